@@ -11,9 +11,10 @@ from dataclasses import replace
 from functools import partial
 
 from aggregator.core.ports import Clock
+from aggregator.core.round.dismissal import opened
 from aggregator.core.state import Event, RunState
 from aggregator.enrolment.order_handlers import DeviceOrders
-from aggregator.enrolment.service import EnrolledTags, enrolment
+from aggregator.enrolment.service import enrolled_tags, enrolment
 from aggregator.http.api import create_api, create_starting_api
 from aggregator.http.local import FILE as LOCAL
 from aggregator.http.local import Local, open_to_owner
@@ -30,7 +31,7 @@ from aggregator.leadership.identity import (
 from aggregator.opening import Opening
 from aggregator.operator.desk import Desk
 from aggregator.operator.duties import Duties
-from aggregator.releases.orders import refusing_handlers, release_handlers
+from aggregator.releases.orders import ORDERS, refuse, release_handlers
 from aggregator.releases.policy import ReleasePolicy, group_of, released_group, released_source
 from aggregator.releases.rollouts import Rollouts
 from aggregator.service.campaign import Observer
@@ -38,16 +39,15 @@ from aggregator.service.conditions import Conditions, Counted
 from aggregator.service.devices import Devices
 from aggregator.service.place import Place
 from aggregator.service.runner import Runner
-from aggregator.service.start import Starting, opening_of
 from aggregator.service.steering import Steering
 from aggregator.service_settings import ServeSettings
 from aggregator.storage.charter import RELEASES, check_campaign_name
 from aggregator.storage.choice import open_blobs
 from aggregator.storage.registry_table import RegistryTable
-from aggregator.storage.release_store import ReleaseStore
+from aggregator.storage.sql_store import FLEET, SqlStore
 from aggregator.transfer.assembly import Assembly
 from aggregator.transfer.fleet import Fleet
-from wire.errors import OtherAggregator
+from wire.errors import OtherAggregator, ShoalError
 from wire.identity.signed import Signer, Verifier
 from wire.links.mqtt import MqttLink
 from wire.links.port import Will
@@ -76,19 +76,25 @@ def serve(
         ShoalError: a setting, a bundle, the database or the broker cannot be used; or another
         aggregator has the fleet.
     """
-    topics, folder, starting = Topics(settings.fleet), settings.folder, Starting()
+    topics, folder, doing = Topics(settings.fleet), settings.folder, ""
+
+    def begins(step: str) -> None:
+        nonlocal doing
+        doing = step
+        log.info("starting: %s", step)
+
     if settings.bundle is not None:
         check_campaign_name(settings.run)
     held = lock_service(folder)
     try:
         (folder / LOCAL).unlink(missing_ok=True)  # of one that was killed
         with ExitStack() as opened:
-            starting.begins(f"reads {folder}")
+            begins(f"reads {folder}")
             opening = Opening.read(settings)
             http = opened.enter_context(
                 HttpServer(settings.http_host, settings.http_port, proxies=settings.http_proxies)
             )
-            starting_api = create_starting_api(lambda: starting.doing)
+            starting_api = create_starting_api(lambda: doing)
             if not settings.standby:  # one that waits for the lease opens no port
                 http.serve(starting_api)
             lease = open_lease(
@@ -97,24 +103,24 @@ def serve(
             if lease is not None:
                 opened.enter_context(closing(lease))
                 opening.place = replace(opening.place, lease=lease)
-            starting.begins("reads where its campaigns stand")
+            begins("reads where its campaigns stand")
             secret = opening.look(settings)
             known = boot_ids(
                 folder / "boots", boot_id := lease.name if lease else secrets.token_hex(8)
             )
             if lease is not None:
                 lease.share(secret)
-                starting.begins("takes the lease on the fleet")
+                begins("takes the lease on the fleet")
                 if not lease.take(known, settings.standby, settings.take_over, stop):
                     return None
                 known.append(lease.holder_before)
-                opening.exchange()
+                opening.known = opening.place.exchange()
                 opening.look(settings)  # the one before may have written meanwhile
             http.serve(starting_api)
             opening.begin(settings)
             named = (settings.fleet, settings.broker, folder / "trust.pem", settings.database)
             opened.enter_context(enrolment(settings.enrolment, folder, *named))
-            return _serve(settings, topics, http, opening, starting, known, boot_id, stop, observe)
+            return _serve(settings, topics, http, opening, begins, known, boot_id, stop, observe)
     except OtherAggregator as error:
         raise LeaseLost(str(error)) if settings.standby else error from None
     finally:
@@ -126,7 +132,7 @@ def _serve(
     topics: Topics,
     http: HttpServer,
     opening: Opening,
-    starting: Starting,
+    begins: Callable[[str], None],
     known: list[str],
     boot_id: str,
     stop: Callable[[], bool],
@@ -152,11 +158,10 @@ def _serve(
     signer, verifier = make_signer(), Verifier(settings.fleet, trust.keys)
     client_id = client_name(settings.fleet, "aggregator")
 
-    def look() -> MqttLink:
-        return MqttLink(settings.broker, client_id, confirmed=True)
-
-    least = max(opening.last_epoch, lease.epoch - 1 if lease else 0)
-    starting.begins(f"looks for another aggregator of the fleet at {settings.broker}")
+    look = partial(MqttLink, settings.broker, client_id, confirmed=True)
+    stored = [state.epoch for state in opening.states.values() if state is not None]
+    least = max(lease.epoch - 1 if lease else 0, *stored, 0)
+    begins(f"looks for another aggregator of the fleet at {settings.broker}")
     epoch = find_epoch(look, topics, verifier, least, known, clock(), settings.take_over)
     log.info("fleet=%s epoch=%d broker=%s", settings.fleet, epoch, settings.broker)
     gone = AggregatorStatus(False, boot_id, epoch, clock())
@@ -173,8 +178,7 @@ def _serve(
 
     fleet = Fleet(link, topics, boot_id, signer)
     registry = RegistryTable(opening.place.database, opening.place.fence())
-    tags = EnrolledTags(folder, settings.database)
-    devices = Devices(registry, clock, tags)
+    devices = Devices(registry, clock, partial(enrolled_tags, folder, settings.database))
     releases = (
         _releases(settings, opening.place, devices, fleet, clock, lambda: runner)
         if settings.release != "off"
@@ -196,43 +200,48 @@ def _serve(
         runner,
         opening.place,
         observe_too,
-        lambda: released_source(rollouts.state, rollouts.read) if rollouts is not None else None,
+        lambda: (
+            released_source(rollouts.state, rollouts.blobs.get) if rollouts is not None else None
+        ),
     )
     try:
         started_s = time.monotonic()
-        for charter in opening.charters(settings.run):
-            starting.begins(
-                opening_of(charter.settings.name, opening.states[charter.settings.name])
-            )
-            own = opening.fresh is not None and charter.settings.name == settings.run
-            if own:
+        wanted = {*opened({name: opening.states[name] for name in opening.known}), settings.run}
+        for name, charter in opening.known.items():
+            if name not in wanted:
+                continue
+            state, doing = opening.states[name], f"opens campaign {name}"
+            if state is not None and state.phase == "aggregating":
+                doing += f", and aggregates the {len(state.received)} updates of its round "
+                doing += str(state.round)
+            begins(doing)
+            if opening.fresh is not None and name == settings.run:
                 steering.open(charter, opening.exported, opening.fresh)
-            else:
-                steering.open_if_possible(charter)
+                continue
+            try:
+                steering.open(charter)
+            except ShoalError as error:  # the others go on without it
+                steering.broken[name] = str(error)
+                log.error("campaign %s cannot be opened: %s", name, error)
 
         def renew() -> float:
             signer = make_signer()
             fleet.sign = signer
             return signer.until_s
 
-        def done() -> bool:
-            if releases is not None:
-                releases.tick()
-            return duties.done()
-
         orders = DeviceOrders(runner, folder, opening.place.database, opening.place.blobs)
         handlers = {**steering.handlers, **orders.handlers}
         handlers |= (
-            refusing_handlers()
+            dict.fromkeys(ORDERS, refuse)
             if releases is None
             else release_handlers(
                 releases,
-                lambda: {name: campaign.known() for name, campaign in runner.campaigns.items()},
+                lambda: {name: campaign.state for name, campaign in runner.campaigns.items()},
             )
         )
         desk, local = Desk(folder, handlers), Local.new(*http.address)
         access = http_access(folder, settings.http_host, local.token)
-        duties = Duties(runner, desk, clock, renew)
+        duties = Duties(runner, desk, clock, renew, releases)
         conditions = partial(_conditions, runner, steering, duties, counted)
         fleet_state = None if rollouts is None else lambda: rollouts.state
         shown = (
@@ -248,19 +257,18 @@ def _serve(
                 lambda: (
                     stop()
                     or (lease is not None and lease.is_lost())
-                    or done()
+                    or duties.done()
                     or (runner.finished and not settings.stay)
                 )
             )
         fleet.announce(runner.epoch, clock(), "", online=False)
         devices.save()
         last = runner.campaigns.get(settings.run) or next(reversed(runner.campaigns.values()), None)
-        return last.known() if last is not None else None
+        return last.state if last is not None else None
     finally:
         link.close()
-        steering.close()
+        steering.stores.close()
         registry.close()
-        tags.close()
 
 
 def _releases(
@@ -274,23 +282,21 @@ def _releases(
     """The fleet's releases, and what makes them of campaigns' models. `runner`: what runs these."""
 
     def is_online(device_id: str) -> bool:
-        known = (
-            campaign.known().devices.get(device_id) for campaign in runner().campaigns.values()
-        )
+        known = (campaign.state.devices.get(device_id) for campaign in runner().campaigns.values())
         return any(device is not None and device.online for device in known)
 
     def group(device_id: str) -> str:
         running = runner()
         latest = released_group(
-            [c.known() for c in running.campaigns.values() if c.may_ask(device_id)],
+            [c.state for c in running.campaigns.values() if c.may_ask(device_id)],
             rollouts.state,
             device_id,
         )
         campaign = running.campaign_of(device_id)
-        return latest or (group_of(campaign.known(), device_id) if campaign is not None else "")
+        return latest or (group_of(campaign.state, device_id) if campaign is not None else "")
 
     rollouts = Rollouts(
-        ReleaseStore(place.database, settings.fleet, place.fence()),
+        SqlStore(place.database, settings.fleet, place.fence(), FLEET),
         open_blobs(settings.blobs or str(place.folder), place.folder, RELEASES, place.may_delete),
         fleet,
         clock,

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 import msgspec
 
 from aggregator.aggregation.stored import check_fit
-from aggregator.core.round.dismissal import opened
 from aggregator.core.settings import RunSettings
 from aggregator.core.state import RunState
 from aggregator.leadership.identity import service_signer, steady_clock
@@ -19,15 +18,15 @@ from aggregator.service.start import (
     refuse_lost_run,
     run_secret,
     run_settings,
-    write_trust,
 )
 from aggregator.service_settings import ServeSettings
 from aggregator.storage.charter import Charter, accept, charters, next_number, propose
-from aggregator.storage.choice import kept_blobs
 from aggregator.storage.engine import sqlite_url
 from aggregator.storage.sql_store import load_run
 from algorithms.composition import make_algorithm
+from host.files import write_atomically
 from host.native.arithmetic import NativeArithmetic
+from wire.errors import ConfigError
 
 
 @dataclass
@@ -63,13 +62,7 @@ class Opening:
             fresh = run_settings(settings, exported.bundle, secrets.token_hex(16))
             algorithm = make_algorithm(settings.algorithm, arithmetic=NativeArithmetic())
             check_fit(fresh, algorithm, exported.bundle.manifest)
-            refuse_lost_run(
-                database,
-                fresh,
-                algorithm,
-                exported,
-                *kept_blobs(settings.blobs, folder, settings.run),
-            )
+            refuse_lost_run(database, fresh, algorithm, exported, folder, settings.blobs)
         return cls(place, charters(folder), exported, fresh)
 
     def look(self, settings: ServeSettings) -> bytes:
@@ -105,13 +98,13 @@ class Opening:
         secret = run_secret(settings.folder, settings.run, stored is not None, algorithm)
         return secret if algorithm.privacy.server_noise else b""
 
-    def exchange(self) -> None:
-        """Learn of the campaigns that another service of the same database has started, once this
-        one has the lease."""
-        self.known = self.place.exchange()
-
     def begin(self, settings: ServeSettings) -> None:
-        """Let the campaign that the service is started with be one of the folder's."""
+        """Let the campaign that the service is started with be one of the folder's, and keep whom
+        devices believe.
+
+        Raises:
+            ConfigError: something cannot be read or written.
+        """
         if self.fresh is None or settings.bundle is None:
             return
         if settings.run not in self.known:
@@ -123,19 +116,15 @@ class Opening:
             propose(settings.folder, self.known[settings.run], settings.bundle)
             accept(settings.folder, settings.run)
             self.place.share(self.known[settings.run])
-        write_trust(settings.folder, settings.bundle)
-
-    def charters(self, own: str) -> list[Charter]:
-        """Those of the campaigns that are opened; `own` is one of them if it is known."""
-        wanted = {*opened({name: self.states[name] for name in self.known}), own}
-        return [charter for name, charter in self.known.items() if name in wanted]
+        own = settings.folder / "trust.pem"  # for starts that name no bundle
+        try:
+            payload = (settings.bundle / "trust.pem").read_bytes()
+            if not own.exists() or own.read_bytes() != payload:
+                write_atomically(own, payload)
+        except OSError as error:
+            raise ConfigError(f"folder {settings.folder}: trust.pem: {error.strerror}") from None
 
     @property
     def last_s(self) -> float:
         """The latest second that is stored."""
         return max((state.at_s for state in self.states.values() if state is not None), default=0.0)
-
-    @property
-    def last_epoch(self) -> int:
-        """The greatest epoch that is stored."""
-        return max((state.epoch for state in self.states.values() if state is not None), default=0)

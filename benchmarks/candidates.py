@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from aggregator.aggregation.stored import load_state, work_of
-from aggregator.core.plan import make_plan, trained_on_all
+from aggregator.core.plan import by_labels, make_plan
 from algorithms.composition import make_algorithm, read_algorithm
 from algorithms.core.contract import TorchTensors
 from algorithms.optimizers.base import slot_of
@@ -95,7 +95,7 @@ class Fleet:
             self.run.data.devices[device_id],
             {name: run.summary.devices for name, run in self.runs.items()},
         )
-        closing = trained_on_all(self.closing, windows.num_train)
+        closing = by_labels(self.closing, windows.num_train, trains=True)
         graphs = [getattr(verb, "graph", "") for verb in closing]
         memorise, recalibrated = (
             closing[graphs.index("memorise")],

@@ -17,7 +17,6 @@ from immutables import Map
 from msgspec.structs import replace
 from playwright.sync_api import Page, expect
 
-from aggregator.core.registry import Registry, Tagged, step
 from aggregator.http.server import HttpServer
 from benchmarks.made_up_fleet import MadeUpService, made_up_service
 from benchmarks.results.report import describe_machine, keep
@@ -83,10 +82,11 @@ def event_ms(made: MadeUpService, page: Page, number: int) -> float:
     now_s = time.time()
     heard = {
         d: replace(entry, last_seen_s=now_s) if entry.online else entry
-        for d, entry in made.devices.state.devices.items()
+        for d, entry in made.devices.entries.items()
     }
     began_s = time.perf_counter()
-    made.devices.state = step(Registry(Map(heard)), Tagged(now_s, device_id, (f"tag-{number}",)))
+    made.devices.entries = Map(heard)
+    made.devices.tag([device_id], [f"tag-{number}"])
     expect(page.locator(f"#device-{device_id}")).to_contain_text(f"tag-{number}", timeout=20_000)
     return 1e3 * (time.perf_counter() - began_s)
 

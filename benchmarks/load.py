@@ -181,7 +181,7 @@ def measure_rounds(folder: Path, devices: int) -> dict[str, float]:
         began_s = acknowledged[-1]
         pauses.append(1e3 * (planned[0] - began_s))
         rates.append(devices / (bench.seconds["update"] - (bench.link.published[-1][0] - began_s)))
-    assert bench.campaign.known().trained == ROUNDS, bench.runner.paused
+    assert bench.campaign.state.trained == ROUNDS, bench.runner.paused
     bench.store.close()
     return {
         "updates_per_s": round(statistics.median(rates), 1),

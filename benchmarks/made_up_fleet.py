@@ -23,7 +23,7 @@ from aggregator.http.tokens import Access
 from aggregator.operator.desk import Desk
 from aggregator.service.conditions import Conditions, Counted
 from aggregator.service.devices import Devices
-from aggregator.storage.memory import MemoryBlobs, MemoryRegistry, MemoryStore
+from aggregator.storage.memory import MemoryBlobs, MemoryStore
 from algorithms.core.contract import Grouped, GroupingMemory
 from algorithms.personalisation.kept import Kept
 from wire import messages as m
@@ -49,9 +49,6 @@ class MadeUp:
     blobs: Blobs
     paused: str = ""
 
-    def known(self) -> RunState:
-        return self.state
-
 
 @dataclass
 class MadeUpService:
@@ -74,12 +71,12 @@ def made_up_service(
     now_s, rng = time.time(), np.random.default_rng(count)
     names = [f"{'watch' if i % 4 == 3 else 'board'}-{i:0{len(str(count))}d}" for i in range(count)]
     group = {name: str(min(3, int(4 * rng.random() ** 1.5))) for name in names}
-    devices = Devices(MemoryRegistry(), time.time)
-    devices.state = known.Registry(
-        Map({name: _entry(i, name, group[name], now_s, rng) for i, name in enumerate(names)})
+    devices = Devices(None, time.time)
+    devices.entries = Map(
+        {name: _entry(i, name, group[name], now_s, rng) for i, name in enumerate(names)}
     )
     campaign = _campaign(names, group, now_s, rng)
-    releases = _releases(names, group, devices.state, now_s)
+    releases = _releases(names, group, devices.entries, now_s)
     counted = Counted(
         bytes={"up": 3 * 10**6 * count, "down": 5 * 10**6 * count}, stragglers=count // 20
     )
@@ -284,7 +281,7 @@ def _settings() -> RunSettings:
 
 
 def _releases(
-    names: list[str], group: Mapping[str, str], registry: known.Registry, now_s: float
+    names: list[str], group: Mapping[str, str], entries: Mapping[str, known.Entry], now_s: float
 ) -> FleetState:
     def drafts(number: int) -> list[Draft]:
         common = {
@@ -318,7 +315,7 @@ def _releases(
     )
     holders = {}
     for i, name in enumerate(names):
-        own, online = f"autumn/{group[name]}", registry.devices[name].online
+        own, online = f"autumn/{group[name]}", entries[name].online
         is_reached = i % 20 == 1 or i % 10 == 0
         number = numbers[own] if is_reached else int(group[name]) + 1
         said = (
@@ -332,9 +329,7 @@ def _releases(
             if i % 30
             else None
         )
-        holders[name] = Holder(
-            own, registry.devices[name].tags, online, number, now_s - 500, 1, said
-        )
+        holders[name] = Holder(own, entries[name].tags, online, number, now_s - 500, 1, said)
     return FleetState(
         at_s=now_s, catalogue=catalogue, devices=Map(holders), rollouts={"autumn": rollout}
     )

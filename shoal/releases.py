@@ -1,7 +1,6 @@
 """The releases of a fleet, as `shoal models` reads and prints them."""
 
 from collections.abc import Mapping
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,8 @@ from aggregator.core.release.progress import Counts, Progress
 from aggregator.core.release.releases import Release
 from aggregator.core.release.state import GOING, FleetState, RolloutStep
 from aggregator.maintenance.database import read_whole
-from aggregator.storage.release_store import ReleaseStore
+from aggregator.storage.schema import reading
+from aggregator.storage.sql_store import FLEET, replay
 from wire.errors import ConfigError
 
 
@@ -42,8 +42,11 @@ def fleet_state(folder: Path, fleet: str, database: str) -> FleetState:
         StorageFailed: it cannot be read.
     """
     if database:
-        with closing(ReleaseStore(database, fleet)) as store:
-            return store.load()
+        with reading(database) as connection:
+            stored = FleetState()
+            if connection is not None:
+                stored, _ = replay(connection, fleet, FLEET)
+            return stored
     contents = read_whole(folder)
     if fleet not in contents.fleets:
         known = f"; it has those of {', '.join(contents.fleets)}" if contents.fleets else ""

@@ -8,7 +8,7 @@ common with them.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from statistics import median_low
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from aggregator.aggregation.placing import place_again, place_unlabelled
+from aggregator.aggregation.placing import place_unlabelled
 from aggregator.aggregation.stored import (
     load_models,
     programs_of,
@@ -27,11 +27,11 @@ from aggregator.core.admission import norms_of, with_change
 from aggregator.core.plan import round_seed
 from aggregator.core.ports import Blobs, Clock
 from aggregator.core.round.cohort import staleness_weights
-from aggregator.core.round.influence import bounded, first_beyond
+from aggregator.core.round.influence import bounded, bounds_of, first_beyond
 from aggregator.core.settings import RunSettings
 from aggregator.core.state import ModelVersion, Received, RoundAggregated, RunState
 from aggregator.core.training import TrainingSettings
-from aggregator.core.versions import farthest, worse_than
+from aggregator.core.versions import worse_than
 from algorithms.algorithm import Algorithm, Contribution, State, decode_memory
 from algorithms.core.contract import (
     Grouped,
@@ -114,9 +114,7 @@ def aggregate(
     if not run.preparing:
         groups = _groups(state, algorithm, {d: r.start for d, r in kept.items()}, before)
         small = {
-            key: group.size
-            for key, group in groups.items()
-            if 0 < group.size < run.settings.min_group
+            key: size for key, (size, _) in groups.items() if 0 < size < run.settings.min_group
         }
         state = _with_last(state, groups, small, last)
         far, distances = _distances(run, state, groups, before)
@@ -157,19 +155,6 @@ def rate_noted(settings: TrainingSettings[Any], programs: Programs) -> dict[str,
     return {} if lr is None else {"lr": lr}
 
 
-def _spent(run: RunState, algorithm: Algorithm) -> dict[str, float]:
-    """For the notes of a round that changes nothing: what the privacy mechanism has spent, the
-    updates of this round included."""
-    if run.preparing:
-        return {}
-    models = [
-        LocalModel(device_id, r.num_train, r.num_steps, r.start, {})
-        for device_id, r in sorted(run.received.items())
-    ]
-    epsilon = algorithm.privacy.epsilon(run.trained + 1, models, work_of(run.settings))
-    return {"epsilon": epsilon} if epsilon is not None and math.isfinite(epsilon) else {}
-
-
 def _offered_again(
     run: RunState,
     algorithm: Algorithm,
@@ -180,7 +165,19 @@ def _offered_again(
     remarks: dict[str, Any],
 ) -> RoundAggregated:
     """A round that ends with models that were there before: those of this version, which the round
-    `made_in` had made."""
+    `made_in` had made. Its notes say what the privacy mechanism has spent, the updates of this
+    round included."""
+    spent: dict[str, float] = {}
+    if not run.preparing:
+        models = [
+            LocalModel(device_id, r.num_train, r.num_steps, r.start, {})
+            for device_id, r in sorted(run.received.items())
+        ]
+        epsilon = algorithm.privacy.epsilon(run.trained + 1, models, work_of(run.settings))
+        if epsilon is not None and math.isfinite(epsilon):
+            spent = {"epsilon": epsilon}
+    state = decode_memory(blobs.get(version.memory), {})
+    same = set(state.memory.membership.values()) if version.memory == run.memory else set()
     return RoundAggregated(
         at_s=at_s,
         round=run.round,
@@ -189,31 +186,23 @@ def _offered_again(
         starts=version.starts,
         programs=programs_of(version, run.next_settings, algorithm, blobs, run.trained + 1),
         preparing=run.preparing,
-        notes=_spent(run, algorithm) | rate_noted(run.settings, run.programs) | remarks,
+        notes=spent | rate_noted(run.settings, run.programs) | remarks,
         made_in=made_in,
-        placed=place_again(run, algorithm, blobs, version),
+        placed=place_unlabelled(run, algorithm, state, blobs, same),
     )
-
-
-@dataclass(frozen=True)
-class _Group:
-    """A group after a round: how many of its devices were counted, and the key of its last model;
-    None where it has none."""
-
-    size: int
-    origin: str | None
 
 
 def _groups(
     state: State, algorithm: Algorithm, started: Mapping[str, str], before: Mapping[str, Tensors]
-) -> dict[str, _Group]:
-    """By key, the groups that have a model. A new group's last model is the one that its first
+) -> dict[str, tuple[int, str | None]]:
+    """By key of the groups that have a model, how many of its devices were counted, and the key of
+    its last model; None where it has none. A new group's last model is the one that its first
     device started from (`started`)."""
     members: dict[str, list[str]] = {}
     for device_id in started:
         members.setdefault(algorithm.grouping.start(state.memory, device_id), []).append(device_id)
     return {
-        key: _Group(
+        key: (
             len(devices := members.get(key, [])),
             key if key in before else started[devices[0]] if devices else None,
         )
@@ -222,11 +211,11 @@ def _groups(
 
 
 def _with_last(
-    state: State, groups: Mapping[str, _Group], keys: Iterable[str], last: State
+    state: State, groups: Mapping[str, tuple[int, str | None]], keys: Iterable[str], last: State
 ) -> State:
     """The state with the last models of these groups, and with what the server optimizer remembered
     of those."""
-    origins = {key: origin for key in keys if (origin := groups[key].origin) is not None}
+    origins = {key: origin for key in keys if (origin := groups[key][1]) is not None}
     models = {key: last.models[origin] for key, origin in origins.items()}
     moments = {
         key: last.moments[origin] for key, origin in origins.items() if origin in last.moments
@@ -238,17 +227,20 @@ def _with_last(
 
 
 def _distances(
-    run: RunState, state: State, groups: Mapping[str, _Group], before: Mapping[str, Tensors]
+    run: RunState,
+    state: State,
+    groups: Mapping[str, tuple[int, str | None]],
+    before: Mapping[str, Tensors],
 ) -> tuple[dict[str, str], dict[str, float]]:
     """By key, why a new model is too far from every last one; and by role, the median distance of
     the others from their own last ones."""
-    bounds, far, near = (
-        farthest(run.settings, run.distances),
-        dict[str, str](),
-        list[dict[str, float]](),
-    )
-    for key, group in groups.items():
-        model, last = state.models[key], None if group.origin is None else before[group.origin]
+    # without distances of earlier rounds, nothing is too far
+    roles = sorted({role for distance in run.distances for role in distance})
+    usual = {role: [d[role] for d in run.distances if role in d] for role in roles}
+    bounds = bounds_of(run.settings, usual)
+    far, near = dict[str, str](), list[dict[str, float]]()
+    for key, (_, origin) in groups.items():
+        model, last = state.models[key], None if origin is None else before[origin]
         if last is None or model is last or run.settings.norm_cap <= 0:
             continue
         distance = _distance(model, last)

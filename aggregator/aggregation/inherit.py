@@ -34,20 +34,17 @@ class Source:
         sizes = Counter(self.groups.values())
         weights = {group: max(1, sizes[group]) for group in self.models}
         largest = max(sorted(self.models), key=lambda group: weights[group])
-        return {
-            name: self._mean(name, array, weights) for name, array in self.models[largest].items()
-        }
-
-    def _mean(self, name: str, largest: Array, weights: Mapping[str, int]) -> Array:
-        having = [
-            g
-            for g in sorted(self.models)
-            if name in self.models[g] and self.models[g][name].shape == largest.shape
-        ]
-        if largest.dtype.kind != "f" or not having:
-            return largest
-        total = sum(weights[g] * self.models[g][name].astype(np.float64) for g in having)
-        return np.asarray(total / sum(weights[g] for g in having), largest.dtype)
+        means = dict(self.models[largest])
+        for name, array in means.items():
+            having = [
+                g
+                for g in sorted(self.models)
+                if name in self.models[g] and self.models[g][name].shape == array.shape
+            ]
+            if array.dtype.kind == "f" and having:
+                total = sum(weights[g] * self.models[g][name].astype(np.float64) for g in having)
+                means[name] = np.asarray(total / sum(weights[g] for g in having), array.dtype)
+        return means
 
 
 def fitting(initial: Mapping[str, Array], model: Mapping[str, Array]) -> tuple[Tensors, list[str]]:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from aggregator.core.ports import Blobs
 from aggregator.core.round.closings import tells
-from aggregator.core.state import ModelVersion, Placed, RunState, UpdateAdmitted
+from aggregator.core.state import Placed, RunState, UpdateAdmitted
 from algorithms.algorithm import Algorithm, State, decode_memory
 from algorithms.core.contract import Placement
 from algorithms.core.keys import is_no_group
@@ -58,15 +58,6 @@ def place_unlabelled(
         device_id: partial(_survey, blobs, told.blob) for device_id, told in run.inputs.items()
     }
     return place_all(algorithm, state, surveys, run.placed, groups_before)
-
-
-def place_again(
-    run: RunState, algorithm: Algorithm, blobs: Blobs, version: RunState | ModelVersion
-) -> dict[str, Placed]:
-    """The same by what the algorithm remembered in another version of the models."""
-    state = decode_memory(blobs.get(version.memory), {})
-    same = set(state.memory.membership.values()) if version.memory == run.memory else set()
-    return place_unlabelled(run, algorithm, state, blobs, same)
 
 
 def place_late(

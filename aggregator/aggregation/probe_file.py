@@ -2,7 +2,9 @@
 
 import io
 import warnings
+from collections.abc import Sequence
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -52,14 +54,9 @@ def load_probe(payload: bytes, bundle: str) -> Probe:
         warnings.simplefilter("ignore", FutureWarning)
         answer, answer_folded = (_first_output(module, fold) for fold in (False, True))
 
-    def predict(tensors: TorchTensors, x: Tensor) -> Tensor:
-        made: Tensor = answer(*(tensors[name] for name in description.needs), x)
-        return made
-
-    def predict_folded(tensors: TorchTensors, x: Tensor) -> Tensor:
-        made: Tensor = answer_folded(*(tensors[name] for name in description.needs), x)
-        return made
-
+    predict, predict_folded = (
+        partial(_answer, program, description.needs) for program in (answer, answer_folded)
+    )
     held = description
     return Probe(
         run,
@@ -71,6 +68,11 @@ def load_probe(payload: bytes, bundle: str) -> Probe:
         held.network,
         held.of_ids,
     )
+
+
+def _answer(program: GraphModule, needs: Sequence[str], tensors: TorchTensors, x: Tensor) -> Tensor:
+    answer: Tensor = program(*(tensors[name] for name in needs), x)
+    return answer
 
 
 def _first_output(module: GraphModule, fold: bool) -> GraphModule:

@@ -20,7 +20,7 @@ from algorithms.core.contract import (
 )
 from algorithms.schedules import scheduled
 from wire.arrays import names
-from wire.arrays.tensors import OWN_FILES, Array, Tensors, decode_tensors, encode_tensors
+from wire.arrays.tensors import OWN_FILES, Tensors, decode_tensors, encode_tensors
 from wire.bundle import Manifest
 from wire.errors import ConfigError
 
@@ -130,7 +130,10 @@ def store_state(
         same = (
             digest
             and names.of_role(held, names.RECEIVED).keys() == received[key].keys()
-            and all(_same(held[k], v) for k, v in received[key].items())
+            and all(
+                (held[k].dtype, held[k].shape, held[k].tobytes()) == (v.dtype, v.shape, v.tobytes())
+                for k, v in received[key].items()
+            )
         )
         models[key] = digest if same else blobs.put(encode_tensors({**model, **received[key]}))[0]
     programs = make_programs(algorithm, state, settings, models)
@@ -140,10 +143,6 @@ def store_state(
         programs,
         algorithm.coordinator.preparing(state.context),
     )
-
-
-def _same(one: Array, two: Array) -> bool:
-    return one.dtype == two.dtype and one.shape == two.shape and one.tobytes() == two.tobytes()
 
 
 def load_state(run: RunState | ModelVersion, blobs: Blobs) -> State:

@@ -99,7 +99,7 @@ def admit(
         blob=blob,
         start=start,
         num_train=min(update.num_train, device.num_train),
-        num_steps=min(update.num_steps, most_steps(verbs, device.num_train)),
+        num_steps=min(update.num_steps, _most_steps(verbs, device.num_train)),
         norms=norms,
         quantised=quantised,
         evaluated=update.evaluated,
@@ -132,29 +132,16 @@ def expect(
     return None
 
 
-def most_steps(verbs: tuple[Verb, ...], num_train: int) -> int:
-    """How many steps these verbs make on so many windows, at most. A device that says more would
-    have privacy or weights computed for what it cannot have done."""
-    trained = [verb for verb in verbs if isinstance(verb, Train)]
+def _most_steps(verbs: tuple[Verb, ...], num_train: int) -> int:
+    """Return the maximum number of steps that these verbs make on so many windows. A device that
+    says more would have privacy or weights computed for what it cannot have done."""
     return sum(
         verb.epochs * verb.most_passes * -(-num_train // verb.batch_size)
         if verb.steps is None
         else verb.steps
-        for verb in trained
+        for verb in verbs
+        if isinstance(verb, Train)
     )
-
-
-def expected_layout(settings: RunSettings, verbs: tuple[Verb, ...]) -> Layout:
-    """What an update must carry after these verbs."""
-    wanted: dict[str, tuple[str, str, tuple[int, ...]]] = {}
-    for verb in verbs:
-        layout: Layout = ()
-        if isinstance(verb, Train) and verb.report:
-            layout = settings.reported[verb.graph]
-        elif isinstance(verb, Apply | Evaluate) and verb.report:
-            layout = settings.responses[verb.graph]
-        wanted |= {entry[0]: entry for entry in layout}
-    return tuple(wanted.values())
 
 
 def with_change(settings: RunSettings, graphs: tuple[str, ...], tensors: Tensors) -> Tensors:
@@ -197,8 +184,16 @@ def check_tensors(
         isinstance(verb, Evaluate) and verb.split in ("windows", "unlabelled") for verb in verbs
     ):
         return None  # a device without a single window has nothing to tell
+    wanted: dict[str, tuple[str, str, tuple[int, ...]]] = {}
+    for verb in verbs:
+        layout: Layout = ()
+        if isinstance(verb, Train) and verb.report:
+            layout = settings.reported[verb.graph]
+        elif isinstance(verb, Apply | Evaluate) and verb.report:
+            layout = settings.responses[verb.graph]
+        wanted |= {entry[0]: entry for entry in layout}
     try:
-        check_layout(tensors, expected_layout(settings, verbs), "update")
+        check_layout(tensors, tuple(wanted.values()), "update")
     except WrongLayout as error:
         return Refused("wrong-layout", str(error))
     for name, array in tensors.items():

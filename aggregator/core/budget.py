@@ -16,9 +16,8 @@ from statistics import fmean
 
 from msgspec.structs import replace
 
-from aggregator.core.settings import Ended, RunSettings
+from aggregator.core.settings import Ended
 from aggregator.core.state import RunState
-from wire.errors import ConfigError
 from wire.messages import Metrics
 
 DAY_S = 86_400.0
@@ -95,18 +94,3 @@ def why_ended(state: RunState) -> str:
         if settings.patience and state.unmeasured
         else ""
     )
-
-
-def check_budget(settings: RunSettings) -> None:
-    """Check the budgets of a run.
-
-    Raises:
-        ConfigError: one is out of range.
-    """
-    for name, value in (
-        ("days", settings.days),
-        ("patience", settings.patience),
-        ("min_delta", settings.min_delta),
-    ):
-        if not 0 <= value < math.inf:
-            raise ConfigError(f"{name} {value:g}: expected a finite number from 0")

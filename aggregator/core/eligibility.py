@@ -51,27 +51,31 @@ def _said(name: str) -> Read:
     return lambda _id, entry: getattr(entry.said, name) if entry.said is not None else None
 
 
-def _metered(_id: str, entry: Entry) -> bool | None:
-    return None if entry.said is None or entry.said.unmetered is None else not entry.said.unmetered
-
-
-def _free_mb(_id: str, entry: Entry) -> float | None:
-    return (
-        None
-        if entry.said is None or entry.said.free_bytes is None
-        else entry.said.free_bytes / 2**20
-    )
-
-
 FIELDS: dict[str, Field] = {
     "id": Field("text", lambda device_id, _: device_id, "the device's id"),
     "tags": Field("set", lambda _, entry: entry.tags, "what `shoal devices tag` gave it"),
     "battery": Field("number", _said("battery_percent"), "percent"),
     "charging": Field("yes or no", _said("charging"), "it runs on outside power"),
-    "metered": Field("yes or no", _metered, "its traffic is paid for"),
+    "metered": Field(
+        "yes or no",
+        lambda _, entry: (
+            not entry.said.unmetered
+            if entry.said is not None and entry.said.unmetered is not None
+            else None
+        ),
+        "its traffic is paid for",
+    ),
     "idle": Field("yes or no", _said("idle"), "nothing else wants its processor"),
     "temperature": Field("number", _said("temperature_c"), "degrees Celsius"),
-    "free_mb": Field("number", _free_mb, "free storage, in MiB"),
+    "free_mb": Field(
+        "number",
+        lambda _, entry: (
+            entry.said.free_bytes / 2**20
+            if entry.said is not None and entry.said.free_bytes is not None
+            else None
+        ),
+        "free storage, in MiB",
+    ),
     "windows": Field("number", _said("num_train"), "training windows"),
     "test_windows": Field("number", _said("num_test"), "windows to test on"),
     "client": Field("version", _said("client"), "the client's version"),
@@ -138,7 +142,7 @@ def read_rule(text: str) -> Rule:
 
 
 class _Parser:
-    """Reads a rule by descent, a function for each line of the grammar."""
+    """Reads a rule by descent."""
 
     def __init__(self, text: str) -> None:
         self._text, self._tokens, self._at = text, list[tuple[str, str, int]](), 0
@@ -153,22 +157,17 @@ class _Parser:
             place = found.end()
 
     def rule(self) -> Tree:
-        test = self._either(0)
+        test = self._joined("or", 0)
         if self._at < len(self._tokens):
             raise self._expected("'and', 'or' or the end")
         return test
 
-    def _either(self, depth: int) -> Tree:
-        tests = [self._all(depth)]
-        while self._takes("or"):
-            tests.append(self._all(depth))
-        return tests[0] if len(tests) == 1 else ("or", *tests)
-
-    def _all(self, depth: int) -> Tree:
-        tests = [self._factor(depth)]
-        while self._takes("and"):
-            tests.append(self._factor(depth))
-        return tests[0] if len(tests) == 1 else ("and", *tests)
+    def _joined(self, word: str, depth: int) -> Tree:
+        """Read terms with "or" between them, or a term: factors with "and" between them."""
+        tests = list[Tree]()
+        while not tests or self._takes(word):
+            tests.append(self._joined("and", depth) if word == "or" else self._factor(depth))
+        return tests[0] if len(tests) == 1 else (word, *tests)
 
     def _factor(self, depth: int) -> Tree:
         if depth > DEEPEST:
@@ -178,7 +177,7 @@ class _Parser:
         if self._takes("not"):
             return ("not", self._factor(depth + 1))
         if self._takes("("):
-            test = self._either(depth + 1)
+            test = self._joined("or", depth + 1)
             if not self._takes(")"):
                 raise self._expected("')'")
             return test
@@ -206,26 +205,24 @@ class _Parser:
                 raise self._error(
                     f"{sign!r} after {name}, which is a {field.kind}: expected {how}", place
                 )
-            return self._compared(name, field, sign)
+            place, value = self._place(), self._value("a value")
+            if field.kind == "text":
+                return (sign, field.read, value)
+            if field.kind == "version":
+                if not _version(value):
+                    error = f"{value!r} after {name}: expected a version, such as 1.2"
+                    raise self._error(error, place)
+                return ("of version", field.read, sign, _version(value))
+            try:
+                number = float(value)
+            except ValueError:
+                number = math.nan
+            if not math.isfinite(number):
+                raise self._error(f"{value!r} after {name}: expected a number", place)
+            return (sign, field.read, number)
         if field.kind != "yes or no":
             raise self._expected("'has'" if field.kind == "set" else "a comparison")
         return ("is", field.read)
-
-    def _compared(self, name: str, field: Field, sign: str) -> Tree:
-        place, value = self._place(), self._value("a value")
-        if field.kind == "text":
-            return (sign, field.read, value)
-        if field.kind == "version":
-            if not _version(value):
-                raise self._error(f"{value!r} after {name}: expected a version, such as 1.2", place)
-            return ("of version", field.read, sign, _version(value))
-        try:
-            number = float(value)
-        except ValueError:
-            number = math.nan
-        if not math.isfinite(number):
-            raise self._error(f"{value!r} after {name}: expected a number", place)
-        return (sign, field.read, number)
 
     def _field(self) -> tuple[str, Field]:
         kind, name, place = self._token()

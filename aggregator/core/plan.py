@@ -69,35 +69,27 @@ def verbs_for(state: RunState, device_id: str) -> tuple[Verb, ...]:
 def closing_verbs(state: RunState, device: Device) -> tuple[Verb, ...]:
     """Return what a device does after the last round. Of one that is `withholds` nothing is
     reported but how well a model answers; of one that is `untested` not even that."""
-    verbs = by_labels(state.programs["closing"], device.num_train, trains=can_train(state, device))
-
-    def is_silent(verb: Verb) -> bool:
-        if not isinstance(verb, Apply | Evaluate) or not verb.report:
-            return False
-        measures = device.withholds and bool(state.settings.responses.get(verb.graph))
-        tests = device.untested and isinstance(verb, Evaluate) and verb.split == "test"
-        return measures or tests
-
-    return tuple(replace(verb, report=False) if is_silent(verb) else verb for verb in verbs)
+    verbs = list[Verb]()
+    for verb in by_labels(state.programs["closing"], device.num_train, can_train(state, device)):
+        if isinstance(verb, Apply | Evaluate) and verb.report:
+            measures = device.withholds and bool(state.settings.responses.get(verb.graph))
+            tests = device.untested and isinstance(verb, Evaluate) and verb.split == "test"
+            verb = replace(verb, report=not (measures or tests))
+        verbs.append(verb)
+    return tuple(verbs)
 
 
 def by_labels(closing: tuple[Verb, ...], num_train: int, trains: bool) -> tuple[Verb, ...]:
     """What a device with so many labelled windows, enough to train or not, does of these verbs
-    after the last round."""
-    verbs = trained_on_all(closing, num_train)
-    return verbs if trains else without_labels(verbs)
-
-
-def trained_on_all(verbs: tuple[Verb, ...], num_train: int) -> tuple[Verb, ...]:
-    """What a device with so many labelled windows does of these verbs after the last round: where
-    fewer than `LEAST_HELD` would be held out, none is."""
-    return tuple(
+    after the last round: where fewer than `LEAST_HELD` would be held out, none is."""
+    verbs = tuple(
         replace(verb, holdout=0.0)
         if (isinstance(verb, Train) or (isinstance(verb, Evaluate) and verb.split == "windows"))
         and num_held_out(num_train, verb.holdout) < LEAST_HELD
         else verb
-        for verb in verbs
+        for verb in closing
     )
+    return verbs if trains else without_labels(verbs)
 
 
 def without_labels(verbs: tuple[Verb, ...]) -> tuple[Verb, ...]:

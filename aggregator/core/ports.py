@@ -1,10 +1,9 @@
 """What the runner asks of its surroundings."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from aggregator.core.record import RoundRecord
-from aggregator.core.registry import Entry
 from aggregator.core.state import Event, RunState
 from wire.errors import ShoalError
 
@@ -69,32 +68,6 @@ class Store(Protocol):
         """
 
 
-class RegistryStore(Protocol):
-    """Keeps the registry of devices. What a method wrote is safe when it returns."""
-
-    def load(self) -> dict[str, Entry]:
-        """Every device's entry, by id.
-
-        Raises:
-            StorageFailed: they cannot be read.
-        """
-
-    def save(self, entries: Mapping[str, Entry], gone: Iterable[str] = ()) -> None:
-        """Write these entries, in place of earlier ones of the same devices, and delete those of
-        `gone`: all, or nothing.
-
-        Raises:
-            StorageFailed: nothing was written.
-        """
-
-    def scrub(self) -> None:
-        """Overwrite what was deleted, so that nobody reads it from the disk.
-
-        Raises:
-            StorageFailed: it may still be there.
-        """
-
-
 class Blobs(Protocol):
     """Keeps bytes by their SHA-256."""
 
@@ -122,11 +95,4 @@ class Blobs(Protocol):
 
         Raises:
             StorageFailed: one may still be here.
-        """
-
-    def check(self) -> None:
-        """Write something that means nothing.
-
-        Raises:
-            StorageFailed: it cannot be written.
         """

@@ -105,57 +105,40 @@ def record_of(before: RunState | None, event: Event, after: RunState) -> RoundRe
     none.
 
     A round of training is closed when the algorithm has been applied to it, the evaluation when it
-    is over. What devices say later of what they keep is added to that one's record.
+    is over. That one's record is made once more where a device has chosen late what it keeps, has
+    lost that or may not tell of it now, or all are to choose anew.
     """
     if before is None or before.round == 0:
-        return None
-    if before.phase == "finished":
-        return _last_again(before, event, after)
-    evaluated = before.phase == "evaluating" and (
-        after.phase == "finished" or after.round > before.round
-    )
-    if not evaluated and after.round == before.round:
         return None
     last = {event.device_id: event.update} if isinstance(event, UpdateAdmitted) else {}
     gone = event.device_id if isinstance(event, DeviceBarred | DeviceForgotten) else ""
     notes, views = (event.notes, event.views) if isinstance(event, RoundAggregated) else ({}, "")
-    known = (
-        after if evaluated else msgspec.structs.replace(after, phase=before.phase)
-    )  # who came too late is known when all is over
+    known, reports, closed_at_s = after, {**before.received, **last}, event.at_s
+    phase: OpenPhase = "evaluating"
+    if before.phase == "finished":
+        chosen = isinstance(event, UpdateAdmitted | DeviceCheckedIn | KeptChanged | RolledBack)
+        if not chosen or before.ended == "order" or after.received is before.received:
+            return None
+        reports = after.received
+        closed_at_s = event.at_s if after.ended_at_s is None else after.ended_at_s
+    elif before.phase != "evaluating" or not (
+        after.phase == "finished" or after.round > before.round
+    ):
+        if after.round == before.round:
+            return None
+        phase = "preparing" if before.preparing else "training"
+        # who came too late is known when all is over
+        known = msgspec.structs.replace(after, phase=before.phase)
     placed = all_placed(known)
     return make_record(
         number=before.round,
-        phase="evaluating" if evaluated else "preparing" if before.preparing else "training",
+        phase=phase,
         opened_at_s=before.opened_at_s,
-        closed_at_s=event.at_s,
-        reports={d: report for d, report in {**before.received, **last}.items() if d != gone},
+        closed_at_s=closed_at_s,
+        reports={d: report for d, report in reports.items() if d != gone},
         groups=groups_of(after, placed),
         notes=notes,
         views=views,
-        placed=placed,
-        told=[said for said in after.inputs.values() if said.round == before.round],
-    )
-
-
-def _last_again(before: RunState, event: Event, after: RunState) -> RoundRecord | None:
-    """The record of the evaluation once more, where a device has chosen late what it keeps, has
-    lost that or may not tell of it now, or all are to choose anew; else None."""
-    may_change = (
-        isinstance(event, UpdateAdmitted | DeviceCheckedIn | KeptChanged | RolledBack)
-        and before.ended != "order"
-    )
-    if not may_change or after.received is before.received:
-        return None
-    placed = all_placed(after)
-    return make_record(
-        number=before.round,
-        phase="evaluating",
-        opened_at_s=before.opened_at_s,
-        closed_at_s=event.at_s if after.ended_at_s is None else after.ended_at_s,
-        reports=after.received,
-        groups=groups_of(after, placed),
-        notes={},
-        views="",
         placed=placed,
         told=[said for said in after.inputs.values() if said.round == before.round],
     )

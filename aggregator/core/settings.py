@@ -1,7 +1,7 @@
 """What a run goes by; frozen and serialisable."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Protocol, TypeVar
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -12,22 +12,6 @@ from wire.bundle import Bundle, Layout, Manifest
 from wire.errors import ConfigError
 from wire.messages import Digest, Name
 from wire.tasks import RECONSTRUCTION
-
-B = TypeVar("B", bound="NamedAlgorithm")
-
-
-class NamedAlgorithm(Protocol):
-    """An algorithm as `RunSettings.for_bundle` reads it; ``str`` is its name."""
-
-    @property
-    def candidates(self) -> tuple[str, ...]:
-        """The names of what devices choose from when a run is over; empty where they do not
-        choose."""
-
-    def hyper_with(self, given: Mapping[str, float]) -> dict[str, float]:
-        """The hyper-parameters of a run: those in the name, and those that were given besides,
-        which take their place."""
-
 
 Ended = Literal["", "rounds", "days", "patience", "order"]
 """Why no further round of training is opened: a budget that is spent (`aggregator.core.budget`), or
@@ -78,14 +62,15 @@ class RunSettings(AdmissionSettings[str], frozen=True, kw_only=True):
     def for_bundle(
         cls,
         bundle: Bundle,
-        training: TrainingSettings[B],
+        training: TrainingSettings[Any],
         *,
         run_id: Name,
         data: str,
         **others: Any,
     ) -> "RunSettings":
-        """Return the settings of a run that trains with this bundle: those of `training`, of which
-        the algorithm's candidates and hyper-parameters are read too, and `others`, by field.
+        """Return the settings of a run that trains with this bundle: those of `training`, whose
+        algorithm is an `AlgorithmSpec`, of which candidates and hyper-parameters are read too, and
+        `others`, by field.
 
         Raises:
             ConfigError: the bundle has no hyper-parameter of a name in `training.hyper`, or the

@@ -4,7 +4,7 @@ without tensors or time.
 Tensors lie in the blob store; state and events name them by digest.
 """
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 from immutables import Map
@@ -258,17 +258,18 @@ def encode_state(state: msgspec.Struct) -> bytes:
     return msgspec.json.encode(state, enc_hook=dict)
 
 
-def decode_state(payload: bytes) -> RunState:
-    """The state that `encode_state` wrote.
+def decode_state(payload: bytes, kind: type[Any] = RunState) -> Any:
+    """Return the state of this kind that `encode_state` wrote.
 
     Raises:
         msgspec.MsgspecError: it is not one.
     """
-    return msgspec.json.decode(
-        payload,
-        type=RunState,
-        dec_hook=lambda _, devices: Map(msgspec.convert(devices, dict[str, Device])),
-    )
+
+    def to_map(field: Any, value: Any) -> Map[Any, Any]:
+        key, each = get_args(field)
+        return Map(msgspec.convert(value, dict[key, each], strict=False))  # type: ignore[valid-type]
+
+    return msgspec.json.decode(payload, type=kind, dec_hook=to_map)
 
 
 # Events: what happened. Time arrives inside them.

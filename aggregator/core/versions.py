@@ -11,8 +11,6 @@ from statistics import fmean
 
 from msgspec.structs import replace
 
-from aggregator.core.round.influence import bounds_of
-from aggregator.core.settings import RunSettings
 from aggregator.core.state import ModelVersion, Received, RoundAggregated, RunState
 from wire.messages import Metrics, Verb
 
@@ -122,13 +120,6 @@ def latest(state: RunState) -> ModelVersion:
         programs=state.programs,
         evaluated=before if tells_of_kept else {**before, **met(state.received)},
     )
-
-
-def farthest(settings: RunSettings, distances: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """By role, the distance from the last model beyond which a new one is set aside, from the
-    distances of the last rounds; without any nothing is."""
-    roles = sorted({role for distance in distances for role in distance})
-    return bounds_of(settings, {role: [d[role] for d in distances if role in d] for role in roles})
 
 
 def _up_to(history: Sequence[ModelVersion], number: int) -> tuple[ModelVersion, ...]:

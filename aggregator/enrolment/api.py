@@ -15,6 +15,7 @@ from aggregator.enrolment.office import Office
 from aggregator.http.guard import Rates
 from wire.codec import decode
 from wire.errors import Malformed
+from wire.identity.certificates import certificate_pem
 from wire.identity.enrolment import (
     AUTHORITY,
     ENROL,
@@ -36,6 +37,7 @@ STATUS: dict[Reason, int] = {"malformed": 400, "too-many": 429, "busy": 503}
 
 def create_enrolment_api(office: Office, clock: Callable[[], float] = time.monotonic) -> FastAPI:
     """The application. `clock`: seconds, from a clock that cannot be set."""
+    pem = certificate_pem(office.authority.certificate)
     api, rates = (
         FastAPI(title="Shoal enrolment", docs_url=None, redoc_url=None, openapi_url=None),
         Rates(clock),
@@ -49,7 +51,7 @@ def create_enrolment_api(office: Office, clock: Callable[[], float] = time.monot
         """The authority's certificate, which a token's fingerprint tells from another."""
         if rates.wait_s(_peer(request)):
             return _response(Refused("too-many", "too many requests; ask again later"))
-        return Response(office.authority.pem, media_type="application/x-pem-file")
+        return Response(pem, media_type="application/x-pem-file")
 
     @api.post(ENROL)
     async def enrol(request: Request) -> Response:

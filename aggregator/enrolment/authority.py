@@ -18,7 +18,6 @@ from wire.identity.certificates import (
     Certificate,
     TlsKey,
     TlsPublicKey,
-    certificate_digest,
     certificate_pem,
     common_name,
     new_tls_key,
@@ -47,16 +46,6 @@ class Authority:
     fleet: str
     key: TlsKey
     certificate: Certificate
-
-    @property
-    def pem(self) -> str:
-        """Its certificate."""
-        return certificate_pem(self.certificate)
-
-    @property
-    def fingerprint(self) -> str:
-        """The SHA-256 of its certificate, which tokens carry."""
-        return certificate_digest(self.certificate)
 
     def issue(
         self,
@@ -107,7 +96,16 @@ def make_authority(folder: Path, fleet: str, hosts: Sequence[str], now_s: float)
                 else new_tls_key()
             )
             write_atomically(folder / KEY, private_pem(key), FILES[KEY])
-            certificate = _own_certificate(key, fleet, now_s)
+            number = f"Shoal authority {x509.random_serial_number():040x}"[:48]
+            subject = x509.Name(
+                [
+                    x509.NameAttribute(NameOID.ORGANIZATION_NAME, fleet),
+                    x509.NameAttribute(NameOID.COMMON_NAME, number),
+                ]
+            )
+            end = datetime.fromtimestamp(now_s, UTC) + timedelta(days=AUTHORITY_DAYS)
+            own = (subject, subject, key.public_key(), now_s, AUTHORITY_DAYS, end)
+            certificate = _builder(*own).sign(key, hashes.SHA256())
             write_atomically(
                 folder / CERTIFICATE, certificate_pem(certificate).encode(), FILES[CERTIFICATE]
             )
@@ -220,20 +218,6 @@ def _is_due(authority: Authority, path: Path, now_s: float, role: str = "") -> b
         bool(role) and common_name(certificate.subject) != role
     )
     return others or now_s > begin + (end - begin) * 2 / 3
-
-
-def _own_certificate(key: TlsKey, fleet: str, now_s: float) -> Certificate:
-    subject = x509.Name(
-        [
-            x509.NameAttribute(NameOID.ORGANIZATION_NAME, fleet),
-            x509.NameAttribute(
-                NameOID.COMMON_NAME, f"Shoal authority {x509.random_serial_number():040x}"[:48]
-            ),
-        ]
-    )
-    end = datetime.fromtimestamp(now_s, UTC) + timedelta(days=AUTHORITY_DAYS)
-    builder = _builder(subject, subject, key.public_key(), now_s, AUTHORITY_DAYS, end)
-    return builder.sign(key, hashes.SHA256())
 
 
 def _builder(

@@ -9,10 +9,13 @@ import msgspec
 
 from aggregator.storage.enrolment_store import (
     AuditRow,
+    BanRow,
+    DeviceRow,
     EnrolmentStore,
     TokenRow,
     Transaction,
 )
+from aggregator.storage.schema import TOKENS
 from wire.errors import ConfigError
 from wire.identity.enrolment import SECRET_BYTES, Token
 from wire.topics import check_name
@@ -49,7 +52,7 @@ def make_token(
         check_name(device_id, "device id")
     now_s, token = time.time(), Token(secrets.token_bytes(SECRET_BYTES), authority)
     with store.transaction() as within:
-        within.drop_tokens(before_s=now_s - FORGET_S)
+        within.drop(TokenRow, TOKENS.c.expires_at_s < now_s - FORGET_S)
         within.put(
             TokenRow(token.hash, now_s, now_s + expires_in_s, device_id, tuple(tags), approve)
         )
@@ -78,7 +81,8 @@ def reject(store: EnrolmentStore, name: str) -> str:
     """
     with store.transaction() as within:
         device = within.device(name)
-        if device is None and len(name) >= 8 and within.drop_tokens(name, unused=True):
+        begins = TOKENS.c.hash.startswith(name, autoescape=True)
+        if device is None and len(name) >= 8 and within.drop(TokenRow, begins, used_key=""):
             within.put(AuditRow(time.time(), "token taken back", "", name[:64], ""))
             return f"token {name}: taken back"
         _settle(within, name, "rejected")
@@ -95,8 +99,9 @@ def ban(store: EnrolmentStore, device_id: str, lifted: bool = False) -> None:
     """
     check_name(device_id, "device id")
     with store.transaction() as within:
-        if within.bans().get(device_id, False) == lifted:
-            within.put_ban(device_id, lifted, time.time())
+        banned = any(not row.lifted for row in within.rows(BanRow, device_id=device_id))
+        if banned == lifted:
+            within.put(BanRow(device_id, lifted, time.time()))
             what = "restored" if lifted else "banned"
             within.put(AuditRow(time.time(), what, device_id, "", ""))
 
@@ -109,8 +114,8 @@ def forget(store: EnrolmentStore, device_id: str) -> None:
         StorageFailed: the database cannot be written.
     """
     with store.transaction() as within:
-        within.drop_device(device_id)
-        within.drop_tokens(used_by=device_id)
+        within.drop(DeviceRow, device_id=device_id)
+        within.drop(TokenRow, used_by=device_id)
         within.put(AuditRow(time.time(), "forgotten", device_id, "", ""))
 
 

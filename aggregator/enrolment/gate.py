@@ -12,7 +12,6 @@ import logging
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any
 
 from aggregator.core.ports import StorageFailed
 from aggregator.enrolment.authority import OPERATOR, Authority, write_pair
-from aggregator.storage.enrolment_store import EnrolmentStore
+from aggregator.storage.enrolment_store import BanRow, EnrolmentStore
 from wire.errors import LinkError, ShoalError
 from wire.identity.certificates import new_tls_key
 from wire.links.mqtt import BrokerAddress, MqttLink
@@ -75,7 +74,10 @@ class BrokerBans:
                 with closing(
                     MqttLink(self._broker, name, give_up=self._over.is_set, persistent=False)
                 ) as link:
-                    self._watch(link)
+                    link.subscribe(f"{CONTROL}/response")
+                    self._told_at_s = 0.0
+                    while not self._over.wait(LOOK_S):
+                        self._look(link)
             except (ShoalError, StorageFailed) as error:
                 if str(error) != self._warned:  # once, until it is something else
                     self._warned = str(error)
@@ -85,26 +87,17 @@ class BrokerBans:
                 log.exception("bans at the broker")
                 self._over.wait(LOOK_S)
 
-    def _watch(self, link: MqttLink) -> None:
-        link.subscribe(f"{CONTROL}/response")
-        self._told_at_s = 0.0
-        while not self._over.wait(LOOK_S):
-            while (event := link.receive(timeout_s=0)) is not None:
-                if isinstance(event, LinkUp):
-                    self._told_at_s = 0.0
-            with self._store.transaction() as within:
-                bans = within.bans()
-            if bans and (
-                bans != self._told
-                or time.monotonic() - self._told_at_s > AGAIN_S
-                or not self._told_at_s
-            ):
-                self._tell(link, bans)
-                self._told, self._told_at_s, self._warned = bans, time.monotonic(), ""
-
-    def _tell(self, link: MqttLink, bans: Mapping[str, bool]) -> None:
-        """Make the broker's bans those of the service. A ban that the service does not know stays:
-        it may be of a backup's future."""
+    def _look(self, link: MqttLink) -> None:
+        """Make the broker's bans those of the service, where they may differ. A ban that the
+        service does not know stays: it may be of a backup's future."""
+        while (event := link.receive(timeout_s=0)) is not None:
+            if isinstance(event, LinkUp):
+                self._told_at_s = 0.0
+        with self._store.transaction() as within:
+            bans = {row.device_id: not row.lifted for row in within.rows(BanRow)}
+        is_told = self._told_at_s and time.monotonic() - self._told_at_s <= AGAIN_S
+        if not bans or (bans == self._told and is_told):
+            return
         self._order(link, {"command": "createRole", "rolename": self._role, "acls": DENIED})
         listed = (
             self._order(link, {"command": "listClients", "verbose": True})
@@ -140,6 +133,7 @@ class BrokerBans:
                 self._order(link, {"command": "deleteClient", "username": device_id})
                 self._cut(device_id)
                 log.info("the ban at the broker is lifted device=%s", device_id)
+        self._told, self._told_at_s, self._warned = bans, time.monotonic(), ""
 
     def _order(self, link: MqttLink, command: dict[str, Any]) -> dict[str, Any]:
         """Give the plugin an order; its answer.

@@ -11,7 +11,7 @@ from pathlib import Path
 from aggregator.enrolment.authority import Authority, renew_server
 from host.files import make_folder, write_atomically
 from wire.errors import ConfigError
-from wire.identity.certificates import read_tls_key
+from wire.identity.certificates import certificate_pem, read_tls_key
 from wire.identity.keys import private_pem
 from wire.topics import mosquitto_acl
 
@@ -69,7 +69,7 @@ def make_broker_folder(
     text += f"user {broker_user(folder)}\n"
     try:
         make_folder(data)
-        write_atomically(folder / "ca.pem", authority.pem.encode())
+        write_atomically(folder / "ca.pem", certificate_pem(authority.certificate).encode())
         write_atomically(acl, mosquitto_acl(authority.fleet).encode(), 0o600)
         renew_broker(authority, folder, now_s, hosts)
         if plugin is not None:

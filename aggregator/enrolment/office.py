@@ -16,6 +16,7 @@ from aggregator.enrolment.attestation import NotAttested, PlayIntegrity
 from aggregator.enrolment.authority import DEVICE_DAYS, Authority
 from aggregator.storage.enrolment_store import (
     AuditRow,
+    BanRow,
     DeviceRow,
     EnrolmentStore,
     TokenRow,
@@ -110,7 +111,7 @@ class Office:
     def _enrol(self, within: Transaction, said: Enrol) -> tuple[Answer, str]:
         key, wanted = _requested(said.request)
         try:
-            token = next(iter(within.tokens(read_token(said.token).hash)), None)
+            token = next(iter(within.rows(TokenRow, hash=read_token(said.token).hash)), None)
         except ConfigError as error:
             raise _No("token", str(error)) from None
         if token is None:
@@ -122,13 +123,18 @@ class Office:
             raise _No(
                 "expired", f"this token expired {self.clock() - token.expires_at_s:.0f} s ago"
             )
-        if not token.used_key:
-            self._check_attested(said, key, token)
+        # one that asks again has been attested, and its attester's word is too old by then
+        attester = self.attester if not token.used_key else None
+        if attester is not None and {*token.tags}.isdisjoint(attester.settings.exempt_tags):
+            try:
+                nonce = attestation_nonce(read_token(said.token), digest)
+                attester.check(said.attestation, nonce)
+            except NotAttested as error:
+                raise _No("attestation", str(error)) from None
         device_id = token.used_by or token.device_id or wanted or f"device-{digest[:12]}"
         if wanted not in ("", device_id):
             raise _No("other-name", f"this token is for {device_id}, not for {wanted}")
-        if within.bans().get(device_id):
-            raise _No("banned", f"{device_id} is banned")
+        _check_ban(within, device_id)
         device = self._take(within, token, device_id, digest)
         if device.state == "rejected":
             raise _No("rejected", f"{device_id} was not approved")
@@ -142,23 +148,12 @@ class Office:
                 self.authority.fleet,
                 self.offer.broker,
                 device.certificate,
-                self.authority.pem,
+                certificate_pem(self.authority.certificate),
                 self.offer.trust,
                 self.offer.policy,
             ),
             device_id,
         )
-
-    def _check_attested(self, said: Enrol, key: TlsPublicKey, token: TokenRow) -> None:
-        """One that asks again has been attested, and its attester's word is too old by then."""
-        if self.attester is None or {*token.tags} & {*self.attester.settings.exempt_tags}:
-            return
-        try:
-            self.attester.check(
-                said.attestation, attestation_nonce(read_token(said.token), key_digest(key))
-            )
-        except NotAttested as error:
-            raise _No("attestation", str(error)) from None
 
     def _take(self, within: Transaction, token: TokenRow, device_id: str, digest: str) -> DeviceRow:
         """The device that uses a token, which serves no other key from now on."""
@@ -211,8 +206,7 @@ class Office:
             raise _No(
                 "other-name", f"the certificate is of {device_id}, not of {wanted or 'nobody'}"
             )
-        if within.bans().get(device_id):
-            raise _No("banned", f"{device_id} is banned")
+        _check_ban(within, device_id)
         device = within.device(device_id)
         if device is None or device.state != "enrolled":
             raise _No("unknown-device", f"{device_id} is not enrolled here: it needs a token")
@@ -260,3 +254,8 @@ def _requested(request: str) -> tuple[TlsPublicKey, str]:
         return key, check_name(name, "device id") if name else ""
     except (WireError, ConfigError) as error:
         raise _No("malformed", str(error)) from None
+
+
+def _check_ban(within: Transaction, device_id: str) -> None:
+    if any(not row.lifted for row in within.rows(BanRow, device_id=device_id)):
+        raise _No("banned", f"{device_id} is banned")

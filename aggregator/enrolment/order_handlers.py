@@ -9,14 +9,7 @@ from aggregator.core.eligibility import read_rule
 from aggregator.core.registry import NOBODY
 from aggregator.enrolment.authority import CERTIFICATE
 from aggregator.enrolment.desk import ban, forget
-from aggregator.operator.desk import (
-    BanDevice,
-    ForgetDevice,
-    Handler,
-    TagDevices,
-    UnbanDevice,
-    UntagDevices,
-)
+from aggregator.operator.desk import Handler
 from aggregator.service.forgetting import REMAINS, forgotten
 from aggregator.service.runner import Runner
 from aggregator.storage.choice import open_blobs
@@ -37,100 +30,93 @@ class DeviceOrders:
         self._runner, self._devices = runner, runner.devices
         self._folder, self._database, self._blobs = folder, database, blobs
         self._enrolments = "" if database == sqlite_url(folder / "shoal.db") else database
-        self.handlers: dict[type, Handler] = {
-            TagDevices: self.tag,
-            UntagDevices: self.tag,
-            BanDevice: self.ban,
-            UnbanDevice: self.ban,
-            ForgetDevice: self.forget,
+        self.handlers: dict[str, Handler] = {
+            "tag-devices": partial(self._tag, True),
+            "untag-devices": partial(self._tag, False),
+            "ban-device": partial(self._ban, True),
+            "unban-device": partial(self._ban, False),
+            "forget-device": self._forget,
         }
-        """By type of order."""
+        """By name of an order."""
 
-    def tag(self, order: TagDevices | UntagDevices) -> str:
-        """Give devices tags, or take tags away from them.
+    def _tag(
+        self, has: bool, device_ids: tuple[str, ...], tags: tuple[str, ...], where: str = ""
+    ) -> str:
+        """Give devices tags beside others, or take tags away from them: those of these ids, or
+        those that a rule means.
 
         Raises:
             ConfigError: the order names devices neither by ids nor by a rule, or by both, or the
             rule cannot be read or means no device.
         """
-        if bool(order.device_ids) == bool(order.where):
+        if bool(device_ids) == bool(where):
             raise ConfigError("name devices either by their ids or with --where RULE")
-        ids = order.device_ids
-        if order.where:
-            means, known = read_rule(order.where).means, self._devices.state.devices
+        ids = tuple(device_ids)
+        if where:
+            means, known = read_rule(where).means, self._devices.entries
             ids = tuple(sorted(name for name, entry in known.items() if means(name, entry)))
             if not ids:
-                raise ConfigError(f"--where {order.where!r}: it means no device")
-        if isinstance(order, TagDevices):
-            self._devices.tag(ids, order.tags)
-            change = "tagged"
+                raise ConfigError(f"--where {where!r}: it means no device")
+        if has:
+            self._devices.tag(ids, tags)
         else:
-            self._devices.untag(ids, order.tags)
-            change = "without"
+            self._devices.untag(ids, tags)
+        change = "tagged" if has else "without"
         self._runner.tell_devices()
         devices = f"device {ids[0]}" if len(ids) == 1 else f"{len(ids)} devices"
-        return f"{devices} {change} {', '.join(order.tags)}"
+        return f"{devices} {change} {', '.join(tags)}"
 
-    def ban(self, order: BanDevice | UnbanDevice) -> str:
+    def _ban(self, banned: bool, device_id: str, reason: str = "") -> str:
         """Ban a device, here and at the broker, or lift its ban."""
-        lifted = isinstance(order, UnbanDevice)
-        if isinstance(order, BanDevice):
-            self._devices.ban(order.device_id, order.reason)
+        if banned:
+            self._devices.ban(device_id, reason)
         else:
-            self._devices.unban(order.device_id)
-        self._at_the_broker(partial(ban, lifted=lifted), order.device_id)
+            self._devices.unban(device_id)
+        self._at_the_broker(partial(ban, lifted=not banned), device_id)
         self._runner.tell_devices()
-        device = f"device {order.device_id} is banned"
-        if lifted:
-            return f"{device} no longer; it takes part when it is heard"
-        return f"{device}: nothing of it is taken, and it is asked for nothing"
+        if banned:
+            return (
+                f"device {device_id} is banned: nothing of it is taken, and it is asked for nothing"
+            )
+        return f"device {device_id} is banned no longer; it takes part when it is heard"
 
-    def forget(self, order: ForgetDevice) -> str:
-        """
+    def _forget(self, device_id: str) -> str:
+        """Forget a device everywhere.
+
         Raises:
             BlobLost, StorageFailed: something of it may remain; the order can be given again.
         """
-        self._runner.forget(order.device_id)
+        self._runner.forget(device_id)
         for run in run_names(self._database):
-            if run not in self._runner.campaigns:
-                self._forget_in(run, order.device_id)
-        self._at_the_broker(forget, order.device_id)
-        banned, was_known = (
-            self._devices.is_banned(order.device_id),
-            self._devices.entry(order.device_id) is not NOBODY,
-        )
-        self._devices.forget(order.device_id)
+            if run in self._runner.campaigns:
+                continue
+            blobs = open_blobs(self._blobs, self._folder, run)
+            with closing(SqlStore(self._database, run)) as store:
+                before = store.load()
+                if before is None:
+                    continue
+                algorithm = make_algorithm(read_algorithm(before.settings.algorithm))
+                group, needless, views = forgotten(
+                    before, store, algorithm, blobs, device_id, before.at_s
+                )
+                store.commit([event for event, _ in group.steps], group.records, group.state)
+                # also what an order before this one, which was cut off, has left
+                blobs.keep(needed(group.state) | views)
+                blobs.drop(needless)
+        self._at_the_broker(forget, device_id)
+        banned = self._devices.is_banned(device_id)
+        was_known = self._devices.entry(device_id) is not NOBODY
+        self._devices.forget(device_id)
         if not was_known:
-            return (
-                f"device {order.device_id} is not known: nothing of it was in the registry; "
-                f"{REMAINS}"
-            )
+            return f"device {device_id} is not known: nothing of it was in the registry; {REMAINS}"
         back = "; if it is not switched off or banned, it comes back as a new device"
         if (self._folder / CERTIFICATE).exists():
             back += ", until its certificate ends: then it needs another token"
         kept = "; its ban stays, with its id" if banned else back
-        return f"device {order.device_id} is forgotten; {REMAINS}{kept}"
+        return f"device {device_id} is forgotten; {REMAINS}{kept}"
 
     def _at_the_broker(self, act: Callable[[EnrolmentStore, str], None], device_id: str) -> None:
         """Have the broker and the enrolment do the same, where this folder enrols devices."""
         if (self._folder / CERTIFICATE).exists():
             with closing(open_enrolments(self._folder, self._enrolments)) as store:
                 act(store, device_id)
-
-    def _forget_in(self, run: str, device_id: str) -> None:
-        store, blobs = SqlStore(self._database, run), open_blobs(self._blobs, self._folder, run)
-        try:
-            before = store.load()
-            if before is None:
-                return
-            algorithm = make_algorithm(read_algorithm(before.settings.algorithm))
-            found = forgotten(before, store, algorithm, blobs, device_id, before.at_s)
-            store.commit(
-                [event for event, _ in found.group.steps], found.group.records, found.group.state
-            )
-            blobs.keep(
-                needed(found.group.state) | found.views
-            )  # also what an order before this one, which was cut off, has left
-            blobs.drop(found.needless)
-        finally:
-            store.close()

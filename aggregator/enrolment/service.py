@@ -6,7 +6,6 @@ import time
 import tomllib
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -25,7 +24,7 @@ from aggregator.enrolment.office import Offer, Office
 from aggregator.http.server import HttpServer
 from aggregator.service_settings import EnrolmentSettings
 from aggregator.storage.engine import sqlite_url
-from aggregator.storage.enrolment_store import EnrolmentStore, open_enrolments
+from aggregator.storage.enrolment_store import open_enrolments
 from aggregator.storage.registry_table import has_entry
 from wire.errors import ConfigError, WireError
 from wire.links.mqtt import BrokerAddress
@@ -34,33 +33,17 @@ from wire.messages import Policy
 log = logging.getLogger("shoal.enrolment")
 
 
-@dataclass
-class EnrolledTags:
-    """The tags that devices were given with their tokens. The database is opened when somebody has
-    enrolled here, and stays open."""
+def enrolled_tags(folder: Path, database: str, device_id: str) -> tuple[str, ...]:
+    """Return the tags that a device was given with its token; none if nobody has enrolled here.
 
-    folder: Path
-    database: str
-    _store: EnrolmentStore | None = None
-
-    def __call__(self, device_id: str) -> tuple[str, ...]:
-        """Those of a device.
-
-        Raises:
-            ConfigError, StorageFailed: the database of enrolment cannot be read.
-        """
-        if self._store is None:
-            if not (self.folder / CERTIFICATE).exists():
-                return ()
-            self._store = open_enrolments(self.folder, self.database)
-        with self._store.transaction() as within:
-            row = within.device(device_id)
-        return tuple(row.tags) if row is not None else ()
-
-    def close(self) -> None:
-        """Close the database."""
-        if self._store is not None:
-            self._store.close()
+    Raises:
+        ConfigError, StorageFailed: the database of enrolment cannot be read.
+    """
+    if not (folder / CERTIFICATE).exists():
+        return ()
+    with closing(open_enrolments(folder, database)) as store, store.transaction() as within:
+        row = within.device(device_id)
+    return tuple(row.tags) if row is not None else ()
 
 
 @contextmanager

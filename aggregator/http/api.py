@@ -6,6 +6,7 @@ models to download, and orders.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,11 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException as Refusal
 from starlette.responses import RedirectResponse
 
+from aggregator.core.budget import why_ended
 from aggregator.core.ports import BlobLost, Blobs, StorageFailed
 from aggregator.core.registry import Entry
 from aggregator.core.release.state import FleetState
-from aggregator.core.summary import Summary, summarize
+from aggregator.core.summary import Summary, count_groups, summarize
 from aggregator.http.dashboard.app import HOME, REFERENCE, Dashboard, starting, static_files
 from aggregator.http.dashboard.pages import Sources
 from aggregator.http.devices import device_routes
@@ -49,14 +51,15 @@ from aggregator.http.views import (
     ReadyView,
     RoundView,
     RunView,
+    SettingsView,
     Shown,
     campaign_view,
     round_view,
-    run_view,
 )
 from aggregator.operator.desk import Desk
 from aggregator.service.conditions import Conditions
 from aggregator.service.devices import Devices
+from aggregator.storage.choice import check_blobs
 
 DOWNLOAD = "application/octet-stream"
 
@@ -102,9 +105,9 @@ def create_api(
         return shown[name] if name else list(shown.values())[-1]
 
     scraped = CampaignMetrics(
-        lambda: {name: shown.known() for name, shown in campaigns().items()},
+        lambda: {name: shown.state for name, shown in campaigns().items()},
         conditions,
-        lambda: devices.state,
+        lambda: devices.entries,
         lambda: access.refused if access is not None else {},
     )
 
@@ -113,7 +116,7 @@ def create_api(
         """That the process runs, and where its latest campaign stands. It never needs a token."""
         if not campaigns():
             return HealthView(status="ok", run="", phase="", round=0)
-        state = find("").known()
+        state = find("").state
         return HealthView(
             status="ok", run=state.settings.name, phase=state.phase, round=state.round
         )
@@ -134,22 +137,23 @@ def create_api(
         """Whether updates are taken: broker, database, disk, campaigns and voucher. 503 if one of
         them is not as it should be."""
         now, shown = conditions(), campaigns()
+        problems = {"database": "ok", "disk": "ok"}
+        for campaign in reversed(shown.values()):
+            parts = {"database": campaign.store.check, "disk": partial(check_blobs, campaign.blobs)}
+            for name, check in parts.items():
+                try:
+                    check()
+                except StorageFailed as error:
+                    problems[name] = str(error)
         checks = {
             "broker": "ok" if now.connected else "no connection",
-            "database": next(
-                (told for c in shown.values() if (told := _checked(c.store.check)) != "ok"), "ok"
-            ),
-            "disk": next(
-                (told for c in shown.values() if (told := _checked(c.blobs.check)) != "ok"), "ok"
-            ),
+            **problems,
             "run": f"paused: {now.paused}" if now.paused else "ok",
             "voucher": now.unvouched or "ok",
         }
         as_it_should = all(value == "ok" for value in checks.values())
         response.status_code = 200 if as_it_should else 503
-        return ReadyView(
-            ready=as_it_should, **checks, phase=find("").known().phase if shown else ""
-        )
+        return ReadyView(ready=as_it_should, **checks, phase=find("").state.phase if shown else "")
 
     @guarded.get(
         "/metrics", response_class=Response, responses=_content("text/plain", {"type": "string"})
@@ -162,7 +166,7 @@ def create_api(
     def list_campaigns(limit: Limit = PAGE) -> list[CampaignView]:
         """The campaigns that are open, the first ones in the order of their starts."""
         return [
-            campaign_view(name, shown.known(), shown.paused)
+            campaign_view(name, shown.state, shown.paused)
             for name, shown in list(campaigns().items())[:limit]
         ]
 
@@ -170,7 +174,27 @@ def create_api(
     def run(name: Chosen = "") -> RunView:
         """A campaign's settings, and where it stands."""
         shown = find(name)
-        return run_view(shown.known(), shown.paused, conditions().refused)
+        state = shown.state
+        settings = msgspec.to_builtins(state.settings)
+        for field in ("reported", "responses"):
+            settings.pop(field)
+        return RunView(
+            settings=SettingsView.model_validate(settings),
+            phase=state.phase,
+            round=state.round,
+            online=state.num_online,
+            cohort=len(state.cohort),
+            received=len(state.received),
+            groups=count_groups(state.starts),
+            deadline_at_s=state.deadline_at_s,
+            bytes_up=sum(r.bytes_up for r in state.received.values()),
+            bytes_down=sum(r.bytes_down for r in state.received.values()),
+            refused=conditions().refused,
+            paused=shown.paused,
+            ended=why_ended(state),
+            epoch=state.epoch,
+            attempt=state.attempt,
+        )
 
     @guarded.get("/rounds")
     def rounds(name: Chosen = "", after: After = 0, limit: Limit = PAGE) -> list[RoundView]:
@@ -180,13 +204,13 @@ def create_api(
     @guarded.get("/models")
     def models(name: Chosen = "") -> dict[str, str]:
         """The digest of each group's current model."""
-        return dict(find(name).known().models)
+        return dict(find(name).state.models)
 
     @guarded.get("/models/{group}", response_class=Response, responses=_content(DOWNLOAD))
     def model(group: Group, name: Chosen = "") -> Response:
         """A group's current model as safetensors."""
         shown = find(name)
-        state = shown.known()
+        state = shown.state
         if group not in state.models:
             raise HTTPException(
                 404, f"group {group!r}: expected one of {', '.join(sorted(state.models))}"
@@ -199,7 +223,7 @@ def create_api(
     def bundle(name: Chosen = "") -> Response:
         """The bundle that devices train with."""
         shown = find(name)
-        state = shown.known()
+        state = shown.state
         return _download(shown.blobs, state.settings.bundle, f"{state.settings.run_id}.shoal")
 
     @guarded.get(
@@ -210,7 +234,7 @@ def create_api(
     def summary(name: Chosen = "") -> Response:
         """The summary of a campaign, as `summary.json` has it, so far."""
         shown = find(name)
-        told = msgspec.json.encode(summarize(shown.known(), shown.store.rounds(), wall_s()))
+        told = msgspec.json.encode(summarize(shown.state, shown.store.rounds(), wall_s()))
         return Response(told, media_type="application/json")
 
     @guarded.get("/views/{number}", response_class=Response, responses=_content(DOWNLOAD))
@@ -223,7 +247,7 @@ def create_api(
         raise HTTPException(404, f"round {number}: no distances were computed in it")
 
     guarded.include_router(
-        device_routes(lambda name: find(name).known() if name or campaigns() else None, devices)
+        device_routes(lambda name: find(name).state if name or campaigns() else None, devices)
     )
     guarded.include_router(release_routes(releases or FleetState))
     if orders is not None:
@@ -257,14 +281,6 @@ def _content(
             "content": {media_type: {"schema": schema or {"type": "string", "format": "binary"}}},
         }
     }
-
-
-def _checked(check: Callable[[], None]) -> str:
-    try:
-        check()
-    except StorageFailed as error:
-        return str(error)
-    return "ok"
 
 
 def _download(blobs: Blobs, digest: str, name: str) -> Response:

@@ -96,7 +96,7 @@ def device_routes(current: Callable[[str], RunState | None], devices: Devices) -
             means = read_rule(where).means
         except ConfigError as error:
             raise HTTPException(422, str(error)) from None
-        run, known = current(campaign), devices.state.devices
+        run, known = current(campaign), devices.entries
         ids = sorted(device_id for device_id, entry in known.items() if means(device_id, entry))
         begin = bisect_right(ids, after)
         page = ids[begin : begin + limit]
@@ -108,7 +108,7 @@ def device_routes(current: Callable[[str], RunState | None], devices: Devices) -
     @routes.get("/devices/{device_id}")
     def show_device(device_id: DeviceId, campaign: Chosen = "") -> DeviceDetails:
         """One device."""
-        entry = devices.state.devices.get(device_id)
+        entry = devices.entries.get(device_id)
         if entry is None:
             raise HTTPException(404, f"device {device_id[:64]!r}: it has never been here")
         return DeviceDetails(

@@ -28,35 +28,16 @@ READING = ("GET", "HEAD")
 BODY_BYTES = 2**16
 """The most that an order may have."""
 MOST_CALLERS = 4096
-"""Maximum number of callers whose rates are remembered."""
+"""Maximum number of callers whose rates are remembered, and all together."""
 
 Refuse = Callable[[Scope, int, str, Mapping[str, str]], Response]
 """Makes the answer of a refusal: of what request, its status, why, and which headers it has to
 have."""
 
 
-@dataclass
-class Bucket:
-    """`burst` at once, and `per_s` a second after that."""
-
-    burst: float
-    per_s: float
-    at_s: float
-    left: float
-
-    def take(self, now_s: float) -> int:
-        """Take one. Returns 0 if there was one, else the whole seconds until there is one."""
-        self.left = min(self.burst, self.left + (now_s - self.at_s) * self.per_s)
-        self.at_s = now_s
-        if self.left < 1:
-            return max(1, math.ceil((1 - self.left) / self.per_s))
-        self.left -= 1
-        return 0
-
-
 class Rates:
-    """Limits by caller: by address, where many boards may be behind one, or by the name of a
-    token."""
+    """Limits of requests, at once and a second after that: of each caller, by address, where many
+    boards may be behind one, or by the name of a token; and of all together."""
 
     def __init__(
         self,
@@ -67,23 +48,26 @@ class Rates:
         per_s_all: float = 50.0,
     ):
         """`clock`: seconds, from a clock that cannot be set."""
-        self._clock, self._burst, self._per_s = clock, burst, per_s
-        self._all = Bucket(burst_all, per_s_all, clock(), burst_all)
+        self._clock, self._one, self._all = clock, (burst, per_s), (burst_all, per_s_all)
         self._lock = threading.Lock()
-        self._by_caller: OrderedDict[str, Bucket] = OrderedDict()
+        self._left: OrderedDict[str | None, tuple[float, float]] = OrderedDict()
+        """By caller what is left of its burst and since when, for all together under None; the one
+        that asked longest ago first."""
 
     def wait_s(self, caller: str) -> int:
         """Take one of what this caller has. Returns 0 if there was one, else the whole seconds
         until there is one."""
         now_s = self._clock()
         with self._lock:
-            bucket = self._by_caller.pop(caller, None) or Bucket(
-                self._burst, self._per_s, now_s, self._burst
-            )
-            self._by_caller[caller] = bucket
-            if len(self._by_caller) > MOST_CALLERS:
-                self._by_caller.popitem(last=False)
-            return bucket.take(now_s) or self._all.take(now_s)
+            for key, (burst, per_s) in ((caller, self._one), (None, self._all)):
+                before, at_s = self._left.pop(key, (burst, now_s))
+                left = min(burst, before + (now_s - at_s) * per_s)
+                self._left[key] = left - (left >= 1), now_s
+                if len(self._left) > MOST_CALLERS:
+                    self._left.popitem(last=False)
+                if left < 1:
+                    return max(1, math.ceil((1 - left) / per_s))
+            return 0
 
 
 @dataclass(eq=False)

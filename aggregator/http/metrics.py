@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from aggregator.core.registry import Registry
+from aggregator.core.registry import Entry
 from aggregator.core.state import Phase, RunState
 from aggregator.core.summary import count_groups
 from aggregator.service.conditions import Conditions
@@ -29,14 +29,16 @@ class CampaignMetrics(Collector):
     current: Callable[[], Mapping[str, RunState]]
     """Returns the state of each campaign, by name."""
     conditions: Callable[[], Conditions]
-    registry: Callable[[], Registry]
+    entries: Callable[[], Mapping[str, Entry]]
+    """Returns the registry's entries, by device id."""
     http_refused: Callable[[], Mapping[str, int]]
     """Returns the number of refused HTTP requests, by reason."""
 
-    def _registered(self) -> dict[str, float]:
-        """Counts, with no label for a single device: there may be many."""
+    def collect(self) -> Iterable[Metric]:
+        """The metrics now."""
+        # no label for a single device: there may be many
         counts = dict.fromkeys(("known", "online", "banned", "metered", "charging", "idle"), 0.0)
-        for entry in self.registry().devices.values():
+        for entry in self.entries().values():
             counts["known"] += 1
             counts["online"] += entry.online
             counts["banned"] += entry.ban is not None
@@ -44,10 +46,6 @@ class CampaignMetrics(Collector):
                 counts["metered"] += said.unmetered is False
                 counts["charging"] += said.charging is True
                 counts["idle"] += said.idle is True
-        return counts
-
-    def collect(self) -> Iterable[Metric]:
-        """The metrics now."""
         states, now = self.current(), self.conditions()
         for name, text, read in _OF_A_CAMPAIGN:
             yield _labelled(
@@ -107,7 +105,7 @@ class CampaignMetrics(Collector):
             "shoal_devices_by",
             "Devices that the registry knows, by what there is to say of them.",
             "what",
-            self._registered(),
+            counts,
         )
         yield _labelled(
             CounterMetricFamily,

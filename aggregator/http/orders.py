@@ -2,6 +2,7 @@
 for."""
 
 import queue
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
@@ -21,17 +22,7 @@ from aggregator.core.eligibility import LONGEST
 from aggregator.core.registry import MOST_TAGS
 from aggregator.core.settings import RunSettings
 from aggregator.http.problem import ID, LARGEST, NAME, RETRY_S, Campaign, DeviceId, Number, refusals
-from aggregator.operator.desk import (
-    WAIT_S,
-    BanDevice,
-    Desk,
-    ForgetDevice,
-    TagDevices,
-    UnbanDevice,
-    UntagDevices,
-)
-from aggregator.releases import orders as release
-from aggregator.service.orders import Abort, Hold, Resume, Retune, RollBack, Start
+from aggregator.operator.desk import WAIT_S, Desk
 from host.settings import Setting, about, settings_of
 from wire.errors import ConfigError
 
@@ -60,17 +51,12 @@ class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-def _live_field(setting: Setting) -> Any:
-    """Return the type of a setting in a body: absent, or what the setting reads."""
-    schema = msgspec.json.schema(Annotated[setting.bare, setting.meta])
-
-    def read(value: Any) -> Any:
-        try:
-            return setting.read(value)
-        except ConfigError as error:
-            raise ValueError(str(error)) from None
-
-    return Annotated[Any, PlainValidator(read), WithJsonSchema(schema)]
+def _read(setting: Setting, value: Any) -> Any:
+    """Return the value of a setting in a body."""
+    try:
+        return setting.read(value)
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
 
 
 LIVE = {
@@ -101,77 +87,96 @@ else:
         "absent stay.",
         **{
             # a factory: a default would be in the schema
-            name: (_live_field(each), Field(default_factory=type(None)))
+            name: (
+                Annotated[
+                    Any,
+                    PlainValidator(partial(_read, each)),
+                    WithJsonSchema(msgspec.json.schema(Annotated[each.bare, each.meta])),
+                ],
+                Field(default_factory=type(None)),
+            )
             for name, each in LIVE.items()
         },
     )
     SettingsChange.model_config["json_schema_extra"] = {"minProperties": 1}
 
 
-class RoundChoice(_Body):
-    """A round of a campaign."""
-
-    to: Whole = Field(
-        ge=0,
-        le=LARGEST,
-        description="The round that made the models; it has to be one of those that are "
-        "remembered.",
-    )
-
-
-class StepChoice(_Body):
-    """A step of a rollout."""
-
-    step: Whole = Field(
-        ge=0,
-        le=1000,
-        description="The step that it is at, from 0: an order that comes twice promotes once.",
-    )
-
-
-class GroupChoice(_Body):
-    """A group of devices."""
-
-    group: str = Field(
-        default="",
-        max_length=200,
-        description="Empty: the release's own, or the only one that devices are in.",
-    )
-
-
-class Releasing(_Body):
-    """What to release."""
-
-    campaign: Annotated[str, Field(pattern=NAME)]
-    roll_out: bool = Field(default=True, description="Whether to begin to give it to devices.")
-
-
-class TagChoice(_Body):
-    """Tags of a device."""
-
-    tags: list[Annotated[str, Field(pattern=ID)]] = Field(min_length=1, max_length=MOST_TAGS)
-
+_body = partial(create_model, __base__=_Body)
+RoundChoice = _body(
+    "RoundChoice",
+    __doc__="A round of a campaign.",
+    to=(
+        Whole,
+        Field(
+            ge=0,
+            le=LARGEST,
+            description="The round that made the models; it has to be one of those that are "
+            "remembered.",
+        ),
+    ),
+)
+StepChoice = _body(
+    "StepChoice",
+    __doc__="A step of a rollout.",
+    step=(
+        Whole,
+        Field(
+            ge=0,
+            le=1000,
+            description="The step that it is at, from 0: an order that comes twice promotes once.",
+        ),
+    ),
+)
+GroupChoice = _body(
+    "GroupChoice",
+    __doc__="A group of devices.",
+    group=(
+        str,
+        Field(
+            default="",
+            max_length=200,
+            description="Empty: the release's own, or the only one that devices are in.",
+        ),
+    ),
+)
+Releasing = _body(
+    "Releasing",
+    __doc__="What to release.",
+    campaign=(Annotated[str, Field(pattern=NAME)], ...),
+    roll_out=(
+        bool,
+        Field(default=True, description="Whether to begin to give it to devices."),
+    ),
+)
+TagChoice = _body(
+    "TagChoice",
+    __doc__="Tags of a device.",
+    tags=(
+        list[Annotated[str, Field(pattern=ID)]],
+        Field(min_length=1, max_length=MOST_TAGS),
+    ),
+)
+Tagging = _body(
+    "Tagging",
+    __doc__="Tags of several devices, which are named either by their ids or by a rule.",
+    tags=(list[str], Field(min_length=1)),
+    device_ids=(list[str], []),
+    where=(
+        str,
+        Field(default="", max_length=LONGEST, description="A rule, as `serve --where` takes it."),
+    ),
+)
+BanReason = _body(
+    "BanReason",
+    __doc__="Why a device is banned.",
+    reason=(
+        str,
+        Field(default="", max_length=1000, description="For the registry and the audit log."),
+    ),
+)
 
 OneDevice = Annotated[DeviceId, AfterValidator(lambda device_id: (device_id,))]
 """A device's id, as orders to several devices take it."""
-
-
-class Tagging(_Body):
-    """Tags of several devices, which are named either by their ids or by a rule."""
-
-    tags: list[str] = Field(min_length=1)
-    device_ids: list[str] = []
-    where: str = Field(
-        default="", max_length=LONGEST, description="A rule, as `serve --where` takes it."
-    )
-
-
-class BanReason(_Body):
-    """Why a device is banned."""
-
-    reason: str = Field(
-        default="", max_length=1000, description="For the registry and the audit log."
-    )
 
 
 _REFUSALS = refusals(400, 401, 403, 409, 411, 413, 422, 429, 503)
@@ -181,22 +186,32 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
 }
 
 
-_ROUTES: tuple[tuple[str, str, str, type[msgspec.Struct], Any, Any], ...] = (
+_ROUTES: tuple[tuple[str, str, str, str, str, Any, Any], ...] = (
     (
         "/campaigns/{name}/start",
         "start",
         "Start a campaign whose bundle and settings `shoal campaign start` has written into the "
         "service's folder.",
-        Start,
+        "campaign-start",
+        "name",
         Campaign,
         None,
     ),
-    ("/campaigns/{name}/pause", "pause", "Pause a campaign.", Hold, Campaign, None),
+    (
+        "/campaigns/{name}/pause",
+        "pause",
+        "Pause a campaign.",
+        "campaign-pause",
+        "name",
+        Campaign,
+        None,
+    ),
     (
         "/campaigns/{name}/resume",
         "resume",
         "End a pause, once its cause is gone.",
-        Resume,
+        "campaign-resume",
+        "name",
         Campaign,
         None,
     ),
@@ -204,7 +219,8 @@ _ROUTES: tuple[tuple[str, str, str, type[msgspec.Struct], Any, Any], ...] = (
         "/campaigns/{name}/abort",
         "abort",
         "End a campaign where it stands. Its models stay.",
-        Abort,
+        "campaign-abort",
+        "name",
         Campaign,
         None,
     ),
@@ -212,7 +228,8 @@ _ROUTES: tuple[tuple[str, str, str, type[msgspec.Struct], Any, Any], ...] = (
         "/campaigns/{name}/rollback",
         "roll_back",
         "Return to the models of an earlier round.",
-        RollBack,
+        "campaign-rollback",
+        "name",
         Campaign,
         RoundChoice,
     ),
@@ -220,7 +237,8 @@ _ROUTES: tuple[tuple[str, str, str, type[msgspec.Struct], Any, Any], ...] = (
         "/devices/{device_id}/tag",
         "tag",
         "Add tags to a device, which need not have been here yet.",
-        TagDevices,
+        "tag-devices",
+        "device_ids",
         OneDevice,
         TagChoice,
     ),
@@ -228,7 +246,8 @@ _ROUTES: tuple[tuple[str, str, str, type[msgspec.Struct], Any, Any], ...] = (
         "/devices/{device_id}/untag",
         "untag",
         "Take tags away from a device.",
-        UntagDevices,
+        "untag-devices",
+        "device_ids",
         OneDevice,
         TagChoice,
     ),
@@ -236,16 +255,26 @@ _ROUTES: tuple[tuple[str, str, str, type[msgspec.Struct], Any, Any], ...] = (
         "/devices/{device_id}/ban",
         "ban",
         "Refuse everything of a device from now on, at the broker too.",
-        BanDevice,
+        "ban-device",
+        "device_id",
         DeviceId,
         BanReason,
     ),
-    ("/devices/{device_id}/unban", "unban", "End a ban.", UnbanDevice, DeviceId, None),
+    (
+        "/devices/{device_id}/unban",
+        "unban",
+        "End a ban.",
+        "unban-device",
+        "device_id",
+        DeviceId,
+        None,
+    ),
     (
         "/devices/{device_id}/forget",
         "forget",
         "Remove everything that a device ever sent; the answer says what cannot be removed.",
-        ForgetDevice,
+        "forget-device",
+        "device_id",
         DeviceId,
         None,
     ),
@@ -253,7 +282,8 @@ _ROUTES: tuple[tuple[str, str, str, type[msgspec.Struct], Any, Any], ...] = (
         "/releases/{number}/rollback",
         "return_to",
         "Return a group to the model of this release, under a new number.",
-        release.ReturnToRelease,
+        "return-to-release",
+        "to",
         Number,
         GroupChoice,
     ),
@@ -261,7 +291,8 @@ _ROUTES: tuple[tuple[str, str, str, type[msgspec.Struct], Any, Any], ...] = (
         "/rollouts/{name}/pause",
         "pause_rollout",
         "Give a campaign's releases to no further device.",
-        release.PauseRollout,
+        "pause-rollout",
+        "campaign",
         Campaign,
         None,
     ),
@@ -269,7 +300,8 @@ _ROUTES: tuple[tuple[str, str, str, type[msgspec.Struct], Any, Any], ...] = (
         "/rollouts/{name}/resume",
         "resume_rollout",
         "Go on with a rollout that is paused.",
-        release.ResumeRollout,
+        "resume-rollout",
+        "campaign",
         Campaign,
         None,
     ),
@@ -277,7 +309,8 @@ _ROUTES: tuple[tuple[str, str, str, type[msgspec.Struct], Any, Any], ...] = (
         "/rollouts/{name}/promote",
         "promote_rollout",
         "Take a rollout past the gate of its step.",
-        release.PromoteRollout,
+        "promote-rollout",
+        "campaign",
         Campaign,
         StepChoice,
     ),
@@ -285,7 +318,8 @@ _ROUTES: tuple[tuple[str, str, str, type[msgspec.Struct], Any, Any], ...] = (
         "/rollouts/{name}/rollback",
         "end_rollout",
         "End a rollout, and give devices back what they had.",
-        release.EndRollout,
+        "end-rollout",
+        "campaign",
         Campaign,
         None,
     ),
@@ -293,7 +327,8 @@ _ROUTES: tuple[tuple[str, str, str, type[msgspec.Struct], Any, Any], ...] = (
         "/releases",
         "make_releases",
         "Make releases of what a campaign has trained.",
-        release.MakeReleases,
+        "make-releases",
+        "",
         None,
         Releasing,
     ),
@@ -301,7 +336,8 @@ _ROUTES: tuple[tuple[str, str, str, type[msgspec.Struct], Any, Any], ...] = (
         "/tags/add",
         "tag_several",
         "Add tags to devices, which need not have been here yet.",
-        TagDevices,
+        "tag-devices",
+        "",
         None,
         Tagging,
     ),
@@ -309,19 +345,21 @@ _ROUTES: tuple[tuple[str, str, str, type[msgspec.Struct], Any, Any], ...] = (
         "/tags/remove",
         "untag_several",
         "Take tags away from devices.",
-        UntagDevices,
+        "untag-devices",
+        "",
         None,
         Tagging,
     ),
 )
-"""Path, name, description, order, the field in the path or None, and the others."""
+"""Path, name, description, order, name and type of the order's field in the path, and the type of
+the body with the others. A path without a field has an empty name and None."""
 
 
 def order_routes(orders: Desk) -> APIRouter:
     """Return the routes of all orders."""
     routes = APIRouter(responses=_ANSWERS, tags=["orders"])
 
-    async def give(request: Request, response: Response, order: msgspec.Struct) -> OrderView:
+    async def give(request: Request, response: Response, order: str, **fields: Any) -> OrderView:
         caller = getattr(request.state, "caller", None)
         if caller is None:
             raise HTTPException(
@@ -329,7 +367,7 @@ def order_routes(orders: Desk) -> APIRouter:
             )
         retry = {"Retry-After": str(RETRY_S)}
         try:
-            answer = await orders.ask(caller.name, order)
+            answer = await orders.ask(caller.name, order, **fields)
         except queue.Full:
             raise HTTPException(503, "too many orders wait already", retry) from None
         if answer is None:
@@ -344,36 +382,34 @@ def order_routes(orders: Desk) -> APIRouter:
                 raise HTTPException(500, answer.text)
         return OrderView(state="done", text=answer.text)
 
-    def add(
-        path: str, name: str, text: str, order: type[msgspec.Struct], key: Any, body: Any = None
-    ) -> None:
-        """Add the route of an order. The key is its first field, and the body has the others."""
+    def add(path: str, name: str, text: str, order: str, field: str, key: Any, body: Any) -> None:
+        """Add the route of an order."""
         if key is None:
 
             async def take(body: body, request: Request, response: Response) -> OrderView:
-                return await give(request, response, order(**body.model_dump()))
+                return await give(request, response, order, **body.model_dump())
         elif body is None:
 
             async def take(  # type: ignore[misc]
                 key: key, request: Request, response: Response
             ) -> OrderView:
-                return await give(request, response, order(key))
+                return await give(request, response, order, **{field: key})
         else:
 
             async def take(  # type: ignore[misc]
                 key: key, body: body, request: Request, response: Response
             ) -> OrderView:
-                return await give(request, response, order(key, **body.model_dump()))
+                return await give(request, response, order, **{field: key}, **body.model_dump())
 
         routes.add_api_route(path, take, methods=["POST"], name=name, description=text)
 
-    for path, name, text, order, key, body in _ROUTES:
-        add(path, name, text, order, key, body)
+    for route in _ROUTES:
+        add(*route)
 
     @routes.post("/campaigns/resume")
     async def resume_all(request: Request, response: Response) -> OrderView:
         """End the pause of every campaign, once its cause is gone."""
-        return await give(request, response, Resume())
+        return await give(request, response, "campaign-resume", name="")
 
     @routes.post("/campaigns/{name}/settings")
     async def settings(
@@ -382,8 +418,11 @@ def order_routes(orders: Desk) -> APIRouter:
         """Change settings of a campaign from its next round on."""
         if not change.model_fields_set:
             raise HTTPException(422, "body: expected at least one setting")
-        return await give(
-            request, response, Retune.of(name, **change.model_dump(exclude_unset=True))
-        )
+        given = change.model_dump(exclude_unset=True, exclude_none=True)
+        if "min_devices" in given:  # no round is aggregated with fewer updates
+            given["min_updates"] = given["min_devices"]
+        if "lr" in given:
+            given["hyper"] = {"lr": given.pop("lr")}
+        return await give(request, response, "campaign-set", name=name, changes=given)
 
     return routes

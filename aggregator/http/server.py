@@ -37,9 +37,24 @@ class _Bounded(H11Protocol):
         super().connection_made(transport)
         self.since_s = self.loop.time()
         self.address = self.client[0] if self.client else ""
-        if (surplus := self._surplus()) is not None:
+        there = [
+            other
+            for other in self.connections
+            if isinstance(other, _Bounded) and not other.transport.is_closing()
+        ]
+        counts = Counter(other.address for other in there)
+        crowded = self.address if counts[self.address] > OF_ONE else None
+        if crowded is None and len(there) > CONNECTIONS:
+            crowded = counts.most_common(1)[0][0]
+        quiet = [
+            other
+            for other in there
+            if other.address == crowded and other is not self and not other.asks
+        ]
+        surplus = min(quiet, key=lambda other: other.since_s, default=self)
+        if crowded is not None:
             surplus.transport.abort()
-        if surplus is not self:
+        if crowded is None or surplus is not self:
             self.loop.call_later(SILENT_S, self._close_if_silent, None)
 
     @property
@@ -48,27 +63,6 @@ class _Bounded(H11Protocol):
         return (
             self.cycle is not None and not self.cycle.more_body and not self.cycle.response_complete
         )
-
-    def _surplus(self) -> "_Bounded | None":
-        """The connection that is to end for this one, or this one; None if there is room."""
-        there = [
-            other
-            for other in self.connections
-            if isinstance(other, _Bounded) and not other.transport.is_closing()
-        ]
-        counts = Counter(other.address for other in there)
-        if counts[self.address] > OF_ONE:
-            crowded = self.address
-        elif len(there) > CONNECTIONS:
-            crowded = counts.most_common(1)[0][0]
-        else:
-            return None
-        quiet = [
-            other
-            for other in there
-            if other.address == crowded and other is not self and not other.asks
-        ]
-        return min(quiet, key=lambda other: other.since_s, default=self)
 
     def _close_if_silent(self, before: Any) -> None:
         """`before`: the request that there was at the last look."""

@@ -17,13 +17,12 @@ from wire.messages import Encoding
 class Shown(Protocol):
     """What of a campaign is shown."""
 
+    state: RunState
+    """Its state as it is now."""
     store: Store
     blobs: Blobs
     paused: str
     """Why nothing goes on; empty while it does."""
-
-    def known(self) -> RunState:
-        """Its state as it is now."""
 
 
 class HealthView(BaseModel):
@@ -173,30 +172,6 @@ def campaign_view(name: str, state: RunState, paused: str) -> CampaignView:
         groups=count_groups(state.starts),
         paused=paused,
         ended=why_ended(state),
-    )
-
-
-def run_view(state: RunState, paused: str, refused: dict[str, int]) -> RunView:
-    """A campaign, with what its service has refused."""
-    settings = msgspec.to_builtins(state.settings)
-    for name in ("reported", "responses"):
-        settings.pop(name)
-    return RunView(
-        settings=SettingsView.model_validate(settings),
-        phase=state.phase,
-        round=state.round,
-        online=state.num_online,
-        cohort=len(state.cohort),
-        received=len(state.received),
-        groups=count_groups(state.starts),
-        deadline_at_s=state.deadline_at_s,
-        bytes_up=sum(r.bytes_up for r in state.received.values()),
-        bytes_down=sum(r.bytes_down for r in state.received.values()),
-        refused=refused,
-        paused=paused,
-        ended=why_ended(state),
-        epoch=state.epoch,
-        attempt=state.attempt,
     )
 
 

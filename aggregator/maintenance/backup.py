@@ -12,7 +12,7 @@ from aggregator.enrolment import authority
 from aggregator.http.tokens import FILE as TOKENS
 from aggregator.leadership.identity import is_served
 from aggregator.maintenance.blobs import needs
-from aggregator.maintenance.carried import carry_broker, carry_over
+from aggregator.maintenance.carried import BROKER, carry_over
 from aggregator.maintenance.database import copy_database, read_database
 from aggregator.maintenance.examine import examine
 from aggregator.maintenance.releases import release_needs
@@ -124,7 +124,11 @@ def restore(copy: Path, folder: Path) -> tuple[Path | None, list[str]]:
             folder.rename(aside)
     if aside is not None:
         try:
-            carry_broker(aside, folder)
+            had = aside.stat()
+            shutil.chown(folder, had.st_uid, had.st_gid)
+            folder.chmod(had.st_mode & 0o777)
+            if (aside / BROKER).is_dir():  # Mosquitto reads its files there
+                (aside / BROKER).rename(folder / BROKER)
         except OSError as error:
             told.append(
                 f"{error.filename or folder}: {error.strerror}: the owner and the broker's files "
@@ -175,7 +179,16 @@ def _copy_runs(folder: Path, to: Path) -> Copied:
         wanted += [Path(RELEASES) / name for name in sorted(release_needs(contents))]
         try:
             for path in wanted:
-                _copy_blob(folder / path, to / path)
+                if (to / path).exists():
+                    continue
+                payload = (folder / path).read_bytes()
+                if digest_of(payload) != path.name:
+                    raise ConfigError(
+                        f"blob {folder / path}: its bytes are not those that were written; "
+                        "`shoal doctor` says more"
+                    )
+                (to / path).parent.mkdir(parents=True, exist_ok=True)
+                (to / path).write_bytes(payload)
         except FileNotFoundError as error:  # the service has gone on, and does not need it now
             missing = Path(error.filename).name[:12]
             continue
@@ -189,18 +202,6 @@ def _copy_runs(folder: Path, to: Path) -> Copied:
         f"folder {folder}: blob {missing} is not here, {TRIES} times in a row: `shoal doctor "
         f"{folder}` says more"
     )
-
-
-def _copy_blob(path: Path, to: Path) -> None:
-    if to.exists():
-        return
-    payload = path.read_bytes()
-    if digest_of(payload) != path.name:
-        raise ConfigError(
-            f"blob {path}: its bytes are not those that were written; `shoal doctor` says more"
-        )
-    to.parent.mkdir(parents=True, exist_ok=True)
-    to.write_bytes(payload)
 
 
 def _settle(folder: Path, wanted: set[Path]) -> int:

@@ -19,7 +19,7 @@ from aggregator.storage.engine import sqlite_url
 from aggregator.storage.sql_store import SqlStore
 from wire.codec import digest as digest_of
 
-HALF_WRITTEN = re.compile(r".*\.new|check\.[0-9]+")
+HALF_WRITTEN = re.compile(r".*\.new")
 """What an interrupted write leaves."""
 
 
@@ -165,7 +165,9 @@ class BlobCheck:
                 return self._ask_again(where, need.which)
             case "views":
                 if self.mend:
-                    with closing(self._store()) as store:
+                    with closing(
+                        SqlStore(sqlite_url(self.folder / "shoal.db"), self.name)
+                    ) as store:
                         records = [r for r in store.rounds() if str(r.round) == need.which]
                         store.commit([], [replace(record, views="") for record in records])
                     return Finding(
@@ -206,7 +208,7 @@ class BlobCheck:
                 where,
                 f"{told}. The service does so by itself when it needs it; so does `--mend`, now",
             )
-        with closing(self._store()) as store:
+        with closing(SqlStore(sqlite_url(self.folder / "shoal.db"), self.name)) as store:
             now = store.load()
             assert now is not None
             if now.phase in (*OPEN, "aggregating"):
@@ -239,9 +241,6 @@ class BlobCheck:
             )
         BlobFolder(self.folder / "blobs" / self.name).put(self.bundle)
         return Finding("mended", where, "the bundle was lost: it is copied from --bundle")
-
-    def _store(self) -> SqlStore:
-        return SqlStore(sqlite_url(self.folder / "shoal.db"), self.name)
 
 
 def leftover(path: Path, where: str, mend: bool) -> Finding:

@@ -1,7 +1,6 @@
 """What a restore must not take back: who was let in and who was kept out since the copy was
 made."""
 
-import shutil
 import time
 from contextlib import closing
 from pathlib import Path
@@ -16,7 +15,7 @@ from aggregator.maintenance.database import copy_database
 from aggregator.operator.audit import AUDIT
 from aggregator.storage.engine import sqlite_url
 from aggregator.storage.enrolment_store import FILE as ENROLMENTS
-from aggregator.storage.enrolment_store import AuditRow, open_enrolments
+from aggregator.storage.enrolment_store import AuditRow, TokenRow, open_enrolments
 from aggregator.storage.registry_table import RegistryTable, read_registry
 from host.files import write_atomically
 from wire.errors import ConfigError
@@ -53,41 +52,6 @@ def carry_over(aside: Path | None, folder: Path) -> list[str]:
             f"who has enrolled since the copy cannot be read: {error}",
             *_take_tokens_back(folder),
         ]
-    return [*told, *_carry_bans(aside, folder)]
-
-
-def carry_broker(aside: Path, folder: Path) -> None:
-    """Give the folder the owner and the mode of the one whose place it takes, and the broker's
-    files, which Mosquitto reads there.
-
-    Raises:
-        OSError: it cannot be done.
-    """
-    had = aside.stat()
-    shutil.chown(folder, had.st_uid, had.st_gid)
-    folder.chmod(had.st_mode & 0o777)
-    if (aside / BROKER).is_dir():
-        (aside / BROKER).rename(folder / BROKER)
-
-
-def _take_tokens_back(folder: Path) -> list[str]:
-    """A token that nobody had used when the copy was made may have been used since, or taken
-    back."""
-    if not (folder / ENROLMENTS).exists():
-        return []
-    with closing(open_enrolments(folder)) as store, store.transaction() as within:
-        count = within.drop_tokens(unused=True)
-        within.put(
-            AuditRow(time.time(), "restored from a copy", "", "", f"{count} tokens taken back")
-        )
-    return [
-        f"{count} enrolment tokens that were not used yet are taken back: make new ones",
-        "what happened since the copy is not known: ban again what was banned, revoke again what "
-        "was revoked",
-    ]
-
-
-def _carry_bans(aside: Path, folder: Path) -> list[str]:
     try:
         before = read_registry(sqlite_url(aside / "shoal.db"))
         with closing(RegistryTable(sqlite_url(folder / "shoal.db"))) as table:
@@ -104,6 +68,24 @@ def _carry_bans(aside: Path, folder: Path) -> list[str]:
             }
             table.save({**missing, **lifted})
     except (ConfigError, StorageFailed) as error:
-        return [f"bans since the copy cannot be read: {error}; ban again what was banned"]
-    told = {"banned since the copy, and still": missing, "banned no longer since the copy": lifted}
-    return [f"{what}: {', '.join(sorted(devices))}" for what, devices in told.items() if devices]
+        return [*told, f"bans since the copy cannot be read: {error}; ban again what was banned"]
+    bans = {"banned since the copy, and still": missing, "banned no longer since the copy": lifted}
+    told += [f"{what}: {', '.join(sorted(devices))}" for what, devices in bans.items() if devices]
+    return told
+
+
+def _take_tokens_back(folder: Path) -> list[str]:
+    """A token that nobody had used when the copy was made may have been used since, or taken
+    back."""
+    if not (folder / ENROLMENTS).exists():
+        return []
+    with closing(open_enrolments(folder)) as store, store.transaction() as within:
+        count = within.drop(TokenRow, used_key="")
+        within.put(
+            AuditRow(time.time(), "restored from a copy", "", "", f"{count} tokens taken back")
+        )
+    return [
+        f"{count} enrolment tokens that were not used yet are taken back: make new ones",
+        "what happened since the copy is not known: ban again what was banned, revoke again what "
+        "was revoked",
+    ]

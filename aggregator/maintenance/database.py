@@ -22,9 +22,8 @@ from aggregator.core.state import RunState
 from aggregator.maintenance.finding import RESTORE, Finding
 from aggregator.storage.engine import sqlite_url
 from aggregator.storage.registry_table import read_entries
-from aggregator.storage.release_store import FLEET_NAMES, read_fleet
 from aggregator.storage.schema import has_tables
-from aggregator.storage.sql_store import RUN_NAMES, read_rounds, read_state
+from aggregator.storage.sql_store import FLEET, FLEET_NAMES, RUN_NAMES, read_rounds, replay
 from host.files import is_locked
 from wire.errors import ConfigError
 
@@ -98,7 +97,7 @@ def read_database(path: Path) -> Contents:
 
 def read_run(connection: sql.Connection, run: str) -> SavedRun:
     """Read a run of a database."""
-    return SavedRun(read_state(connection, run), read_rounds(connection, run))
+    return SavedRun(replay(connection, run)[0], read_rounds(connection, run))
 
 
 def read_whole(folder: Path) -> Contents:
@@ -215,7 +214,7 @@ def _read(connection: sql.Connection) -> Contents:
     for name in connection.scalars(FLEET_NAMES).all():
         fleet = read(
             f"the releases of fleet {name}",
-            partial(read_fleet, connection, name),
+            partial(replay, connection, name, FLEET),
         )
         if fleet is not None:
             contents.fleets[name] = fleet[0]

@@ -49,7 +49,15 @@ def examine(
         raise ConfigError(
             f"folder {folder}: there is no such folder; `shoal serve --folder` makes it"
         )
-    trusted, payload = _bundle(bundle)
+    trusted, payload = tuple[PublicKey, ...](), b""
+    if bundle is not None:
+        try:
+            trusted = read_public((bundle / "trust.pem").read_bytes())
+            payload = (bundle / "device.shoal").read_bytes()
+        except OSError as error:
+            raise ConfigError(f"--bundle {bundle}: {error.strerror}: {error.filename}") from None
+        except BundleError as error:
+            raise ConfigError(f"--bundle {bundle}: trust.pem: {error}") from None
     if not (database or blobs) and not any(
         (folder / name).exists() for name in ("secret.key", "service.key", "shoal.db", "blobs")
     ):
@@ -70,20 +78,6 @@ def examine(
         if contents.fleets or (folder / RELEASES).is_dir():
             yield from check_releases(folder, contents, mend, again)
     yield from _leftovers(folder, contents, mend)
-
-
-def _bundle(bundle: Path | None) -> tuple[tuple[PublicKey, ...], bytes]:
-    """The keys that devices trust, and the bundle."""
-    if bundle is None:
-        return (), b""
-    try:
-        return read_public((bundle / "trust.pem").read_bytes()), (
-            bundle / "device.shoal"
-        ).read_bytes()
-    except OSError as error:
-        raise ConfigError(f"--bundle {bundle}: {error.strerror}: {error.filename}") from None
-    except BundleError as error:
-        raise ConfigError(f"--bundle {bundle}: trust.pem: {error}") from None
 
 
 def _boots(path: Path, mend: bool) -> Iterator[Finding]:

@@ -34,9 +34,9 @@ class Answer(msgspec.Struct, frozen=True):
     Shoal failed at it."""
 
 
-Handler = Callable[[Any], str]
-"""Carries out an order and says what came of it; raises `ShoalError` where it cannot be. What it
-did is safe when it returns."""
+Handler = Callable[..., str]
+"""Carries out an order, whose fields are its keywords, and returns what came of it; raises
+`ShoalError` where the order cannot be carried out. Its effects are safe when it returns."""
 
 
 @dataclass(frozen=True)
@@ -46,22 +46,22 @@ class Desk:
 
     folder: Path
     """Folder of the service, which has the audit log."""
-    handlers: Mapping[type, Handler]
-    """By type of order, which is a tagged struct."""
-    _waiting: "queue.Queue[tuple[str, msgspec.Struct, Future[Answer]]]" = field(
+    handlers: Mapping[str, Handler]
+    """By name of an order, such as ``campaign-pause``."""
+    _waiting: "queue.Queue[tuple[str, str, dict[str, Any], Future[Answer]]]" = field(
         default_factory=partial(queue.Queue, MOST)
     )
 
-    async def ask(self, by: str, order: msgspec.Struct) -> Answer | None:
-        """Leave an order of somebody, and wait for the answer; None if the service was busy for
-        `WAIT_S` seconds: the order stays, also if whoever waits goes away.
+    async def ask(self, by: str, order: str, **fields: Any) -> Answer | None:
+        """Leave an order of somebody, by its name, and wait for the answer; None if the service was
+        busy for `WAIT_S` seconds: the order stays, also if whoever waits goes away.
 
         Raises:
             queue.Full: too many wait already.
         """
         answer: Future[Answer] = Future()
         answer.set_running_or_notify_cancel()
-        self._waiting.put_nowait((by, order, answer))
+        self._waiting.put_nowait((by, order, fields, answer))
         try:
             return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(answer)), WAIT_S)
         except TimeoutError:
@@ -70,13 +70,13 @@ class Desk:
     def look(self) -> None:
         """Carry out the orders that wait now, in the order of their arrival."""
         for _ in range(self._waiting.qsize()):
-            by, order, answer = self._waiting.get_nowait()
-            answer.set_result(self.act(by, order))
+            by, order, fields, answer = self._waiting.get_nowait()
+            answer.set_result(self._act(by, order, fields))
 
-    def act(self, by: str, order: msgspec.Struct) -> Answer:
+    def _act(self, by: str, order: str, fields: dict[str, Any]) -> Answer:
         """Carry out an order of somebody, and note it in the audit log."""
         try:
-            answer = Answer(True, self.handlers[type(order)](order))
+            answer = Answer(True, self.handlers[order](**fields))
         except StorageFailed as error:
             answer = Answer(False, str(error), "storage")
         except ShoalError as error:
@@ -84,7 +84,7 @@ class Desk:
         except Exception as error:  # a defect in an order must not end the service
             log.exception("defect in carrying out an order")
             answer = Answer(False, f"{type(error).__name__}: {error}", "defect")
-        what = msgspec.json.encode(order).decode()
+        what = msgspec.json.encode({"type": order, **fields}).decode()
         log.log(
             logging.INFO if answer.done else logging.ERROR,
             "order of %s: %s: %s",
@@ -94,38 +94,3 @@ class Desk:
         )
         note(self.folder, by, what[:2000], "done" if answer.done else "refused", text=answer.text)
         return answer
-
-
-class TagDevices(msgspec.Struct, frozen=True, tag="tag-devices"):
-    """Give devices tags beside others: those of these ids, or those that a rule means."""
-
-    device_ids: tuple[str, ...]
-    tags: tuple[str, ...]
-    where: str = ""
-
-
-class UntagDevices(msgspec.Struct, frozen=True, tag="untag-devices"):
-    """Take tags away from devices: from those of these ids, or from those that a rule means."""
-
-    device_ids: tuple[str, ...]
-    tags: tuple[str, ...]
-    where: str = ""
-
-
-class BanDevice(msgspec.Struct, frozen=True, tag="ban-device"):
-    """Nothing of this device is to be taken, and it is to be asked for nothing."""
-
-    device_id: str
-    reason: str
-
-
-class UnbanDevice(msgspec.Struct, frozen=True, tag="unban-device"):
-    """The device is to take part again."""
-
-    device_id: str
-
-
-class ForgetDevice(msgspec.Struct, frozen=True, tag="forget-device"):
-    """Nothing of this device is to remain."""
-
-    device_id: str

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from aggregator.core.ports import Clock
 from aggregator.leadership.identity import EVERY_S
 from aggregator.operator.desk import Desk
+from aggregator.releases.policy import ReleasePolicy
 from aggregator.service.runner import Runner
 from wire.errors import ConfigError
 
@@ -25,11 +26,12 @@ class Duties:
         desk: Desk,
         clock: Clock,
         renew: Callable[[], float],
+        releases: ReleasePolicy | None = None,
     ) -> None:
         """`clock` is the service's, by which devices go. `renew` reads the service's key and
         voucher, and returns until when the voucher holds, in Unix seconds; it raises `ConfigError`
-        where they are of no use."""
-        self._runner, self._desk = runner, desk
+        where they are of no use. `releases`: the fleet's, which are let go on."""
+        self._runner, self._desk, self._releases = runner, desk, releases
         self._renew, self._announce_at_s, self._renew_at_s = (
             renew,
             0.0,
@@ -49,6 +51,8 @@ class Duties:
 
     def done(self) -> bool:
         """Do what is due. Returns false, so that it can stand in a loop's condition."""
+        if self._releases is not None:
+            self._releases.tick()
         now_s = time.monotonic()
         self._desk.look()
         if now_s >= self._announce_at_s:

@@ -3,6 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 from aggregator.aggregation.inherit import Source
@@ -25,17 +26,18 @@ are made by order. *auto*: also when a run is over that nobody has ended by orde
 rounds."""
 
 
+@dataclass
 class ReleasePolicy:
     """Makes the releases of campaigns."""
 
-    def __init__(
-        self, rollouts: Rollouts, blobs: Callable[[str], Blobs], when: When, every: int = 0
-    ) -> None:
-        """`blobs`: those of a campaign, by its name. `every`: the number of rounds of training
-        after which its models are released; 0: when it is over."""
-        self.rollouts, self._blobs, self._when, self._every = rollouts, blobs, when, every
-        self._due: dict[str, RunState] = {}
-        self._released: dict[str, tuple[str, int]] = {}
+    rollouts: Rollouts
+    _blobs: Callable[[str], Blobs]
+    """Returns the blobs of a campaign, by its name."""
+    _when: When
+    _every: int = 0
+    """Number of rounds of training after which models are released; 0: when a campaign is over."""
+    _due: dict[str, RunState] = field(default_factory=dict)
+    _released: dict[str, tuple[str, int]] = field(default_factory=dict)
 
     def observe(self, state: RunState, event: Event) -> None:
         """Tell the releases of a device that checked in, and remember whether the models of this

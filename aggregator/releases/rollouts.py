@@ -9,7 +9,7 @@ starts asks every device to check in, and each says then which release it has.
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from aggregator.core.ports import BlobLost, Blobs, Clock, StorageFailed
@@ -35,7 +35,7 @@ from wire.errors import ConfigError
 from wire.messages import InUse, Release
 
 if TYPE_CHECKING:  # simulations have no database, and load none of what it needs
-    from aggregator.storage.release_store import ReleaseStore
+    from aggregator.storage.sql_store import SqlStore
 
 log = logging.getLogger("shoal.aggregator")
 
@@ -46,6 +46,8 @@ BUSY_SHARE = 0.05
 is less often."""
 RETRY_S = 5.0
 """Seconds after which something is saved again that could not be."""
+SNAPSHOT_EVERY = 1000
+"""After so many events the state itself is written, and they are forgotten."""
 KEPT = 10
 """Of so many of the last releases of each group the models stay, whoever has them."""
 
@@ -56,7 +58,7 @@ class Rollouts:
 
     def __init__(
         self,
-        store: "ReleaseStore",
+        store: "SqlStore",
         blobs: Blobs,
         fleet: Fleet,
         clock: Clock,
@@ -67,13 +69,14 @@ class Rollouts:
         tags: Callable[[str], tuple[str, ...]] = lambda _device_id: (),
         settings: RolloutSettings,
     ) -> None:
-        """`blobs`: of releases alone; what no release needs is deleted from it. `online`, `group`,
-        `tags`: of a device, by id; an empty group where no campaign has put it into one.
+        """`store`: keeps the log of this fleet's releases. `blobs`: of releases alone; what no
+        release needs is deleted from it. `online`, `group`, `tags`: of a device, by id; an empty
+        group where no campaign has put it into one.
 
         Raises:
             StorageFailed: what is stored cannot be read.
         """
-        self._store, self._blobs, self._fleet, self._clock, self._epoch = (
+        self._store, self.blobs, self._fleet, self.clock, self._epoch = (
             store,
             blobs,
             fleet,
@@ -84,28 +87,22 @@ class Rollouts:
         self._look_at_s = 0.0
         self.defects = 0
         """How many events were left out that the machine could not take in."""
-        self.state = store.load()
+        self.state: FleetState = store.load()
+        self._is_known = True
+        """False after a commit that failed: it may have been carried out."""
         there = tuple(d for d, holder in self.state.devices.items() if holder.online)
         self._waiting: list[FleetEvent] = [Presence(clock(), left=there)]
         self._offer(self.needed())
 
-    def read(self, digest: str) -> bytes:
-        """A blob of a release.
-
-        Raises:
-            BlobLost: it is not kept any more, or damaged.
-        """
-        return self._blobs.get(digest)
-
     def on_check_in(self, device_id: str) -> None:
         """A device has checked in, or is heard again."""
         self._waiting.append(
-            CheckedIn(self._clock(), device_id, self._group(device_id), self._tags(device_id))
+            CheckedIn(self.clock(), device_id, self._group(device_id), self._tags(device_id))
         )
 
     def on_in_use(self, message: InUse) -> None:
         """A device says which release is in use."""
-        self._waiting.append(Said(self._clock(), message))
+        self._waiting.append(Said(self.clock(), message))
 
     def release(
         self,
@@ -127,7 +124,7 @@ class Rollouts:
         """
         numbers = self.made_of(drafts)
         if not numbers:
-            self._blobs.put(
+            self.blobs.put(
                 *(
                     source.get(name)
                     for name in sorted(
@@ -136,7 +133,7 @@ class Rollouts:
                 )
             )
             first = self.state.catalogue.last
-            self.take_in(Made(self._clock(), tuple(drafts)))
+            self.take_in(Made(self.clock(), tuple(drafts)))
             numbers = tuple(
                 number for number in sorted(self.state.catalogue.releases) if number > first
             )
@@ -157,7 +154,7 @@ class Rollouts:
         """
         campaign, chosen = self.state.catalogue.releases[numbers[0]].campaign, self.settings
         begun = Begun(
-            at_s=self._clock(),
+            at_s=self.clock(),
             campaign=campaign,
             numbers=tuple(numbers),
             steps=chosen.steps,
@@ -180,37 +177,34 @@ class Rollouts:
         return tuple(sorted(found)) if all(found) else ()
 
     def forget(self, device_id: str) -> None:
-        """Forget a device, and clear what is retained for it.
+        """Forget a device, and clear what the broker retains of it.
 
         Raises:
             StorageFailed: it is not forgotten.
         """
-        self.take_in(Removed(self._clock(), device_id))
-        self._fleet.clear_release(device_id)
+        self.take_in(Removed(self.clock(), device_id))
+        self._fleet.clear(device_id)
 
     def tick(self) -> None:
         """Take in what came, save it, and carry out what follows. What cannot be saved is tried
         again."""
-        now_s = self._clock()
+        now_s = self.clock()
         due = now_s >= self._look_at_s
         if not due and not self._waiting:
             return
         began_s = time.monotonic()
         try:
-            self.take_in(*([*self._presence(now_s), Ticked(now_s)] if due else []))
+            running = any(each.phase == "running" for each in self.state.rollouts.values())
+            devices = self.state.devices.items() if due and running else ()
+            came = tuple(d for d, holder in devices if not holder.online and self._online(d))
+            left = tuple(d for d, holder in devices if holder.online and not self._online(d))
+            events: list[FleetEvent] = [Presence(now_s, came, left)] if came or left else []
+            self.take_in(*events, *([Ticked(now_s)] if due else []))
             if due:
                 self._look_at_s = now_s + max(JUDGE_S, (time.monotonic() - began_s) / BUSY_SHARE)
         except StorageFailed as error:
             log.error("releases wait: %s", error)
             self._look_at_s = now_s + RETRY_S
-
-    def order(self, event: Callable[[float], FleetEvent]) -> None:
-        """Take in what the operator orders; `event` makes it of the time.
-
-        Raises:
-            StorageFailed: nothing has happened.
-        """
-        self.take_in(event(self._clock()))
 
     def take_in(self, *events: FleetEvent) -> None:
         """Take in what came, and then these events; save them, and carry out what follows.
@@ -219,6 +213,8 @@ class Rollouts:
             StorageFailed: nothing of it has happened; what came before is tried again at the next
             `tick`.
         """
+        if not self._is_known:
+            self.state, self._is_known = self._store.load(), True
         state, saved, gives = self.state, list[FleetEvent](), list[Give]()
         for event in (*self._waiting, *events):
             try:
@@ -233,14 +229,23 @@ class Rollouts:
                 saved.append(event)
             state, gives = after, [*gives, *more]
         if saved:
-            self._store.commit(saved, state)
+            is_long = self._store.num_events + len(saved) >= SNAPSHOT_EVERY
+            self._is_known = False
+            self._store.commit(saved, snapshot=state if is_long else None)
+            self._is_known = True
         self._waiting.clear()
         before, self.state = self.state, state
         self._tell(before)
         for give in gives:
             self._send(give)
         if before.catalogue is not state.catalogue:
-            self._forget_blobs()
+            releases = state.catalogue.releases
+            chosen = [releases[number] for number in reach.needed(state, KEPT)]
+            self._fleet.withdraw_all_but(self, self.needed())
+            try:  # what stays for want of a disk is deleted later
+                self.blobs.keep({name for each in chosen for name in (each.bundle, each.model)})
+            except OSError as error:
+                log.warning("blobs of releases that are not needed cannot be deleted: %s", error)
 
     def needed(self) -> set[str]:
         """The digests of the blobs that devices may fetch."""
@@ -254,15 +259,6 @@ class Rollouts:
             if number in releases
             for name in (releases[number].bundle, releases[number].model)
         }
-
-    def _presence(self, now_s: float) -> Iterable[FleetEvent]:
-        """Who came and who left, as others know it, while that matters."""
-        if any(rollout.phase == "running" for rollout in self.state.rollouts.values()):
-            devices = self.state.devices.items()
-            came = tuple(d for d, holder in devices if not holder.online and self._online(d))
-            left = tuple(d for d, holder in devices if holder.online and not self._online(d))
-            if came or left:
-                yield Presence(now_s, came, left)
 
     def _send(self, give: Give) -> None:
         holder, release = (
@@ -298,28 +294,11 @@ class Rollouts:
         whole = True
         for name in sorted(digests):
             try:
-                self._fleet.offer(self, {name}, self._blobs)
+                self._fleet.offer(self, {name}, self.blobs)
             except (BlobLost, StorageFailed) as error:
                 log.error("a part of a release cannot be offered: %s", error)
                 whole = False
         return whole
-
-    def _forget_blobs(self) -> None:
-        """Withdraw and delete what no release needs. What stays for want of a disk is deleted
-        later."""
-        self._fleet.withdraw_all_but(self, self.needed())
-        releases = self.state.catalogue.releases
-        numbers = reach.needed(self.state, KEPT)
-        try:
-            self._blobs.keep(
-                {
-                    name
-                    for number in numbers
-                    for name in (releases[number].bundle, releases[number].model)
-                }
-            )
-        except OSError as error:
-            log.warning("blobs of releases that are not needed cannot be deleted: %s", error)
 
     def _tell(self, before: FleetState) -> None:
         """Say in the log what became of rollouts."""

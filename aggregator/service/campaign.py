@@ -14,12 +14,11 @@ from dataclasses import replace
 from functools import partial
 
 from aggregator.aggregation.apply import aggregate
-from aggregator.aggregation.inherit import Source
 from aggregator.aggregation.placing import place_late
-from aggregator.aggregation.stored import check_fit, programs_of, retune, start_run
+from aggregator.aggregation.stored import programs_of, retune
 from aggregator.core.ports import BlobLost, Blobs, Clock, StorageFailed, Store
 from aggregator.core.record import Group, RoundRecord
-from aggregator.core.round.machine import step
+from aggregator.core.registry import withholds
 from aggregator.core.settings import RunSettings
 from aggregator.core.state import (
     Aborted,
@@ -40,6 +39,7 @@ from aggregator.core.versions import remembered
 from aggregator.leadership.identity import kept_alive
 from aggregator.service.devices import Devices
 from aggregator.service.forgetting import forgotten, without_kept
+from aggregator.storage.choice import check_blobs
 from aggregator.transfer.fleet import Fleet
 from aggregator.transfer.offered import needed, offered
 from algorithms.algorithm import Algorithm
@@ -112,7 +112,9 @@ class Campaign:
         """The digests of what groupings have compared in the rounds so far."""
         self._kept_in: dict[int, frozenset[str]] = {}
         """By round whose record says what devices keep, these devices."""
-        self.state: RunState | None = store.load()
+        state = store.load()
+        assert state is not None, "the campaign was started"
+        self.state = state
         self._note(store.rounds())
 
     def _note(self, records: Iterable[RoundRecord]) -> None:
@@ -121,62 +123,31 @@ class Campaign:
             self._views |= {record.views} - {""}
             self._kept_in[record.round] = frozenset(record.kept)
 
-    def start_or_resume(
-        self, settings: RunSettings, epoch: int, source: Source | None = None
-    ) -> RunState:
-        """Start the campaign, from the models of `source` where there are some; or go on with it
-        from the state in the store, from the next round on with these settings.
-
-        Raises:
-            ConfigError: the algorithm does not fit the bundle.
-            StorageFailed: the campaign cannot be begun.
-        """
-        if self.state is None:
-            check_fit(settings, self._algorithm, self.bundle.manifest)
-            self.blobs.put(self.bundle.payload)
-            initial = self.bundle.initial
-            started = start_run(
-                settings,
-                self._algorithm,
-                self._probe,
-                initial,
-                self.blobs,
-                self._clock(),
-                epoch,
-                source,
-            )
-            self.store.commit([started])
-            self.state, _ = step(None, started)
-            self._observe(self.state, started)
-        else:
-            self._fleet.offer(self, offered(self.state), self.blobs)
-            told = retune(self.state, settings, self._algorithm, self.blobs, self._clock())
-            if self.tell() and self.take_back():
-                self.dispatch(Resumed(self._clock(), epoch), *told)
-        return self.known()
+    def resume(self, settings: RunSettings, epoch: int) -> None:
+        """Go on with the campaign from the state in the store, from the next round on with these
+        settings."""
+        self._fleet.offer(self, offered(self.state), self.blobs)
+        changes = retune(self.state, settings, self._algorithm, self.blobs, self._clock())
+        if self.tell() and self.take_back():
+            self.dispatch(Resumed(self._clock(), epoch), *changes)
 
     def retune(self, settings: RunSettings, mean: Mean) -> bool:
         """Go on with other settings from the next round on, and with this mean from now on. Returns
         whether that was saved."""
         self._algorithm = replace(self._algorithm, name=settings.algorithm, mean=mean)
         return self.dispatch(
-            *retune(self.known(), settings, self._algorithm, self.blobs, self._clock())
+            *retune(self.state, settings, self._algorithm, self.blobs, self._clock())
         )
-
-    def known(self) -> RunState:
-        """The state of a campaign that was started."""
-        assert self.state is not None, "the campaign was started"
-        return self.state
 
     @property
     def name(self) -> str:
         """What people call it."""
-        return self.known().settings.name
+        return self.state.settings.name
 
     @property
     def finished(self) -> bool:
         """Whether it is over."""
-        return self.known().phase == "finished"
+        return self.state.phase == "finished"
 
     @property
     def asks(self) -> bool:
@@ -206,7 +177,7 @@ class Campaign:
         A command is carried out only when its event is safe, and may be carried out again after a
         crash (`Resumed`).
         """
-        group = Group(self.known())
+        group = Group(self.state)
         for event in events:
             self.add(group, event)
         return self.commit(group)
@@ -215,7 +186,7 @@ class Campaign:
         """Return to the models that the round of this number made, if they are remembered. Whatever
         keeps the campaign from going on with later ones is given up with them. Returns whether that
         was saved; if not, try again."""
-        state, programs = self.known(), None
+        state, programs = self.state, None
         version = remembered(state, number)
         if version is not None:
             programs = programs_of(
@@ -229,7 +200,7 @@ class Campaign:
     def may_ask(self, device_id: str) -> bool:
         """Whether it may ask a device for anything."""
         return self.takes(device_id) and self._devices.may_be_asked(
-            device_id, self.known().settings.where
+            device_id, self.state.settings.where
         )
 
     def forget(self, device_id: str) -> None:
@@ -239,18 +210,18 @@ class Campaign:
         Raises:
             BlobLost, StorageFailed: it is not forgotten.
         """
-        found = forgotten(
-            self.known(), self.store, self._algorithm, self.blobs, device_id, self._clock()
+        group, needless, views = forgotten(
+            self.state, self.store, self._algorithm, self.blobs, device_id, self._clock()
         )
-        if not self.commit(found.group):
+        if not self.commit(group):
             raise StorageFailed(self.paused)
-        self._views = found.views
-        self.blobs.drop(found.needless)
+        self._views = views
+        self.blobs.drop(needless)
 
     def tell(self) -> bool:
         """Take in what the registry knows of devices that is new to this campaign. Returns whether
         that was saved."""
-        return self._devices.tell(self.known(), self.dispatch, self.gives_to)
+        return self._devices.tell(self.state, self.dispatch, self.gives_to)
 
     def take_back(self, device_ids: Iterable[str] | None = None) -> bool:
         """Take out of the records what devices keep, of all or these, whose owners do not let it be
@@ -258,7 +229,7 @@ class Campaign:
         """
         kept_in = self._kept_in
         asked = set().union(*kept_in.values()) if device_ids is None else device_ids
-        silent = {d for d in asked if self._devices.withholds(d)}
+        silent = {d for d in asked if withholds(self._devices.entry(d).said)}
         rounds = {number for number in kept_in if not kept_in[number].isdisjoint(silent)}
         try:
             records = [
@@ -269,7 +240,7 @@ class Campaign:
         except StorageFailed as error:
             self._begin_pause(str(error), self._check_storage)
             return False
-        return not records or self.commit(Group(self.known(), records=records))
+        return not records or self.commit(Group(self.state, records=records))
 
     def abort(self) -> bool:
         """End the campaign where it stands. Returns whether that was saved."""
@@ -305,29 +276,28 @@ class Campaign:
         self._deadlines.clear()
         self._awaited.clear()
         if self.tell() and self.take_back():
-            self.dispatch(Resumed(self._clock(), self.known().epoch))
+            self.dispatch(Resumed(self._clock(), self.state.epoch))
         self._announce()
 
     def add(self, group: Group, event: Event) -> None:
         """Take one event into a group."""
+        if isinstance(event, UpdateAdmitted):
+            payload = group.updates[-1][1]
+            try:
+                event = place_late(group.state, self._algorithm, self.blobs, event, payload)
+            except (BlobLost, StorageFailed) as error:
+                log.error(
+                    "device=%s belongs where devices do of which nothing is known: %s",
+                    event.device_id,
+                    error,
+                )
         try:
-            group.add(self._placed(group, event) if isinstance(event, UpdateAdmitted) else event)
+            group.add(event)
         except (
             Exception
         ):  # a defect of the round core must not end the service: the event is left out
             log.exception("defect: an event was left out: %s", type(event).__name__)
             self._count("defect", type(event).__name__)
-
-    def _placed(self, group: Group, event: UpdateAdmitted) -> UpdateAdmitted:
-        try:
-            return place_late(group.state, self._algorithm, self.blobs, event, group.updates[-1][1])
-        except (BlobLost, StorageFailed) as error:
-            log.error(
-                "device=%s belongs where devices do of which nothing is known: %s",
-                event.device_id,
-                error,
-            )
-            return event
 
     def commit(self, group: Group) -> bool:
         """Save a group, then carry out what follows from it. If it cannot be saved, nothing of it
@@ -343,7 +313,7 @@ class Campaign:
                 self.tell_busy(device_id, digest(payload))
             self._begin_pause(str(error), self._check_storage)
             return False
-        before, self.state = self.known(), group.state
+        before, self.state = self.state, group.state
         for event, state in group.steps:
             self._observe(state, event)
             self._devices.observe(before, event, state)
@@ -352,21 +322,16 @@ class Campaign:
         for command in group.commands:
             self._carry_out(command)
         if group.records and not self.paused:
-            self._forget_blobs()
+            self._fleet.withdraw_all_but(self, offered(self.state))
+            try:  # what stays for want of a disk is forgotten after a later round
+                self.blobs.keep(needed(self.state) | self._views)
+            except OSError as error:
+                log.warning("blobs that are not needed cannot be deleted: %s", error)
         return True
 
     def tell_busy(self, device_id: str, update: str) -> None:
         """Ask a device for its update of this digest again, later."""
         self._fleet.send(messages.Busy(device_id, update, BUSY_S))
-
-    def _forget_blobs(self) -> None:
-        """Take away what nobody needs any more. What stays for want of a disk is forgotten after a
-        later round."""
-        self._fleet.withdraw_all_but(self, offered(self.known()))
-        try:
-            self.blobs.keep(needed(self.known()) | self._views)
-        except OSError as error:
-            log.warning("blobs that are not needed cannot be deleted: %s", error)
 
     def _begin_pause(self, reason: str, cause: Callable[[], object] | None = None) -> None:
         log.error("paused: %s", reason)
@@ -393,7 +358,8 @@ class Campaign:
                     ]
                     self._fleet.offer(self, {plan.bundle, plan.model, *chosen}, self.blobs)
                     self._fleet.send(plan)
-                    self._devices.on_plan(plan.device_id, self.name)
+                    asked_s = self._clock()
+                    self._devices.change(plan.device_id, campaign=self.name, asked_s=asked_s)
                 case SetDeadline(number, at_s) if (at_s, number) not in self._awaited:
                     heapq.heappush(self._deadlines, (at_s, number))
                     self._awaited.add((at_s, number))
@@ -406,7 +372,7 @@ class Campaign:
                 ):
                     pass
                 case FinishRun(device_id, model, gives):
-                    state = self.known()
+                    state = self.state
                     if gives:
                         self._fleet.offer(self, {model, state.settings.bundle}, self.blobs)
                     own = (
@@ -435,7 +401,7 @@ class Campaign:
     def _aggregate(self) -> None:
         """Apply the algorithm. Updates whose blobs are lost are asked for again; whatever else
         stands in the way pauses the campaign."""
-        state = self.known()
+        state = self.state
         try:
             with kept_alive(self._announce):
                 event: Event = aggregate(
@@ -468,7 +434,8 @@ class Campaign:
         self.dispatch(event)
 
     def _check_storage(self) -> None:
-        self.blobs.check()
+        check_blobs(self.blobs)
         self.store.check()
-        self.state = self.store.load()  # a commit whose answer was lost may have been carried out
+        # a commit whose answer was lost may have been carried out
+        self.state = self.store.load() or self.state
         self._note(self.store.rounds())

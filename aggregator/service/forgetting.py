@@ -6,7 +6,6 @@ What cannot be removed is said by `REMAINS`.
 
 import dataclasses
 from collections.abc import Set
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -15,6 +14,7 @@ from msgspec.structs import replace
 
 from aggregator.core.ports import Blobs, Store
 from aggregator.core.record import Group, RoundRecord
+from aggregator.core.round.asking import others
 from aggregator.core.state import DeviceForgotten, ModelVersion, RunState
 from aggregator.transfer.offered import needed
 from algorithms.algorithm import Algorithm, State, decode_memory, encode_memory
@@ -28,76 +28,44 @@ REMAINS = (
 )
 
 
-@dataclass(frozen=True)
-class Forgotten:
-    """What is to be saved so that a run forgets a device, and the blobs that are to be deleted
-    then."""
-
-    group: Group
-    needless: set[str]
-    views: set[str]
-    """What groupings have compared, which stays."""
-
-
 def forgotten(
     run: RunState, store: Store, algorithm: Algorithm, blobs: Blobs, device_id: str, at_s: float
-) -> Forgotten:
-    """How a run forgets a device. New memories and views are safe when this returns, and nothing
-    else has happened.
+) -> tuple[Group, set[str], set[str]]:
+    """Return what is to be saved so that a run forgets a device, the blobs that are to be deleted
+    then, and the views that stay: what groupings have compared. New memories and views are safe
+    when this returns, and nothing else has happened.
 
     Raises:
         BlobLost, StorageFailed: what would be changed cannot be read, or written.
     """
-    group, old = Group(run, whole=True), store.rounds()
-    group.add(_event(run, algorithm, blobs, device_id, at_s))
-    group.records += [_record(record, blobs, device_id) for record in old]
-    views = {record.views for record in group.records} - {""}
-    return Forgotten(
-        group,
-        (needed(run) | {record.views for record in old}) - needed(group.state) - views - {""},
-        views,
-    )
-
-
-def _event(
-    run: RunState, algorithm: Algorithm, blobs: Blobs, device_id: str, at_s: float
-) -> DeviceForgotten:
-    memories, own = dict[str, str](), set[str]()
+    memories, own, shared = dict[str, str](), set[str](), set[str]()
     versions: list[RunState | ModelVersion] = [run, *run.history]
     for version in versions:
         state = decode_memory(blobs.get(version.memory), {})
-        if (
-            (group := own_group(algorithm, state, device_id)) is not None
-            and group != NEWCOMER
-            and group in version.models
-        ):
+        group = own_group(algorithm, state, device_id)
+        if group is not None and group != NEWCOMER and group in version.models:
             own.add(version.models[group])
         memories[version.memory] = blobs.put(encode_memory(forget(algorithm, state, device_id)))[0]
-    shared = {model for version in versions for model in _of_others(version, device_id)}
-    shared |= {
-        flight.model for d, flight in (*run.flights.items(), *run.placing.items()) if d != device_id
-    }
-    return DeviceForgotten(at_s, device_id, memories, tuple(sorted(own - shared)))
-
-
-def _of_others(version: RunState | ModelVersion, device_id: str) -> set[str]:
-    """The models that other devices start from."""
-    return {
-        version.models[key]
-        for d, key in version.starts.items()
-        if d != device_id and key in version.models
-    }
-
-
-def _record(record: RoundRecord, blobs: Blobs, device_id: str) -> RoundRecord:
-    return replace(
-        without_kept(record, {device_id}),
-        evaluated={d: metrics for d, metrics in record.evaluated.items() if d != device_id},
-        groups={d: group for d, group in record.groups.items() if d != device_id},
-        notes=_without(record.notes, device_id),
-        views=_views(record.views, blobs, device_id),
-        placed={d: placed for d, placed in record.placed.items() if d != device_id},
-    )
+        keys = {key for d, key in version.starts.items() if d != device_id}
+        shared |= {version.models[key] for key in keys & version.models.keys()}
+    works = (*run.flights.items(), *run.placing.items())
+    shared |= {flight.model for d, flight in works if d != device_id}
+    after, old = Group(run, whole=True), store.rounds()
+    after.add(DeviceForgotten(at_s, device_id, memories, tuple(sorted(own - shared))))
+    after.records += [
+        replace(
+            without_kept(record, {device_id}),
+            evaluated=others(record.evaluated, device_id),
+            groups=others(record.groups, device_id),
+            notes=_without(record.notes, device_id),
+            views=_views(record.views, blobs, device_id),
+            placed=others(record.placed, device_id),
+        )
+        for record in old
+    ]
+    views = {record.views for record in after.records} - {""}
+    before = needed(run) | {record.views for record in old} - {""}
+    return after, before - needed(after.state) - views, views
 
 
 def without_kept(record: RoundRecord, device_ids: Set[str]) -> RoundRecord:

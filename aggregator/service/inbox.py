@@ -204,7 +204,7 @@ class Inbox:
             if not delivery.retained:
                 self._hear(reading)
         except WireError as error:
-            self._refuse(
+            self.refuse(
                 reading,
                 "too-large" if isinstance(error, LimitExceeded) else "malformed",
                 str(error),
@@ -215,16 +215,8 @@ class Inbox:
         # understood
         except Exception as error:
             log.exception("defect in reading a message topic=%s", printable(delivery.topic))
-            self._refuse(reading, "malformed", f"{type(error).__name__}: {error}")
+            self.refuse(reading, "malformed", f"{type(error).__name__}: {error}")
         return reading
-
-    def device_of_update(self, delivery: Delivery) -> str:
-        """The device on whose topic for updates something came; empty on any other topic."""
-        try:
-            address = self._topics.parse(delivery.topic)
-        except UnknownTopic:
-            return ""
-        return address.device_id if address.kind == "update" else ""
 
     def count(self, reason: str, detail: str) -> None:
         """Count and log something that was refused."""
@@ -233,22 +225,6 @@ class Inbox:
             log.warning(
                 "refused reason=%s times=%d %s", reason, self.refused[reason], printable(detail)
             )
-
-    def refuse_fetch(self, reading: Reading) -> None:
-        """Refuse a fetch of what is not on offer."""
-        self._refuse(
-            reading,
-            "unknown-blob",
-            f"blob {reading.fetch.digest[:12] if reading.fetch else ''} is not on offer",
-        )
-
-    def silent(self, state: RunState, since_s: float) -> list[str]:
-        """The devices that count as online, and of which nothing has come since then."""
-        return [
-            d
-            for d, known in state.devices.items()
-            if known.online and max(known.last_seen_s, self.heard.get(d, 0.0)) < since_s
-        ]
 
     def _check_in(self, payload: bytes, reading: Reading) -> None:
         message: CheckIn = decode(payload, CheckIn)
@@ -268,7 +244,19 @@ class Inbox:
             eligible = self._devices.may_be_asked(reading.device_id, reading.state.settings.where)
             withholds = message.policy is not None and message.policy.withholds
             untested = message.policy is not None and 0 < counts[1] < message.policy.min_windows
-            own = (eligible, message.encodings, withholds, terms_of(message), untested)
+            # what decides if it can carry out a plan: its windows, its programs, its policy
+            terms = CheckIn(
+                "",
+                message.num_train,
+                message.num_test,
+                message.bundle,
+                message.client,
+                message.runtime,
+                num_unlabelled=message.num_unlabelled,
+                policy=message.policy,
+            )
+            short = digest(encode(terms))[:16]
+            own = (eligible, message.encodings, withholds, short, untested)
             reading.events.append(
                 DeviceCheckedIn(self._clock(), reading.device_id, *said, *own, held=message.kept)
             )
@@ -278,7 +266,7 @@ class Inbox:
         if (found := self._of_run(message.run_id)) is not None:
             reading.is_for(found)
         if reading.state is None:
-            self._refuse(reading, "unknown-run", f"run {message.run_id[:12]} is not here")
+            self.refuse(reading, "unknown-run", f"run {message.run_id[:12]} is not here")
             return
         verdict = admit(
             reading.state,
@@ -291,7 +279,7 @@ class Inbox:
         )
         match verdict:
             case Refused(reason, detail):
-                self._refuse(reading, reason, detail)
+                self.refuse(reading, reason, detail)
                 if reason in ("wrong-layout", "not-finite", "norm-too-large"):
                     self._excuse(reading)
             case Duplicate():
@@ -339,7 +327,7 @@ class Inbox:
         """Go on with an update that comes in pieces, as long as it may still come; once it is whole
         it is read as any other."""
         if reading.state is None or self._assembly is None:
-            self._refuse(
+            self.refuse(
                 reading, "unknown-run", f"run {offer.run_id[:12]} is not here, or takes no pieces"
             )
             return
@@ -374,7 +362,7 @@ class Inbox:
                 "malformed",
                 f"the pieces of update {reading.digest[:12]} have another hash together",
             )
-            self._refuse(reading, problem.reason, problem.detail)
+            self.refuse(reading, problem.reason, problem.detail)
             if problem.reason == "malformed":
                 self._excuse(reading)
         else:
@@ -438,7 +426,12 @@ class Inbox:
             reading.in_use = message = replace(
                 message, problem=printable(message.problem), alone=printable(message.alone)
             )
-            self._devices.on_in_use(message)
+            self._devices.change(
+                message.device_id,
+                release=message.number,
+                release_problem=message.problem,
+                release_alone=message.alone,
+            )
 
     def _status(self, payload: bytes, reading: Reading) -> None:
         if not payload:  # it was cleared
@@ -451,12 +444,9 @@ class Inbox:
             return
         if reading.gone and known is not None and known.online:
             reading.events.append(DeviceLost(self._clock(), reading.device_id))
-        if message.withdrawn:
-            self._withdraw(payload, reading)
-
-    def _withdraw(self, payload: bytes, reading: Reading) -> None:
-        """Confirm what a device's owner wants once that is safe; what cannot be noted is said again
-        by the device."""
+        if not message.withdrawn:
+            return
+        # confirmed once it is safe; what cannot be noted is said again by the device
         reading.gone = True
         self._excuse(reading, failed=False)
         try:
@@ -490,7 +480,7 @@ class Inbox:
     ) -> bool:
         if message.device_id == reading.device_id:
             return True
-        self._refuse(
+        self.refuse(
             reading,
             "wrong-device",
             f"{reading.about} of {message.device_id} on the topic of {reading.device_id}",
@@ -517,7 +507,8 @@ class Inbox:
         ):
             reading.events.insert(0, DeviceHeard(self._clock(), reading.device_id))
 
-    def _refuse(self, reading: Reading, reason: Reason, detail: str) -> None:
+    def refuse(self, reading: Reading, reason: Reason, detail: str) -> None:
+        """Refuse a message with a reply; count and log it."""
         self.count(reason, f"device={reading.device_id}: {detail}")
         reading.replies.append(
             Refuse(
@@ -537,19 +528,3 @@ class Inbox:
             return False
         self._budgets[key] = left - 1, now_s
         return True
-
-
-def terms_of(said: CheckIn) -> str:
-    """What a device says of itself that decides whether it can carry out a plan, as a short hash:
-    its windows, its programs, its policy."""
-    own = CheckIn(
-        "",
-        said.num_train,
-        said.num_test,
-        said.bundle,
-        said.client,
-        said.runtime,
-        num_unlabelled=said.num_unlabelled,
-        policy=said.policy,
-    )
-    return digest(encode(own))[:16]

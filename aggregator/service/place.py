@@ -41,19 +41,12 @@ class CharterTable(Database):
                 sql.select(CHARTERS.c.run, CHARTERS.c.charter, CHARTERS.c.files)
             ).all()
             return {
-                name: (msgspec.json.decode(charter, type=Charter), _files(files))
+                name: (
+                    msgspec.json.decode(charter, type=Charter),
+                    msgspec.json.decode(files, type=dict[str, str]),
+                )
                 for name, charter, files in rows
             }
-
-    def files(self, name: str) -> dict[str, str]:
-        """The digests of a campaign's files, by their names; empty where the campaign is not known.
-
-        Raises:
-            StorageFailed: they cannot be read.
-        """
-        with self._transaction() as connection:
-            found = connection.scalar(sql.select(CHARTERS.c.files).where(CHARTERS.c.run == name))
-            return _files(found) if found is not None else {}
 
     def put(self, charter: Charter, files: Mapping[str, str]) -> None:
         """Write a campaign's row in place of the one before.
@@ -68,10 +61,6 @@ class CharterTable(Database):
         with self._transaction(writes=True) as connection:
             connection.execute(CHARTERS.delete().where(CHARTERS.c.run == name))
             connection.execute(CHARTERS.insert().values(run=name, **row))
-
-
-def _files(text: str) -> dict[str, str]:
-    return msgspec.json.decode(text, type=dict[str, str])
 
 
 @dataclass(frozen=True)
@@ -104,21 +93,12 @@ class Place:
         if not is_server(self.database):
             return
         with closing(CharterTable(self.database, self.fence())) as table:
-            files = table.files(charter.settings.name)
+            _, files = table.all().get(charter.settings.name, (None, {}))
             if not files:
                 here = campaign_folder(self.folder, charter.settings.name)
                 digests = self._bundles().put(*((here / name).read_bytes() for name in FILES))
                 files = dict(zip(FILES, digests, strict=True))
             table.put(charter, files)
-
-    def keep(self, charter: Charter) -> None:
-        """Put a charter in place of the one before.
-
-        Raises:
-            ConfigError, StorageFailed: it cannot be written; what there was stays.
-        """
-        self.share(charter)
-        write_charter(self.folder, charter)
 
     def exchange(self) -> dict[str, Charter]:
         """Bring this folder the campaigns that another service of this database has started, and

@@ -13,9 +13,11 @@ and take it. It is given the models of the one that came to its end last
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 from aggregator.aggregation.inherit import Source
+from aggregator.aggregation.stored import check_fit, start_run
 from aggregator.core.ports import Blobs, Clock, Store
 from aggregator.core.record import Group
 from aggregator.core.round.dismissal import by_end
@@ -26,17 +28,15 @@ from aggregator.releases.rollouts import Rollouts
 from aggregator.service.campaign import Campaign, Observer
 from aggregator.service.devices import Devices
 from aggregator.service.inbox import Inbox
-from aggregator.storage.memory import MemoryRegistry
 from aggregator.transfer.assembly import Assembly
 from aggregator.transfer.fleet import Fleet
 from algorithms.algorithm import Algorithm
 from algorithms.core.contract import Probe
 from wire.bundle import Bundle
 from wire.codec import digest
-from wire.errors import ShoalError
+from wire.errors import ShoalError, UnknownTopic
 from wire.identity.signed import Verifier
-from wire.links.port import Delivery, Denied, Link, LinkDown, LinkEvent, LinkUp
-from wire.messages import Fetch
+from wire.links.port import Delivery, Denied, LinkDown, LinkEvent, LinkUp
 
 log = logging.getLogger("shoal.aggregator")
 
@@ -68,11 +68,16 @@ class Runner:
         large updates are put together; without, all have to come whole."""
         self._rollouts = rollouts
         self._fleet, self._clock, self._epoch, self._silence_s = fleet, clock, epoch, silence_s
-        self.devices = devices or Devices(MemoryRegistry(), clock)
+        self.devices = devices or Devices(None, clock)
         self._inbox, self._assembly = (
             Inbox(fleet.topics, clock, fleet.offered, self.devices, assembly),
             assembly,
         )
+        self.link = fleet.link
+        """The link whose events `handle` takes."""
+        self.refused = self._inbox.refused
+        """How often something that arrived was refused, by reason; under ``defect``, what Shoal
+        failed at."""
         self._rivals = Rivals(verifier, clock, self._inbox.count)
         self._was_connected, self.connected = False, False
         self._look_at_s, self._started_s = 0.0, clock()
@@ -96,15 +101,22 @@ class Runner:
         held: bool = False,
     ) -> Campaign:
         """Start a campaign, or go on with the one in the store, from the next round on with these
-        settings. `observe`, `takes` and `source` as in `Campaign`; `held`: whether the operator has
-        paused it.
+        settings. `observe` and `takes` as in `Campaign`; `source`: models that it starts from;
+        `held`: True if the operator has paused it.
 
         Raises:
             ConfigError: the algorithm does not fit the bundle, or its updates are larger than what
             is taken.
             StorageFailed: the campaign cannot be begun.
         """
-        count, devices = self._inbox.count, self.devices
+        self._inbox.admit_updates_of(bundle.manifest)
+        started = None
+        if store.load() is None:
+            check_fit(settings, algorithm, bundle.manifest)
+            blobs.put(bundle.payload)
+            run = settings, algorithm, probe, bundle.initial, blobs, self._clock()
+            started = start_run(*run, self.epoch, source)
+            store.commit([started])
         campaign = Campaign(
             algorithm,
             bundle,
@@ -114,43 +126,34 @@ class Runner:
             self._fleet,
             self._clock,
             self.announce,
-            count,
+            self._inbox.count,
             observe,
             takes,
-            devices,
+            self.devices,
         )
         campaign.releases = self._rollouts is not None
-        self._inbox.admit_updates_of(bundle.manifest)
         if held:
             campaign.hold()
         campaign.gives_to = lambda device_id: self.giver_of(device_id) is campaign
-        campaign.start_or_resume(settings, self.epoch, source)
+        if started is not None:
+            observe(campaign.state, started)
+        else:
+            campaign.resume(settings, self.epoch)
         self.campaigns = {**self.campaigns, settings.name: campaign}
         campaign.has = lambda device_id: self.campaign_of(device_id) is campaign
         if (
             campaign.finished
         ):  # the registry may have been killed before it wrote what devices said last
-            for device_id, received in campaign.known().received.items():
+            for device_id, received in campaign.state.received.items():
                 if received.kept is not None and self.giver_of(device_id) is campaign:
-                    self.devices.on_models(campaign.known(), device_id, campaign.releases)
+                    self.devices.on_models(campaign.state, device_id, campaign.releases)
         self.reassign()
         return campaign
 
     @property
     def epoch(self) -> int:
         """Which start of the service speaks."""
-        return max([self._epoch, *(campaign.known().epoch for campaign in self.campaigns.values())])
-
-    @property
-    def link(self) -> Link:
-        """The link whose events `handle` takes."""
-        return self._fleet.link
-
-    @property
-    def refused(self) -> dict[str, int]:
-        """How often something that arrived was refused, by reason; under ``defect``, what Shoal
-        failed at."""
-        return self._inbox.refused
+        return max([self._epoch, *(campaign.state.epoch for campaign in self.campaigns.values())])
 
     @property
     def finished(self) -> bool:
@@ -199,8 +202,10 @@ class Runner:
         """Act on every deadline that is due, and on every device that was silent for too long."""
         for campaign in list(self.campaigns.values()):
             campaign.tick()
-        self._level()
-        now_s = self._clock()
+        epoch, now_s = self.epoch, self._clock()
+        for campaign in self.campaigns.values():  # a device takes nothing of a smaller epoch
+            if campaign.state.epoch < epoch and not campaign.paused:
+                campaign.dispatch(Resumed(now_s, epoch))
         if now_s >= self._look_at_s:
             self._look_at_s = now_s + self._silence_s / 10
             if now_s - self._started_s > self._silence_s:
@@ -209,9 +214,10 @@ class Runner:
                         campaign.dispatch(
                             *(
                                 DeviceLost(now_s, d)
-                                for d in self._inbox.silent(
-                                    campaign.known(), now_s - self._silence_s
-                                )
+                                for d, known in campaign.state.devices.items()
+                                if known.online
+                                and max(known.last_seen_s, self._inbox.heard.get(d, 0.0))
+                                < now_s - self._silence_s
                             )
                         )
         self.devices.tick()
@@ -237,10 +243,11 @@ class Runner:
             campaign.forget(device_id)
         if self._rollouts is not None:
             self._rollouts.forget(device_id)
+        else:
+            self._fleet.clear(device_id)
         self._inbox.forget(device_id)
         if self._assembly is not None:
             self._assembly.drop(device_id)
-        self._fleet.clear(device_id)
 
     def handle(self, *events: LinkEvent) -> None:
         """Act on events of the link, and save what follows from them together. Whatever a message
@@ -276,14 +283,29 @@ class Runner:
                 case Delivery():
                     proofs += self._take(groups, event)
                     deliveries.append(event)
-                    if sum(
-                        len(payload) for group in groups.values() for _, payload in group.updates
-                    ) > MOST_TOGETHER or _is_due(groups):
+                    updates = [each for group in groups.values() for each in group.updates]
+                    # what comes after a buffered campaign is to aggregate counts in its next round
+                    is_due = any(
+                        group.state.settings.buffer and group.state.phase == "aggregating"
+                        for group in groups.values()
+                    )
+                    if is_due or sum(len(payload) for _, payload in updates) > MOST_TOGETHER:
                         self._commit(groups)
         self._commit(groups)
         self._fleet.link.confirm(deliveries)
-        for proof in proofs:
-            self._on_proof(*proof)
+        for device_id, proof in proofs:
+            proven = self._rivals.proven_epoch(device_id, proof)
+            if proven > self.epoch and not self.paused:
+                log.warning(
+                    "device=%s has a plan of epoch %d, this was %d: a greater one is taken",
+                    device_id,
+                    proven,
+                    self.epoch,
+                )
+                self._epoch = proven + 1
+                for campaign in self.campaigns.values():
+                    campaign.dispatch(Resumed(self._clock(), proven + 1))
+                self.announce()
         self._reassign_if_needed()
 
     def _commit(self, groups: dict[str, Group]) -> None:
@@ -294,20 +316,12 @@ class Runner:
                     self._assembly.drop(device_id)
         groups.clear()
 
-    def _offer_again(self, fetch: Fetch) -> bool:
-        """Publish a blob that a device asks for; whether it is on offer, and can be read."""
-        try:
-            return self._fleet.offer_again(fetch.digest)
-        except ShoalError as error:
-            self._inbox.count("blob-unread", str(error))
-            return False
-
     def announce(self) -> None:
         """Publish that the aggregator is there, and how it is."""
         latest = next((c for c in reversed(self.campaigns.values()) if c.asks), None) or next(
             reversed(self.campaigns.values()), None
         )
-        run_id = latest.known().settings.run_id if latest is not None else ""
+        run_id = latest.state.settings.run_id if latest is not None else ""
         self._fleet.announce(self.epoch, self._clock(), run_id, paused=self.paused)
 
     def campaign_of(self, device_id: str) -> Campaign | None:
@@ -317,16 +331,16 @@ class Runner:
         asking = next((c for c in latest if c.asks and c.may_ask(device_id)), None)
         if (found := asking or self.giver_of(device_id)) is not None:
             return found
-        knowing = (c for c in latest if device_id in c.known().devices)
+        knowing = (c for c in latest if device_id in c.state.devices)
         return next(knowing, None) or next((c for c in latest if c.takes(device_id)), None)
 
     def giver_of(self, device_id: str) -> Campaign | None:
         """The campaign whose models a device has, or is to have: of those that take it, the one
         that came to its end last."""
-        names = by_end({name: campaign.known() for name, campaign in self.campaigns.items()})
+        names = by_end({name: campaign.state for name, campaign in self.campaigns.items()})
         over = [campaign for name in names if (campaign := self.campaigns[name]).takes(device_id)]
         for campaign in over:
-            device = campaign.known().devices.get(device_id)
+            device = campaign.state.devices.get(device_id)
             if campaign.may_ask(device_id) or (device is not None and device.accepted):
                 return campaign
         return over[0] if over else None
@@ -338,7 +352,7 @@ class Runner:
             self._asking = self._names_asking()
         names = list(self.campaigns)
         chosen = (
-            {d for c in self.campaigns.values() for d in c.known().devices}
+            {d for c in self.campaigns.values() for d in c.state.devices}
             if device_ids is None
             else set(device_ids)
         )
@@ -348,7 +362,7 @@ class Runner:
             held = [
                 c
                 for c in self.campaigns.values()
-                if (known := c.known().devices.get(device_id)) is not None and known.online
+                if (known := c.state.devices.get(device_id)) is not None and known.online
             ]
             if target is None or not held or (len(held) == 1 and held[0] is target):
                 continue
@@ -364,7 +378,7 @@ class Runner:
 
     def _comes_over(self, device_id: str, before: Campaign, target: Campaign) -> DeviceCheckedIn:
         """A device goes to another campaign, with what it has said to the one before."""
-        device = before.known().devices[device_id]
+        device = before.state.devices[device_id]
         said = (
             device.num_train,
             device.num_test,
@@ -391,7 +405,7 @@ class Runner:
         found = {
             device_id: other
             for other in self.campaigns.values()
-            for device_id, device in other.known().devices.items()
+            for device_id, device in other.state.devices.items()
             if other is not campaign and device.online and campaign.may_ask(device_id)
         }
         free = [d for d in sorted(found) if not any(c.asks and c.may_ask(d) for c in later)]
@@ -410,7 +424,7 @@ class Runner:
         the proof where one was shown."""
 
         def state_of(name: str) -> RunState:
-            return groups[name].state if name in groups else self.campaigns[name].known()
+            return groups[name].state if name in groups else self.campaigns[name].state
 
         def of_device(device_id: str) -> tuple[str, RunState] | None:
             campaign = self.campaign_of(device_id)
@@ -421,24 +435,31 @@ class Runner:
                 (
                     (n, state_of(n))
                     for n, c in self.campaigns.items()
-                    if c.known().settings.run_id == run_id
+                    if c.state.settings.run_id == run_id
                 ),
                 None,
             )
 
-        if (
-            (device_id := self._inbox.device_of_update(delivery))
-            and self.paused
-            and (first := self.campaign_of(device_id)) is not None
-        ):
-            first.tell_busy(device_id, digest(delivery.payload))
-            return []
+        if self.paused:
+            with suppress(UnknownTopic):
+                address = self._fleet.topics.parse(delivery.topic)
+                first = self.campaign_of(address.device_id) if address.kind == "update" else None
+                if first is not None:
+                    first.tell_busy(address.device_id, digest(delivery.payload))
+                    return []
         reading = self._inbox.read(delivery, of_device, of_run)
         if reading.in_use is not None and self._rollouts is not None:
             self._rollouts.on_in_use(reading.in_use)
         campaign = self.campaigns.get(reading.campaign)
-        if reading.fetch is not None and not self._offer_again(reading.fetch):
-            self._inbox.refuse_fetch(reading)
+        if (fetch := reading.fetch) is not None:
+            try:
+                is_offered = self._fleet.offer_again(fetch.digest)
+            except ShoalError as error:
+                self._inbox.count("blob-unread", str(error))
+                is_offered = False
+            if not is_offered:
+                detail = f"blob {fetch.digest[:12]} is not on offer"
+                self._inbox.refuse(reading, "unknown-blob", detail)
         if campaign is None:
             for reply in reading.replies:
                 self._fleet.send(reply)
@@ -448,7 +469,7 @@ class Runner:
             return []
         if reading.want is not None:
             self._fleet.send(reading.want)
-        group = groups.setdefault(reading.campaign, Group(campaign.known()))
+        group = groups.setdefault(reading.campaign, Group(campaign.state))
         group.commands += reading.replies
         if campaign.paused:
             return []
@@ -456,50 +477,10 @@ class Runner:
             group.updates.append((reading.device_id, reading.update))
         for event in reading.events:
             campaign.add(group, event)
-            if isinstance(event, DeviceCheckedIn):
-                self._leave_others(groups, campaign, event)
+            others = self.campaigns.items() if isinstance(event, DeviceCheckedIn) else ()
+            for name, other in others:  # it works for no other
+                known = other.state.devices.get(reading.device_id)
+                if other is not campaign and known and known.online and not other.paused:
+                    lost = DeviceLost(event.at_s, reading.device_id)
+                    other.add(groups.setdefault(name, Group(other.state)), lost)
         return [(reading.device_id, reading.proof)] if reading.proof else []
-
-    def _leave_others(
-        self, groups: dict[str, Group], own: Campaign, event: DeviceCheckedIn
-    ) -> None:
-        """A device that checked in with a campaign works for no other."""
-        for name, campaign in self.campaigns.items():
-            known = campaign.known().devices.get(event.device_id)
-            if campaign is not own and known is not None and known.online and not campaign.paused:
-                campaign.add(
-                    groups.setdefault(name, Group(campaign.known())),
-                    DeviceLost(event.at_s, event.device_id),
-                )
-
-    def _level(self) -> None:
-        """Let every campaign speak with the greatest epoch of any: a device takes nothing of a
-        smaller one."""
-        epoch = self.epoch
-        for campaign in self.campaigns.values():
-            if campaign.known().epoch < epoch and not campaign.paused:
-                campaign.dispatch(Resumed(self._clock(), epoch))
-
-    def _on_proof(self, device_id: str, proof: str) -> None:
-        """A device has a plan of a greater epoch: this aggregator came from an older state. It
-        takes a greater epoch yet."""
-        proven = self._rivals.proven_epoch(device_id, proof)
-        if proven > self.epoch and not self.paused:
-            log.warning(
-                "device=%s has a plan of epoch %d, this was %d: a greater one is taken",
-                device_id,
-                proven,
-                self.epoch,
-            )
-            self._epoch = proven + 1
-            for campaign in self.campaigns.values():
-                campaign.dispatch(Resumed(self._clock(), proven + 1))
-            self.announce()
-
-
-def _is_due(groups: Mapping[str, Group]) -> bool:
-    """Whether a buffered campaign is to aggregate now: what comes next counts in its next round."""
-    return any(
-        group.state.settings.buffer and group.state.phase == "aggregating"
-        for group in groups.values()
-    )

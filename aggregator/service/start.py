@@ -2,6 +2,7 @@
 fail changes nothing, and disturbs nobody."""
 
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,13 +10,14 @@ from typing import TypeVar
 
 from aggregator.aggregation.probe_file import load_probe
 from aggregator.aggregation.stored import start_run
-from aggregator.core.budget import check_budget
 from aggregator.core.eligibility import read_rule
 from aggregator.core.round.hours import read_hours
 from aggregator.core.settings import RunSettings
-from aggregator.core.state import RunState
 from aggregator.leadership.identity import own_secret
 from aggregator.service_settings import CampaignSettings
+from aggregator.storage.blob_bucket import BlobBucket
+from aggregator.storage.blob_folder import blob_names
+from aggregator.storage.choice import blobs_name
 from aggregator.storage.engine import database_name
 from aggregator.storage.memory import MemoryBlobs
 from aggregator.storage.sql_store import load_run
@@ -23,7 +25,6 @@ from algorithms.algorithm import Algorithm
 from algorithms.composition import read_algorithm
 from algorithms.core.contract import Probe
 from algorithms.schedules import check_schedule
-from host.files import write_atomically
 from host.settings import marked
 from wire.bundle import Bundle, unpack
 from wire.errors import BundleError, ConfigError
@@ -32,28 +33,6 @@ from wire.identity.keys import PrivateKey, PublicKey, read_private, read_public
 T = TypeVar("T")
 
 log = logging.getLogger("shoal.aggregator")
-
-
-class Starting:
-    """The steps of a start, of which each is told when it begins."""
-
-    def __init__(self) -> None:
-        self.doing = ""
-
-    def begins(self, doing: str) -> None:
-        """Tell what is done from now on."""
-        self.doing = doing
-        log.info("starting: %s", doing)
-
-
-def opening_of(name: str, state: RunState | None) -> str:
-    """What it is to open a campaign that stands so; None: it has not begun."""
-    if state is None or state.phase != "aggregating":
-        return f"opens campaign {name}"
-    return (
-        f"opens campaign {name}, and aggregates the {len(state.received)} updates of its round "
-        f"{state.round}"
-    )
 
 
 @dataclass(frozen=True)
@@ -96,45 +75,37 @@ def read_exported(folder: Path, trust: Trust) -> Exported:
     )
 
 
-def write_trust(folder: Path, exported: Path) -> None:
-    """Keep whom devices believe in a service's folder, for starts that name no bundle.
-
-    Raises:
-        ConfigError: it cannot be read or written.
-    """
-    try:
-        payload, own = (exported / "trust.pem").read_bytes(), folder / "trust.pem"
-        if not own.exists() or own.read_bytes() != payload:
-            write_atomically(own, payload)
-    except OSError as error:
-        raise ConfigError(f"folder {folder}: trust.pem: {error.strerror}") from None
-
-
 def refuse_lost_run(
     database: str,
     run: RunSettings,
     algorithm: Algorithm,
     exported: Exported,
-    held: set[str],
-    where: str,
+    folder: Path,
+    blobs: str,
 ) -> None:
-    """Refuse to begin a run anew whose blobs, `held`, are there: its database is lost, or another
-    one was named, and a run that begins deletes what it does not need. A start that was killed
-    before it saved its first event leaves the bundle and the first models alone: those are begun
-    with again.
+    """Refuse to begin a run anew whose blobs are there: its database is lost, or another one was
+    named, and a run that begins deletes what it does not need. A start that was killed before it
+    saved its first event leaves the bundle and the first models alone: those are begun with again.
+    `folder`, `blobs`: as `aggregator.storage.choice.open_blobs` takes them; no folder is made.
 
     Raises:
         ConfigError: the database does not have the run, but blobs of it are here; or the database
         cannot be opened.
+        StorageFailed: the blobs cannot be listed.
     """
+    held = (
+        BlobBucket(blobs, run.name).names()
+        if "://" in blobs
+        else blob_names((Path(blobs) if blobs else folder / "blobs") / run.name)
+    )
     if not held or load_run(database, run.name) is not None:
         return
     first = start_run(run, algorithm, exported.probe, exported.bundle.initial, MemoryBlobs(), 0.0)
     if held - {run.bundle, first.memory, *first.models.values()}:
         raise ConfigError(
-            f"there is no run {run.name!r} in {database_name(database)}, but {where} has its "
-            "blobs: "
-            "restore it, name the right --database, or give another --run"
+            f"there is no run {run.name!r} in {database_name(database)}, but "
+            f"{blobs_name(blobs, folder, run.name)} has its blobs: restore it, name the right "
+            "--database, or give another --run"
         )
 
 
@@ -145,7 +116,9 @@ def check_asking(settings: RunSettings) -> None:
         ConfigError: a rule or hours cannot be read, a number is out of range, or a cohort is too
         small.
     """
-    check_budget(settings)
+    for name in ("days", "patience", "min_delta"):
+        if not 0 <= (value := getattr(settings, name)) < math.inf:
+            raise ConfigError(f"{name} {value:g}: expected a finite number from 0")
     check_schedule(settings.lr_schedule, settings.rounds)
     read_rule(settings.where)
     read_hours(settings.hours)

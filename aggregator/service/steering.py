@@ -1,8 +1,9 @@
 """An operator's orders to campaigns, and how a service opens the campaigns of its folder."""
 
 import logging
+import shutil
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,6 @@ from aggregator.core.budget import why_ended
 from aggregator.core.ports import StorageFailed
 from aggregator.core.settings import RunSettings, with_rate
 from aggregator.service.campaign import Campaign, Observer
-from aggregator.service.orders import Abort, Hold, Resume, Retune, RollBack, Start
 from aggregator.service.place import Place
 from aggregator.service.runner import Runner
 from aggregator.service.start import (
@@ -32,9 +32,9 @@ from aggregator.storage.charter import (
     campaign_folder,
     charters,
     proposed,
-    withdraw,
+    write_charter,
 )
-from aggregator.storage.choice import kept_blobs, open_blobs
+from aggregator.storage.choice import open_blobs
 from aggregator.storage.sql_store import SqlStore
 from algorithms.composition import make_algorithm, read_algorithm
 from algorithms.core.keys import is_no_group
@@ -58,22 +58,19 @@ class Steering:
         """`released`: the models that the fleet has released, which a campaign starts from by
         default."""
         self._runner, self._place, self._observe, self._released = runner, place, observe, released
-        self._stores = ExitStack()
+        self.stores = ExitStack()
+        """Databases that are open."""
         self.broken: dict[str, str] = {}
         """By campaign of this folder that could not be opened, why."""
-        self.handlers: dict[type, Callable[[Any], str]] = {
-            Start: self._start,
-            Hold: self._hold,
-            Resume: self._resume,
-            Abort: self._abort,
-            Retune: self._retune,
-            RollBack: self._roll_back,
+        self.handlers: dict[str, Callable[..., str]] = {
+            "campaign-start": self._start,
+            "campaign-pause": self._hold,
+            "campaign-resume": self._resume,
+            "campaign-abort": self._abort,
+            "campaign-set": self._retune,
+            "campaign-rollback": self._roll_back,
         }
-        """By type of order."""
-
-    def close(self) -> None:
-        """Close the databases."""
-        self._stores.close()
+        """By name of an order."""
 
     def open(
         self,
@@ -98,13 +95,7 @@ class Steering:
             read_algorithm((wanted or settings).algorithm), arithmetic=NativeArithmetic()
         )
         check_fit(wanted or settings, algorithm, exported.bundle.manifest)
-        refuse_lost_run(
-            place.database,
-            settings,
-            algorithm,
-            exported,
-            *kept_blobs(place.blobs, place.folder, settings.name),
-        )
+        refuse_lost_run(place.database, settings, algorithm, exported, place.folder, place.blobs)
         with ExitStack() as opened:
             store = SqlStore(place.database, settings.name, place.fence())
             opened.callback(store.close)
@@ -137,9 +128,9 @@ class Steering:
                 source=(source or self.source(charter)) if stored is None else None,
                 held=charter.held,
             )
-            self._stores.push(opened.pop_all())
+            self.stores.push(opened.pop_all())
         self.broken.pop(settings.name, None)
-        state = campaign.known()
+        state = campaign.state
         waits = (
             f": waiting for devices, at least {state.next_settings.min_devices}"
             if state.phase == "waiting"
@@ -147,15 +138,6 @@ class Steering:
         )
         log.info("run=%s phase=%s round=%d%s", campaign.name, state.phase, state.round, waits)
         return campaign
-
-    def open_if_possible(self, charter: Charter) -> None:
-        """Open a campaign of this folder; where that fails, the others go on without it, and
-        `broken` says why."""
-        try:
-            self.open(charter)
-        except ShoalError as error:
-            self.broken[charter.settings.name] = str(error)
-            log.error("campaign %s cannot be opened: %s", charter.settings.name, error)
 
     def source(self, charter: Charter) -> Source | None:
         """The models that a new campaign starts from; None for the bundle's own.
@@ -168,7 +150,7 @@ class Steering:
         trained = [
             c
             for c in self._runner.campaigns.values()
-            if c.known().made_in and c.name != charter.settings.name
+            if c.state.made_in and c.name != charter.settings.name
         ]
         if charter.start_from == LATEST:
             return self._released() or (source_of(trained[-1]) if trained else None)
@@ -181,13 +163,15 @@ class Steering:
             )
         return source_of(named)
 
-    def _start(self, order: Start) -> str:
-        if order.name in self._runner.campaigns:
-            return f"campaign {order.name} is there already"
+    def _start(self, name: str) -> str:
+        """Start the campaign that was laid down under this name
+        (`aggregator.storage.charter.propose`)."""
+        if name in self._runner.campaigns:
+            return f"campaign {name} is there already"
         folder = self._place.folder
-        if campaign_folder(folder, order.name).exists():
-            raise ConfigError(f"campaign {order.name}: there was one of this name; give another")
-        wanted, charter = proposed(folder, order.name)
+        if campaign_folder(folder, name).exists():
+            raise ConfigError(f"campaign {name}: there was one of this name; give another")
+        wanted, charter = proposed(folder, name)
         try:
             exported = read_exported(wanted, self._place.trust)
             check_fit(
@@ -196,30 +180,33 @@ class Steering:
                 exported.bundle.manifest,
             )
             source = self.source(charter)
-            charter = accept(folder, order.name)
+            charter = accept(folder, name)
             campaign = self.open(charter, exported, source=source)
         except ShoalError:
-            withdraw(folder, order.name)
+            # where that fails it begins with the next start of the service
+            with suppress(OSError):
+                campaign_folder(folder, name).rename(wanted)
+            shutil.rmtree(wanted, ignore_errors=True)
             raise
         self._runner.announce()
         self._place.share(charter)
         return (
-            f"campaign {order.name} has started: {campaign.known().phase}, "
-            f"{campaign.known().num_online} devices are there for it"
+            f"campaign {name} has started: {campaign.state.phase}, "
+            f"{campaign.state.num_online} devices are there for it"
         )
 
-    def _hold(self, order: Hold) -> str:
-        campaign = self._campaign(order.name)
+    def _hold(self, name: str) -> str:
+        """Pause a campaign until `_resume`."""
+        campaign = self._campaign(name)
         if campaign.finished:
-            raise ConfigError(f"campaign {order.name} is finished: there is nothing to pause")
-        self._keep(order.name, held=True)
+            raise ConfigError(f"campaign {name} is finished: there is nothing to pause")
+        self._keep(name, held=True)
         campaign.hold()
-        return f"campaign {order.name} is paused; `shoal campaign resume` lets it go on"
+        return f"campaign {name} is paused; `shoal campaign resume` lets it go on"
 
-    def _resume(self, order: Resume) -> str:
-        named = (
-            [self._campaign(order.name)] if order.name else list(self._runner.campaigns.values())
-        )
+    def _resume(self, name: str = "") -> str:
+        """Go on after a pause, whatever its cause was; with every campaign if none is named."""
+        named = [self._campaign(name)] if name else list(self._runner.campaigns.values())
         paused = [c for c in named if c.paused]
         for campaign in paused:
             self._keep(campaign.name, held=False)
@@ -231,35 +218,34 @@ class Steering:
             f"{', '.join(c.name for c in paused)}: it goes on" if paused else "nothing was paused"
         )
 
-    def _abort(self, order: Abort) -> str:
-        campaign = self._campaign(order.name)
+    def _abort(self, name: str) -> str:
+        """End a campaign where it stands."""
+        campaign = self._campaign(name)
         self._saved(campaign, campaign.abort())
-        self._keep(order.name, held=False)
-        return (
-            f"campaign {order.name} has ended after {campaign.known().trained} rounds of training"
-        )
+        self._keep(name, held=False)
+        return f"campaign {name} has ended after {campaign.state.trained} rounds of training"
 
-    def _retune(self, order: Retune) -> str:
-        campaign = self._campaign(order.name)
-        had = campaign.known().next_settings
-        changes = order.changes | (
-            {"hyper": {**had.hyper, **order.changes["hyper"]}} if "hyper" in order.changes else {}
-        )
+    def _retune(self, name: str, changes: dict[str, Any]) -> str:
+        """Give a campaign these values of its settings, by field of `RunSettings`, from the next
+        round on."""
+        campaign = self._campaign(name)
+        had = campaign.state.next_settings
+        merged = {"hyper": {**had.hyper, **changes["hyper"]}} if "hyper" in changes else {}
         try:
-            wanted = msgspec.convert(msgspec.to_builtins(had) | changes, RunSettings)
+            wanted = msgspec.convert(msgspec.to_builtins(had) | changes | merged, RunSettings)
             wanted = msgspec.structs.replace(
                 wanted, hyper=with_rate(wanted.hyper, wanted.lr_schedule, campaign.bundle.manifest)
             )
         except msgspec.ValidationError as error:
-            raise ConfigError(f"campaign {order.name}: {error}") from None
+            raise ConfigError(f"campaign {name}: {error}") from None
         if named := _outside_names(wanted.algorithm) - _outside_names(
             had.algorithm
         ):  # an order must not choose which code a service runs
             raise ConfigError(
-                f"campaign {order.name}: {min(named)} would be new: a class of one's own is named "
+                f"campaign {name}: {min(named)} would be new: a class of one's own is named "
                 "where a campaign starts"
             )
-        read_algorithm(wanted.algorithm).hyper_with(changes.get("hyper", {}))
+        read_algorithm(wanted.algorithm).hyper_with((changes | merged).get("hyper", {}))
         check_retuned(had, wanted, self._place.folder)
         if was_over := campaign.finished:
             self._runner.bring(campaign)
@@ -267,24 +253,22 @@ class Steering:
         if was_over:
             self._runner.reassign()
         self._saved(campaign, saved)
-        told = ", ".join(f"{name} {getattr(wanted, name)}" for name in order.changes)
+        told = ", ".join(f"{field} {getattr(wanted, field)}" for field in changes)
         if campaign.finished:
-            return (
-                f"campaign {order.name} has {told}, and stays finished: "
-                f"{why_ended(campaign.known())}"
-            )
-        return f"campaign {order.name} goes on with {told}"
+            return f"campaign {name} has {told}, and stays finished: {why_ended(campaign.state)}"
+        return f"campaign {name} goes on with {told}"
 
-    def _roll_back(self, order: RollBack) -> str:
-        campaign = self._campaign(order.name)
-        self._saved(campaign, campaign.roll_back(order.to))
-        self._keep(order.name, held=campaign.held)
-        made_in = campaign.known().made_in
-        if made_in != order.to:
+    def _roll_back(self, name: str, to: int) -> str:
+        """Return to the models that a round made."""
+        campaign = self._campaign(name)
+        self._saved(campaign, campaign.roll_back(to))
+        self._keep(name, held=campaign.held)
+        made_in = campaign.state.made_in
+        if made_in != to:
             raise ConfigError(
-                f"the models of round {order.to} are not remembered, those of round {made_in} stay"
+                f"the models of round {to} are not remembered, those of round {made_in} stay"
             )
-        return f"campaign {order.name} is back at the models of round {made_in}"
+        return f"campaign {name} is back at the models of round {made_in}"
 
     def _campaign(self, name: str) -> Campaign:
         if name in self._runner.campaigns:
@@ -300,7 +284,9 @@ class Steering:
         """Note in a campaign's charter whether the operator has paused it."""
         charter = charters(self._place.folder).get(name)
         if charter is not None and charter.held != held:
-            self._place.keep(msgspec.structs.replace(charter, held=held))
+            charter = msgspec.structs.replace(charter, held=held)
+            self._place.share(charter)
+            write_charter(self._place.folder, charter)
 
     def _saved(self, campaign: Campaign, saved: bool) -> None:
         if not saved:
@@ -317,7 +303,7 @@ def _outside_names(text: str) -> set[str]:
 
 def source_of(campaign: Campaign) -> Source:
     """The models of a campaign as they are now, and who is in which group."""
-    state = campaign.known()
+    state = campaign.state
     models = load_models(state, campaign.blobs)
     groups = {
         device_id: key

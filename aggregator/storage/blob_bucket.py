@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import logging
-import secrets
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -107,12 +106,6 @@ class BlobBucket:
                 raise StorageFailed("this service may not delete blobs: another has the fleet")
             for _ in self._pool.map(self._delete, digests):
                 pass
-
-    def check(self) -> None:
-        with self._asking():
-            name = f"check.{secrets.token_hex(8)}"
-            self._write(name, bytes(2**10))
-            self._delete(name)
 
     def names(self) -> set[str]:
         """Return the names of the blobs that are kept.

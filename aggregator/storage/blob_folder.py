@@ -1,13 +1,12 @@
 """Blobs as files named by their SHA-256."""
 
 import re
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from aggregator.core.ports import BlobLost, StorageFailed
-from host.files import make_folder, sync_folder, write_aside, write_atomically
+from host.files import make_folder, sync_folder, write_aside
 from wire.codec import digest as digest_of
 from wire.errors import ConfigError
 
@@ -101,14 +100,6 @@ class BlobFolder:
                 (self._folder / name).unlink(missing_ok=True)
                 (self._folder / (name + DAMAGED)).unlink(missing_ok=True)
             sync_folder(self._folder)
-        except OSError as error:
-            raise StorageFailed(f"blob folder {self._folder}: {error.strerror}") from None
-
-    def check(self) -> None:
-        path = self._folder / f"check.{threading.get_ident()}"
-        try:
-            write_atomically(path, bytes(2**16))
-            path.unlink()
         except OSError as error:
             raise StorageFailed(f"blob folder {self._folder}: {error.strerror}") from None
 

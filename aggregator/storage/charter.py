@@ -3,7 +3,6 @@ charter, its bundle and its probe."""
 
 import shutil
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -153,15 +152,6 @@ def accept(folder: Path, name: str) -> Charter:
             f"campaign {name} in {folder}: it cannot be written: {error.strerror}"
         ) from None
     return charter
-
-
-def withdraw(folder: Path, name: str) -> None:
-    """Take away a campaign that could not begin. Where that fails it begins with the next start of
-    the service."""
-    wanted = folder / CAMPAIGNS / (_WANTED + name)
-    with suppress(OSError):
-        campaign_folder(folder, name).rename(wanted)
-    shutil.rmtree(wanted, ignore_errors=True)
 
 
 def campaign_folder(folder: Path, name: str) -> Path:

@@ -1,10 +1,12 @@
 """Where a service keeps the blobs of its runs, by its settings."""
 
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 
+from aggregator.core.ports import Blobs
 from aggregator.storage.blob_bucket import BlobBucket
-from aggregator.storage.blob_folder import BlobFolder, blob_names
+from aggregator.storage.blob_folder import BlobFolder
 
 
 def open_blobs(
@@ -26,16 +28,10 @@ def blobs_name(where: str, folder: Path, run: str) -> str:
     return f"{where.rstrip('/') or folder / 'blobs'}/{run}"
 
 
-def kept_blobs(where: str, folder: Path, run: str) -> tuple[set[str], str]:
-    """Return the digests of a run's blobs that are kept, and their place. No folder is made.
+def check_blobs(blobs: Blobs) -> None:
+    """Write something that means nothing, and delete it.
 
     Raises:
-        ConfigError: they cannot be opened.
-        StorageFailed: they cannot be listed.
+        StorageFailed: it cannot be written.
     """
-    names = (
-        BlobBucket(where, run).names()
-        if "://" in where
-        else blob_names((Path(where) if where else folder / "blobs") / run)
-    )
-    return names, blobs_name(where, folder, run)
+    blobs.drop({*blobs.put(secrets.token_bytes(2**16))})

@@ -15,8 +15,6 @@ from aggregator.storage.engine import sqlite_url
 from aggregator.storage.schema import AUDIT, BANS, ENROLLED, TOKENS, Database
 from wire.errors import ConfigError
 
-T = TypeVar("T")
-
 FILE = "enrolment.db"
 
 
@@ -49,6 +47,14 @@ class DeviceRow(msgspec.Struct, frozen=True):
     since_s: float = 0.0
 
 
+class BanRow(msgspec.Struct, frozen=True):
+    """A device that was ever banned; it is as long as that is not `lifted`."""
+
+    device_id: str
+    lifted: bool
+    at_s: float
+
+
 class AuditRow(msgspec.Struct, frozen=True):
     """What was done, when, for which device, by which token."""
 
@@ -59,7 +65,15 @@ class AuditRow(msgspec.Struct, frozen=True):
     detail: str
 
 
-_TABLES: dict[type, sql.Table] = {TokenRow: TOKENS, DeviceRow: ENROLLED, AuditRow: AUDIT}
+Row = TokenRow | DeviceRow | BanRow | AuditRow
+T = TypeVar("T", bound=Row)
+_TABLES: dict[type[Any], tuple[sql.Table, sql.Column[Any]]] = {
+    TokenRow: (TOKENS, TOKENS.c.made_at_s),
+    DeviceRow: (ENROLLED, ENROLLED.c.device_id),
+    BanRow: (BANS, BANS.c.device_id),
+    AuditRow: (AUDIT, AUDIT.c.number),
+}
+"""By kind of row, its table and the order in which they are read."""
 
 
 @dataclass(frozen=True)
@@ -68,19 +82,32 @@ class Transaction:
 
     connection: sql.Connection
 
-    def tokens(self, hash: str = "") -> list[TokenRow]:
-        """Return every token, the oldest first, or the one of this hash."""
-        chosen = sql.select(TOKENS).order_by(TOKENS.c.made_at_s)
-        return self._rows(chosen.where(TOKENS.c.hash == hash) if hash else chosen, TokenRow)
+    def rows(self, kind: type[T], most: int | None = None, **values: str) -> list[T]:
+        """Return the rows of a kind that have these values: tokens and lines of the audit, the
+        oldest first; others by device. `most`: only so many of the last."""
+        table, order = _TABLES[kind]
+        chosen = sql.select(*(table.c[name] for name in kind.__struct_fields__)).where(
+            *(table.c[name] == value for name, value in values.items())
+        )
+        found = self.connection.execute(chosen.order_by(order.desc()).limit(most)).mappings().all()
+        rows = [{str(name): value for name, value in row.items()} for row in reversed(found)]
+        for row in rows:
+            if "tags" in row:
+                row["tags"] = row["tags"].split(",") if row["tags"] else []
+        return msgspec.convert(rows, list[kind])  # type: ignore[valid-type]
 
-    def put(self, row: TokenRow | DeviceRow | AuditRow) -> None:
+    def device(self, device_id: str) -> DeviceRow | None:
+        """Return a device that has enrolled, or wants to."""
+        return next(iter(self.rows(DeviceRow, device_id=device_id)), None)
+
+    def put(self, row: Row) -> None:
         """Add a row, in place of an earlier one of the same device."""
-        if isinstance(row, DeviceRow):
-            self.drop_device(row.device_id)
+        if isinstance(row, DeviceRow | BanRow):
+            self.drop(type(row), device_id=row.device_id)
         values = msgspec.structs.asdict(row)
-        if not isinstance(row, AuditRow):
+        if isinstance(row, TokenRow | DeviceRow):
             values["tags"] = ",".join(row.tags)
-        self.connection.execute(_TABLES[type(row)].insert().values(**values))
+        self.connection.execute(_TABLES[type(row)][0].insert().values(**values))
 
     def use_token(self, hash: str, key: str, device_id: str) -> bool:
         """Bind a token to the key and device that use it; false if another key did so before."""
@@ -91,61 +118,12 @@ class Transaction:
             ).rowcount
         )
 
-    def drop_tokens(
-        self,
-        prefix: str = "",
-        *,
-        unused: bool = False,
-        used_by: str | None = None,
-        before_s: float | None = None,
-    ) -> int:
-        """Forget tokens, and return their number: those whose hash begins so, that nobody has used,
-        that a device has used, or that expired before a second. What is given has to hold all."""
-        conditions = [TOKENS.c.hash.startswith(prefix, autoescape=True)]
-        if unused:
-            conditions.append(TOKENS.c.used_key == "")
-        if used_by is not None:
-            conditions.append(TOKENS.c.used_by == used_by)
-        if before_s is not None:
-            conditions.append(TOKENS.c.expires_at_s < before_s)
-        return int(self.connection.execute(TOKENS.delete().where(*conditions)).rowcount)
-
-    def device(self, device_id: str) -> DeviceRow | None:
-        """Return a device that has enrolled, or wants to."""
-        chosen = sql.select(ENROLLED).where(ENROLLED.c.device_id == device_id)
-        return next(iter(self._rows(chosen, DeviceRow)), None)
-
-    def devices(self) -> list[DeviceRow]:
-        """Return every device, by id."""
-        return self._rows(sql.select(ENROLLED).order_by(ENROLLED.c.device_id), DeviceRow)
-
-    def drop_device(self, device_id: str) -> None:
-        """Forget a device."""
-        self.connection.execute(ENROLLED.delete().where(ENROLLED.c.device_id == device_id))
-
-    def bans(self) -> dict[str, bool]:
-        """Return every device that was ever banned, each with True while it is."""
-        rows = self.connection.execute(sql.select(BANS.c.device_id, BANS.c.lifted)).all()
-        return {str(device_id): not lifted for device_id, lifted in rows}
-
-    def put_ban(self, device_id: str, lifted: bool, at_s: float) -> None:
-        """Ban a device, or lift its ban."""
-        self.connection.execute(BANS.delete().where(BANS.c.device_id == device_id))
-        self.connection.execute(BANS.insert().values(device_id=device_id, lifted=lifted, at_s=at_s))
-
-    def audit(self, most: int) -> list[AuditRow]:
-        """Return the last lines of the audit, the oldest first."""
-        columns = [column for column in AUDIT.c if column.name != "number"]
-        chosen = sql.select(*columns).order_by(AUDIT.c.number.desc()).limit(most)
-        return self._rows(chosen, AuditRow)[::-1]
-
-    def _rows(self, chosen: "sql.Select[Any]", kind: type[T]) -> list[T]:
-        mappings = self.connection.execute(chosen).mappings()
-        rows = [{str(name): value for name, value in row.items()} for row in mappings]
-        for row in rows:
-            if "tags" in row:
-                row["tags"] = row["tags"].split(",") if row["tags"] else []
-        return msgspec.convert(rows, list[kind])  # type: ignore[valid-type]
+    def drop(self, kind: type[Row], *conditions: sql.ColumnElement[bool], **values: str) -> int:
+        """Delete the rows of a kind that have these values and of which all conditions hold, and
+        return their number."""
+        table, _ = _TABLES[kind]
+        equal = (table.c[name] == value for name, value in values.items())
+        return int(self.connection.execute(table.delete().where(*conditions, *equal)).rowcount)
 
 
 class EnrolmentStore(Database):

@@ -1,23 +1,23 @@
 """A store and a blob store in memory: for simulation, and the reference that the durable ones are
 tested against."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from aggregator.core.ports import BlobLost
 from aggregator.core.record import RoundRecord
-from aggregator.core.registry import Entry
 from aggregator.core.round.machine import step
 from aggregator.core.state import Event, RunState
 from wire.codec import digest
 
 
+@dataclass
 class MemoryStore:
     """An `aggregator.core.ports.Store` that lives as long as the process."""
 
-    def __init__(self) -> None:
-        self._events: list[Event] = []
-        self._snapshot: RunState | None = None
-        self._rounds: dict[int, RoundRecord] = {}
+    _events: list[Event] = field(default_factory=list)
+    _snapshot: RunState | None = None
+    _rounds: dict[int, RoundRecord] = field(default_factory=dict)
 
     def commit(
         self,
@@ -47,29 +47,11 @@ class MemoryStore:
         pass
 
 
-class MemoryRegistry:
-    """An `aggregator.core.ports.RegistryStore` that lives as long as the process."""
-
-    def __init__(self) -> None:
-        self._entries: dict[str, Entry] = {}
-
-    def load(self) -> dict[str, Entry]:
-        return dict(self._entries)
-
-    def save(self, entries: Mapping[str, Entry], gone: Iterable[str] = ()) -> None:
-        self._entries = {d: entry for d, entry in self._entries.items() if d not in {*gone}} | dict(
-            entries
-        )
-
-    def scrub(self) -> None:
-        pass
-
-
+@dataclass
 class MemoryBlobs:
     """An `aggregator.core.ports.Blobs` in a dictionary."""
 
-    def __init__(self) -> None:
-        self._blobs: dict[str, bytes] = {}
+    _blobs: dict[str, bytes] = field(default_factory=dict)
 
     def put(self, *payloads: bytes) -> list[str]:
         names = [digest(payload) for payload in payloads]
@@ -87,6 +69,3 @@ class MemoryBlobs:
 
     def drop(self, digests: set[str]) -> None:
         self.keep(self._blobs.keys() - digests)
-
-    def check(self) -> None:
-        pass

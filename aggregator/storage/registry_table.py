@@ -40,14 +40,17 @@ def read_entries(connection: sql.Connection) -> dict[str, Entry]:
 
 
 class RegistryTable(Database):
-    """An `aggregator.core.ports.RegistryStore` in the database of a service. What a method wrote is
-    safe when it returns."""
+    """Keeps the registry of devices in the database of a service. What a method wrote is safe when
+    it returns; each raises `StorageFailed` if the database cannot be read or written."""
 
     def load(self) -> dict[str, Entry]:
+        """Return every device's entry, by id."""
         with self._transaction() as connection:
             return read_entries(connection)
 
     def save(self, entries: Mapping[str, Entry], gone: Iterable[str] = ()) -> None:
+        """Write these entries, in place of earlier ones of the same devices, and delete those of
+        `gone`: all, or nothing."""
         rows = [
             {"device_id": device_id, "entry": msgspec.json.encode(entry)}
             for device_id, entry in entries.items()

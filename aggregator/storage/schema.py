@@ -21,31 +21,26 @@ NUMBER = sql.BigInteger().with_variant(
     sql.Integer, "sqlite"
 )  # SQLite counts up by itself only in a column of this very type
 
-
-def _journal(prefix: str, owner: str) -> tuple[sql.Table, sql.Table]:
-    """Return the tables of a state machine's events and of its last snapshot, for each owner."""
-    events = sql.Table(
-        f"{prefix}events",
-        METADATA,
-        sql.Column("seq", NUMBER, primary_key=True, autoincrement=True),
-        sql.Column(owner, sql.String(64), nullable=False, index=True),
-        sql.Column("event", sql.LargeBinary, nullable=False),
-    )
-    snapshots = sql.Table(
-        f"{prefix}snapshots",
-        METADATA,
-        sql.Column(owner, sql.String(64), primary_key=True),
-        sql.Column("state", sql.LargeBinary, nullable=False),
-    )
-    return events, snapshots
-
-
-EVENTS, SNAPSHOTS = _journal("", "run")
+# By run, or by fleet (`aggregator.storage.sql_store.FLEET`), the log of events since the last
+# snapshot, that snapshot, and the number of commits so far.
+EVENTS = sql.Table(
+    "events",
+    METADATA,
+    sql.Column("seq", NUMBER, primary_key=True, autoincrement=True),
+    sql.Column("run", sql.String(72), nullable=False, index=True),
+    sql.Column("event", sql.LargeBinary, nullable=False),
+)
+SNAPSHOTS = sql.Table(
+    "snapshots",
+    METADATA,
+    sql.Column("run", sql.String(72), primary_key=True),
+    sql.Column("state", sql.LargeBinary, nullable=False),
+)
 RUNS = sql.Table(
     "runs",
     METADATA,
     sql.Column("number", sql.Integer, primary_key=True, autoincrement=True),
-    sql.Column("run", sql.String(64), nullable=False, unique=True),
+    sql.Column("run", sql.String(72), nullable=False, unique=True),
     sql.Column("commits", sql.BigInteger, nullable=False, server_default="0"),
 )
 ROUNDS = sql.Table(
@@ -82,7 +77,6 @@ CHARTERS = sql.Table(
     sql.Column("charter", sql.LargeBinary, nullable=False),
     sql.Column("files", sql.Text, nullable=False),
 )
-RELEASE_EVENTS, RELEASE_SNAPSHOTS = _journal("release_", "fleet")
 TOKENS = sql.Table(
     "enrolment_tokens",
     METADATA,

@@ -1,4 +1,5 @@
-"""A run in an SQL database, by SQLAlchemy: SQLite in a file by default, or PostgreSQL.
+"""Runs, and the releases of fleets, in an SQL database, by SQLAlchemy: SQLite in a file by default,
+or PostgreSQL.
 
 Events are the log of the run since its last snapshot, and are never changed. What `commit` wrote is
 on the disk when it returns (`aggregator.storage.engine`). A commit whose answer is lost may have
@@ -7,15 +8,18 @@ been carried out. So each has a number: after one that failed, the store writes 
 of.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import msgspec
 import sqlalchemy as sql
 
 from aggregator.core.ports import StorageFailed
 from aggregator.core.record import RoundRecord
-from aggregator.core.round.machine import step
+from aggregator.core.release import rollout
+from aggregator.core.release.state import FleetEvent, FleetState
+from aggregator.core.round import machine
 from aggregator.core.state import Event, RunState, decode_state, encode_state
 from aggregator.storage.engine import RESTORE, database_name, sqlite_file, using
 from aggregator.storage.schema import (
@@ -30,10 +34,41 @@ from aggregator.storage.schema import (
 )
 from wire.errors import ConfigError
 
-RUN_NAMES = sql.select(RUNS.c.run).order_by(RUNS.c.number)
-"""Selects the runs of a database, in the order they were started."""
 LARGEST_ROUND = 2**31 - 1
 """What a column of rounds can hold, and be compared with, in every database."""
+
+
+class Log(NamedTuple):
+    """A kind of log: how one is replayed."""
+
+    step: Callable[[Any, Any], tuple[Any, Any]]
+    event: Any
+    state: type[Any]
+    first: Any
+    """The state before the first event."""
+    row: str
+    """The name of its rows, by that of the run or the fleet."""
+    title: str
+
+
+RUN = Log(machine.step, Event, RunState, None, "{}", "run {}: its log")
+FLEET = Log(
+    rollout.step,
+    FleetEvent,
+    FleetState,
+    FleetState(),
+    "fleet/{}",
+    "the releases of fleet {}: their log",
+)
+RUN_NAMES = sql.select(RUNS.c.run).where(~RUNS.c.run.contains("/")).order_by(RUNS.c.number)
+"""Selects the runs of a database, in the order they were started."""
+FLEET_NAMES = sql.union(
+    *(
+        sql.select(sql.func.substr(table.c.run, len("fleet/") + 1)).where(table.c.run.contains("/"))
+        for table in (SNAPSHOTS, EVENTS)
+    )
+)
+"""Selects the fleets that have releases in a database."""
 
 
 def load_run(url: str, run: str) -> RunState | None:
@@ -44,7 +79,10 @@ def load_run(url: str, run: str) -> RunState | None:
         StorageFailed: the run's log cannot be replayed.
     """
     with reading(url) as connection:
-        return read_state(connection, run) if connection is not None else None
+        state: RunState | None = None
+        if connection is not None:
+            state, _ = replay(connection, run)
+        return state
 
 
 def run_names(url: str) -> list[str]:
@@ -57,26 +95,28 @@ def run_names(url: str) -> list[str]:
         return list(connection.scalars(RUN_NAMES)) if connection is not None else []
 
 
-def read_state(connection: sql.Connection, run: str) -> RunState | None:
-    """Return the state of a run after its last snapshot and every event in its log; None before the
-    first.
+def replay(connection: sql.Connection, name: str, log: Log = RUN) -> tuple[Any, int]:
+    """Return the state of a run, or of a fleet's releases, after its last snapshot and every event
+    in its log, and the number of these events.
 
     Raises:
         StorageFailed: the log cannot be replayed.
     """
-    encoded = connection.scalar(sql.select(SNAPSHOTS.c.state).where(SNAPSHOTS.c.run == run))
-    later = sql.select(EVENTS.c.event).where(EVENTS.c.run == run).order_by(EVENTS.c.seq)
-    state = decode_state(encoded) if encoded is not None else None
+    row = log.row.format(name)
+    encoded = connection.scalar(sql.select(SNAPSHOTS.c.state).where(SNAPSHOTS.c.run == row))
+    later = sql.select(EVENTS.c.event).where(EVENTS.c.run == row).order_by(EVENTS.c.seq)
+    state, count = decode_state(encoded, log.state) if encoded is not None else log.first, 0
     for payload in connection.scalars(later):
-        event = msgspec.json.decode(payload, type=Event)
+        event = msgspec.json.decode(payload, type=log.event)
+        count += 1
         try:
-            state, _ = step(state, event)
+            state, _ = log.step(state, event)
         except (LookupError, ValueError) as error:
             raise StorageFailed(
-                f"database {database_name(str(connection.engine.url))}: run {run}: its log cannot "
-                f"be replayed: {type(error).__name__}: {error}; {RESTORE}"
+                f"database {database_name(str(connection.engine.url))}: {log.title.format(name)} "
+                f"cannot be replayed: {type(error).__name__}: {error}; {RESTORE}"
             ) from None
-    return state
+    return state, count
 
 
 def read_rounds(
@@ -96,32 +136,35 @@ def read_rounds(
 
 
 class SqlStore(Database):
-    """An `aggregator.core.ports.Store` for one run of a database. Any thread may read it."""
+    """An `aggregator.core.ports.Store` for one run of a database, or the same for the releases of
+    one fleet. Any thread may read it."""
 
-    def __init__(self, url: str, run: str, fence: Fence | None = None) -> None:
+    def __init__(self, url: str, run: str, fence: Fence | None = None, log: Log = RUN) -> None:
         """`fence`: what has to hold in every transaction that writes.
 
         Raises:
             ConfigError: the database cannot be opened, or has another schema.
         """
         super().__init__(url, fence)
-        self._run = run
+        self._name, self._log, self._run = run, log, log.row.format(run)
+        self.num_events = 0
+        """Number of events since the last snapshot."""
         with using(url, ConfigError):
             with self._engine.begin() as connection:
                 self._commits: int | None = connection.scalar(
-                    sql.select(RUNS.c.commits).where(RUNS.c.run == run)
+                    sql.select(RUNS.c.commits).where(RUNS.c.run == self._run)
                 )
                 if self._commits is None:
-                    connection.execute(RUNS.insert().values(run=run))
+                    connection.execute(RUNS.insert().values(run=self._run))
                     self._commits = 0
             self._file = sqlite_file(self._engine)
             self._identity = _identity(self._file)
 
     def commit(
         self,
-        events: Sequence[Event],
+        events: Sequence[Any],
         records: Sequence[RoundRecord] = (),
-        snapshot: RunState | None = None,
+        snapshot: Any = None,
     ) -> None:
         rows = [{"run": self._run, "event": msgspec.json.encode(event)} for event in events]
         self._check_file()
@@ -157,13 +200,14 @@ class SqlStore(Database):
                     SNAPSHOTS.insert().values(run=self._run, state=encode_state(snapshot))
                 )
         self._commits = commits + 1
+        self.num_events = 0 if snapshot is not None else self.num_events + len(rows)
 
-    def load(self) -> RunState | None:
+    def load(self) -> Any:
         with self._transaction() as connection:
             commits = connection.scalar(
                 sql.select(RUNS.c.commits).where(RUNS.c.run == self._run)
             )  # first: what comes later is not known
-            state = read_state(connection, self._run)
+            state, self.num_events = replay(connection, self._name, self._log)
         self._commits = commits
         return state
 

@@ -86,7 +86,10 @@ class Assembly:
             return
         if coming is not None and coming.offer is not None:
             self.drop(offer.device_id)
-        self._forget_idle()
+        for device_id in [
+            d for d, each in self._coming.items() if self._clock() - each.heard_s > IDLE_S
+        ]:
+            self.drop(device_id)
         held = self._coming.get(offer.device_id)
         if (
             self.num_bytes - (held.num_bytes if held else 0) + offer.pieces.num_bytes
@@ -149,12 +152,6 @@ class Assembly:
                 self._path(device_id).unlink(missing_ok=True)
             except OSError as error:
                 log.error("%s: %s", self._path(device_id), error.strerror)
-
-    def _forget_idle(self) -> None:
-        for device_id in [
-            d for d, coming in self._coming.items() if self._clock() - coming.heard_s > IDLE_S
-        ]:
-            self.drop(device_id)
 
     def _path(self, device_id: str) -> Path:
         return self._folder / f"{device_id}{SUFFIX}"

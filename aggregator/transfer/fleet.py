@@ -10,6 +10,7 @@ from wire.codec import encode
 from wire.identity.signed import Sign
 from wire.links.port import Link
 from wire.messages import AggregatorStatus, Plan, Release, Reply, Want
+from wire.pieces import WHOLE_BYTES, cut
 from wire.topics import RETAINED_OF_DEVICE, ToDevice, Topics
 
 
@@ -52,10 +53,6 @@ class Fleet:
         topic = self.topics.device(message.device_id, kind)
         self.link.publish(topic, self.sign(message), retain=kind == "release")
 
-    def clear_release(self, device_id: str) -> None:
-        """Clear what is retained as a device's release."""
-        self.link.publish(self.topics.device(device_id, "release"), b"", retain=True)
-
     def clear(self, device_id: str) -> None:
         """Take away what the broker retains of a device."""
         for kind in RETAINED_OF_DEVICE:
@@ -66,7 +63,15 @@ class Fleet:
         owner needs it who offered it."""
         for digest in sorted(digests):
             if digest not in self._offered:
-                self._offered[digest] = offered = Offered.of(digest, blobs)
+                payload = blobs.get(digest)
+                is_small = len(payload) <= WHOLE_BYTES
+                pieces = None
+                if not is_small:
+                    pieces = cut(
+                        len(payload), lambda at, size, whole=payload: whole[at : at + size]
+                    )
+                offered = Offered(digest, pieces, payload if is_small else b"", blobs)
+                self._offered[digest] = offered
                 self._publish(offered)
                 for piece in dict.fromkeys(offered.pieces.pieces if offered.pieces else ()):
                     self.link.publish(self.topics.blob(piece), offered.piece(piece), retain=True)

@@ -6,7 +6,7 @@ from aggregator.core.ports import BlobLost, Blobs
 from aggregator.core.state import RunState
 from wire.codec import digest as digest_of
 from wire.messages import Pieces
-from wire.pieces import WHOLE_BYTES, cut, place
+from wire.pieces import place
 
 
 @dataclass(frozen=True)
@@ -18,23 +18,6 @@ class Offered:
     pieces: Pieces | None
     _held: bytes
     _blobs: Blobs
-
-    @classmethod
-    def of(cls, digest: str, blobs: Blobs) -> "Offered":
-        """The blob of this digest.
-
-        Raises:
-            BlobLost, StorageFailed: it cannot be read.
-        """
-        payload = blobs.get(digest)
-        if len(payload) <= WHOLE_BYTES:
-            return cls(digest, None, payload, blobs)
-        return cls(
-            digest,
-            cut(len(payload), lambda offset, size: payload[offset : offset + size]),
-            b"",
-            blobs,
-        )
 
     @property
     def names(self) -> set[str]:

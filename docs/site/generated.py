@@ -125,14 +125,11 @@ def http() -> str:
     from aggregator.http.dashboard.reference import operations
     from aggregator.service.conditions import Conditions
     from aggregator.service.devices import Devices
-    from aggregator.storage.memory import MemoryRegistry
 
     def nothing() -> Conditions:
         raise AssertionError("a document asks for no conditions")
 
-    document = create_api(
-        lambda: {}, nothing, lambda: 0.0, Devices(MemoryRegistry(), lambda: 0.0)
-    ).openapi()
+    document = create_api(lambda: {}, nothing, lambda: 0.0, Devices(None, lambda: 0.0)).openapi()
     parts = [
         "# HTTP",
         "",

@@ -55,12 +55,13 @@ def token(
 ) -> dict[str, str]:
     """Print a token for one device. It is printed once: the service keeps its hash alone."""
     from aggregator.enrolment import desk
+    from wire.identity.certificates import certificate_digest
 
     authority = _authority(folder)
     with _open(folder, database) as store:
         made = desk.make_token(
             store,
-            authority.fingerprint,
+            certificate_digest(authority.certificate),
             seconds_of(expires, "--expires"),
             [tag for tag in tags.split(",") if tag],
             device,
@@ -78,8 +79,11 @@ def list_all(
     as_json: opt.Json = False,
 ) -> None:
     """List tokens that can be used, and devices with the ends of their certificates."""
+    from aggregator.storage.enrolment_store import BanRow, DeviceRow, TokenRow
+
     with _open(folder, database) as store, store.transaction() as within:
-        tokens, devices, bans = within.tokens(), within.devices(), within.bans()
+        tokens, devices = within.rows(TokenRow), within.rows(DeviceRow)
+        bans = {row.device_id: not row.lifted for row in within.rows(BanRow)}
     usable = [made for made in tokens if not made.used_key and made.expires_at_s > time.time()]
     banned = {name for name, is_banned in bans.items() if is_banned}
     if as_json:
@@ -151,8 +155,10 @@ def audit(
     as_json: opt.Json = False,
 ) -> None:
     """Print what was done, and when: tokens, enrolments, renewals, bans."""
+    from aggregator.storage.enrolment_store import AuditRow
+
     with _open(folder, database) as store, store.transaction() as within:
-        rows = list(within.audit(last))
+        rows = list(within.rows(AuditRow, last))
     if as_json:
         print_json(rows)
         return

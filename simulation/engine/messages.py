@@ -111,7 +111,7 @@ def run_by_messages(
         for device_id, windows in sorted(experiment.devices.items())
     }
     _deliver(runner, campaign, list(agents.values()), clock)
-    state = campaign.known()
+    state = campaign.state
     models = HeldModels(
         experiment.objective,
         lambda key: decode_tensors(blobs.get(state.models[key]), OWN_FILES)[0],
@@ -169,7 +169,7 @@ def _deliver(runner: Runner, campaign: Campaign, agents: list[Agent], clock: Vir
             runner.tick()
             for agent in agents:
                 agent.tick()
-            number = campaign.known().round
+            number = campaign.state.round
             reopened[number] = reopened.get(number, 0) + 1
             if reopened[number] > PATIENCE:
                 raise Stalled(

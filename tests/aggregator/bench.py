@@ -109,7 +109,7 @@ class Bench:
 
     @property
     def state(self) -> RunState:
-        return self.campaign.known()
+        return self.campaign.state
 
     def payload(self, device_id: str, **changes: Any) -> bytes:
         """An update of this device that is as it should be, but for changes of its message."""

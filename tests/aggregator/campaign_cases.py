@@ -34,7 +34,7 @@ class Campaigns(Bench):
 
     def of(self, campaign: Campaign, device_id: str) -> bytes:
         """An update of a device for the open round of a campaign."""
-        state = campaign.known()
+        state = campaign.state
         update = msgspec.structs.replace(
             self.update, run_id=state.settings.run_id, device_id=device_id, round=state.round
         )
@@ -49,4 +49,4 @@ class Campaigns(Bench):
 
 
 def online(campaign: Campaign) -> list[str]:
-    return sorted(d for d, device in campaign.known().devices.items() if device.online)
+    return sorted(d for d, device in campaign.state.devices.items() if device.online)

@@ -23,7 +23,6 @@ from aggregator.http.tokens import Access, TokenFile, http_access
 from aggregator.leadership.identity import lock_service
 from aggregator.operator.desk import Desk
 from aggregator.operator.duties import Duties
-from aggregator.releases.orders import MakeReleases
 from aggregator.service.conditions import Conditions, Counted
 from aggregator.service.place import Place
 from aggregator.service.start import Trust
@@ -94,7 +93,7 @@ def http_service(
     releasing = Releasing(fleet, folder, "manual", rounds=9)
     for _ in range(2):
         releasing.round()
-        releasing.order(MakeReleases("run-1"))
+        releasing.order("make-releases", campaign="run-1")
     bench, rollouts = releasing.bench, releasing.rollouts
     assert rollouts is not None
     steering = Steering(

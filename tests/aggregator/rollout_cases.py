@@ -32,8 +32,7 @@ from aggregator.service_settings import RolloutSettings
 from aggregator.storage.blob_folder import BlobFolder
 from aggregator.storage.engine import sqlite_url
 from aggregator.storage.memory import MemoryBlobs
-from aggregator.storage.release_store import ReleaseStore
-from aggregator.storage.sql_store import SqlStore
+from aggregator.storage.sql_store import FLEET, SqlStore
 from aggregator.transfer.fleet import Fleet
 from simulation.datasets.windows import FleetData
 from simulation.engine.messages import VirtualClock
@@ -192,7 +191,7 @@ class Releasing:
         )
         link = Fleet(InProcessBroker().connect("aggregator"), Topics("f"), "boot")
         self.rollouts = Rollouts(
-            ReleaseStore(sqlite_url(folder / "shoal.db"), "f"),
+            SqlStore(sqlite_url(folder / "shoal.db"), "f", log=FLEET),
             BlobFolder(folder / "releases"),
             link,
             self.bench.clock,
@@ -230,9 +229,8 @@ class Releasing:
             (n, r.round, r.group) for n, r in sorted(self.rollouts.state.catalogue.releases.items())
         ]
 
-    def order(self, order: Any) -> str:
-        answer: str = self.handlers[type(order)](order)
-        return answer
+    def order(self, order: str, **fields: Any) -> str:
+        return self.handlers[order](**fields)
 
 
 ALL = RolloutSettings(steps=(RolloutStep(1.0),), gate=Gate(patience_s=0.0))
@@ -253,7 +251,7 @@ class Service:
 
     def start(self) -> None:
         self.starts += 1
-        self.store = ReleaseStore(sqlite_url(self.folder / "shoal.db"), self.fleet)
+        self.store = SqlStore(sqlite_url(self.folder / "shoal.db"), self.fleet, log=FLEET)
         fleet = Fleet(self.broker.connect("aggregator"), self.topics, f"boot-{self.starts}")
         self.rollouts = Rollouts(
             self.store,

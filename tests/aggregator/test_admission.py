@@ -179,7 +179,7 @@ def test_of_statistics_the_change_from_the_received_model_is_measured(bench: Ben
             bench.update, {**bench.tensors, **received, name: received[name] + np.float32(0.5)}
         )
     )
-    assert bench.campaign.known().received["a"].norms[names.STATISTIC] == pytest.approx(
+    assert bench.campaign.state.received["a"].norms[names.STATISTIC] == pytest.approx(
         0.5 * received[name].size ** 0.5
     )
 
@@ -222,7 +222,7 @@ def test_steps_count_as_far_as_the_plan_can_have_made_them(bench: Bench) -> None
     bench.verdict(
         encode_update(msgspec.structs.replace(bench.update, num_steps=2**53), bench.tensors)
     )
-    assert bench.campaign.known().received["a"].num_steps == USUAL_PASSES, (
+    assert bench.campaign.state.received["a"].num_steps == USUAL_PASSES, (
         "passes over ten windows, in batches of 32"
     )
 

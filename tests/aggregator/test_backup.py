@@ -18,7 +18,7 @@ from aggregator.maintenance.database import copy_database, read_database
 from aggregator.maintenance.examine import examine
 from aggregator.storage.blob_folder import BlobFolder
 from aggregator.storage.engine import sqlite_url
-from aggregator.storage.enrolment_store import DeviceRow, open_enrolments
+from aggregator.storage.enrolment_store import BanRow, DeviceRow, TokenRow, open_enrolments
 from aggregator.storage.registry_table import RegistryTable, read_registry
 from aggregator.storage.sql_store import SqlStore
 from simulation.datasets.windows import FleetData
@@ -274,8 +274,8 @@ class TestCredentials:
             "banned since the copy, and still: evil",
         ]
         with closing(open_enrolments(folder)) as store, store.transaction() as within:
-            assert within.bans()["evil"]
-            assert [(token.hash, token.used_by) for token in within.tokens()] == [
+            assert [row.lifted for row in within.rows(BanRow, device_id="evil")] == [False]
+            assert [(token.hash, token.used_by) for token in within.rows(TokenRow)] == [
                 (kept, ""),
                 (spent, "victim"),
             ]
@@ -302,7 +302,7 @@ class TestCredentials:
             closing(open_enrolments(tmp_path / "elsewhere")) as store,
             store.transaction() as within,
         ):
-            assert within.tokens() == []
+            assert within.rows(TokenRow) == []
 
     @pytest.mark.parametrize("name", ["shoal.db", "enrolment.db"])
     def test_what_cannot_be_read_is_said(
@@ -317,7 +317,7 @@ class TestCredentials:
         _, told = restore(tmp_path / "copy", enrolling.folder)
         assert any("cannot be read" in line for line in told), told
         with closing(open_enrolments(enrolling.folder)) as store, store.transaction() as within:
-            assert len(within.tokens()) == (1 if name == "shoal.db" else 0)
+            assert len(within.rows(TokenRow)) == (1 if name == "shoal.db" else 0)
 
     def test_the_doctor_knows_what_a_service_that_enrols_has_in_its_folder(
         self, enrolling: Served

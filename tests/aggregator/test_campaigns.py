@@ -38,7 +38,7 @@ def test_two_campaigns_train_at_once_on_parts_of_a_fleet(bench: Campaigns) -> No
     bench.check_in("a", "b", "c")
     assert (online(bench.campaign), online(second)) == (["a", "c"], ["b"])
     bench.send("b", "update", bench.of(second, "b"))
-    assert second.known().round == 2
+    assert second.state.round == 2
     bench.send("a", "update", bench.of(bench.campaign, "a"))
     assert bench.state.round == 2
 
@@ -70,7 +70,7 @@ def test_a_campaign_that_cannot_be_saved_is_paused_and_the_others_go_on(bench: C
     bench.clock.now_s += 10
     bench.runner.tick()
     bench.send("b", "update", bench.of(second, "b"))
-    assert (second.paused, second.known().round) == ("", 2)
+    assert (second.paused, second.state.round) == ("", 2)
 
 
 def test_devices_of_a_campaign_that_the_operator_paused_work_for_another(bench: Campaigns) -> None:
@@ -94,7 +94,7 @@ def test_a_proof_of_a_greater_epoch_is_taken_for_every_campaign(
     state = bench.state
     declined = m.Decline("r", 1, state.round, state.attempt, "a", "stale", "x", "proof")
     bench.send("a", "decline", encode(declined))
-    assert (bench.state.epoch, second.known().epoch, bench.runner.epoch) == (42, 42, 42)
+    assert (bench.state.epoch, second.state.epoch, bench.runner.epoch) == (42, 42, 42)
 
 
 def test_after_one_is_rolled_back_the_others_speak_with_its_epoch_too(fleet: FleetData) -> None:
@@ -104,12 +104,12 @@ def test_after_one_is_rolled_back_the_others_speak_with_its_epoch_too(fleet: Fle
     bench.runner.tick()
     second = bench.second()
     bench.check_in("a", "b")
-    assert (bench.state.phase, second.known().phase) == ("finished", "training")
-    before = second.known().epoch
+    assert (bench.state.phase, second.state.phase) == ("finished", "training")
+    before = second.state.epoch
     bench.answers()
     assert bench.campaign.roll_back(0)
     bench.runner.tick()
-    assert bench.state.epoch == second.known().epoch == before + 1
+    assert bench.state.epoch == second.state.epoch == before + 1
     plans = [plan for plan in bench.answers() if isinstance(plan, m.Plan)]
     assert {(plan.run_id, plan.epoch) for plan in plans} == {("r2", before + 1)}, (
         "devices decline what has a smaller one"
@@ -118,7 +118,7 @@ def test_after_one_is_rolled_back_the_others_speak_with_its_epoch_too(fleet: Fle
     assert bench.campaign.roll_back(0)
     second.try_to_go_on(told=True)
     bench.runner.tick()
-    assert second.known().epoch == bench.state.epoch
+    assert second.state.epoch == bench.state.epoch
 
 
 def test_a_campaign_that_is_ended_asks_nobody_and_stays_ended(bench: Campaigns) -> None:
@@ -137,7 +137,7 @@ def test_a_campaign_starts_from_the_models_of_another(fleet: FleetData) -> None:
     source = source_of(bench.campaign)
     trained = source.models["0"]
     second = bench.second(source=source)
-    begun = decode_tensors(second.blobs.get(second.known().models["initial"]))[0]
+    begun = decode_tensors(second.blobs.get(second.state.models["initial"]))[0]
     assert {name: array.tolist() for name, array in begun.items()} == {
         name: array.tolist() for name, array in trained.items()
     }
@@ -153,7 +153,7 @@ def test_a_grouping_goes_on_from_the_model_of_each_group_and_surveys_everybody_a
         for i, key in enumerate("01")
     }
     second = bench.second(source=Source("earlier", models, {"a": "0", "b": "1"}))
-    state = second.known()
+    state = second.state
     assert {device: state.starts[device] for device in "ab"} == {
         "a": f"{RELEASED}0",
         "b": f"{RELEASED}1",
@@ -187,7 +187,7 @@ def test_tensors_that_another_bundle_has_not_begin_with_its_own_weights(
         if n != name and n.startswith(("shared/", "statistic/"))
     }
     second = bench.second(source=Source("another bundle", {"0": other}, {}))
-    begun = decode_tensors(second.blobs.get(second.known().models["initial"]))[0]
+    begun = decode_tensors(second.blobs.get(second.state.models["initial"]))[0]
     np.testing.assert_array_equal(begun[name], initial[name])
     assert all((begun[n] == array).all() for n, array in other.items())
     assert f"the bundle's own weights: {name}" in caplog.text

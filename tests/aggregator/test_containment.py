@@ -30,9 +30,6 @@ class FullBlobs(MemoryBlobs):
         self._disk.use()
         return super().put(*payloads)
 
-    def check(self) -> None:
-        self._disk.use()
-
 
 def reasons(answers: list[Any]) -> list[str]:
     return [type(answer).__name__ for answer in answers]
@@ -268,7 +265,7 @@ def test_an_event_that_the_core_fails_at_is_left_out(
     fleet: FleetData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = Bench(fleet)
-    monkeypatch.setattr("aggregator.service.group.step", lambda *_: 1 // 0)
+    monkeypatch.setattr("aggregator.core.record.step", lambda *_: 1 // 0)
     bench.send("a", "update", bench.payload("a"))
     assert (bench.runner.refused, bench.state.received) == ({"defect": 1}, {})
     monkeypatch.undo()

@@ -15,8 +15,6 @@ from aggregator.http.api import create_starting_api
 from aggregator.http.dashboard.orders import read_form, read_order
 from aggregator.http.server import HttpServer
 from aggregator.operator.audit import AUDIT, note, read_back
-from aggregator.operator.desk import TagDevices
-from aggregator.service.orders import Hold, RollBack
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import free_port
 from tests.aggregator.http_service import HttpService, http_service
@@ -445,14 +443,24 @@ class TestOrders:
             read_order({"type": "ban-device", "device_id": "a", "reason": reason})
 
     def test_forms_become_the_orders_of_the_api(self) -> None:
-        assert read_order(read_form(b"type=campaign-pause&name=a+b")) == Hold("a b")
-        assert read_order({"type": "campaign-rollback", "name": "x", "to": "3"}) == RollBack("x", 3)
-        assert read_order(
-            {"type": "tag-devices", "device_ids": "a", "tags": "x,y  z"}
-        ) == TagDevices(("a",), ("x", "y", "z"))
+        assert read_order(read_form(b"type=campaign-pause&name=a+b")) == (
+            "campaign-pause",
+            {"name": "a b"},
+        )
+        assert read_order({"type": "campaign-rollback", "name": "x", "to": "3"}) == (
+            "campaign-rollback",
+            {"name": "x", "to": 3},
+        )
+        assert read_order({"type": "tag-devices", "device_ids": "a", "tags": "x,y  z"}) == (
+            "tag-devices",
+            {"device_ids": ("a",), "tags": ("x", "y", "z")},
+        )
         for wrong in (
             {"type": "forget-device", "device_id": "a"},
             {"type": "tag-devices", "device_ids": "a", "tags": " ,"},
+            {"type": "campaign-rollback", "name": "x", "to": "three"},
+            {"type": "campaign-rollback", "name": "x"},
+            {"name": "x"},
         ):
             with pytest.raises(ConfigError):
                 read_order(wrong)

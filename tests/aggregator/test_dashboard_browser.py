@@ -222,7 +222,7 @@ def test_without_scripts_every_page_is_there(
         seen.page.goto(made[1])
         seen.page.get_by_role("link", name="Banned").click()
         expect(seen.page.locator("tbody tr")).to_have_count(
-            sum(entry.ban is not None for entry in made[0].devices.state.devices.values())
+            sum(entry.ban is not None for entry in made[0].devices.entries.values())
         )
 
 

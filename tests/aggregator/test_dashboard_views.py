@@ -17,12 +17,10 @@ from aggregator.core.registry import Ban, Decline, Entry
 from aggregator.http.dashboard.accuracy import accuracy_page, measure_of, mechanism_of
 from aggregator.http.dashboard.alerts import (
     campaign_alerts,
-    release_alerts,
     round_alerts,
-    service_alerts,
+    standing_alerts,
 )
-from aggregator.http.dashboard.fleet import PER_PAGE, condition_of, fleet_page, slice_of
-from aggregator.http.dashboard.groups import moves
+from aggregator.http.dashboard.fleet import PER_PAGE, condition_of, fleet_page, moves, slice_of
 from aggregator.http.dashboard.history import History, Past
 from aggregator.http.dashboard.live import live_campaign
 from aggregator.http.devices import device_line
@@ -76,13 +74,13 @@ class TestFleet:
         self, made: MadeUpService
     ) -> None:
         pages = [
-            fleet_page(made.devices.state, made.campaign.state, "", "all", "worst", number)
+            fleet_page(made.devices.entries, made.campaign.state, "", "all", "worst", number)
             for number in (1, 2)
         ]
         rows = [row for page in pages for row in page.rows]
         ranks = [condition.rank for _, condition in rows]
         assert ranks == sorted(ranks)
-        assert {line.id for line, _ in rows} == set(made.devices.state.devices)
+        assert {line.id for line, _ in rows} == set(made.devices.entries)
         assert (
             pages[0].counts["all"]
             == COUNT
@@ -93,28 +91,26 @@ class TestFleet:
         def found(words: str) -> set[str]:
             return {
                 line.id
-                for line, _ in fleet_page(made.devices.state, None, words, "all", "id", 1).rows
+                for line, _ in fleet_page(made.devices.entries, None, words, "all", "id", 1).rows
             }
 
-        watches = {
-            device_id for device_id in made.devices.state.devices if device_id.startswith("watch")
-        }
+        watches = {device_id for device_id in made.devices.entries if device_id.startswith("watch")}
         assert found("WATCH pixel") == watches
         assert found("tags has canary") == {
-            d for d, entry in made.devices.state.devices.items() if "canary" in entry.tags
+            d for d, entry in made.devices.entries.items() if "canary" in entry.tags
         }
-        assert fleet_page(made.devices.state, None, "battery <", "all", "id", 1).problem
-        assert fleet_page(made.devices.state, None, "nobody here", "all", "id", 1).rows == []
+        assert fleet_page(made.devices.entries, None, "battery <", "all", "id", 1).problem
+        assert fleet_page(made.devices.entries, None, "nobody here", "all", "id", 1).rows == []
 
     def test_only_those_of_a_kind_are_shown(self, made: MadeUpService) -> None:
         for show in ("attention", "online", "offline", "banned"):
-            page = fleet_page(made.devices.state, made.campaign.state, "", show, "id", 1)
+            page = fleet_page(made.devices.entries, made.campaign.state, "", show, "id", 1)
             assert page.slice.total == page.counts[show] > 0
 
     def test_a_line_is_that_of_the_api(self, made: MadeUpService) -> None:
         run = made.campaign.state
-        ((line, _),) = fleet_page(made.devices.state, run, "id = watch-003", "all", "id", 1).rows
-        assert line == device_line(run, "watch-003", made.devices.state.devices["watch-003"])
+        ((line, _),) = fleet_page(made.devices.entries, run, "id = watch-003", "all", "id", 1).rows
+        assert line == device_line(run, "watch-003", made.devices.entries["watch-003"])
 
 
 @given(st.integers(0, 10_000), st.integers(-5, 500))
@@ -132,14 +128,14 @@ class TestLive:
     ) -> None:
         run = made.campaign.state
         live = live_campaign(
-            run, made.devices.state, History().past(made.campaign), run.opened_at_s + 10, 1
+            run, made.devices.entries, History().past(made.campaign), run.opened_at_s + 10, 1
         )
         assert (sum(live.counts.values()), live.asked) == (len(run.cohort), len(run.cohort))
         assert live.counts["in"] == len(run.received)
         assert live.counts["late"] == 0, "nobody is late after ten seconds"
         assert live.members[-1].standing == "in"
         later = live_campaign(
-            run, made.devices.state, History().past(made.campaign), run.opened_at_s + 1000, 1
+            run, made.devices.entries, History().past(made.campaign), run.opened_at_s + 1000, 1
         )
         assert later.counts["late"] == live.counts["working"]
         assert later.members[0].standing == "late"
@@ -147,28 +143,32 @@ class TestLive:
     def test_a_round_is_over_with_the_updates_of_its_cohort(self, made: MadeUpService) -> None:
         run = replace(made.campaign.state, settings=replace(made.campaign.state.settings, cohort=7))
         assert (
-            live_campaign(run, made.devices.state, History().past(made.campaign), run.at_s, 1).goal
+            live_campaign(
+                run, made.devices.entries, History().past(made.campaign), run.at_s, 1
+            ).goal
             == 7
         )
 
     def test_what_is_left_takes_as_long_as_the_last_rounds_did(self, made: MadeUpService) -> None:
         """Rounds that were made up close every 900 seconds."""
         run, past = made.campaign.state, History().past(made.campaign)
-        live = live_campaign(run, made.devices.state, past, run.opened_at_s, 1)
+        live = live_campaign(run, made.devices.entries, past, run.opened_at_s, 1)
         assert live.rounds_left == run.settings.rounds - run.trained
         assert live.ends_in_s == pytest.approx(900 * live.rounds_left)
         assert (
             live_campaign(
-                replace(run, phase="finished"), made.devices.state, past, run.opened_at_s, 1
+                replace(run, phase="finished"), made.devices.entries, past, run.opened_at_s, 1
             ).ends_in_s
             is None
         )
-        assert live_campaign(run, made.devices.state, Past(), run.opened_at_s, 1).ends_in_s is None
+        assert (
+            live_campaign(run, made.devices.entries, Past(), run.opened_at_s, 1).ends_in_s is None
+        )
 
     def test_what_the_round_cost_is_of_the_updates_that_are_in(self, made: MadeUpService) -> None:
         run = made.campaign.state
         live = live_campaign(
-            run, made.devices.state, History().past(made.campaign), run.opened_at_s, 1
+            run, made.devices.entries, History().past(made.campaign), run.opened_at_s, 1
         )
         updates = run.received.values()
         assert (live.round_up, live.round_down) == (
@@ -328,12 +328,12 @@ class TestHistory:
 
 class TestGroups:
     def test_moves_are_changes_but_for_the_first(self, made: MadeUpService) -> None:
-        found = moves(made.devices.state, "autumn")
+        found = moves(made.devices.entries, "autumn")
         assert {move.before for move in found} == {"1"}
         assert {move.device_id for move in found} == {
-            d for d, entry in made.devices.state.devices.items() if len(entry.groups) > 1
+            d for d, entry in made.devices.entries.items() if len(entry.groups) > 1
         }
-        assert moves(made.devices.state, "winter") == []
+        assert moves(made.devices.entries, "winter") == []
 
     def test_distances_are_in_the_order_of_groups_without_who_is_forgotten(
         self, made: MadeUpService
@@ -396,13 +396,8 @@ class TestGroups:
 
 class TestAlerts:
     def test_a_service_and_a_campaign_that_are_well_have_none(self, made: MadeUpService) -> None:
-        run = made.campaign.state
         well = Conditions({}, True, "", "", Counted(), {})
-        assert [
-            *service_alerts(well),
-            *campaign_alerts("autumn", run, ""),
-            *release_alerts(made.releases),
-        ] == []
+        assert standing_alerts(well, {"autumn": made.campaign}, made.releases) == []
 
     def test_a_fleet_that_is_away_is_told_until_the_campaign_has_ended(
         self, made: MadeUpService
@@ -418,7 +413,7 @@ class TestAlerts:
     def test_each_cause_is_one(self, made: MadeUpService) -> None:
         run = made.campaign.state
         ill = Conditions({}, False, "the disk is full", "the voucher is over", Counted(), {})
-        assert [alert.tone for alert in service_alerts(ill)] == ["bad"] * 3
+        assert [alert.tone for alert in standing_alerts(ill, {}, None)] == ["bad"] * 3
         waiting = replace(run, phase="waiting", attempt=1)
         titles = [
             alert.title
@@ -434,9 +429,9 @@ class TestAlerts:
                 made.releases.rollouts["autumn"], phase="rolled-back", reason="it fails"
             )
         }
-        assert [
-            alert.text for alert in release_alerts(replace(made.releases, rollouts=rollouts))
-        ] == ["it fails"]
+        well = Conditions({}, True, "", "", Counted(), {})
+        (alert,) = standing_alerts(well, {}, replace(made.releases, rollouts=rollouts))
+        assert (alert.tone, alert.text) == ("bad", "it fails")
 
     def test_what_the_last_rounds_left_out_is_told_without_whose_it_was(
         self, made: MadeUpService

@@ -13,22 +13,21 @@ from aggregator.http.tokens import OWNER
 from aggregator.leadership.identity import lock_service
 from aggregator.operator.audit import AUDIT
 from aggregator.operator.desk import Desk
-from aggregator.service.orders import Abort, Hold
 from tests.aggregator.http_service import taking_orders
 from wire.errors import ConfigError
 
 
-def hold(order: Hold) -> str:
-    return f"{order.name} is paused"
+def hold(name: str) -> str:
+    return f"{name} is paused"
 
 
-def refuse(order: Abort) -> str:
-    raise ConfigError("it may not be") if order.name == "run-1" else RuntimeError("a defect")
+def refuse(name: str) -> str:
+    raise ConfigError("it may not be") if name == "run-1" else RuntimeError("a defect")
 
 
 @pytest.fixture
 def desk(tmp_path: Path) -> Desk:
-    return Desk(tmp_path, {Hold: hold, Abort: refuse})
+    return Desk(tmp_path, {"campaign-pause": hold, "campaign-abort": refuse})
 
 
 def test_a_running_service_answers_and_only_the_folder_s_owner_reads_the_token(

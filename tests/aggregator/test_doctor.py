@@ -65,9 +65,9 @@ class Served:
             epoch=9,
         )
         campaign = self.bench.campaign
-        assert (campaign.paused, self.bench.runner.refused, campaign.known().epoch) == ("", {}, 9)
-        campaign.dispatch(DeviceCheckedIn(campaign.known().at_s + 1, "z", 5, 2))
-        assert "z" in campaign.known().devices
+        assert (campaign.paused, self.bench.runner.refused, campaign.state.epoch) == ("", {}, 9)
+        campaign.dispatch(DeviceCheckedIn(campaign.state.at_s + 1, "z", 5, 2))
+        assert "z" in campaign.state.devices
         store.close()
         return campaign
 
@@ -258,7 +258,7 @@ def test_readable_secrets_and_leftovers_are_mended(served: Served, tmp_path: Pat
     (one.folder / "secret.key").chmod(0o644)
     for name in (
         "service.key.new",
-        "blobs/run-1/check.7",
+        "blobs/run-1/check.new",
         f"blobs/run-1/{'0' * 64}.new",
         "notes.txt",
     ):

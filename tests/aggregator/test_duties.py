@@ -10,7 +10,6 @@ from aggregator.leadership.identity import VOUCHED_S, service_key, service_signe
 from aggregator.operator import duties
 from aggregator.operator.desk import Desk
 from aggregator.operator.duties import Duties
-from aggregator.service.orders import Hold
 from aggregator.transfer.fleet import Fleet
 from wire.errors import Untrusted
 from wire.identity.keys import new_key
@@ -58,7 +57,7 @@ class TestRenewal:
             return signer.until_s
 
         runner: Any = Unconnected()
-        kept = Duties(runner, Desk(tmp_path, {Hold: str}), time.time, renew)
+        kept = Duties(runner, Desk(tmp_path, {}), time.time, renew)
         assert (believed_at(now_s), believed_at(now_s + 200)) == (True, False)
         (tmp_path / "service.voucher").write_bytes(b"half a vou")
         kept.done()
@@ -73,13 +72,8 @@ class TestRenewal:
 
 def test_the_end_of_the_voucher_is_told(tmp_path: Path) -> None:
     runner: Any = Unconnected()
-    assert (
-        Duties(runner, Desk(tmp_path, {Hold: str}), time.time, lambda: time.time() + 1).unvouched
-        == ""
-    )
+    assert Duties(runner, Desk(tmp_path, {}), time.time, lambda: time.time() + 1).unvouched == ""
     assert (
         "the voucher ended 10 s ago: `shoal vouch`"
-        in Duties(
-            runner, Desk(tmp_path, {Hold: str}), time.time, lambda: time.time() - 10
-        ).unvouched
+        in Duties(runner, Desk(tmp_path, {}), time.time, lambda: time.time() - 10).unvouched
     )

@@ -17,10 +17,12 @@ from aggregator.enrolment.desk import approve, ban, forget, reject
 from aggregator.enrolment.mosquitto import CONFIGURATION, make_broker_folder, renew_broker
 from aggregator.http.guard import Rates
 from aggregator.maintenance.backup import KEYS
-from aggregator.storage.enrolment_store import FILE, open_enrolments
+from aggregator.storage.enrolment_store import FILE, AuditRow, BanRow, DeviceRow, open_enrolments
 from tests.support.enrolment import EnrolmentBench, enrolment_bench
 from wire.errors import ConfigError
 from wire.identity.certificates import (
+    certificate_digest,
+    certificate_pem,
     check_issued,
     common_name,
     make_request,
@@ -92,7 +94,9 @@ class TestTokens:
 
     def test_a_guessed_damaged_or_foreign_token_is_none(self, bench: EnrolmentBench) -> None:
         bench.token()
-        guessed = str(Token(secrets.token_bytes(16), bench.authority.fingerprint))
+        guessed = str(
+            Token(secrets.token_bytes(16), certificate_digest(bench.authority.certificate))
+        )
         for wrong in (
             guessed,
             guessed[:-1],
@@ -116,7 +120,7 @@ class TestTokens:
     def test_tags_are_the_devices(self, bench: EnrolmentBench) -> None:
         bench.enrol(bench.token(tags=("lab", "left")), name="pi-1")
         with bench.store.transaction() as within:
-            (device,) = within.devices()
+            (device,) = within.rows(DeviceRow)
         assert device.tags == ("lab", "left")
 
     @pytest.mark.parametrize("seconds", [0.0, -1.0, 1e12, float("nan")])
@@ -241,7 +245,7 @@ class TestNames:
             forged,
             "",
             "x" * 9000,
-            bench.authority.pem,
+            certificate_pem(bench.authority.certificate),
         ):
             assert reason(bench.office.answer(Enrol(bench.token(), pem), "test")) == "malformed"
 
@@ -358,7 +362,7 @@ class TestBans:
         bench.enrolled("other", new_tls_key())
         assert isinstance(bench.enrol(token, key, "pi-1"), Enrolled)
         with bench.store.transaction() as within:
-            within.drop_device("pi-1")  # as a copy of the database may have it
+            within.drop(DeviceRow, device_id="pi-1")  # as a copy of the database may have it
         assert reason(bench.enrol(token, key, "pi-1")) == "used"
         forget(bench.store, "pi-1")
         assert reason(bench.enrol(token, key, "pi-1")) == "token"
@@ -380,7 +384,7 @@ class TestBans:
         ban(bench.store, "pi-1")
         ban(bench.store, "pi-1", lifted=True)
         with bench.store.transaction() as within:
-            lines = within.audit(10)
+            lines = within.rows(AuditRow, 10)
         assert [line.what for line in lines] == [
             "token",
             "enrolled",
@@ -401,7 +405,7 @@ def test_rates_bound_an_address_and_all_of_them() -> None:
     assert [rates.wait_s("a") == 0 for _ in range(3)] == [True, True, False]
     for n in range(10_000):
         rates.wait_s(str(n))
-    assert len(rates._by_caller) <= 4096
+    assert len(rates._left) <= 4096
 
 
 def test_the_authority_is_the_same_after_a_restart_and_its_keys_are_its_owners(
@@ -409,7 +413,7 @@ def test_the_authority_is_the_same_after_a_restart_and_its_keys_are_its_owners(
 ) -> None:
     first = make_authority(tmp_path, "default", ["localhost"], 1_800_000_000)
     again = make_authority(tmp_path, "default", ["localhost"], 1_800_000_000)
-    assert first.fingerprint == again.fingerprint
+    assert certificate_digest(first.certificate) == certificate_digest(again.certificate)
     assert {name: (tmp_path / name).stat().st_mode & 0o777 for name in FILES} == FILES
     assert set(FILES) < set(KEYS), "a backup has them"
     with pytest.raises(ConfigError, match="the authority of the fleet default, not of other"):
@@ -433,10 +437,8 @@ def test_bans_and_devices_are_there_after_a_restart(bench: EnrolmentBench) -> No
     bench.enrolled("pi-1", new_tls_key())
     ban(bench.store, "pi-2")
     with closing(open_enrolments(bench.folder)) as again, again.transaction() as within:
-        assert ([device.device_id for device in within.devices()], within.bans()) == (
-            ["pi-1"],
-            {"pi-2": True},
-        )
+        assert [device.device_id for device in within.rows(DeviceRow)] == ["pi-1"]
+        assert [(row.device_id, row.lifted) for row in within.rows(BanRow)] == [("pi-2", False)]
 
 
 def test_the_deployed_broker_is_configured_as_init_does_it() -> None:

@@ -11,7 +11,6 @@ from fastapi.testclient import TestClient
 from aggregator.core.ports import StorageFailed
 from aggregator.operator import desk as desks
 from aggregator.operator.desk import MOST, Answer, Desk
-from aggregator.service.orders import Hold
 from simulation.datasets.windows import FleetData
 from tests.aggregator.http_service import HttpService, http_service
 
@@ -246,17 +245,20 @@ def test_nothing_is_loaded_from_elsewhere(client: TestClient) -> None:
 def test_orders_that_are_too_many_are_refused_and_none_can_be_taken_back(tmp_path: Path) -> None:
     done: list[str] = []
 
-    def hold(order: Hold) -> str:
-        done.append(order.name)
-        return order.name
+    def hold(name: str) -> str:
+        done.append(name)
+        return name
 
-    desk = Desk(tmp_path, {Hold: hold})
+    desk = Desk(tmp_path, {"campaign-pause": hold})
 
     async def ask() -> None:
-        waiting = [asyncio.create_task(desk.ask("x", Hold(f"run-{i}"))) for i in range(MOST)]
+        waiting = [
+            asyncio.create_task(desk.ask("x", "campaign-pause", name=f"run-{i}"))
+            for i in range(MOST)
+        ]
         await asyncio.sleep(0)
         with pytest.raises(queue.Full):
-            await desk.ask("x", Hold("one more"))
+            await desk.ask("x", "campaign-pause", name="one more")
         waiting[0].cancel()
         await asyncio.sleep(0)
         desk.look()

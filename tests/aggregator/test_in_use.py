@@ -10,14 +10,6 @@ from fastapi.testclient import TestClient
 from aggregator.core.round.opening import finish_command
 from aggregator.core.state import DeviceCheckedIn
 from aggregator.http.api import create_api
-from aggregator.releases.orders import (
-    EndRollout,
-    MakeReleases,
-    PauseRollout,
-    PromoteRollout,
-    ResumeRollout,
-    ReturnToRelease,
-)
 from aggregator.service.conditions import Conditions, Counted
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
@@ -108,7 +100,7 @@ class TestPolicy:
         service.policy.observe(service.bench.state, DeviceCheckedIn(9e9, "a", 1, 1))
         service.policy.tick()
         assert (service.bench.state.phase, service.made) == ("finished", [])
-        service.order(MakeReleases("run-1"))
+        service.order("make-releases", campaign="run-1")
         assert service.made
 
     def test_a_run_that_goes_on_is_released_after_so_many_rounds(
@@ -124,41 +116,43 @@ class TestPolicy:
     ) -> None:
         service = Releasing(fleet, tmp_path, "manual", rounds=9)
         with pytest.raises(ConfigError, match="no round of training is over"):
-            service.order(MakeReleases("run-1"))
+            service.order("make-releases", campaign="run-1")
         with pytest.raises(ConfigError, match="expected one of run-1"):
-            service.order(MakeReleases("run-2"))
+            service.order("make-releases", campaign="run-2")
         service.round()
         assert service.made == []
-        assert service.order(MakeReleases("run-1")).startswith("release 1: run-1/")
+        assert service.order("make-releases", campaign="run-1").startswith("release 1: run-1/")
         assert service.made
 
     def test_orders_about_a_rollout(self, fleet: FleetData, tmp_path: Path) -> None:
         service = Releasing(fleet, tmp_path, "manual", rounds=9)
         with pytest.raises(ConfigError, match="nothing of it was ever rolled out"):
-            service.order(PauseRollout("run-1"))
+            service.order("pause-rollout", campaign="run-1")
         service.round()
-        service.order(MakeReleases("run-1"))
-        for order, told in ((PauseRollout, "is paused"), (ResumeRollout, "goes on")):
-            assert told in service.order(order("run-1"))
-        assert "is past step 1" in service.order(PromoteRollout("run-1", 0))
+        service.order("make-releases", campaign="run-1")
+        for order, told in (("pause-rollout", "is paused"), ("resume-rollout", "goes on")):
+            assert told in service.order(order, campaign="run-1")
+        assert "is past step 1" in service.order("promote-rollout", campaign="run-1", step=0)
         with pytest.raises(ConfigError, match="is at step 2, not at step 1"):
-            service.order(PromoteRollout("run-1", 0))
-        service.order(PromoteRollout("run-1", 1))
+            service.order("promote-rollout", campaign="run-1", step=0)
+        service.order("promote-rollout", campaign="run-1", step=1)
         with pytest.raises(ConfigError, match="its last rollout is over, done"):
-            service.order(EndRollout("run-1"))
+            service.order("end-rollout", campaign="run-1")
         with pytest.raises(ConfigError, match="there is none of this number"):
-            service.order(ReturnToRelease(99))
+            service.order("return-to-release", to=99)
         group = service.made[0][2]
-        assert "has the model of release 1 already" in service.order(ReturnToRelease(1, group))
+        assert "has the model of release 1 already" in service.order(
+            "return-to-release", to=1, group=group
+        )
         service.round()
-        service.order(MakeReleases("run-1"))
-        assert "devices get back what they had" in service.order(EndRollout("run-1"))
+        service.order("make-releases", campaign="run-1")
+        assert "devices get back what they had" in service.order("end-rollout", campaign="run-1")
 
 
 def test_releases_and_rollouts_over_http(fleet: FleetData, tmp_path: Path) -> None:
     service = Releasing(fleet, tmp_path, "manual", rounds=9)
     service.round()
-    service.order(MakeReleases("run-1"))
+    service.order("make-releases", campaign="run-1")
     rollouts = service.rollouts
     assert rollouts is not None
     bench = service.bench

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aggregator.aggregation.apply import _distances, _Group
+from aggregator.aggregation.apply import _distances
 from aggregator.aggregation.stored import load_state
 from aggregator.core.round.influence import FLOOR, bounded
 from aggregator.core.state import Received
@@ -264,7 +264,7 @@ def test_a_model_near_another_groups_last_one_is_not_too_far() -> None:
     }
     for value, too_far in ((4.0, False), (48.0, False), (20.0, True)):
         state = State({"0": {"shared/w": np.full(4, value, np.float32)}, "1": before["1"]})
-        groups = {key: _Group(2, key) for key in before}
+        groups = {key: (2, key) for key in before}
         far, distances = _distances(run, state, groups, before)
         assert ([*far], distances) == ((["0"], {}) if too_far else ([], {"shared": 2 * value}))
 

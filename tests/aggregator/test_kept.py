@@ -17,8 +17,8 @@ from aggregator.core.registry import Entry
 from aggregator.core.summary import KeptCounts, summarize
 from aggregator.http.views import round_view
 from aggregator.service.devices import Devices
-from aggregator.service.forgetting import _record
-from aggregator.storage.memory import MemoryBlobs, MemoryRegistry
+from aggregator.service.forgetting import without_kept
+from aggregator.storage.memory import MemoryBlobs
 from algorithms.composition import read_algorithm
 from algorithms.personalisation.kept import Kept
 from shoal.reports.files import write_report
@@ -187,7 +187,7 @@ class TestRecord:
 
     def test_a_device_that_is_forgotten_is_in_no_record(self) -> None:
         record = ended(closing("a", "b"), a=KEPT, b=KEPT)
-        assert _record(record, MemoryBlobs(), "a").kept == {"b": KEPT}
+        assert without_kept(record, {"a"}).kept == {"b": KEPT}
 
     def test_what_is_stored_is_read_again(self) -> None:
         run = closing("a", "b", withholding="b")
@@ -216,7 +216,7 @@ class TestRecord:
 
 class TestRegistry:
     def test_an_entry_says_what_the_device_keeps_of_which_campaign(self) -> None:
-        devices = Devices(MemoryRegistry(), lambda: 7.0)
+        devices = Devices(None, lambda: 7.0)
         devices.on_check_in(m.CheckIn("a", 10, 4))
         devices.on_kept("a", "autumn", 3, KEPT)
         devices.on_check_in(m.CheckIn("a", 10, 4))
@@ -228,13 +228,13 @@ class TestRegistry:
         ) == devices.entry("a")
 
     def test_it_is_forgotten_where_the_policy_no_longer_lets_the_device_say_it(self) -> None:
-        devices = Devices(MemoryRegistry(), lambda: 7.0)
+        devices = Devices(None, lambda: 7.0)
         devices.on_kept("a", "autumn", 3, KEPT)
         devices.on_check_in(m.CheckIn("a", 10, 4, policy=m.Policy(max_clip_norm=1.0)))
         assert devices.entry("a").kept is None
 
     def test_it_follows_from_the_run_that_a_device_has_its_model_of(self) -> None:
-        run, devices = closing("a", "b"), Devices(MemoryRegistry(), lambda: 7.0)
+        run, devices = closing("a", "b"), Devices(None, lambda: 7.0)
         for device in "ab":
             devices.on_check_in(m.CheckIn(device, 10, 4))
             devices.on_kept(device, "earlier", 9, KEPT)
@@ -256,7 +256,7 @@ class TestRegistry:
     def test_it_is_not_taken_from_a_run_again_where_the_policy_no_longer_lets_the_device_say_it(
         self,
     ) -> None:
-        run, devices = closing("a"), Devices(MemoryRegistry(), lambda: 7.0)
+        run, devices = closing("a"), Devices(None, lambda: 7.0)
         ended(run, a=KEPT)
         devices.on_check_in(m.CheckIn("a", 10, 4, policy=m.Policy(max_clip_norm=1.0)))
         devices.on_models(run.state, "a", False)

@@ -1,37 +1,46 @@
-"""The registry as a machine: what events do to entries, and what it costs in a fleet of ten
-thousand."""
+"""The registry: what is known of a device after what it says and what operators order, and what
+that costs in a fleet of ten thousand."""
 
 import gc
 import tracemalloc
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from aggregator.core import registry as r
+from aggregator.core.registry import GroupChange, regrouped
 from aggregator.core.state import Placed
-from wire.messages import CheckIn
+from aggregator.service.devices import Devices
+from wire.errors import ConfigError
+from wire.messages import CheckIn, Decline
 
 
-def after(*events: r.Event) -> r.Registry:
-    state = r.Registry()
-    for event in events:
-        state = r.step(state, event)
-    return state
+class Known(Devices):
+    """A registry in memory, with a clock that is set."""
+
+    def __init__(self) -> None:
+        self.now_s = 1.0
+        super().__init__(None, lambda: self.now_s)
+
+    def told(self, device_id: str, at_s: float = 1.0, **said: Any) -> None:
+        self.now_s = at_s
+        self.on_check_in(CheckIn(device_id, 10, 4, **said))
 
 
-def told(device_id: str, at_s: float = 1.0, **said: object) -> r.Told:
-    return r.Told(at_s, CheckIn(device_id, 10, 4, **said))  # type: ignore[arg-type]
+@pytest.fixture
+def known() -> Known:
+    return Known()
 
 
-def test_an_entry_holds_what_the_device_said_last_and_when_it_was_seen() -> None:
-    state = after(
-        told("a", 5.0, battery_percent=50),
-        r.Left(6.0, "a"),
-        told("a", 7.0, battery_percent=40),
-        r.Seen(9.0, "a"),
-    )
-    entry = state.devices["a"]
+def test_an_entry_holds_what_the_device_said_last_and_when_it_was_seen(known: Known) -> None:
+    known.told("a", 5.0, battery_percent=50)
+    known.told("a", 7.0, battery_percent=40)
+    known.now_s = 9.0
+    known.on_heard("a")
+    entry = known.entry("a")
     assert entry.said is not None
     assert (entry.said.battery_percent, entry.first_seen_s, entry.last_seen_s, entry.online) == (
         40,
@@ -41,108 +50,97 @@ def test_an_entry_holds_what_the_device_said_last_and_when_it_was_seen() -> None
     )
 
 
-def test_a_device_may_be_tagged_and_banned_before_it_was_ever_here() -> None:
-    state = after(
-        r.Tagged(1.0, "a", ("b", "a")),
-        r.Banned(2.0, "a", "stolen"),
-        r.Banned(3.0, "a", "still"),
-        r.Tagged(3.0, "a", ("b",)),
-    )
-    assert state.devices["a"] == r.Entry(tags=("a", "b"), ban=r.Ban(2.0, "still"))
+def test_a_device_may_be_tagged_and_banned_before_it_was_ever_here(known: Known) -> None:
+    known.tag(["a"], ["b", "a"])
+    known.now_s = 2.0
+    known.ban("a", "stolen")
+    known.now_s = 3.0
+    known.ban("a", "still")
+    known.tag(["a"], ["b"])
+    assert known.entry("a") == r.Entry(tags=("a", "b"), ban=r.Ban(2.0, "still"))
 
 
-@pytest.mark.parametrize(
-    "event",
-    [
-        r.Seen(1.0, "x"),
-        r.Left(1.0, "x"),
-        r.Forgotten(1.0, "x"),
-        r.Unbanned(1.0, "x"),
-        r.Untagged(1.0, "x", ()),
-    ],
-)
-def test_an_event_that_says_nothing_of_an_unknown_device_makes_no_entry(event: r.Event) -> None:
-    assert after(event).devices == r.Registry().devices
+def test_what_says_nothing_of_an_unknown_device_makes_no_entry(known: Known) -> None:
+    known.on_heard("x")
+    known.forget("x")
+    known.untag(["x"], ["t"])
+    known.withdraw("x")
+    with pytest.raises(ConfigError, match="it is not banned"):
+        known.unban("x")
+    assert not known.entries
+
+
+def grouped(entry: r.Entry, campaign: str, number: int, group: str) -> r.Entry:
+    return regrouped(entry, GroupChange(float(number), campaign, number, group))
 
 
 def test_a_change_of_group_is_remembered_and_the_same_group_is_none() -> None:
-    state = after(
-        told("a"), *(r.Grouped(float(n), "run-1", n, {"a": str(n // 2)}) for n in range(30))
-    )
-    groups = state.devices["a"].groups
-    assert [change.group for change in groups] == [str(n) for n in range(7, 15)]
-    assert len(groups) == r.HISTORY
-    assert (
-        r.step(state, r.Grouped(99.0, "run-2", 1, {"a": "14"})).devices["a"].groups[-1].campaign
-        == "run-2"
-    )
+    entry = r.Entry()
+    for n in range(30):
+        entry = grouped(entry, "run-1", n, str(n // 2))
+    assert [change.group for change in entry.groups] == [str(n) for n in range(7, 15)]
+    assert len(entry.groups) == r.HISTORY
+    assert grouped(entry, "run-2", 99, "14").groups[-1].campaign == "run-2"
 
 
 def test_a_device_that_its_campaign_no_longer_places_is_in_no_group() -> None:
-    placed = {"a": Placed("1", 0.8, 5)}
-    state = after(told("a"), told("b"), r.Grouped(1.0, "run-1", 1, {"a": "1", "b": "0"}, placed))
-    assert (state.devices["a"].group, state.devices["a"].placed) == ("1", placed["a"])
-    assert r.step(state, r.Grouped(2.0, "run-2", 1, {})).devices == state.devices, (
-        "another campaign has no say"
-    )
-    later = r.step(state, r.Grouped(2.0, "run-1", 2, {"b": "0"}))
-    assert (later.devices["a"].group, later.devices["a"].placed, later.devices["b"]) == (
-        "",
-        None,
-        state.devices["b"],
-    )
-    assert r.step(state, r.Regrouped(2.0, "a", "run-1", 2, "")).devices == later.devices
-    back = r.step(later, r.Grouped(3.0, "run-1", 3, {"a": "1"})).devices["a"]
+    placed = Placed("1", 0.8, 5)
+    entry = regrouped(r.Entry(), GroupChange(1.0, "run-1", 1, "1"), placed)
+    assert (entry.group, entry.placed) == ("1", placed)
+    assert grouped(entry, "run-2", 1, "") is entry, "another campaign has no say"
+    later = grouped(entry, "run-1", 2, "")
+    assert (later.group, later.placed) == ("", None)
+    back = grouped(later, "run-1", 3, "1")
     assert (back.group, [change.round for change in back.groups]) == ("1", [1, 3])
 
 
-def test_of_a_forgotten_device_only_a_ban_stays() -> None:
-    events = (told("a"), r.Tagged(1.0, "a", ("t",)))
-    assert "a" not in after(*events, r.Forgotten(2.0, "a")).devices
-    assert after(*events, r.Banned(2.0, "a", "x"), r.Forgotten(3.0, "a")).devices["a"] == r.Entry(
-        ban=r.Ban(2.0, "x")
-    )
+def test_of_a_forgotten_device_only_a_ban_stays(known: Known) -> None:
+    known.told("a")
+    known.tag(["a"], ["t"])
+    known.forget("a")
+    assert "a" not in known.entries
+    known.told("a")
+    known.now_s = 2.0
+    known.ban("a", "x")
+    known.forget("a")
+    assert known.entry("a") == r.Entry(ban=r.Ban(2.0, "x"))
 
 
-ids = st.sampled_from("abc")
-events = st.one_of(
-    st.builds(told, ids, st.floats(1, 9)),
-    st.builds(r.Left, st.floats(1, 9), ids),
-    st.builds(r.Tagged, st.floats(1, 9), ids, st.tuples(ids)),
-    st.builds(r.Untagged, st.floats(1, 9), ids, st.tuples(ids)),
-    st.builds(r.Banned, st.floats(1, 9), ids, st.just("x")),
-    st.builds(r.Unbanned, st.floats(1, 9), ids),
-    st.builds(r.Forgotten, st.floats(1, 9), ids),
-    st.builds(
-        r.Declined, st.floats(1, 9), ids, st.just("run"), st.just(1), st.just("policy"), st.just("")
-    ),
+ACTS: tuple[Callable[[Known, str], object], ...] = (
+    lambda known, d: known.told(d),
+    lambda known, d: known.on_heard(d),
+    lambda known, d: known.tag([d], ["t"]),
+    lambda known, d: known.untag([d], ["t"]),
+    lambda known, d: known.ban(d, "x"),
+    lambda known, d: known.forget(d),
+    lambda known, d: known.change(d, campaign="run"),
+    lambda known, d: known.on_decline(Decline("r", 1, 1, 0, d, "policy", ""), "run", ""),
 )
+ids = st.sampled_from("abc")
 
 
-@given(st.lists(events, max_size=30), ids)
-def test_events_of_other_devices_do_not_touch_an_entry(
-    history: list[r.Event], device_id: str
+@given(st.lists(st.tuples(st.sampled_from(ACTS), ids), max_size=30), ids)
+def test_what_becomes_of_other_devices_does_not_touch_an_entry(
+    history: list[tuple[Callable[[Known, str], object], str]], device_id: str
 ) -> None:
-    def of(event: r.Event) -> str:
-        return event.said.device_id if isinstance(event, r.Told) else event.device_id  # type: ignore[union-attr]
-
-    own = after(*(event for event in history if of(event) == device_id))
-    assert after(*history).devices.get(device_id) == own.devices.get(device_id)
+    every, own = Known(), Known()
+    for act, of in history:
+        act(every, of)
+        if of == device_id:
+            act(own, of)
+    assert every.entries.get(device_id) == own.entries.get(device_id)
 
 
 def test_a_device_of_ten_thousand_costs_what_one_of_a_thousand_does() -> None:
     def held(count: int) -> int:
         tracemalloc.start()
-        state = after(
-            *(
-                told(f"d{i:05d}", client="shoal 1.2.3", hardware="Pi 4", battery_percent=50.0)
-                for i in range(count)
-            )
-        )
+        known = Known()
+        for i in range(count):
+            known.told(f"d{i:05d}", client="shoal 1.2.3", hardware="Pi 4", battery_percent=50.0)
         gc.collect()
         size = tracemalloc.get_traced_memory()[0]
         tracemalloc.stop()
-        assert len(state.devices) == count
+        assert len(known.entries) == count
         return size
 
     assert held(10_000) < 1.2 * 10 * held(1_000)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aggregator.core.release.gate import Verdict, judge
+from aggregator.core.release.gate import judge
 from aggregator.core.release.progress import in_use, progress_of
 from aggregator.core.release.reach import needed, place_of
 from aggregator.core.release.state import (
@@ -318,7 +318,7 @@ def test_a_minority_of_liars_neither_passes_a_worse_release_nor_fails_another(
     ]
     lies = [(0.0, 1.0) if worse else (1.0, 0.0)] * liars
     devices = [(_confirmed(before, after, windows), 2) for before, after in [*says, *lies]]
-    assert judge(gate, devices, waited_s=100.0).outcome == ("fail" if worse else "pass")
+    assert judge(gate, devices, waited_s=100.0)[0] == ("fail" if worse else "pass")
 
 
 def test_a_release_that_nobody_has_windows_to_measure_passes_and_says_so() -> None:
@@ -328,9 +328,9 @@ def test_a_release_that_nobody_has_windows_to_measure_passes_and_says_so() -> No
         "3 of 3 devices have confirmed; none has test windows, so nobody has measured how right "
         "it is"
     )
-    assert judge(gate, blind, waited_s=0.0) == Verdict("pass", unmeasured)
+    assert judge(gate, blind, waited_s=0.0) == ("pass", unmeasured)
     assert (
-        judge(gate, [*blind, (_confirmed(0.9, 0.9, 100), 1)], 0.0).reason
+        judge(gate, [*blind, (_confirmed(0.9, 0.9, 100), 1)], 0.0)[1]
         == "4 of 4 devices have confirmed"
     )
     first = Holder(
@@ -343,7 +343,7 @@ def test_a_release_that_nobody_has_windows_to_measure_passes_and_says_so() -> No
     against_none = (
         "1 of 1 devices have confirmed; none had a model before it, so it was held against none"
     )
-    assert judge(gate, [(first, 1)], 0.0).reason == against_none
+    assert judge(gate, [(first, 1)], 0.0)[1] == against_none
 
 
 def test_who_comes_first_is_another_device_in_another_rollout() -> None:

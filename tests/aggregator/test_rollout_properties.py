@@ -11,7 +11,7 @@ from aggregator.core.release.progress import progress_of
 from aggregator.core.release.reach import members, needed, place_of
 from aggregator.core.release.releases import GIVEN_UP, Release
 from aggregator.core.release.rollout import step
-from aggregator.core.state import encode_state
+from aggregator.core.state import decode_state, encode_state
 from tests.aggregator.rollout_cases import Rig, draft
 from wire.messages import InUse, Metrics
 
@@ -120,7 +120,7 @@ def replayed(log: list[s.FleetEvent]) -> s.FleetState:
     for number, event in enumerate(log):
         state, _ = step(state, msgspec.json.decode(msgspec.json.encode(event), type=s.FleetEvent))
         if number == len(log) // 2:
-            state = s.decode_fleet(encode_state(state))
+            state = decode_state(encode_state(state), s.FleetState)
     return state
 
 

@@ -9,9 +9,9 @@ import pytest
 from aggregator.core.ports import BlobLost, StorageFailed
 from aggregator.core.release import rollout
 from aggregator.core.release.state import CheckedIn, Gate, RolloutStep
+from aggregator.releases import rollouts
 from aggregator.releases.rollouts import KEPT, read_steps
 from aggregator.service_settings import RolloutSettings
-from aggregator.storage import release_store
 from aggregator.storage.blob_folder import blob_names
 from tests.aggregator.rollout_cases import Service, draft
 from wire.codec import digest
@@ -97,7 +97,7 @@ def test_what_came_is_not_lost_on_a_full_disk_and_nothing_is_given_that_is_not_s
     service.check_in("a")
     service.tick()
 
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise StorageFailed("the disk is full")
 
     with monkeypatch.context() as broken:
@@ -180,7 +180,7 @@ def test_a_defect_of_the_machine_costs_one_event(
 
 
 def test_a_long_log_becomes_a_snapshot(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(release_store, "SNAPSHOT_EVERY", 5)
+    monkeypatch.setattr(rollouts, "SNAPSHOT_EVERY", 5)
     service.release("first", roll_out=False)
     for number in range(12):
         service.check_in(f"d{number}")

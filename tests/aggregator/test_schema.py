@@ -12,9 +12,8 @@ from aggregator.maintenance.database import check_database, read_database
 from aggregator.storage.engine import make_engine, sqlite_url
 from aggregator.storage.enrolment_store import EnrolmentStore
 from aggregator.storage.registry_table import RegistryTable, read_registry
-from aggregator.storage.release_store import ReleaseStore
 from aggregator.storage.schema import opened
-from aggregator.storage.sql_store import SqlStore, load_run, run_names
+from aggregator.storage.sql_store import FLEET, SqlStore, load_run, run_names
 from wire.errors import ConfigError
 
 
@@ -27,7 +26,7 @@ from wire.errors import ConfigError
         RegistryTable,
         read_registry,
         EnrolmentStore,
-        lambda url: ReleaseStore(url, "f"),
+        lambda url: SqlStore(url, "f", log=FLEET),
         lambda url: read_database(Path(url.removeprefix("sqlite:///"))),
     ],
 )

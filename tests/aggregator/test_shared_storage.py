@@ -13,7 +13,6 @@ import sqlalchemy as sql
 
 from aggregator.enrolment.order_handlers import DeviceOrders
 from aggregator.leadership.identity import own_secret, service_key
-from aggregator.operator.desk import ForgetDevice
 from aggregator.service.devices import Devices
 from aggregator.storage.blob_bucket import BlobBucket
 from aggregator.storage.engine import make_engine
@@ -130,7 +129,8 @@ def test_a_device_that_is_forgotten_is_in_no_row_and_in_no_blob(
     bench.runner.devices.save()
     pattern = np.full(4, 0.00123456789, np.float32).tobytes()
     assert all(needle in stored(url, blobs) for needle in (b"gone", b"Marked-Board", pattern))
-    told = DeviceOrders(bench.runner, tmp_path, url, where).forget(ForgetDevice("gone"))
+    orders = DeviceOrders(bench.runner, tmp_path, url, where).handlers
+    told = orders["forget-device"]("gone")
     assert "device gone is forgotten" in told
     assert not any(needle in stored(url, blobs) for needle in (b"gone", b"Marked-Board", pattern))
     bench.close(a=(1.0, 1), b=(1.0, 1))

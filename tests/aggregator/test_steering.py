@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from aggregator.service.orders import Retune, Start
 from aggregator.service.place import Place
 from aggregator.service.start import Trust, read_exported, read_trust, run_settings
 from aggregator.service.steering import Steering
@@ -45,12 +44,12 @@ def test_a_campaign_that_cannot_begin_is_none_and_can_be_ordered_again(
     wanted = tmp_path / "campaigns" / ".wanted-second"
     assert wanted.is_dir()
     with pytest.raises(ShoalError):
-        steering.handlers[Start](Start("second"))
+        steering.handlers["campaign-start"]("second")
     assert (charters(tmp_path), wanted.exists()) == ({}, False)
     (tmp_path / "shoal.db").rmdir()
     suggest(tmp_path, "second", exported)
-    assert "campaign second has started" in steering.handlers[Start](Start("second"))
-    steering.close()
+    assert "campaign second has started" in steering.handlers["campaign-start"]("second")
+    steering.stores.close()
     assert list(charters(tmp_path)) == ["second"]
 
 
@@ -86,5 +85,5 @@ def test_a_campaign_takes_no_settings_that_it_could_not_have_been_started_with(
     bench = Bench(fleet)
     steering, had = steering_of(bench, tmp_path, "", Trust((), None)), bench.state.next_settings
     with pytest.raises(ConfigError, match=error):
-        steering.handlers[Retune](Retune(bench.campaign.name, changes))
+        steering.handlers["campaign-set"](bench.campaign.name, changes)
     assert bench.state.next_settings == had

@@ -1,5 +1,7 @@
 """Which model devices are left with: when a run is aborted, is over, or is one of several."""
 
+from pathlib import Path
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -9,9 +11,11 @@ from aggregator.core import state as s
 from aggregator.core.record import RoundRecord, record_of
 from aggregator.core.round.dismissal import by_end, opened
 from aggregator.core.state import Aborted, Retuned, RolledBack
-from aggregator.releases.orders import ORDERS, refusing_handlers
+from aggregator.releases.orders import ORDERS, refuse
 from aggregator.service.devices import Devices
-from aggregator.storage.memory import MemoryRegistry, MemoryStore
+from aggregator.storage.engine import sqlite_url
+from aggregator.storage.memory import MemoryStore
+from aggregator.storage.registry_table import RegistryTable
 from simulation.datasets.windows import FleetData
 from tests.aggregator.campaign_cases import Campaigns
 from tests.aggregator.full_disk import Disk, FullStore
@@ -70,14 +74,10 @@ class TestAbort:
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_an_order_about_releases_says_that_a_service_without_them_is_to_be_started_with_them(
-    order: type[msgspec.Struct],
+    order: str,
 ) -> None:
-    filled = {"campaign": "run-1", "step": 0, "to": 1}
-    given = msgspec.convert(
-        {name: filled[name] for name in order.__struct_fields__ if name in filled}, order
-    )
     with pytest.raises(ConfigError, match=r"makes no releases.*--release manual"):
-        refusing_handlers()[order](given)
+        dict.fromkeys(ORDERS, refuse)[order](campaign="run-1", step=0)
 
 
 def state_of(phase: s.Phase, ended: str, ended_at_s: float | None, where: str) -> s.RunState:
@@ -135,7 +135,7 @@ class TestSeveralCampaigns:
             bench.clock.now_s += 1
             campaign = bench.runner.campaigns[name]
             over = msgspec.structs.replace(
-                campaign.known(), phase="finished", ended="rounds", ended_at_s=bench.clock.now_s
+                campaign.state, phase="finished", ended="rounds", ended_at_s=bench.clock.now_s
             )
             campaign.store.commit([], [], over)
             campaign.state = over
@@ -171,14 +171,14 @@ class TestSeveralCampaigns:
         second = bench.second(store=store)
         self.ended(bench, "run-2", "run-1")
         bench.start(bench.state.settings, bench.store, bench.blobs)
-        bench.runner.add(second.known().settings, *bench.parts, store, second.blobs)
+        bench.runner.add(second.state.settings, *bench.parts, store, second.blobs)
         bench.check_in("a", "b")
         assert set(self.given(bench)) == {("a", "r"), ("b", "r")}
 
     def test_what_the_registry_of_a_service_that_was_killed_lacks_is_taken_from_the_run(
-        self, fleet: FleetData
+        self, fleet: FleetData, tmp_path: Path
     ) -> None:
-        bench = Campaigns(fleet)
+        bench, registry = Campaigns(fleet), RegistryTable(sqlite_url(tmp_path / "shoal.db"))
         self.ended(bench, "run-1")
         received = {"a": msgspec.structs.replace(RECEIVED, kept=KEPT)}
         bench.store.commit([], [], msgspec.structs.replace(bench.state, received=received))
@@ -186,7 +186,7 @@ class TestSeveralCampaigns:
             bench.state.settings,
             bench.store,
             bench.blobs,
-            devices=Devices(registry := MemoryRegistry(), bench.clock),
+            devices=Devices(registry, bench.clock),
         )
         assert bench.runner.devices.entry("a").kept is None, "nobody of this name is in it"
         devices = Devices(registry, bench.clock)
@@ -216,11 +216,11 @@ class TestSeveralCampaigns:
         assert second.dispatch(
             Retuned(
                 bench.clock(),
-                msgspec.structs.replace(second.known().settings, rounds=9),
-                second.known().programs,
+                msgspec.structs.replace(second.state.settings, rounds=9),
+                second.state.programs,
             )
         )
-        assert second.known().phase == "training"
+        assert second.state.phase == "training"
         assert second.abort()
         bench.runner.tick()
         bench.answers()
@@ -351,9 +351,10 @@ class TestSaidToAnother:
         )
 
     def test_nor_by_a_registry_that_was_killed_before_it_wrote_that_the_device_has_chosen(
-        self, bench: Campaigns
+        self, bench: Campaigns, tmp_path: Path
     ) -> None:
-        devices = Devices(registry := MemoryRegistry(), bench.clock)
+        registry = RegistryTable(sqlite_url(tmp_path / "shoal.db"))
+        devices = Devices(registry, bench.clock)
         devices.on_check_in(m.CheckIn("a", 10, 4, kept=()))
         devices.save()
         bench.start(
@@ -380,7 +381,7 @@ class TestSaidToAnother:
     ) -> None:
         second = bench.runner.campaigns["run-2"]
         over = msgspec.structs.replace(
-            second.known(),
+            second.state,
             phase="finished",
             ended="rounds",
             ended_at_s=bench.clock.now_s + 5.0,

@@ -130,7 +130,7 @@ class TimedFleet:
         for _ in range(100_000):
             if not self._deliver():
                 if self.runner.finished:
-                    return self.campaign.known()
+                    return self.campaign.state
                 busy = [
                     device.free_at_s for device, _ in self.devices.values() if not device.is_free
                 ]
@@ -146,7 +146,7 @@ class TimedFleet:
                     if device.is_free:
                         agent.tick()
         raise AssertionError(
-            f"the run does not end: round {self.campaign.known().round} at {self.clock.now_s} s"
+            f"the run does not end: round {self.campaign.state.round} at {self.clock.now_s} s"
         )
 
     def _deliver(self) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from aggregator.core.plan import trained_on_all
+from aggregator.core.plan import by_labels
 from algorithms.composition import make_algorithm, make_objective, read_algorithm
 from algorithms.optimizers.base import slot_of
 from algorithms.personalisation.keeping import Keeping
@@ -168,9 +168,8 @@ class TestWhatIsKept:
         """Of 31 windows with labels, none is held out, of 32, eight."""
         field, few = played("fedavg+personal+none"), tiny_windows(0)
         x, y = (np.concatenate([values] * 3) for values in (few.train_x, few.train_y))
-        asked = trained_on_all(
-            field.algorithm.coordinator.closing(field.state.context, WORK), count
-        )
+        closing = field.algorithm.coordinator.closing(field.state.context, WORK)
+        asked = by_labels(closing, count, trains=True)
         result, _ = close(
             field, labelled(Windows(x, y, few.test_x, few.test_y), count), verbs=asked
         )

@@ -24,6 +24,7 @@ from edge_client.data.windows import load_folder
 from tests.android.bridge import run_build
 from tests.android.kotlin_vectors import write_executor_cases
 from tests.support.enrolment import EnrolmentBench, enrolment_bench
+from wire.identity.certificates import certificate_digest
 from wire.identity.enrolment import Token
 
 ROOT = Path(__file__).parents[2]
@@ -75,7 +76,7 @@ def enrolment_service(bench: EnrolmentBench) -> dict[str, str]:
         "approve": bench.token(approve=True),
         "clock": bench.token(),
         "expired": expired,
-        "unknown": str(Token(bytes(16), bench.authority.fingerprint)),
+        "unknown": str(Token(bytes(16), certificate_digest(bench.authority.certificate))),
         "elsewhere": str(Token(bytes(16), "00" * 32)),
     }
 

@@ -8,6 +8,7 @@ from aggregator.core.record import RoundRecord
 from aggregator.core.round.machine import step
 from aggregator.core.settings import ADMIT_ALL, RunSettings
 from aggregator.core.state import DeviceCheckedIn, DeviceHeard, Resumed, Started
+from aggregator.storage.choice import check_blobs
 from algorithms.core.contract import Programs
 from wire.codec import digest
 from wire.messages import Evaluate, Metrics, Train
@@ -108,7 +109,7 @@ class BlobsContract:
 
     def test_what_can_be_written_is_checked_without_a_trace(self, blobs: Blobs) -> None:
         (name,) = blobs.put(b"payload")
-        blobs.check()
+        check_blobs(blobs)
         assert blobs.get(name) == b"payload"
 
     def test_keep_forgets_the_others(self, blobs: Blobs) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from aggregator.storage.enrolment_store import AuditRow
 from edge_client.commands.enrol import enrol
 from edge_client.enrolment.credentials import Credentials
 from edge_client.enrolment.enrolled import fill_in
@@ -27,7 +28,13 @@ from edge_client.enrolment.unit import unit
 from edge_client.options import parser
 from tests.support.enrolment import OFFER, TRUST, EnrolmentBench, enrolment_bench
 from wire.errors import ConfigError, LinkError
-from wire.identity.certificates import key_digest, make_request, new_tls_key, public_key_of
+from wire.identity.certificates import (
+    certificate_pem,
+    key_digest,
+    make_request,
+    new_tls_key,
+    public_key_of,
+)
 from wire.identity.enrolment import ENROL, RENEW, REQUEST_BYTES, Enrol, Enrolled, Refused
 from wire.identity.keys import private_pem
 
@@ -164,7 +171,7 @@ class TestEnrol:
         accepted.start()
         url = f"https://localhost:{listener.getsockname()[1]}"
         with pytest.raises(ConfigError, match="unsuitable certificate purpose"):
-            ask(url, bench.authority.pem, ENROL, Enrol("", ""))
+            ask(url, certificate_pem(bench.authority.certificate), ENROL, Enrol("", ""))
         accepted.join()
         listener.close()
 
@@ -216,7 +223,7 @@ class TestEnrol:
                     key,
                     Enrolled(**{**values, **wrong}),
                     bench.url,
-                    bench.authority.pem,
+                    certificate_pem(bench.authority.certificate),
                     "",
                     time.time(),
                 )
@@ -243,7 +250,7 @@ class TestKilled:
             assert is_whole(Credentials(state / "enrolled"))
         assert step >= 10
         with bench.store.transaction() as within:
-            assert len([line for line in within.audit(1000) if line.what == "enrolled"]) == step
+            assert len([line for line in within.rows(AuditRow) if line.what == "enrolled"]) == step
 
     def test_between_any_two_steps_of_renewal(self, bench: EnrolmentBench, tmp_path: Path) -> None:
         script = (
@@ -310,7 +317,7 @@ class TestKilled:
                 assert type(first).__name__ == "Enrolled"
                 assert first == bench.enrol(token, key, "pi-1")
                 with bench.store.transaction() as within:
-                    assert [line.what for line in within.audit(9)] == ["token", "enrolled"]
+                    assert [line.what for line in within.rows(AuditRow)] == ["token", "enrolled"]
 
 
 class TestRenewal:
@@ -350,7 +357,7 @@ class TestService:
     def test_what_is_too_large_or_no_message_is_refused_and_the_next_one_is_answered(
         self, bench: EnrolmentBench
     ) -> None:
-        authority = bench.authority.pem
+        authority = certificate_pem(bench.authority.certificate)
         large = ask(bench.url, authority, ENROL, Enrol("x" * (REQUEST_BYTES + 1), ""))
         assert isinstance(large, Refused)
         assert (large.reason, large.detail) == ("malformed", f"more than {REQUEST_BYTES} bytes")
@@ -360,7 +367,7 @@ class TestService:
 
     def test_somebody_who_guesses_is_slowed_down(self, bench: EnrolmentBench) -> None:
         authority, guessed = (
-            bench.authority.pem,
+            certificate_pem(bench.authority.certificate),
             Enrol("shoal1.x", make_request(new_tls_key(), "")),
         )
         with ThreadPoolExecutor(

@@ -38,9 +38,9 @@ def check_on_devices(algorithm: str, folder: Path) -> None:
     data = synthetic_fleet(3, num_windows=24)
     expected = simulate(data, SimulationSettings(read_algorithm(algorithm), ROUNDS, batch_size=8))
     campaign, blobs = run_on_devices(data, algorithm, folder)
-    assert campaign.known().models.keys() == expected.state.models.keys()
+    assert campaign.state.models.keys() == expected.state.models.keys()
     for key in expected.state.models:
-        theirs, ours = model(blobs, campaign.known().models[key]), model_of(expected, key)
+        theirs, ours = model(blobs, campaign.state.models[key]), model_of(expected, key)
         for name, value in ours.items():
             scale = max(1e-2, float(np.abs(value).max()))
             assert float(np.abs(theirs[name] - value).max()) < 2e-3 * scale, (key, name)

@@ -10,7 +10,7 @@ from typing import Any
 
 from aggregator.core.state import RunState
 from aggregator.storage.engine import sqlite_url
-from aggregator.storage.sql_store import SqlStore
+from aggregator.storage.sql_store import load_run
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import free_port
 from simulation.local.fleet import LocalFleet, start_process, stop_processes
@@ -86,7 +86,7 @@ class Field:
 
     def finish(self) -> RunState:
         self.wait(lambda run: run["phase"] == "finished")
-        state = SqlStore(sqlite_url(self.folder / "run" / "shoal.db"), "run-1").load()
+        state = load_run(sqlite_url(self.folder / "run" / "shoal.db"), "run-1")
         assert state is not None
         return state
 

@@ -33,7 +33,8 @@ OPTIONS = (
 def stored(field: Field) -> RunState:
     store = SqlStore(sqlite_url(field.folder / "run" / "shoal.db"), "run-1")
     try:
-        return known(store.load())
+        state: RunState = known(store.load())
+        return state
     finally:
         store.close()
 

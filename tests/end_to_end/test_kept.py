@@ -181,13 +181,13 @@ def test_a_device_that_comes_after_the_end_chooses_too_and_all_choose_anew_after
             )
             with devices(address, topics, early, tmp_path, lambda _: {}):
                 runner.run(lambda: runner.finished)
-                assert sorted(campaign.known().received) == ["d0", "d1"]
+                assert sorted(campaign.state.received) == ["d0", "d1"]
                 with devices(address, topics, late, tmp_path, lambda _: {}):
                     runner.run(lambda: in_use(tmp_path / "d2", campaign))
                     assert sorted(campaign.store.rounds()[-1].kept) == ["d0", "d1", "d2"]
-                    trained = campaign.known().models
+                    trained = campaign.state.models
                     assert campaign.roll_back(0)
-                    assert campaign.known().models != trained
+                    assert campaign.state.models != trained
                     assert campaign.store.rounds()[-1].kept == {}
                     runner.run(lambda: all(in_use(tmp_path / d, campaign) for d in data.devices))
     assert sorted(campaign.store.rounds()[-1].kept) == ["d0", "d1", "d2"]
@@ -223,12 +223,12 @@ def test_a_device_that_has_lost_what_it_kept_chooses_again_when_it_is_back(
                 path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:])
             else:
                 shutil.rmtree(tmp_path / "d0")
-            others = {d: campaign.known().received[d] for d in ("d1", "d2")}
+            others = {d: campaign.state.received[d] for d in ("d1", "d2")}
             with devices(address, topics, data, tmp_path, lambda _: {}):
                 runner.run(
                     lambda: in_use(tmp_path / "d0", campaign) and has_own(tmp_path / "d0", campaign)
                 )
-    assert {d: campaign.known().received[d] for d in others} == others, (
+    assert {d: campaign.state.received[d] for d in others} == others, (
         "the others are asked for nothing"
     )
     assert sorted(campaign.store.rounds()[-1].kept) == ["d0", "d1", "d2"]
@@ -269,7 +269,7 @@ def test_a_device_whose_disk_was_full_when_it_chose_is_asked_again_when_there_ma
                 MemoryBlobs(),
             )
             runner.run(lambda: runner.finished and len(full) > 0)
-            assert sorted(campaign.known().received) == ["d0"]
+            assert sorted(campaign.state.received) == ["d0"]
             runner.run(lambda: in_use(tmp_path / "d1", campaign))
     assert (len(full), sorted(campaign.store.rounds()[-1].kept)) == (2, ["d0", "d1"])
 
@@ -278,7 +278,7 @@ def has_own(folder: Path, campaign: Campaign) -> bool:
     """Whether the device holds what it has kept of a model of the run."""
     state = DeviceState(folder)
     return any(
-        kept.model in campaign.known().models.values() and state.blob(kept.tensors)
+        kept.model in campaign.state.models.values() and state.blob(kept.tensors)
         for kept in state.load().kept
     )
 
@@ -289,15 +289,15 @@ def in_use(folder: Path, campaign: Campaign) -> bool:
     if not path.exists():
         return False
     current = msgspec.json.decode(path.read_bytes(), type=Current)
-    return current.model in campaign.known().models.values() and bool(current.kept)
+    return current.model in campaign.state.models.values() and bool(current.kept)
 
 
 def own(folder: Path, campaign: Campaign) -> Tensors:
     """What the device has kept of the model of the run."""
     state = DeviceState(folder)
     (kept,) = state.load().kept
-    assert (kept.run_id, kept.model in campaign.known().models.values()) == (
-        campaign.known().settings.run_id,
+    assert (kept.run_id, kept.model in campaign.state.models.values()) == (
+        campaign.state.settings.run_id,
         True,
     )
     payload = state.blob(kept.tensors)
@@ -322,7 +322,7 @@ def run_on_devices(
                 settings, make_algorithm(algorithm), bundle, probe, MemoryStore(), MemoryBlobs()
             )
             runner.run(lambda: runner.finished)
-    return summarize(campaign.known(), campaign.store.rounds(), 1.0), runner, campaign
+    return summarize(campaign.state, campaign.store.rounds(), 1.0), runner, campaign
 
 
 @cache

@@ -11,7 +11,7 @@ import pytest
 
 from aggregator.core.state import Device
 from aggregator.storage.engine import sqlite_url
-from aggregator.storage.sql_store import SqlStore
+from aggregator.storage.sql_store import load_run
 from export.publish import DEVICE_FILE
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import EmbeddedBroker, free_port
@@ -135,6 +135,6 @@ def test_a_board_records_trains_says_that_its_data_have_moved_and_is_surveyed_ag
 
 
 def _device(folder: Path) -> Device:
-    state = SqlStore(sqlite_url(folder / "run" / "shoal.db"), "run-1").load()
+    state = load_run(sqlite_url(folder / "run" / "shoal.db"), "run-1")
     assert state is not None
     return state.devices["live"]

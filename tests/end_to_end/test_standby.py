@@ -94,7 +94,7 @@ class Pair(Field):
     def finish(self) -> RunState:
         self.wait(lambda run: run["phase"] == "finished")
         store = SqlStore(self.database, "run-1")
-        state = known(store.load())
+        state: RunState = known(store.load())
         assert [record.round for record in store.rounds()] == list(
             range(1, len(store.rounds()) + 1)
         )

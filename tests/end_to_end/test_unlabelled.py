@@ -159,7 +159,7 @@ def test_an_owner_who_does_not_permit_it_has_the_fleets_model(
             devices(address, topics, data, tmp_path, lambda d: own.get(d, {})),
         ):
             runner.run(
-                lambda: len(runner.devices.state.devices) == 5
+                lambda: len(runner.devices.entries) == 5
             )  # no round begins before everybody is there
             campaign = runner.add(
                 settings,
@@ -170,7 +170,7 @@ def test_an_owner_who_does_not_permit_it_has_the_fleets_model(
                 MemoryBlobs(),
             )
             runner.run(lambda: runner.finished)
-    state, entry = campaign.known(), runner.devices.entry("d0")
+    state, entry = campaign.state, runner.devices.entry("d0")
     declines = {
         record.getMessage()
         for record in caplog.records
@@ -217,9 +217,9 @@ def test_one_that_comes_when_the_run_is_over_is_placed_by_its_inputs_too(
                 MemoryBlobs(),
             )
             runner.run(lambda: runner.finished)
-            assert campaign.known().inputs == {}
+            assert campaign.state.inputs == {}
             with devices(address, topics, data.only(["d4"]), tmp_path, lambda _: {}):
                 give_up_s = time.monotonic() + 60
-                runner.run(lambda: "d4" in campaign.known().placed or time.monotonic() > give_up_s)
-    assert campaign.known().placed["d4"] == EVERYBODY
+                runner.run(lambda: "d4" in campaign.state.placed or time.monotonic() > give_up_s)
+    assert campaign.state.placed["d4"] == EVERYBODY
     assert (runner.devices.entry("d4").placed, runner.devices.entry("d4").group) == (EVERYBODY, "0")

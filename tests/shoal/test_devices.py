@@ -21,7 +21,7 @@ from shoal.cli import application
 from tests.aggregator.http_service import taking_orders
 from tests.support.operator import COMMANDS
 from wire.errors import ConfigError
-from wire.messages import CheckIn, InUse, Metrics, Policy, Update
+from wire.messages import CheckIn, Metrics, Policy, Update
 
 WRITTEN = [command for command in COMMANDS if command.startswith("shoal devices")]
 
@@ -132,7 +132,7 @@ def test_the_list_says_why_nothing_is_kept(
         devices = Devices(table, lambda: 1_800_000_000.0)
         devices.on_check_in(CheckIn("pi-1", 160, 40, policy=Policy(unreported=("choose",))))
         devices.on_check_in(CheckIn("pi-3", 160, 40))
-        devices.on_in_use(InUse("pi-3", 1, 1, alone="what is kept is of another model"))
+        devices.change("pi-3", release=1, release_alone="what is kept is of another model")
         devices.save()
     lines = {line.split()[0]: line for line in shoal(capsys, "list", str(folder)).splitlines()}
     assert "  not told  " in lines["pi-1"]

@@ -37,7 +37,7 @@ def test_simulated_rounds_take_as_long_as_those_of_the_fleet(
         fleet, SPEEDS, rounds=rounds, min_updates=2, **policy_settings(read_policy(policy))
     )
     measured.run()
-    made = profile_of(measured.runner.devices.state.devices)
+    made = profile_of(measured.runner.devices.entries)
     assert (made.devices, made.untrained) == (4, ())
     path = tmp_path / "fleet.csv"
     path.write_text(made.text)

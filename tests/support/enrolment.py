@@ -14,7 +14,13 @@ from aggregator.enrolment.office import Offer, Office
 from aggregator.http.server import HttpServer
 from aggregator.storage.enrolment_store import EnrolmentStore, open_enrolments
 from simulation.local.broker import free_port
-from wire.identity.certificates import TlsKey, make_request, new_tls_key, sign_text
+from wire.identity.certificates import (
+    TlsKey,
+    certificate_digest,
+    make_request,
+    new_tls_key,
+    sign_text,
+)
 from wire.identity.enrolment import Answer, Enrol, Enrolled, Renew, renewal_text
 from wire.identity.keys import new_key, public_pem
 
@@ -54,7 +60,12 @@ class EnrolmentBench:
     ) -> str:
         return str(
             make_token(
-                self.store, self.authority.fingerprint, expires_in_s, tags, device_id, approve
+                self.store,
+                certificate_digest(self.authority.certificate),
+                expires_in_s,
+                tags,
+                device_id,
+                approve,
             )
         )
 

@@ -15,25 +15,17 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Literal
 
-import msgspec
-
 from aggregator.core.release.state import Gate, Holder
 from wire.codec import LARGEST_SUM
 from wire.messages import Metrics
 
+Outcome = Literal["wait", "pass", "fail"]
 Answer = Literal["confirmed", "failed", "waiting", "away"]
 Z = 1.645
 """Standard errors on either side: one in twenty is outside on one side."""
 OF_MEDIAN, OF_DEVIATION = math.sqrt(math.pi / 2), 1.4826
 """For normal values: the standard error of the median by that of the mean, and the standard
 deviation by the median absolute one."""
-
-
-class Verdict(msgspec.Struct, frozen=True):
-    """What follows for the rollout, and why."""
-
-    outcome: Literal["wait", "pass", "fail"]
-    reason: str
 
 
 def answer_of(holder: Holder, number: int) -> tuple[Answer, str]:
@@ -56,11 +48,13 @@ def answer_of(holder: Holder, number: int) -> tuple[Answer, str]:
     return "confirmed", ""
 
 
-def judge(gate: Gate, devices: Sequence[tuple[Holder, int]], waited_s: float) -> Verdict:
-    """The verdict on a step. `devices`: whom it has reached so far, and the release that each was
-    given."""
+def judge(
+    gate: Gate, devices: Sequence[tuple[Holder, int]], waited_s: float
+) -> tuple[Outcome, str]:
+    """Return what follows for the rollout from a step, and why. `devices`: whom it has reached so
+    far, and the release that each was given."""
     if not devices:
-        return Verdict(
+        return (
             "wait",
             "no device is in this step: `shoal devices tag` puts one in, `shoal models rollout "
             "--promote` goes on",
@@ -76,13 +70,13 @@ def judge(gate: Gate, devices: Sequence[tuple[Holder, int]], waited_s: float) ->
     )
     there = len(devices) - counts["away"] - (silent if waited_s >= gate.patience_s else 0)
     if not there:
-        return Verdict(
+        return (
             "wait",
             "none of its devices says what it uses" if silent else "none of its devices is online",
         )
     if counts["failed"] > gate.max_failures * there:
         why = next(reason for answer, reason in answers if answer == "failed")
-        return Verdict("fail", f"it failed on {counts['failed']} of {there} devices: {why}"[:1000])
+        return ("fail", f"it failed on {counts['failed']} of {there} devices: {why}"[:1000])
     confirmed = [
         holder
         for (holder, _), (answer, _) in zip(devices, answers, strict=True)
@@ -90,27 +84,25 @@ def judge(gate: Gate, devices: Sequence[tuple[Holder, int]], waited_s: float) ->
     ]
     drop, margin = drop_of(confirmed)
     if drop - margin > gate.max_drop:
-        return Verdict("fail", _fell(drop, confirmed, gate))
+        return ("fail", _fell(drop, confirmed, gate))
     if counts["confirmed"] < gate.quorum * there:
-        return Verdict("wait", f"{counts['confirmed']} of {there} devices have confirmed")
+        return ("wait", f"{counts['confirmed']} of {there} devices have confirmed")
     slower = [
         h.said.latency_ms / h.usual_ms
         for h in confirmed
         if h.said is not None and h.said.latency_ms > 0 and h.usual_ms > 0
     ]
     if slower and median(slower) > gate.max_slower:
-        return Verdict(
+        return (
             "fail",
             f"a prediction takes {median(slower):.1f} times as long as before, at most "
             f"{gate.max_slower:g} are allowed",
         )
     complete = not counts["waiting"] and not counts["away"]
     if drop + margin > gate.max_drop and waited_s < gate.patience_s and not complete:
-        return Verdict(
-            "wait", f"too few windows: accuracy fell by {drop:.3f}, give or take {margin:.3f}"
-        )
+        return ("wait", f"too few windows: accuracy fell by {drop:.3f}, give or take {margin:.3f}")
     if drop > gate.max_drop:
-        return Verdict("fail", _fell(drop, confirmed, gate))
+        return ("fail", _fell(drop, confirmed, gate))
     unmeasured = ""
     if math.isinf(margin):
         is_tested = any(h.said is not None and h.said.evaluated.num_examples for h in confirmed)
@@ -119,7 +111,7 @@ def judge(gate: Gate, devices: Sequence[tuple[Holder, int]], waited_s: float) ->
             if is_tested
             else "; none has test windows, so nobody has measured how right it is"
         )
-    return Verdict("pass", f"{counts['confirmed']} of {there} devices have confirmed{unmeasured}")
+    return ("pass", f"{counts['confirmed']} of {there} devices have confirmed{unmeasured}")
 
 
 def drop_of(confirmed: Sequence[Holder]) -> tuple[float, float]:

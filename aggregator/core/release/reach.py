@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Iterator
 from functools import lru_cache
-from statistics import median_low
 
 from aggregator.core.release.state import GOING, FleetState, Holder, Rollout
 
@@ -74,10 +73,3 @@ def needed(state: FleetState, keep: int) -> set[int]:
             left[release.group] -= 1
             found.add(number)
     return found & set(state.catalogue.releases)
-
-
-def told_by_half(state: FleetState) -> int:
-    """The number of which half of the devices say that they were given it or a later one: after a
-    return to an old backup it may be greater than any here. No few devices can push it ahead."""
-    told = [holder.said.offered for holder in state.devices.values() if holder.said is not None]
-    return median_low(told) if told else 0

@@ -22,6 +22,7 @@ were rolled out. A device that checks in is given its last release again until i
 """
 
 from collections.abc import Iterable
+from statistics import median_low
 
 from msgspec.structs import replace
 
@@ -33,7 +34,6 @@ from aggregator.core.release.reach import (
     members,
     place_of,
     reached_by,
-    told_by_half,
 )
 from aggregator.core.release.state import (
     GOING,
@@ -73,14 +73,23 @@ def step(state: FleetState, event: FleetEvent) -> Moved:
 def _step(state: FleetState, event: FleetEvent) -> Moved:
     match event:
         case Made(at_s, drafts):
-            catalogue, _ = made.add(state.catalogue, drafts, at_s, told_by_half(state) + 1)
+            # after a return to an old backup devices may have been given a number greater than any
+            # here: half of them say so, since no few devices can push it ahead
+            said = (holder.said for holder in state.devices.values())
+            offered = [message.offered for message in said if message is not None]
+            least = median_low(offered or [0]) + 1
+            catalogue, _ = made.add(state.catalogue, drafts, at_s, least)
             return replace(state, catalogue=catalogue), []
         case Begun():
             return _begin(state, event)
         case CheckedIn():
             return _check_in(state, event)
         case Presence(_, came, left):
-            return _present(state, came, left), []
+            for device_id, online in (*((d, True) for d in came), *((d, False) for d in left)):
+                holder = state.devices.get(device_id)
+                if holder is not None and holder.online != online:
+                    state = _with_holder(state, device_id, replace(holder, online=online))
+            return state, []
         case Said():
             return _take_word(state, event)
         case Ticked(at_s):
@@ -196,16 +205,16 @@ def _tick(state: FleetState, at_s: float) -> Moved:
         devices = [
             (holder, rollout.releases[holder.group]) for _, holder, _ in members(state, rollout)
         ]
-        verdict = judge(rollout.gate, devices, at_s - rollout.step_at_s)
-        match verdict.outcome:
+        outcome, reason = judge(rollout.gate, devices, at_s - rollout.step_at_s)
+        match outcome:
             case "wait":
-                if rollout.reason != verdict.reason:
-                    state = _with_rollout(state, campaign, reason=verdict.reason)
+                if rollout.reason != reason:
+                    state = _with_rollout(state, campaign, reason=reason)
             case "pass":
-                state, more = _next_step(state, campaign, at_s, verdict.reason)
+                state, more = _next_step(state, campaign, at_s, reason)
                 gives += more
             case "fail":
-                state, more = _fail(state, campaign, at_s, verdict.reason)
+                state, more = _fail(state, campaign, at_s, reason)
                 gives += more
     return state, gives
 
@@ -247,7 +256,14 @@ def _fail(state: FleetState, campaign: str, at_s: float, reason: str) -> Moved:
             and had.state in made.GIVEN_UP
             and (holder.group in releases or had.number in releases.values())
         ):
-            if former := _former(state, holder):
+            released = state.catalogue.released
+            settled = state.catalogue.releases.get(holder.settled)
+            own = settled.group if settled is not None else holder.group
+            groups = (own, holder.group, state.newcomers)
+            former = next((released[group] for group in groups if group in released), 0)
+            if settled is not None and settled.state not in made.GIVEN_UP:
+                former = settled.number
+            if former:  # else it never had another one, and its group has none
                 back.setdefault(former, []).append(device_id)
         elif had is not None and holder.group in releases:
             state = _with_holder(state, device_id, replace(holder, group=had.group))
@@ -261,16 +277,6 @@ def _fail(state: FleetState, campaign: str, at_s: float, reason: str) -> Moved:
         )
         gives += more
     return state, gives
-
-
-def _former(state: FleetState, holder: Holder) -> int:
-    """The release that a device returns to; 0 if it never had another one, and its group has
-    none."""
-    released, settled = state.catalogue.released, state.catalogue.releases.get(holder.settled)
-    if settled is not None and settled.state not in made.GIVEN_UP:
-        return settled.number
-    groups = (settled.group if settled is not None else holder.group, holder.group, state.newcomers)
-    return next((released[group] for group in groups if group in released), 0)
 
 
 def _go_back(state: FleetState, event: WentBack) -> Moved:
@@ -366,15 +372,6 @@ def _take_word(state: FleetState, event: Said) -> Moved:
     if held != holder:
         state = _with_holder(state, said.device_id, held)
     return state, [Give(said.device_id, holder.given)] if forgotten else []
-
-
-def _present(state: FleetState, came: Iterable[str], left: Iterable[str]) -> FleetState:
-    for device_ids, online in ((came, True), (left, False)):
-        for device_id in device_ids:
-            holder = state.devices.get(device_id)
-            if holder is not None and holder.online != online:
-                state = _with_holder(state, device_id, replace(holder, online=online))
-    return state
 
 
 def _due(state: FleetState, device_id: str) -> int:

@@ -1,12 +1,12 @@
 """The state of a fleet's releases and rollouts, the events that change it and the command that
 follows; frozen and serialisable."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from immutables import Map
 
-from aggregator.core.release.releases import Catalogue, Draft, Release
+from aggregator.core.release.releases import Catalogue, Draft
 from host.settings import YEAR_S, about
 from wire.messages import InUse
 
@@ -123,21 +123,6 @@ class FleetState(msgspec.Struct, frozen=True, kw_only=True):
     newcomers: str = ""
     """The group of which a device gets the release that is in none: that of the last rollout that
     was done."""
-
-
-def decode_fleet(payload: bytes) -> FleetState:
-    """The state that `aggregator.core.state.encode_state` wrote.
-
-    Raises:
-        msgspec.MsgspecError: it is not one.
-    """
-    return msgspec.json.decode(payload, type=FleetState, dec_hook=_decode_map)
-
-
-def _decode_map(kind: Any, value: Any) -> Map[Any, Any]:
-    if kind == Map[int, Release]:
-        return Map(msgspec.convert(value, dict[int, Release], strict=False))
-    return Map(msgspec.convert(value, dict[str, Holder]))
 
 
 # Events: what happened. Time arrives inside them.

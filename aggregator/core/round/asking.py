@@ -6,7 +6,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from aggregator.core.plan import NEW, can_train
-from aggregator.core.state import Device, Placed, RunState
+from aggregator.core.state import Command, Device, Flight, Placed, RunState, SetDeadline
 from algorithms.core.keys import NEWCOMER
 
 T = TypeVar("T")
@@ -178,3 +178,10 @@ def key_now(state: RunState, device_id: str) -> str:
 def others(held: Mapping[str, T], key: str) -> dict[str, T]:
     """The entries under other keys."""
     return {other: value for other, value in held.items() if other != key}
+
+
+def next_look(state: RunState, plans: Mapping[str, Flight], *times: float) -> list[Command]:
+    """Return the command to look at these plans at the earliest of their deadlines and of these
+    times; none where there is no plan and no time."""
+    first = min((*(flight.deadline_at_s for flight in plans.values()), *times), default=None)
+    return [] if first is None else [SetDeadline(state.round, first)]

@@ -24,6 +24,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from aggregator.core.plan import can_train, closing_verbs, plan_for
+from aggregator.core.round import asking
 from aggregator.core.round.asking import is_missing, others, start_key, with_device
 from aggregator.core.round.hours import read_hours
 from aggregator.core.round.inputs import noted
@@ -53,10 +54,16 @@ def is_due(state: RunState, device_id: str) -> bool:
     if device is None or state.phase != "finished" or state.ended == "order":
         return False
     may = device.eligible and not device.barred and max(device.closings, device.losses) < MOST_ASKED
-    return may and (
-        _is_to_tell(state, device_id)
-        or (bool(state.settings.candidates) and not _has_chosen(state, device_id))
+    if not may or _is_to_tell(state, device_id):
+        return may
+    received, least = state.received.get(device_id), state.settings.min_batch
+    # by its labels if it has any, on the model that is its own or that it has found to be
+    has_chosen = (
+        received is not None
+        and not (can_train(state, device) and received.num_train < least)
+        and (received.start == start_key(state, device_id) or _finds_its_model(state))
     )
+    return bool(state.settings.candidates) and not has_chosen
 
 
 def _is_to_tell(state: RunState, device_id: str) -> bool:
@@ -69,17 +76,6 @@ def _is_to_tell(state: RunState, device_id: str) -> bool:
 def tells(state: RunState, flight: Flight) -> bool:
     """Whether by this late closing a device says what its inputs are like."""
     return flight.verbs == state.programs.get(UNLABELLED)
-
-
-def _has_chosen(state: RunState, device_id: str) -> bool:
-    """Whether the device has chosen, by its labels if it has any, on the model that is its own or
-    that it has found to be."""
-    received = state.received.get(device_id)
-    if received is None or (
-        can_train(state, state.devices[device_id]) and received.num_train < state.settings.min_batch
-    ):
-        return False
-    return received.start == start_key(state, device_id) or _finds_its_model(state)
 
 
 def as_held(state: RunState, device_id: str, held: tuple[str, ...] | None) -> RunState:
@@ -129,24 +125,16 @@ def heed(state: RunState, event: KeptChanged) -> tuple[RunState, list[Command]]:
 
 def _has_lost(state: RunState, device_id: str, held: tuple[str, ...]) -> bool:
     """Whether a device that holds something of these models alone has lost what it had chosen."""
-    may_lose = state.phase == "finished" and bool(state.settings.candidates)
-    return may_lose and not _models_of(state, state.received[device_id]).intersection(held)
+    if state.phase != "finished" or not state.settings.candidates:
+        return False
+    start = state.received[device_id].start
+    keys = state.models.keys() if _finds_its_model(state) else {start} & state.models.keys()
+    return {state.models[key] for key in keys}.isdisjoint(held)
 
 
 def _with_a_loss(state: RunState, device_id: str) -> RunState:
     device = state.devices[device_id]
     return with_device(state, device_id, replace(device, losses=device.losses + 1))
-
-
-def _models_of(state: RunState, said: Received) -> set[str]:
-    """The models of one of which the device has kept something when it sent this."""
-    return (
-        set(state.models.values())
-        if _finds_its_model(state)
-        else {state.models[said.start]}
-        if said.start in state.models
-        else set()
-    )
 
 
 def _finds_its_model(state: RunState) -> bool:
@@ -290,7 +278,4 @@ def next_look(state: RunState) -> list[Command]:
     """The time at which the next of these plans is to be given up, or a device asked again, if
     there is one."""
     retries = (again_s for again_s in state.retries.values() if again_s > state.at_s)
-    first = min(
-        (*(flight.deadline_at_s for flight in state.closings.values()), *retries), default=None
-    )
-    return [] if first is None else [SetDeadline(state.round, first)]
+    return asking.next_look(state, state.closings, *retries)

@@ -16,7 +16,7 @@ they are enough; or when nobody works and nobody can be asked. Evaluations are r
 any run.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 from msgspec.structs import replace
 
@@ -78,14 +78,9 @@ def fill(state: RunState, at_s: float, rested: bool = True) -> Step:
         and (device.rests_until <= state.round or not rested)
         and may_be_asked(state, device, at_s)
     ]
-    return (
-        _ask(state, drawn(found, free, round_seed(state.settings, state.round)), at_s)
-        if found
-        else (state, [])
-    )
-
-
-def _ask(state: RunState, device_ids: list[str], at_s: float) -> Step:
+    if not found:
+        return state, []
+    device_ids = drawn(found, free, round_seed(state.settings, state.round))
     hours = read_hours(state.settings.hours)
     until_s = min(at_s + state.settings.deadline_s, hours.closes_s(at_s) if hours else float("inf"))
     state = note_asked(state, device_ids, at_s)
@@ -135,10 +130,3 @@ def given_up(state: RunState, at_s: float) -> RunState:
             state, device_id, absent(failed(state, device_id), at_s, state.settings.grace_s)
         )
     return without_plans(state, over) if over else state
-
-
-def next_look(state: RunState) -> list[Command]:
-    """The time at which the next plan in flight is to be given up, if there is one."""
-    times: Iterable[float] = (flight.deadline_at_s for flight in state.flights.values())
-    first = min(times, default=None)
-    return [] if first is None else [SetDeadline(state.round, first)]

@@ -2,7 +2,7 @@
 table of time zones."""
 
 import re
-from datetime import date, datetime, time, timedelta
+from datetime import datetime, time, timedelta
 from functools import lru_cache
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
@@ -33,15 +33,14 @@ class Hours(NamedTuple):
         days = [today + timedelta(days=shift) for shift in range(-1, 4)]
         spans = [
             (
-                self._second(day, self.begin),
-                self._second(day + timedelta(days=self.end <= self.begin), self.end),
+                datetime.combine(day, self.begin, self.zone).timestamp(),
+                datetime.combine(
+                    day + timedelta(days=self.end <= self.begin), self.end, self.zone
+                ).timestamp(),
             )
             for day in days
         ]
         return [span for span in spans if span[0] < span[1]]
-
-    def _second(self, day: date, at: time) -> float:
-        return datetime.combine(day, at, self.zone).timestamp()
 
 
 @lru_cache(64)

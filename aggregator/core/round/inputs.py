@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from aggregator.core.plan import can_train, plan_for, round_seed
-from aggregator.core.round.asking import absent, failed, is_awaited, others, with_device
+from aggregator.core.round.asking import absent, failed, others, with_device
 from aggregator.core.round.cohort import drawn
 from aggregator.core.round.hours import read_hours
 from aggregator.core.state import (
@@ -171,19 +171,6 @@ def given_up(state: RunState, at_s: float) -> RunState:
         )
         state = _without_plan(state, device_id)
     return state
-
-
-def next_look(state: RunState) -> list[Command]:
-    """The time at which the next of these plans is to be given up, if there is one."""
-    first = min((flight.deadline_at_s for flight in state.placing.values()), default=None)
-    return [] if first is None else [SetDeadline(state.round, first)]
-
-
-def hold_up(state: RunState, at_s: float) -> bool:
-    """Whether the open round waits for such plans: it is the last one of training, and somebody who
-    works on one is there."""
-    is_last = state.phase == "training" and state.trained + 1 >= state.settings.rounds
-    return is_last and any(is_awaited(state, state.devices[d], at_s) for d in state.placing)
 
 
 def _without_plan(state: RunState, device_id: str) -> RunState:

@@ -61,10 +61,10 @@ event              waiting      open          aggregating     finished
 DeviceCheckedIn    open_first   send_plan     come            dismiss
 DeviceHeard        open_first   send_plan     come            hear
 KeptChanged        -            heed          heed            heed
-EligibilityChanged select_first select        select          select
-DeviceBarred       bar_idle     bar           bar_closed      bar_idle
-DeviceForgotten    forget_idle  forget        forget_closed   forget_idle
-DeviceLost         mark_lost    give_grace    mark_lost       mark_lost
+EligibilityChanged select       select        select          select
+DeviceBarred       bar          bar           bar             bar
+DeviceForgotten    forget       forget        forget          forget
+DeviceLost         lose         lose          lose            lose
 UpdateAdmitted     -            receive       -               receive_late
 DeviceDeclined     -            excuse        -               excuse_late
 DeadlinePassed     -            expire        -               expire_late
@@ -88,7 +88,14 @@ from msgspec.structs import replace
 from aggregator.core.budget import measured
 from aggregator.core.plan import can_train, place_of_plan, plan_for
 from aggregator.core.round import closings, dismissal, flights, inputs, membership, orders
-from aggregator.core.round.asking import absent, failed, is_missing, num_trainers, with_device
+from aggregator.core.round.asking import (
+    absent,
+    failed,
+    is_missing,
+    next_look,
+    num_trainers,
+    with_device,
+)
 from aggregator.core.round.opening import (
     Step,
     close,
@@ -98,7 +105,6 @@ from aggregator.core.round.opening import (
     may_join,
     open_again_or_evaluate,
     open_next,
-    surveyed,
 )
 from aggregator.core.state import (
     Aborted,
@@ -124,6 +130,7 @@ from aggregator.core.state import (
     UpdatesLost,
 )
 from aggregator.core.versions import taken_over
+from algorithms.core.keys import NEWCOMER
 from wire.messages import Acknowledge
 
 OPEN: tuple[OpenPhase, ...] = get_args(OpenPhase)
@@ -242,24 +249,18 @@ def _hear(state: RunState, event: DeviceHeard) -> Step:
     return closings.ask_again(state, event.at_s)
 
 
-def _mark_lost(state: RunState, event: DeviceLost) -> Step:
-    """Remember that the device is not online, and since when."""
+def _lose(state: RunState, event: DeviceLost) -> Step:
+    """Remember that the device is not online, and since when. If the open round waits for it, look
+    at the round again when the device's grace is over."""
     device = state.devices.get(event.device_id)
-    if device is None:
+    if device is not None:
+        away = replace(device, online=False, last_seen_s=event.at_s)
+        state = with_device(state, event.device_id, away)
+    waits = is_missing(state, event.device_id) or event.device_id in state.placing
+    if state.phase not in OPEN or not waits:
         return state, []
-    return with_device(
-        state, event.device_id, replace(device, online=False, last_seen_s=event.at_s)
-    ), []
-
-
-def _give_grace(state: RunState, event: DeviceLost) -> Step:
-    """Look at the round again when the lost device's grace is over, if the round waits for it."""
-    state, _ = _mark_lost(state, event)
-    if not is_missing(state, event.device_id) and event.device_id not in state.placing:
-        return state, []
-    return state, [
-        SetDeadline(state.round, min(state.deadline_at_s, event.at_s + state.settings.grace_s))
-    ]
+    grace_ends_s = event.at_s + state.settings.grace_s
+    return state, [SetDeadline(state.round, min(state.deadline_at_s, grace_ends_s))]
 
 
 def _receive(state: RunState, event: UpdateAdmitted) -> Step:
@@ -349,7 +350,7 @@ def _look(state: RunState, event: DeadlinePassed) -> Step:
     state = flights.given_up(state, event.at_s)
     if event.at_s < state.deadline_at_s:
         state, commands = close_if_full(state, event.at_s)
-        return state, [*flights.next_look(state), *commands]
+        return state, [*next_look(state, state.flights), *commands]
     if state.idle or lacks_updates(state):
         return open_again_or_evaluate(state, event.at_s)
     return close(state, event.at_s)
@@ -371,7 +372,11 @@ def _advance(state: RunState, event: RoundAggregated) -> Step:
         changed_nothing and event.made_in != state.made_in
     ):  # what is in flight started from models that are given up
         state = replace(state, flights={})
-    state = state if changed_nothing else surveyed(state, event.left_out)
+    took_part = () if changed_nothing else sorted(state.received.keys() - set(event.left_out))
+    for device_id in took_part:  # who was surveyed as a newcomer has not moved
+        device = state.devices[device_id]
+        if device.moved and state.received[device_id].start == NEWCOMER:
+            state = with_device(state, device_id, replace(device, moved=False))
     return open_next(
         replace(taken_over(state, event), trained=trained, preparing=event.preparing), event.at_s
     )
@@ -381,8 +386,8 @@ _OPEN_ROUND: Mapping[type[Event], Transition] = {
     DeviceCheckedIn: _send_plan,
     DeviceHeard: _send_plan,
     KeptChanged: closings.heed,
-    **membership.OPEN,
-    DeviceLost: _give_grace,
+    **membership.TRANSITIONS,
+    DeviceLost: _lose,
     UpdateAdmitted: _receive,
     DeviceDeclined: _excuse,
     DeadlinePassed: _expire,
@@ -396,8 +401,8 @@ TRANSITIONS: Mapping[Phase, Mapping[type[Event], Transition]] = {
     "waiting": {
         DeviceCheckedIn: _open_first,
         DeviceHeard: _open_first,
-        **membership.WAITING,
-        DeviceLost: _mark_lost,
+        **membership.TRANSITIONS,
+        DeviceLost: _lose,
         Retuned: orders.retune_idle,
         Aborted: orders.end,
         Resumed: orders.take_epoch,
@@ -408,8 +413,8 @@ TRANSITIONS: Mapping[Phase, Mapping[type[Event], Transition]] = {
         DeviceCheckedIn: _come,
         DeviceHeard: _come,
         KeptChanged: closings.heed,
-        **membership.AGGREGATING,
-        DeviceLost: _mark_lost,
+        **membership.TRANSITIONS,
+        DeviceLost: _lose,
         RoundAggregated: _advance,
         UpdatesLost: orders.ask_again,
         RolledBack: orders.roll_back,
@@ -422,8 +427,8 @@ TRANSITIONS: Mapping[Phase, Mapping[type[Event], Transition]] = {
         DeviceCheckedIn: _dismiss,
         DeviceHeard: _hear,
         KeptChanged: closings.heed,
-        **membership.FINISHED,
-        DeviceLost: _mark_lost,
+        **membership.TRANSITIONS,
+        DeviceLost: _lose,
         UpdateAdmitted: dismissal.receive_late,
         DeviceDeclined: dismissal.excuse_late,
         DeadlinePassed: dismissal.expire_late,

@@ -21,61 +21,44 @@ from aggregator.core.state import (
     DeviceForgotten,
     EligibilityChanged,
     Event,
-    ModelVersion,
     RunState,
 )
 from wire.messages import Digest
 
 
 def select(state: RunState, event: EligibilityChanged) -> Step:
-    """Remember who may be asked. Who works on a plan of the open round goes on with it."""
+    """Remember who may be asked. Who works on a plan of the open round goes on with it; before the
+    first round, open that if enough devices may be asked now."""
     changed = dict.fromkeys(event.excluded, False) | dict.fromkeys(event.included, True)
     for device_id, eligible in sorted(changed.items()):
         device = state.devices.get(device_id)
         if device is not None:
             state = with_device(state, device_id, replace(device, eligible=eligible, barred=False))
-    return state, []
-
-
-def select_first(state: RunState, event: EligibilityChanged) -> Step:
-    """Open the first round if enough devices may be asked now."""
-    state, _ = select(state, event)
-    if num_trainers(state) < state.settings.min_devices:
+    if state.phase != "waiting" or num_trainers(state) < state.settings.min_devices:
         return state, []
     return open_next(state, event.at_s)
 
 
-def bar_idle(state: RunState, event: DeviceBarred) -> Step:
-    """Ask the device for nothing from now on."""
-    device = state.devices.get(event.device_id)
-    if device is None:
-        return state, []
-    state = closings.without(state, event.device_id)
-    return with_device(
-        state, event.device_id, replace(device, online=False, eligible=False, barred=True)
-    ), []
-
-
 def bar(state: RunState, event: DeviceBarred) -> Step:
-    """Take the device out of the open round, with what it has sent for it."""
-    state, _ = bar_idle(state, event)
-    return close_if_full(_without(state, event.device_id), event.at_s)
+    """Ask the device for nothing from now on, and take it out of the latest round, with what it has
+    sent for it, unless the run is over."""
+    device = state.devices.get(event.device_id)
+    if device is not None:
+        state = closings.without(state, event.device_id)
+        away = replace(device, online=False, eligible=False, barred=True)
+        state = with_device(state, event.device_id, away)
+    if state.phase not in ("waiting", "finished"):
+        state = _without(state, event.device_id)
+    return _go_on(state, event.at_s)
 
 
-def bar_closed(state: RunState, event: DeviceBarred) -> Step:
-    """Take the device's update out of the closed round; one that has too few then is opened
-    again."""
-    state, _ = bar_idle(state, event)
-    return _reopened_if_short(_without(state, event.device_id), event.at_s)
-
-
-def forget_idle(state: RunState, event: DeviceForgotten) -> Step:
-    """Remember nothing of the device."""
+def forget(state: RunState, event: DeviceForgotten) -> Step:
+    """Remember nothing of the device; the latest round goes on without it."""
     if event.device_id in state.devices:
         state = without_count(state, event.device_id)
         state = replace(state, devices=state.devices.delete(event.device_id))
     state = inputs.forgotten(_without(state, event.device_id), event.device_id)
-    return replace(
+    state = replace(
         state,
         models=_models(state.models, event),
         memory=event.memories.get(state.memory, state.memory),
@@ -83,21 +66,31 @@ def forget_idle(state: RunState, event: DeviceForgotten) -> Step:
         programs=others(state.programs, f"device:{event.device_id}"),
         made_by=tuple(d for d in state.made_by if d != event.device_id),
         declined=tuple(d for d in state.declined if d != event.device_id),
-        history=tuple(_version(version, event) for version in state.history),
-    ), []
+        history=tuple(
+            replace(
+                version,
+                models=_models(version.models, event),
+                memory=event.memories.get(version.memory, version.memory),
+                starts=others(version.starts, event.device_id),
+                programs=others(version.programs, f"device:{event.device_id}"),
+                evaluated=others(version.evaluated, event.device_id),
+            )
+            for version in state.history
+        ),
+    )
+    return _go_on(state, event.at_s)
 
 
-def forget(state: RunState, event: DeviceForgotten) -> Step:
-    """Remember nothing of the device; the open round goes on without it."""
-    state, _ = forget_idle(state, event)
-    return close_if_full(state, event.at_s)
-
-
-def forget_closed(state: RunState, event: DeviceForgotten) -> Step:
-    """Remember nothing of the device; a closed round that has too few updates then is opened
-    again."""
-    state, _ = forget_idle(state, event)
-    return _reopened_if_short(state, event.at_s)
+def _go_on(state: RunState, at_s: float) -> Step:
+    """Go on without a device: an open round may be full now, and a closed one that has too few
+    updates is opened again."""
+    if state.phase in ("waiting", "finished"):
+        return state, []
+    if state.phase != "aggregating":
+        return close_if_full(state, at_s)
+    if state.received and not lacks_updates(state):
+        return state, []
+    return open_again(replace(state, phase=next_phase(state)), state.received, at_s)
 
 
 def _without(state: RunState, device_id: str) -> RunState:
@@ -107,39 +100,13 @@ def _without(state: RunState, device_id: str) -> RunState:
     return closings.without(replace(state, placing=others(state.placing, device_id)), device_id)
 
 
-def _reopened_if_short(state: RunState, at_s: float) -> Step:
-    if state.received and not lacks_updates(state):
-        return state, []
-    return open_again(replace(state, phase=next_phase(state)), state.received, at_s)
-
-
 def _models(models: Mapping[str, Digest], event: DeviceForgotten) -> dict[str, Digest]:
     return {key: digest for key, digest in models.items() if digest not in event.own}
 
 
-def _version(version: ModelVersion, event: DeviceForgotten) -> ModelVersion:
-    return replace(
-        version,
-        models=_models(version.models, event),
-        memory=event.memories.get(version.memory, version.memory),
-        starts=others(version.starts, event.device_id),
-        programs=others(version.programs, f"device:{event.device_id}"),
-        evaluated=others(version.evaluated, event.device_id),
-    )
-
-
-Table = Mapping[type[Event], Callable[[RunState, Any], Step]]
-
-WAITING: Table = {
-    EligibilityChanged: select_first,
-    DeviceBarred: bar_idle,
-    DeviceForgotten: forget_idle,
-}
-OPEN: Table = {EligibilityChanged: select, DeviceBarred: bar, DeviceForgotten: forget}
-AGGREGATING: Table = {
+TRANSITIONS: Mapping[type[Event], Callable[[RunState, Any], Step]] = {
     EligibilityChanged: select,
-    DeviceBarred: bar_closed,
-    DeviceForgotten: forget_closed,
+    DeviceBarred: bar,
+    DeviceForgotten: forget,
 }
-FINISHED: Table = {EligibilityChanged: select, DeviceBarred: bar_idle, DeviceForgotten: forget_idle}
-"""By phase of a run, what each of these events does."""
+"""In every phase of a run, what each of these events does."""

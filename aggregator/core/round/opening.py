@@ -15,10 +15,10 @@ from aggregator.core.round.asking import (
     is_missing,
     key_now,
     may_be_asked,
+    next_look,
     note_asked,
     paced_until_s,
     start_key,
-    with_device,
 )
 from aggregator.core.round.cohort import Cohort, drawn
 from aggregator.core.round.hours import read_hours
@@ -32,7 +32,6 @@ from aggregator.core.state import (
     SendPlan,
     SetDeadline,
 )
-from algorithms.core.keys import NEWCOMER
 from wire.messages import Acknowledge
 
 Step = tuple[RunState, list[Command]]
@@ -84,7 +83,7 @@ def open_again(state: RunState, received: dict[str, Received], at_s: float) -> S
 def _invite(state: RunState, at_s: float) -> Step:
     """Send devices their plans, and those without labels theirs."""
     state, commands = _invite_cohort(state, at_s)
-    looks = inputs.next_look(state)
+    looks = next_look(state, state.placing)
     state, asked = inputs.ask(state, state.devices, at_s)
     return state, [*commands, *looks, *asked]
 
@@ -110,7 +109,18 @@ def _invite_cohort(state: RunState, at_s: float) -> Step:
         if d in state.received
         or ((device := state.devices[d]).eligible and (is_last or can_train(state, device)))
     )
-    invited = sorted({*_invited(state, at_s), *stay})
+    # those that are awaited and do not rest (in the evaluation nobody does); where there are none,
+    # all that are awaited; where there are none of these either, all
+    devices = {
+        d: device for d, device in state.devices.items() if may_be_asked(state, device, at_s)
+    }
+    awaited = sorted(d for d in devices if is_awaited(state, devices[d], at_s))
+    rested = [d for d in awaited if devices[d].rests_until <= state.round or is_last]
+    found = rested or awaited or sorted(devices)
+    if not is_last:  # as many of them as the cohort's policy says, drawn anew in every round
+        held, seed = len(state.cohort), round_seed(state.settings, state.round)
+        found = drawn(found, max(0, cohort_of(state).asked(len(found) + held) - held), seed)
+    invited = sorted({*found, *stay})
     state = note_asked(replace(state, idle=False, asked=len(invited)), invited, at_s)
     until_s = min(at_s + state.settings.deadline_s, hours.closes_s(at_s) if hours else math.inf)
     cohort = {
@@ -156,34 +166,11 @@ def _keep_at_work(state: RunState, at_s: float) -> Step:
         deadline_at_s=until_s,
         newcomers_until_s=0.0,
     )
-    looks: list[Command] = [SetDeadline(state.round, until_s), *flights.next_look(state)]
+    looks: list[Command] = [SetDeadline(state.round, until_s), *next_look(state, state.flights)]
     state, commands = flights.fill(state, at_s)
     if not commands and not state.flights:  # nobody is there but those that rest
         state, commands = flights.fill(state, at_s, rested=False)
     return state, [*looks, *commands]
-
-
-def _invited(state: RunState, at_s: float) -> list[str]:
-    """The devices that are asked in this round, of those that may be: those that are awaited and do
-    not rest (in the evaluation nobody does); where there are none, all that are awaited; where
-    there are none of these either, all. In a round of training, as many of them as the cohort's
-    policy says, drawn anew in every round."""
-    devices = {
-        d: device for d, device in state.devices.items() if may_be_asked(state, device, at_s)
-    }
-    awaited = sorted(d for d in devices if is_awaited(state, devices[d], at_s))
-    rested = [
-        d for d in awaited if devices[d].rests_until <= state.round or state.phase == "evaluating"
-    ]
-    found = rested or awaited or sorted(devices)
-    if state.phase == "evaluating":
-        return found
-    held = len(state.cohort)
-    return drawn(
-        found,
-        max(0, cohort_of(state).asked(len(found) + held) - held),
-        round_seed(state.settings, state.round),
-    )
 
 
 def cohort_of(state: RunState) -> Cohort:
@@ -193,9 +180,18 @@ def cohort_of(state: RunState) -> Cohort:
 
 def close_if_full(state: RunState, at_s: float) -> Step:
     """Close the round if there are enough updates and no more is awaited; set a time for newcomers
-    once only they are awaited. A round that can no longer get enough asks others."""
+    once only they are awaited. A round that can no longer get enough asks as many others as it
+    lacks, of those that are online and that it has not asked."""
     if state.phase != "evaluating" and lacks_updates(state):
-        return _invite_others(state, at_s)
+        # those that do not rest, or where there are none, any; until the round's deadline
+        lacking = _short_by(state, at_s)
+        spare = [
+            d for d, device in state.devices.items() if device.online and _is_spare(state, d, at_s)
+        ]
+        rested = [d for d in spare if state.devices[d].rests_until <= state.round]
+        invited = drawn(rested or spare, lacking, round_seed(state.settings, state.round))
+        state = join(state, invited, at_s) if lacking else state
+        return state, [SendPlan(plan_for(state, d)) for d in invited]
     if not state.received or state.idle:
         return state, []
     if (
@@ -221,9 +217,12 @@ def close_if_full(state: RunState, at_s: float) -> Step:
 
 
 def _close_unless_held_up(state: RunState, at_s: float) -> Step:
-    """Close the round, which has what it needs, unless devices without labels are to be placed
-    before."""
-    return _close_in_time(state, at_s) if inputs.hold_up(state, at_s) else close(state, at_s)
+    """Close the round, which has what it needs, unless it is the last one of training and devices
+    without labels that are there are to be placed before."""
+    is_last = state.phase == "training" and state.trained + 1 >= state.settings.rounds
+    if is_last and any(is_awaited(state, state.devices[d], at_s) for d in state.placing):
+        return _close_in_time(state, at_s)
+    return close(state, at_s)
 
 
 def _close_in_time(state: RunState, at_s: float) -> Step:
@@ -293,31 +292,6 @@ def join(state: RunState, device_ids: Collection[str], at_s: float) -> RunState:
     return replace(
         state, cohort=state.cohort | {d: key_now(state, d) for d in device_ids}, veterans=veterans
     )
-
-
-def _invite_others(state: RunState, at_s: float) -> Step:
-    """Ask as many devices as the round lacks, of those that are online and that it has not asked:
-    those that do not rest, or where there are none, any. They have until the round's deadline."""
-    missing = _short_by(state, at_s)
-    if not missing:
-        return state, []
-    spare = [
-        d for d, device in state.devices.items() if device.online and _is_spare(state, d, at_s)
-    ]
-    rested = [d for d in spare if state.devices[d].rests_until <= state.round]
-    invited = drawn(rested or spare, missing, round_seed(state.settings, state.round))
-    state = join(state, invited, at_s)
-    return state, [SendPlan(plan_for(state, d)) for d in invited]
-
-
-def surveyed(state: RunState, left_out: Collection[str]) -> RunState:
-    """The state after a round whose updates were applied, but for those that were left out: who
-    took part as a newcomer has not moved."""
-    for device_id in sorted(state.received.keys() - set(left_out)):
-        device = state.devices[device_id]
-        if device.moved and state.received[device_id].start == NEWCOMER:
-            state = with_device(state, device_id, replace(device, moved=False))
-    return state
 
 
 def acknowledgements(state: RunState) -> list[Command]:

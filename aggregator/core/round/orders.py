@@ -9,8 +9,14 @@ from msgspec.structs import replace
 
 from aggregator.core.budget import spent
 from aggregator.core.plan import plan_for
-from aggregator.core.round import flights, inputs
-from aggregator.core.round.asking import counted_anew, is_missing, num_trainers, with_device
+from aggregator.core.round import inputs
+from aggregator.core.round.asking import (
+    counted_anew,
+    is_missing,
+    next_look,
+    num_trainers,
+    with_device,
+)
 from aggregator.core.round.opening import (
     Step,
     acknowledgements,
@@ -117,8 +123,8 @@ def command_again(state: RunState, event: Resumed) -> Step:
     )
     looks = (
         *(SetDeadline(state.round, at_s) for at_s in times),
-        *flights.next_look(state),
-        *inputs.next_look(state),
+        *next_look(state, state.flights),
+        *next_look(state, state.placing),
     )
     return state, [*looks, *plans, *acknowledgements(state)]
 

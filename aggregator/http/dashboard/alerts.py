@@ -1,7 +1,7 @@
 """What an operator should know now: what does not go on, what was refused, and who has declined.
 Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from aggregator.core.budget import why_ended
@@ -9,6 +9,7 @@ from aggregator.core.release.state import FleetState
 from aggregator.core.state import RunState
 from aggregator.http.dashboard.fleet import Tone
 from aggregator.http.dashboard.history import Past
+from aggregator.http.views import Shown
 from aggregator.service.conditions import Conditions
 
 RECENT = 5
@@ -25,18 +26,31 @@ class Alert(NamedTuple):
     """Where there is more, as a path below the dashboard's."""
 
 
-def service_alerts(now: Conditions) -> Iterator[Alert]:
-    """Of the service itself."""
+def standing_alerts(
+    now: Conditions, campaigns: Mapping[str, Shown], releases: FleetState | None
+) -> list[Alert]:
+    """Return what does not go on now, the worst first: of the service itself, of each campaign, and
+    of rollouts that have stopped or gone back. No closed round is read for it."""
+    alerts = list[Alert]()
     if not now.connected:
-        yield Alert(
-            "bad",
-            "No connection to the broker",
-            "Nothing reaches devices, and nothing of them comes.",
-        )
+        text = "Nothing reaches devices, and nothing of them comes."
+        alerts.append(Alert("bad", "No connection to the broker", text))
     if now.unvouched:
-        yield Alert("bad", "Devices do not believe this service", now.unvouched)
+        alerts.append(Alert("bad", "Devices do not believe this service", now.unvouched))
     if now.paused:
-        yield Alert("bad", "Something does not go on", now.paused, "campaigns")
+        alerts.append(Alert("bad", "Something does not go on", now.paused, "campaigns"))
+    for name, shown in campaigns.items():
+        alerts += campaign_alerts(name, shown.state, shown.paused)
+    ends: dict[str, tuple[Tone, str]] = {
+        "paused": ("warn", "is paused"),
+        "rolled-back": ("bad", "went back"),
+    }
+    for campaign, rollout in releases.rollouts.items() if releases is not None else ():
+        if rollout.phase in ends:
+            tone, what = ends[rollout.phase]
+            title = f"The rollout of {campaign} {what}"
+            alerts.append(Alert(tone, title, rollout.reason, "releases"))
+    return sorted(alerts, key=lambda alert: alert.tone != "bad")
 
 
 def campaign_alerts(name: str, run: RunState, paused: str) -> Iterator[Alert]:
@@ -106,12 +120,3 @@ def round_alerts(name: str, past: Past) -> Iterator[Alert]:
                     f"{len(groups)} of its groups {text}.",
                     f"{page}/groups",
                 )
-
-
-def release_alerts(state: FleetState) -> Iterator[Alert]:
-    """Of rollouts that have stopped or gone back."""
-    for campaign, rollout in state.rollouts.items():
-        if rollout.phase == "paused":
-            yield Alert("warn", f"The rollout of {campaign} is paused", rollout.reason, "releases")
-        if rollout.phase == "rolled-back":
-            yield Alert("bad", f"The rollout of {campaign} went back", rollout.reason, "releases")

@@ -137,7 +137,8 @@ class Dashboard:
             raise HTTPException(403, "this service takes no orders")
         back = RedirectResponse(_own(fields.pop("back", "")), 303, HEADERS)
         try:
-            said = await orders.ask(caller.name, read_order(fields))
+            order, values = read_order(fields)
+            said = await orders.ask(caller.name, order, **values)
         except queue.Full:
             return tell(back, request, "bad", "too many orders wait already")
         except ConfigError as error:

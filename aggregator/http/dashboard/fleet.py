@@ -2,11 +2,12 @@
 Pure."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 from aggregator.core.eligibility import read_rule
-from aggregator.core.registry import Entry, Registry
+from aggregator.core.registry import Entry, GroupChange
 from aggregator.core.state import RunState
 from aggregator.http.devices import DeviceLine, device_line
 from wire.errors import ConfigError
@@ -76,6 +77,25 @@ class FleetPage(NamedTuple):
     """What is wrong with a rule; empty: nothing, or the words are no rule."""
 
 
+class Move(NamedTuple):
+    """A device that was put into another group."""
+
+    device_id: str
+    before: str
+    """Empty: it was in no group that is remembered."""
+    change: GroupChange
+
+
+def moves(entries: Mapping[str, Entry], campaign: str) -> list[Move]:
+    """Return the changes of group that the registry remembers of this campaign, but for the first
+    of each device; the latest first."""
+    moved = []
+    for device_id, entry in entries.items():
+        changes = [change for change in entry.groups if change.campaign == campaign]
+        moved += [Move(device_id, before.group, change) for before, change in pairwise(changes)]
+    return sorted(moved, key=lambda move: (-move.change.at_s, move.device_id))
+
+
 ATTENTION = 3
 """The greatest rank of a device that needs attention."""
 
@@ -111,7 +131,12 @@ def condition_of(entry: Entry, failures: int) -> Condition:
 
 
 def fleet_page(
-    registry: Registry, run: RunState | None, words: str, show: Show, sort: Sort, number: int
+    entries: Mapping[str, Entry],
+    run: RunState | None,
+    words: str,
+    show: Show,
+    sort: Sort,
+    number: int,
 ) -> FleetPage:
     """One page of the devices that `words` and `show` mean. `words`: a rule
     (`aggregator.core.eligibility`), or else text that stands in a device's id, tags, hardware,
@@ -120,7 +145,7 @@ def fleet_page(
     means, problem = _reader(words)
     counts: Counter[Show] = Counter()
     matches = []
-    for device_id, entry in registry.devices.items():
+    for device_id, entry in entries.items():
         device = in_run.get(device_id)
         condition = condition_of(entry, device.failures if device else 0)
         kinds: list[Show] = ["all"]

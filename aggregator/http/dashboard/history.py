@@ -67,13 +67,13 @@ class Past:
         return next((line for line in reversed(self.rounds) if line.views), None)
 
 
+@dataclass
 class History:
     """Reads of each campaign the rounds that it has not read yet; the last one again, since devices
     may add to it."""
 
-    def __init__(self) -> None:
-        self._held: dict[str, tuple[RunState, Past]] = {}
-        self._lock = threading.Lock()
+    _held: dict[str, tuple[RunState, Past]] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def past(self, shown: Shown) -> Past:
         """The closed rounds of a campaign as they are now.
@@ -81,7 +81,7 @@ class History:
         Raises:
             StorageFailed: they cannot be read.
         """
-        now, end_s = shown.known(), time.monotonic() + BUDGET_S
+        now, end_s = shown.state, time.monotonic() + BUDGET_S
         with self._lock:
             before, past = self._held.get(now.settings.run_id, (None, Past()))
             if (
@@ -90,7 +90,11 @@ class History:
                 and any(device_id not in now.devices for device_id in before.devices)
             ):
                 before, past = None, Past()  # it may speak of a device that was forgotten
-            if before is None or _may_differ(before, now):
+            if (
+                before is None
+                or (before.round, before.phase) != (now.round, now.phase)
+                or (now.phase == "finished" and before.received is not now.received)
+            ):
                 after = max(past.lines) - 1 if past.lines else now.round - AT_ONCE
                 past = _with(past, shown.store.rounds(after), max(1, min(past.first, after + 1)))
             while past.first > 1 and time.monotonic() < end_s:
@@ -100,12 +104,6 @@ class History:
             return past
 
 
-def _may_differ(before: RunState, now: RunState) -> bool:
-    return (before.round, before.phase) != (now.round, now.phase) or (
-        now.phase == "finished" and before.received is not now.received
-    )
-
-
 def _with(past: Past, records: list[RoundRecord], first: int) -> Past:
     """`first`: the first round that has been read then."""
     before = past.evaluated
@@ -113,7 +111,24 @@ def _with(past: Past, records: list[RoundRecord], first: int) -> Past:
     evaluated = (
         before if latest is None or (before is not None and before.round > latest.round) else latest
     )
-    return Past(past.lines | {record.round: _line(record) for record in records}, evaluated, first)
+    lines = {
+        record.round: RoundLine(
+            record.round,
+            record.phase,
+            record.opened_at_s,
+            record.closed_at_s,
+            len(record.evaluated),
+            spread(accuracy_of(record).values()),
+            mean_loss(record.evaluated.values()),
+            sizes_of(record.groups),
+            record.bytes_up,
+            record.bytes_down,
+            {name: record.notes[name] for name in NOTED if name in record.notes},
+            record.views,
+        )
+        for record in records
+    }
+    return Past(past.lines | lines, evaluated, first)
 
 
 def mean_loss(told: Iterable[Metrics]) -> float | None:
@@ -125,20 +140,3 @@ def mean_loss(told: Iterable[Metrics]) -> float | None:
         if metrics.num_examples and math.isfinite(metrics.loss_sum)
     ]
     return sum(losses) / len(losses) if losses else None
-
-
-def _line(record: RoundRecord) -> RoundLine:
-    return RoundLine(
-        record.round,
-        record.phase,
-        record.opened_at_s,
-        record.closed_at_s,
-        len(record.evaluated),
-        spread(accuracy_of(record).values()),
-        mean_loss(record.evaluated.values()),
-        sizes_of(record.groups),
-        record.bytes_up,
-        record.bytes_down,
-        {name: record.notes[name] for name in NOTED if name in record.notes},
-        record.views,
-    )

@@ -8,7 +8,7 @@ from statistics import median
 from typing import Literal, NamedTuple
 
 from aggregator.core.budget import DAY_S
-from aggregator.core.registry import NOBODY, Entry, Registry
+from aggregator.core.registry import NOBODY, Entry
 from aggregator.core.round.cohort import Cohort
 from aggregator.core.state import RunState
 from aggregator.core.summary import Spread, group_number
@@ -74,15 +74,16 @@ class LiveCampaign(NamedTuple):
 
 
 def live_campaign(
-    run: RunState, registry: Registry, past: Past, now_s: float, number: int
+    run: RunState, entries: Mapping[str, Entry], past: Past, now_s: float, number: int
 ) -> LiveCampaign:
     """The standing of a campaign; of the devices of its latest round one page, those that are
     waited for first."""
-    usual_s = _usual_s(run, registry)
+    known = (entries.get(device_id, NOBODY).training for device_id in run.cohort)
+    usual_s = median([done.answer_s for done in known if done and done.answer_s] or [0.0])
     going = run.phase in ("preparing", "training", "evaluating")
     cohort = run.cohort if going or run.phase == "aggregating" else {}
     members = [
-        _round_device(run, device_id, registry.devices.get(device_id, NOBODY), usual_s, now_s)
+        _round_device(run, device_id, entries.get(device_id, NOBODY), usual_s, now_s)
         for device_id in cohort
     ]
     order = list(STANDINGS)
@@ -118,20 +119,6 @@ def live_campaign(
         max(0.0, days - (now_s - run.started_at_s) / DAY_S) if days else None,
         rounds_left,
         rounds_left * median(spans) if rounds_left and spans else None,
-    )
-
-
-def _usual_s(run: RunState, registry: Registry) -> float:
-    """The median over the round's devices of the seconds from question to answer, as far as that is
-    known; 0: of none."""
-    entries = (registry.devices.get(device_id) for device_id in run.cohort)
-    return median(
-        [
-            entry.training.answer_s
-            for entry in entries
-            if entry and entry.training and entry.training.answer_s
-        ]
-        or [0.0]
     )
 
 

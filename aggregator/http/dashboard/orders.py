@@ -6,31 +6,29 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from aggregator.operator.desk import BanDevice, TagDevices, UnbanDevice, UntagDevices
-from aggregator.releases import orders as release
-from aggregator.service.orders import Abort, Hold, Resume, RollBack
 from wire.errors import ConfigError
 
-Order = (
-    Hold
-    | Resume
-    | Abort
-    | RollBack
-    | TagDevices
-    | UntagDevices
-    | BanDevice
-    | UnbanDevice
-    | release.MakeReleases
-    | release.PauseRollout
-    | release.ResumeRollout
-    | release.PromoteRollout
-    | release.EndRollout
-    | release.ReturnToRelease
-)
-"""What can be ordered. A device is forgotten, and settings are changed, where a command says all of
-what that means."""
-LISTS = ("device_ids", "tags")
-"""Fields that hold several names, with commas or spaces between them."""
+_NAMES, _CAMPAIGN, _DEVICE = tuple[str, ...], {"campaign": str}, {"device_id": str}
+ORDERS: dict[str, dict[str, Any]] = {
+    "campaign-pause": {"name": str},
+    "campaign-resume": {"name": str},
+    "campaign-abort": {"name": str},
+    "campaign-rollback": {"name": str, "to": int},
+    "tag-devices": {"device_ids": _NAMES, "tags": _NAMES},
+    "untag-devices": {"device_ids": _NAMES, "tags": _NAMES},
+    "ban-device": {**_DEVICE, "reason": str},
+    "unban-device": _DEVICE,
+    "make-releases": {**_CAMPAIGN, "roll_out": bool},
+    "pause-rollout": _CAMPAIGN,
+    "resume-rollout": _CAMPAIGN,
+    "promote-rollout": {**_CAMPAIGN, "step": int},
+    "end-rollout": _CAMPAIGN,
+    "return-to-release": {"to": int, "group": str},
+}
+"""By name, the orders that forms give, and the type of each field. A device is forgotten, and
+settings are changed, where a command says all of what that means."""
+OPTIONAL = ("roll_out", "group")
+"""Fields that a form may leave out."""
 MOST_FIELDS = 16
 MOST_CHARACTERS = 200
 """Of a field."""
@@ -58,26 +56,33 @@ def read_form(body: bytes) -> dict[str, str]:
     return fields
 
 
-def read_order(fields: dict[str, str]) -> msgspec.Struct:
-    """The order that the fields of a form are: its tag as ``type``, and its own fields.
+def read_order(form: dict[str, str]) -> tuple[str, dict[str, Any]]:
+    """Return the name of the order that the fields of a form are, their ``type``, and the order's
+    own fields.
 
     Raises:
         ConfigError: they are no order.
     """
-    values: dict[str, Any] = {
-        name: value.replace(",", " ").split() if name in LISTS else value
-        for name, value in fields.items()
-    }
-    if any(values.get(name) == [] for name in LISTS):
-        raise ConfigError("no tag was named")
-    for name, value in fields.items():
-        if name not in LISTS and (len(value) > MOST_CHARACTERS or not value.isprintable()):
+    kinds = ORDERS.get(form.get("type", ""))
+    if kinds is None:
+        raise ConfigError(f"not an order: type {form.get('type', '')[:64]!r}")
+    fields: dict[str, Any] = {}
+    for name, kind in kinds.items():
+        text = form.get(name)
+        if text is None:
+            if name not in OPTIONAL:
+                raise ConfigError(f"not an order: field {name} is missing")
+            continue
+        if kind is not _NAMES and (len(text) > MOST_CHARACTERS or not text.isprintable()):
             raise ConfigError(
-                f"{name} of {len(value)} characters: expected at most {MOST_CHARACTERS}, which "
-                "can be printed"
+                f"{name} of {len(text)} characters: expected at most {MOST_CHARACTERS}, which can "
+                "be printed"
             )
-    try:
-        order: msgspec.Struct = msgspec.convert(values, Order, strict=False)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"not an order: {error}") from None
-    return order
+        value = text.replace(",", " ").split() if kind is _NAMES else text
+        if value == []:
+            raise ConfigError("no tag was named")
+        try:
+            fields[name] = msgspec.convert(value, kind, strict=False)
+        except msgspec.ValidationError as error:
+            raise ConfigError(f"not an order: {name}: {error}") from None
+    return form["type"], fields

@@ -3,7 +3,7 @@ make of them."""
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
@@ -29,10 +29,8 @@ from aggregator.http.dashboard.accuracy import (
 from aggregator.http.dashboard.accuracy import Sort as AccuracySort
 from aggregator.http.dashboard.alerts import (
     Alert,
-    campaign_alerts,
-    release_alerts,
     round_alerts,
-    service_alerts,
+    standing_alerts,
 )
 from aggregator.http.dashboard.answers import HEADERS, LOOKS, TOLD, answer, told
 from aggregator.http.dashboard.fleet import (
@@ -42,15 +40,15 @@ from aggregator.http.dashboard.fleet import (
     Sort,
     condition_of,
     fleet_page,
+    moves,
     slice_of,
 )
-from aggregator.http.dashboard.groups import Distances, moves
 from aggregator.http.dashboard.history import History, Past
 from aggregator.http.dashboard.live import STANDINGS, live_campaign, versions_of
 from aggregator.http.dashboard.reference import operations
 from aggregator.http.devices import device_line
 from aggregator.http.pages.charts import bar_chart
-from aggregator.http.pages.distances import DistanceView, picture
+from aggregator.http.pages.distances import DistanceView, compare, picture, read_views
 from aggregator.http.pages.rendering import render
 from aggregator.http.releases import release_views, rollout_views
 from aggregator.http.session import drop_cookie, kept_cookie
@@ -85,11 +83,17 @@ class Sources:
     clock: Clock = time.time
 
 
+@dataclass
 class Pages:
     """Handlers of requests; they run in threads that may wait."""
 
-    def __init__(self, sources: Sources) -> None:
-        self._sources, self._history, self._distances = sources, History(), Distances()
+    _sources: Sources
+    _history: History = field(default_factory=History)
+    _compared: dict[str, tuple[str, Mapping[str, str], dict[str, DistanceView]]] = field(
+        default_factory=dict
+    )
+    """By run the digest of the last comparison of its devices, where they started from, and what
+    came of it: a page that is looked at every second computes it once a round."""
 
     def fleet(self, request: Request) -> Response:
         """The devices, worst first."""
@@ -99,7 +103,7 @@ class Pages:
             _one_of(request, "sort", Sort),
         )
         run = self._latest()
-        page = fleet_page(self._sources.devices.state, run, words, show, sort, _number(request))
+        page = fleet_page(self._sources.devices.entries, run, words, show, sort, _number(request))
         return self._show(
             request,
             "fleet.html",
@@ -115,7 +119,7 @@ class Pages:
     def device(self, request: Request) -> Response:
         """One device."""
         device_id, run = request.query_params.get("id", ""), self._latest()
-        entry = self._sources.devices.state.devices.get(device_id)
+        entry = self._sources.devices.entries.get(device_id)
         if entry is None:
             raise HTTPException(404, f"device {device_id[:64]!r}: it has never been here")
         known = run.devices.get(device_id) if run is not None else None
@@ -132,7 +136,7 @@ class Pages:
     def campaigns(self, request: Request) -> Response:
         """Every campaign, the latest first."""
         shown = [
-            campaign_view(name, c.known(), c.paused)
+            campaign_view(name, c.state, c.paused)
             for name, c in [*self._sources.campaigns().items()][::-1]
         ]
         return self._show(request, "campaigns.html", "campaigns", shown=shown)
@@ -145,7 +149,7 @@ class Pages:
             request,
             "live.html",
             "campaigns",
-            live=live_campaign(run, self._sources.devices.state, past, now_s, _number(request)),
+            live=live_campaign(run, self._sources.devices.entries, past, now_s, _number(request)),
             view=campaign_view(name, run, shown.paused),
             run=run,
             name=name,
@@ -161,7 +165,7 @@ class Pages:
     def groups(self, request: Request) -> Response:
         """A campaign's groups over time."""
         name, shown, run, past = self._campaign(request)
-        moved = moves(self._sources.devices.state, name)
+        moved = moves(self._sources.devices.entries, name)
         part = slice_of(len(moved), _number(request))
         trained = {line.round: line.sizes for line in past.rounds if line.sizes}
         views, problem = self._views(shown, run, past)
@@ -239,7 +243,7 @@ class Pages:
         part = slice_of(len(views), _number(request))
         campaigns = self._sources.campaigns()
         measures = {
-            name: measure_of(shown.known().settings.algorithm) for name, shown in campaigns.items()
+            name: measure_of(shown.state.settings.algorithm) for name, shown in campaigns.items()
         }
         names = {measures.get(view.campaign, Measure()).name for view in views}
         return self._show(
@@ -331,18 +335,13 @@ class Pages:
         return response
 
     def _standing_alerts(self) -> list[Alert]:
-        """What does not go on now, the worst first. Every page says how much of it is urgent, so no
-        closed round is read for it."""
-        alerts = [*service_alerts(self._sources.conditions())]
-        for name, shown in self._sources.campaigns().items():
-            alerts += campaign_alerts(name, shown.known(), shown.paused)
-        if self._sources.releases is not None:
-            alerts += release_alerts(self._sources.releases())
-        return sorted(alerts, key=lambda alert: alert.tone != "bad")
+        sources = self._sources
+        releases = sources.releases() if sources.releases is not None else None
+        return standing_alerts(sources.conditions(), sources.campaigns(), releases)
 
     def _latest(self) -> RunState | None:
         campaigns = self._sources.campaigns()
-        return list(campaigns.values())[-1].known() if campaigns else None
+        return list(campaigns.values())[-1].state if campaigns else None
 
     def _campaign(self, request: Request) -> tuple[str, Shown, RunState, Past]:
         """The campaign that a path names."""
@@ -353,7 +352,7 @@ class Pages:
                 f"campaign {name[:64]!r}: expected one of "
                 f"{', '.join(campaigns) or 'none, since there is none yet'}",
             )
-        return name, campaigns[name], campaigns[name].known(), self._history.past(campaigns[name])
+        return name, campaigns[name], campaigns[name].state, self._history.past(campaigns[name])
 
     def _views(
         self, shown: Shown, run: RunState, past: Past
@@ -366,13 +365,17 @@ class Pages:
                 "No round has compared devices yet, or the grouping of this campaign compares "
                 "none.",
             )
-        digest = past.viewed.views
-        try:
-            return self._distances.views(
-                run.settings.run_id, digest, run.starts, lambda: shown.blobs.get(digest)
-            ), ""
-        except ShoalError as error:
-            return {}, str(error)
+        run_id, digest, starts = run.settings.run_id, past.viewed.views, run.starts
+        before, starts_before, views = self._compared.get(run_id, ("", {}, {}))
+        if before != digest or starts_before is not starts:
+            try:
+                matrices, ids = read_views(shown.blobs.get(digest))
+            except ShoalError as error:
+                return {}, str(error)
+            compared = {name: compare(matrix, ids, starts) for name, matrix in matrices.items()}
+            views = {name: each for name, each in compared.items() if each.ids}
+            self._compared[run_id] = digest, starts, views
+        return views, ""
 
 
 def _words(request: Request) -> str:
