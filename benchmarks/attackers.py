@@ -55,6 +55,7 @@ from simulation.datasets.windows import FleetData
 from simulation.engine.graphs.native import NativeGraphs
 from simulation.engine.workers.attacks import Attack, flipped_classes
 from simulation.engine.workers.device_host import DeviceHost, DeviceHostSpec, DeviceResult
+from simulation.engine.workers.private_store import MappedStore
 from simulation.objective import objective_for_fleet
 from wire.arrays import names
 from wire.arrays.tensors import Tensors, decode_tensors
@@ -106,19 +107,6 @@ class Field:
     graphs: NativeGraphs
 
 
-class Kept:
-    """What devices keep, in memory."""
-
-    def __init__(self) -> None:
-        self._held: dict[str, Tensors] = {}
-
-    def get(self, device_id: str, number: int) -> Tensors:
-        return dict(self._held.get(device_id, {}))
-
-    def put(self, device_id: str, number: int, tensors: Tensors) -> None:
-        self._held[device_id] = {name: array.copy() for name, array in tensors.items()}
-
-
 @cache
 def make_field(seed: int = 0) -> Field:
     """Ten devices with equal data: six classes that differ in frequency, in noise."""
@@ -166,11 +154,15 @@ class Service:
         attackers = (
             Attack("label-flip", frozenset([ATTACKER]), 1.0, flipped_classes(6)) if flips else None
         )
-        graphs = field.graphs
+        graphs, devices = field.graphs, field.data.devices
         hosted = DeviceHostSpec(
             settings, field.bundle, self.algorithm, lambda: graphs, field.data.devices, attackers
         )
-        self.host = DeviceHost(hosted, graphs, Kept())
+        self.host = DeviceHost(
+            hosted,
+            graphs,
+            MappedStore(None, list(devices), (w.num_train for w in devices.values())),
+        )
         self.notes: list[Mapping[str, Any]] = []
         self.finite = True
         started = start_run(

@@ -20,8 +20,8 @@ from benchmarks.speed_models import BATCH, CLASSES, EXAMPLES, MODELS, RATE, devi
 from edge_client.core.ports import Windows
 from simulation.datasets.windows import FleetData
 from simulation.engine.options import EngineOptions
-from simulation.settings import BackendName
-from simulation.simulate import SimulationSettings, simulate
+from simulation.settings import BackendName, SimulationSettings
+from simulation.simulate import simulate
 from wire.bundle import Window
 from wire.errors import ConfigError
 

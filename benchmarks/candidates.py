@@ -36,9 +36,8 @@ from simulation.datasets.catalog import load_data
 from simulation.engine.graphs.eager import EagerGraphs
 from simulation.engine.workers.device_host import repeatable_secret
 from simulation.objective import objective_for_fleet
-from simulation.scenario import read_labels
-from simulation.simulate import SimulationResult, SimulationSettings, simulate
-from simulation.splits import read_split
+from simulation.settings import SimulationSettings
+from simulation.simulate import SimulationResult, simulate
 from wire.arrays import names
 from wire.arrays.tensors import Tensors, decode_tensors
 from wire.messages import Verb
@@ -67,8 +66,8 @@ class Fleet:
             rounds=ROUNDS,
             local_epochs=EPOCHS,
             seed=seed,
-            labels=read_labels(labels),
-            split=read_split(split),
+            labels=labels,
+            split=split,
             algorithm=spec,
         )
         self.runs = {

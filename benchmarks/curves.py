@@ -30,7 +30,8 @@ from benchmarks.stopwatch import seconds_of
 from shoal.reports.pictures import COLOURS, GRID
 from simulation.engine.options import EngineOptions
 from simulation.partition import make_fleet, read_partition
-from simulation.simulate import SimulationSettings, simulate
+from simulation.settings import SimulationSettings
+from simulation.simulate import simulate
 
 ROOT = Path(__file__).parents[1]
 OUT, PICTURE = (

@@ -22,7 +22,8 @@ from simulation.datasets.windows import FleetData
 from simulation.engine.graphs.eager import EagerGraphs
 from simulation.objective import objective_for_fleet
 from simulation.partition import make_fleet, read_partition
-from simulation.simulate import SimulationSettings, simulate
+from simulation.settings import SimulationSettings
+from simulation.simulate import simulate
 from wire.arrays import names
 from wire.arrays.quantised import BLOCK, LARGEST, decoded, encoded
 from wire.arrays.tensors import Array, Tensors

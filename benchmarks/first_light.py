@@ -26,7 +26,8 @@ from simulation.datasets.windows import FleetData, select_devices
 from simulation.engine.graphs.eager import EagerGraphs
 from simulation.objective import objective_for_fleet
 from simulation.partition import partition, read_partition
-from simulation.simulate import SimulationSettings, simulate
+from simulation.settings import SimulationSettings
+from simulation.simulate import simulate
 from wire.arrays import names
 from wire.identity.keys import new_key
 

@@ -25,8 +25,8 @@ from simulation.engine.workers.device_host import repeatable_secret
 from simulation.newcomers import Reception, hold_out
 from simulation.objective import objective_for_fleet
 from simulation.scenario import OWN
-from simulation.simulate import SimulationSettings, scene_of, simulate
-from simulation.splits import read_split
+from simulation.settings import SimulationSettings
+from simulation.simulate import scene_of, simulate
 from wire.arrays.tensors import Array
 
 DATA = ("watch", "uci-har")
@@ -90,7 +90,7 @@ def one(name: str, seed: int) -> dict[str, dict[str, float]]:
         rounds=ROUNDS,
         local_epochs=EPOCHS,
         seed=seed,
-        split=read_split("time"),
+        split="time",
     )
     everybody = scene_of(load_data(name), settings)
     fleet, held_out = hold_out(everybody, len(everybody.devices) // 4, seed)

@@ -60,7 +60,8 @@ def by_shoal(name: str, backend: Any, rounds: int) -> None:
     from edge_client.core.ports import Windows
     from simulation.datasets.windows import FleetData
     from simulation.engine.options import EngineOptions
-    from simulation.simulate import SimulationSettings, simulate
+    from simulation.settings import SimulationSettings
+    from simulation.simulate import simulate
     from wire.bundle import Window
 
     make, shape = MODELS[name]

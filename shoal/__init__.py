@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from shoal.api.result import Result
     from shoal.api.run import simulate
     from shoal.api.tables import Evaluation
+    from simulation.contract.suite import check
     from simulation.datasets.windows import FleetData
     from simulation.engine.progress import STOP, Stop
     from wire.errors import ConfigError, DataError, ShoalError
@@ -40,6 +41,7 @@ __all__ = [
     "ShoalError",
     "Stop",
     "TensorBoard",
+    "check",
     "compare",
     "export",
     "load",
@@ -57,6 +59,7 @@ _PLACES = {
     "shoal.api.result": ("Result",),
     "shoal.api.run": ("simulate",),
     "shoal.api.tables": ("Evaluation",),
+    "simulation.contract.suite": ("check",),
     "simulation.datasets.windows": ("FleetData",),
     "simulation.engine.progress": ("STOP", "Stop"),
     "wire.errors": ("ConfigError", "DataError", "ShoalError"),

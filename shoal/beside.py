@@ -11,16 +11,10 @@ from aggregator.core.summary import Comparison, Spread, Summary, accuracy_of, sp
 from aggregator.http.pages.words import percent
 from algorithms.composition import read_algorithm
 from simulation.datasets.windows import FleetData
-from simulation.simulate import SimulationSettings, simulate
+from simulation.settings import SimulationSettings
+from simulation.simulate import simulate
 
 NEWCOMERS = 2
-
-
-def training_alone(fleet: FleetData, settings: SimulationSettings) -> Comparison:
-    """Every device trains alone for as many passes, in a simulation."""
-    return comparison_of(
-        simulate(fleet, replace(settings, algorithm=read_algorithm("local"))).summary
-    )
 
 
 def model_of_the_group(summary: Summary, records: Sequence[RoundRecord]) -> Comparison | None:

@@ -1,22 +1,17 @@
 """From the options of a campaign, as people write them, to its settings: for `shoal serve` and
 `shoal campaign`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from aggregator.core.round.cohort import policy_settings, read_policy, with_cohort
-from algorithms.composition import AlgorithmSpec, read_algorithm, read_privacy
+from algorithms.composition import read_algorithm, read_privacy
 from algorithms.registry import CHOICES, Known
 from algorithms.schedules import read_schedule
-from algorithms.spec import DEFAULT_ALGORITHM, Choice
+from algorithms.spec import DEFAULT_ALGORITHM
 from wire.bundle import unpack
 from wire.errors import ConfigError, ShoalError
-
-
-def hours_of(window: str, time_zone: str) -> str:
-    """The hours of ``--window`` and ``--time-zone`` as settings have them."""
-    return f"{window} {time_zone}" if window else ""
 
 
 def campaign_fields(bundle: Path | None, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -32,11 +27,14 @@ def campaign_fields(bundle: Path | None, values: Mapping[str, Any]) -> dict[str,
     if policy:
         fields |= with_asking(policy, fields["cohort"], fields["over_select"])
     spec = read_algorithm(algorithm or usual_algorithm(bundle))
+    if privacy:
+        spec = spec.with_privacy(read_privacy(privacy))
+    if schedule := fields["lr_schedule"]:
+        fields["lr_schedule"] = str(read_schedule(schedule))
     return fields | {
-        "algorithm": with_privacy(spec, privacy).anchored(),
-        "hyper": hyper_values(lr, fields["hyper"]),
-        "lr_schedule": schedule_of(fields["lr_schedule"]),
-        "hours": hours_of(window, zone),
+        "algorithm": spec.anchored(),
+        "hyper": ({} if lr is None else {"lr": lr}) | fields["hyper"],
+        "hours": f"{window} {zone}" if window else "",
     }
 
 
@@ -76,31 +74,3 @@ def with_asking(text: str, cohort: int | None, over_select: float | None) -> dic
     if over_select not in (None, 1.0):
         raise ConfigError(f"--over-select {over_select:g}: --policy {text} says how many are asked")
     return policy_settings(with_cohort(policy, cohort) if cohort else policy)
-
-
-def hyper_values(lr: float | None, hyper: Mapping[str, float]) -> dict[str, float]:
-    """Return the hyper-parameters that are given; `hyper` takes precedence over `lr`."""
-    return ({} if lr is None else {"lr": lr}) | dict(hyper)
-
-
-def schedule_of(text: str) -> str:
-    """A learning rate's schedule as settings have it, from an option that may be empty.
-
-    Raises:
-        ConfigError: it cannot be read.
-    """
-    return str(read_schedule(text)) if text else ""
-
-
-def with_privacy(algorithm: AlgorithmSpec, privacy: str) -> AlgorithmSpec:
-    """The algorithm with the mechanism that ``--privacy`` names, if it names one.
-
-    Raises:
-        ConfigError: no such mechanism, or the algorithm has one already.
-    """
-    return algorithm.with_privacy(read_privacy(privacy)) if privacy else algorithm
-
-
-def chosen(text: str, read: Callable[[str], Choice]) -> Choice | None:
-    """What an option chooses; None where it is empty."""
-    return read(text) if text else None

@@ -5,6 +5,7 @@ import inspect
 import io
 import re
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from datetime import UTC, datetime
@@ -40,6 +41,8 @@ IN_JSON = inspect.Parameter(
 )
 """The option of commands that print for people alone."""
 
+COMMANDS = r"shoal\.commands\."
+"""Modules of the commands."""
 UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
@@ -108,10 +111,13 @@ def command(*, loads: str = "", in_json: bool = True) -> Callable[[Callable[...,
                     blaming = import_module("algorithms.outside").blaming
                     import_module(loads)
                 run = blaming()(run)
-            if quiet:
-                _print_in_json(run, sys.stderr if loads else None)
-            else:
-                run()
+            with warnings.catch_warnings():
+                warnings.filterwarnings("always", module=COMMANDS)
+                warnings.showwarning = partial(_show_warning, warnings.showwarning)
+                if quiet:
+                    _print_in_json(run, sys.stderr if loads else None)
+                else:
+                    run()
 
         parameters = [CONTEXT]
         expanded: dict[str, Options] = {}
@@ -214,6 +220,17 @@ def warn(text: str) -> None:
     """Print a warning on standard error, if there is one."""
     if text:
         print(f"warning: {text}", file=sys.stderr)
+
+
+def _show_warning(
+    others: Callable[..., None], message: Warning | str, category: type[Warning], *place: Any
+) -> None:
+    """Print a warning of a function that a command calls as a line of the command; `others` shows
+    all other warnings, by their `place`, of which the first is the file."""
+    if Path(place[0]).parent.name == "commands" and category is UserWarning:
+        warn(str(message))
+    else:
+        others(message, category, *place)
 
 
 def print_json(value: Any) -> None:

@@ -21,20 +21,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """Which model is meant: the digests of its bundle and of its tensors, and what it is called."""
-
-    bundle: str
-    model: str
-    name: str
-
-
-@dataclass(frozen=True)
 class HeldModel:
     """A model with its bundle. `tensors` are all that its graph reads: what a device keeps to
     itself has its initial value."""
 
-    chosen: Chosen
+    name: str
+    """What the model is called."""
+    digest: str
     bundle: Bundle
     tensors: Tensors
 
@@ -48,23 +41,19 @@ class HeldModel:
         """What a file says of the model."""
         manifest = self.bundle.manifest
         return {
-            "name": self.chosen.name,
+            "name": self.name,
             "classes": "\n".join(manifest.classes),
             "bundle": f"{manifest.name} {manifest.version} {self.bundle.digest}",
-            "model": self.chosen.model,
+            "model": self.digest,
         }
 
 
-def groups_of_run(state: RunState, run: str, made_in: int | None) -> list[str]:
-    """The groups that have a model: of the round that made them, or of those on offer now.
+def models_of_run(state: RunState, run: str, made_in: int | None) -> Mapping[str, str]:
+    """The digests of the models by group: of the round that made them, or of those on offer now.
 
     Raises:
         ConfigError: the run does not remember that round.
     """
-    return sorted(_models_of(state, run, made_in))
-
-
-def _models_of(state: RunState, run: str, made_in: int | None) -> Mapping[str, str]:
     models = {state.made_in: state.models} | {
         version.round: version.models for version in state.history if version.round != state.made_in
     }
@@ -77,71 +66,18 @@ def _models_of(state: RunState, run: str, made_in: int | None) -> Mapping[str, s
     return models[number]
 
 
-def chosen_of_run(state: RunState, run: str, group: str, made_in: int | None) -> Chosen:
-    """The model of a group of a run; of the round that made it, or the one on offer now.
+def _read(blobs: BlobFolder, name: str, bundle_digest: str, digest: str) -> HeldModel:
+    """Read a model.
 
     Raises:
-        ConfigError: the run has no such model, or several and none was named.
-    """
-    named = _models_of(state, run, made_in)
-    number = state.made_in if made_in is None else made_in
-    if not group and len(named) == 1:
-        (group,) = named
-    if group not in named:
-        said = (
-            f"--group {group}: run {run} has no such group"
-            if group
-            else f"run {run} has several models: say which with --group"
-        )
-        raise ConfigError(f"{said}; its groups are {', '.join(sorted(named))}")
-    return Chosen(state.settings.bundle, named[group], f"{run} {group}@{number}")
-
-
-def chosen_release(folder: Path, fleet: str, number: int) -> Chosen:
-    """The model of a release, in the database of a service's folder.
-
-    Raises:
-        ConfigError: the fleet has no such release.
-    """
-    state = read_whole(folder).fleets.get(fleet)
-    release = state.catalogue.releases.get(number) if state is not None else None
-    if release is None:
-        raise ConfigError(
-            f"--release {number}: fleet {fleet} has none of this number; `shoal models list` says "
-            "which there are"
-        )
-    return Chosen(release.bundle, release.model, f"release {number}, {release.group}")
-
-
-def read_release(folder: Path, chosen: Chosen) -> HeldModel:
-    """Read a model that a fleet has released.
-
-    Raises:
-        BlobLost: it is not kept any more, or damaged.
-        WireError: it is not what it should be.
-    """
-    return _read(BlobFolder(folder / RELEASES), chosen)
-
-
-def read_model(folder: Path, run: str, chosen: Chosen) -> HeldModel:
-    """Read a model that a run holds in a service's folder.
-
-    Raises:
-        BlobLost: its bundle or its tensors are not there, or damaged.
+        BlobLost: its bundle or its tensors are not kept, or damaged.
         WireError: they are not what they should be.
     """
-    return _read(BlobFolder(folder / "blobs" / run), chosen)
-
-
-def _read(blobs: BlobFolder, chosen: Chosen) -> HeldModel:
-    bundle = unpack(blobs.get(chosen.bundle))
-    model = decode_tensors(blobs.get(chosen.model), OWN_FILES)[0]
-    check_layout(
-        model,
-        [(s.key, s.dtype, s.shape) for s in bundle.manifest.received()],
-        f"model {chosen.model[:12]}",
-    )
-    return HeldModel(chosen, bundle, {**bundle.initial, **model})
+    bundle = unpack(blobs.get(bundle_digest))
+    model = decode_tensors(blobs.get(digest), OWN_FILES)[0]
+    received = [(s.key, s.dtype, s.shape) for s in bundle.manifest.received()]
+    check_layout(model, received, f"model {digest[:12]}")
+    return HeldModel(name, digest, bundle, {**bundle.initial, **model})
 
 
 def state_of(folder: Path, run: str, database: str = "") -> RunState:
@@ -202,7 +138,7 @@ def write_model(held: HeldModel, to: Path, payload: bytes) -> None:
         write_atomically(to, payload)
     except OSError as error:
         raise ConfigError(f"--to {to}: {error.strerror}") from None
-    print(f"{to}: {len(payload):,} bytes, model {held.chosen.name} ({held.chosen.model[:12]})")
+    print(f"{to}: {len(payload):,} bytes, model {held.name} ({held.digest[:12]})")
     if own := [spec.name for spec in held.bundle.manifest.of_role("private")]:
         print(
             f"devices answer with tensors of their own beside it: here {', '.join(own)} "
@@ -235,27 +171,47 @@ def model_of(
     fleet: str,
     database: str,
 ) -> HeldModel:
+    """Read the model of a release of the fleet, or where none is named that of a group of a run.
+
+    Raises:
+        ConfigError: there is no such release, or as of `held_by_run`.
+    """
     if release is None:
         return held_by_run(folder, run, group, made_in, database)
     if group or made_in is not None:
         raise ConfigError("--release names a model by itself: leave --group and --round out")
-    return read_release(folder, chosen_release(folder, fleet, release))
+    state = read_whole(folder).fleets.get(fleet)
+    one = state.catalogue.releases.get(release) if state is not None else None
+    if one is None:
+        raise ConfigError(
+            f"--release {release}: fleet {fleet} has none of this number; `shoal models list` says "
+            "which there are"
+        )
+    blobs = BlobFolder(folder / RELEASES)
+    return _read(blobs, f"release {release}, {one.group}", one.bundle, one.model)
 
 
 def held_by_run(
     folder: Path, run: str, group: str, made_in: int | None, database: str
 ) -> HeldModel:
-    return read_model(
-        folder, run, chosen_of_run(state_of(folder, run, database), run, group, made_in)
-    )
+    """Read the model of a group of a run: of the round that made it, or the one on offer now.
 
-
-def read_reference(text: str) -> tuple[str, int | None]:
-    """GROUP[@ROUND]."""
-    group, at, number = text.partition("@")
-    if at and not number.isdecimal():
-        raise ConfigError(f"model {text!r}: expected GROUP or GROUP@ROUND, where ROUND is a number")
-    return group, int(number) if at else None
+    Raises:
+        ConfigError: the run has no such model, or several and none was named.
+    """
+    state = state_of(folder, run, database)
+    named = models_of_run(state, run, made_in)
+    if not group and len(named) == 1:
+        (group,) = named
+    if group not in named:
+        problem = (
+            f"--group {group}: run {run} has no such group"
+            if group
+            else f"run {run} has several models: say which with --group"
+        )
+        raise ConfigError(f"{problem}; its groups are {', '.join(sorted(named))}")
+    name = f"{run} {group}@{state.made_in if made_in is None else made_in}"
+    return _read(BlobFolder(folder / "blobs" / run), name, state.settings.bundle, named[group])
 
 
 def _probe(path: Path | None, held: HeldModel) -> "Probe":

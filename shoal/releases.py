@@ -8,7 +8,7 @@ import msgspec
 
 from aggregator.core.release.progress import Counts, Progress
 from aggregator.core.release.releases import Release
-from aggregator.core.release.state import GOING, FleetState, RolloutStep
+from aggregator.core.release.state import GOING, FleetState
 from aggregator.maintenance.database import read_whole
 from aggregator.storage.schema import reading
 from aggregator.storage.sql_store import FLEET, replay
@@ -68,11 +68,9 @@ def print_progress(progress: Progress) -> None:
         f"{'away':>5}"
     )
     for number, counts in enumerate(progress.steps):
-        _print_counts(
-            _words(counts.step)
-            + (" <" if number == progress.step and progress.phase in GOING else ""),
-            counts,
-        )
+        share = [f"{counts.step.share:.0%}"] if counts.step.share else []
+        going = " <" if number == progress.step and progress.phase in GOING else ""
+        _print_counts(", ".join([*share, *counts.step.tags]) + going, counts)
     if progress.returned.offered:
         _print_counts("returned", progress.returned)
 
@@ -93,10 +91,6 @@ def _print_counts(name: str, counts: Counts) -> None:
 
 def release_row(number: int, release: Release, used: Mapping[int, int]) -> dict[str, Any]:
     return {"number": number, **msgspec.to_builtins(release), "in_use": used.get(number, 0)}
-
-
-def _words(step: RolloutStep) -> str:
-    return ", ".join([*([f"{step.share:.0%}"] if step.share else []), *step.tags])
 
 
 def accuracy_text(release: Release) -> str:

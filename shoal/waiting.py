@@ -4,7 +4,8 @@ that takes long."""
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
 from rich.console import Console
 from rich.progress import (
@@ -19,6 +20,29 @@ from rich.progress import (
 
 SAID_AFTER_S = 2.0
 """Further steps are written to a log once the command has taken so long."""
+
+
+@contextmanager
+def working(console: Console) -> Iterator[Callable[..., None]]:
+    """Yield a function that says what is being done: a step, or with numbers (rounds that are over,
+    their total, what is to be current besides) how far it is."""
+    with ExitStack() as stack:
+        current = ("", 0)
+        tell: Any = None
+
+        def say(about: str, done: int = 0, total: int = 0, beside: str = "") -> None:
+            nonlocal current, tell
+            if tell is None or (total and current != (about, total)) or (current[1] and not total):
+                stack.close()
+                shown = rounds(console, about, total) if total else steps(console, about)
+                tell = stack.enter_context(shown)
+            elif not total:
+                tell(about)
+            if total:
+                tell(done, beside)
+            current = about, total
+
+        yield say
 
 
 @contextmanager

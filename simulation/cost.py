@@ -75,34 +75,24 @@ def count(
     train = next((verb for verb in verbs if isinstance(verb, Train)), None)
     if not windows or train is None:
         return None
-    step_s = time_of_step(objective, window, train.graph, train.batch_size)
-    if step_s is None:
-        return None
-    mean = windows / devices
-    up, down = (
-        sum(getattr(r, way) for r, _ in made) / devices for way in ("bytes_up", "bytes_down")
-    )
-    return Counted(
-        mean, ceil(mean / train.batch_size), train.batch_size, up, down, step_s, len(made)
-    )
-
-
-def time_of_step(
-    objective: Supervised, window: tuple[int, ...], graph: str, batch_size: int
-) -> float | None:
-    """Seconds of a training step on random windows (batch_size, \\*window), by torch on one thread;
-    None where it needs more than these."""
-    inputs, graphs = to_numpy(example_inputs(objective, window, batch_size)), EagerGraphs(objective)
+    graphs = EagerGraphs(objective)
+    inputs = to_numpy(example_inputs(objective, window, train.batch_size))
     spans = []
     with one_thread():
         for _ in range(1 + TURNS):
             began_s = perf_counter()
             try:
-                graphs.run(graph, inputs)
+                graphs.run(train.graph, inputs)
             except (KeyError, ShoalError):
                 return None
             spans.append(perf_counter() - began_s)
-    return min(spans[1:])
+    mean = windows / devices
+    up, down = (
+        sum(getattr(r, way) for r, _ in made) / devices for way in ("bytes_up", "bytes_down")
+    )
+    return Counted(
+        mean, ceil(mean / train.batch_size), train.batch_size, up, down, min(spans[1:]), len(made)
+    )
 
 
 def estimates(counted: Counted) -> list[Estimate]:

@@ -66,42 +66,42 @@ class Received:
     kept: Kept | None = None
 
 
+@dataclass
 class Reception:
     """Receives newcomers into a finished run."""
 
-    def __init__(
-        self,
-        algorithm: Algorithm,
-        run: RunState,
-        blobs: Blobs,
-        probe: Probe,
-        bundle: Bundle,
-        graphs: Graphs,
-        secret: Secret,
-    ):
-        self._algorithm, self._run, self._blobs, self._probe = algorithm, run, blobs, probe
-        self._bundle, self._graphs, self._secret = bundle, graphs, secret
-        self._state = load_state(run, blobs)
-        self._programs: Programs = algorithm.programs(
-            self._state, work_of(run.settings), run.models
+    algorithm: Algorithm
+    run: RunState
+    blobs: Blobs
+    probe: Probe
+    bundle: Bundle
+    graphs: Graphs
+    secret: Secret
+
+    def __post_init__(self) -> None:
+        self.state = load_state(self.run, self.blobs)
+        self.programs: Programs = self.algorithm.programs(
+            self.state, work_of(self.run.settings), self.run.models
         )
 
     def receive(self, newcomers: Mapping[str, Windows]) -> dict[str, Received]:
         """Place the newcomers, let each train where it has labels, and test it on its own test
         windows."""
         executors = {
-            d: Executor(self._bundle, self._graphs, windows, self._secret)
+            d: Executor(self.bundle, self.graphs, windows, self.secret)
             for d, windows in newcomers.items()
         }
-        least = self._bundle.manifest.min_batch
+        least = self.bundle.manifest.min_batch
         labelled = {
             d: executor for d, executor in executors.items() if newcomers[d].num_train >= least
         }
         starts, kept = self._place(labelled, newcomers)
         placed = {d: Placement(key, 1.0) for d, key in starts.items()}
-        placed |= {
-            d: self._place_unlabelled(d, executors[d]) for d in newcomers if d not in labelled
-        }
+        verbs = self.programs.get(UNLABELLED, ())
+        for d in (d for d in newcomers if d not in labelled):  # their inputs say where they belong
+            plan = self._plan(d, NEWCOMER, verbs)
+            surveyed = executors[d].execute(plan, self._model(NEWCOMER), {}, self._fetch)
+            placed[d] = self.algorithm.place_unlabelled(self.state, d, surveyed.tensors)
         return {
             d: self._serve(d, executors[d], placed[d], kept.get(d, {}), newcomers[d], d in labelled)
             for d in newcomers
@@ -119,13 +119,11 @@ class Reception:
         """What a placed newcomer does, and what comes of it."""
         key = placed.group
         verbs: tuple[Verb, ...]
-        if not labelled or self._algorithm.coordinator.keeps:
-            verbs = by_labels(self._programs["closing"], windows.num_train, trains=labelled)
+        if not labelled or self.algorithm.coordinator.keeps:
+            verbs = by_labels(self.programs["closing"], windows.num_train, trains=labelled)
         else:
             usual = (
-                self._programs[""]
-                if key == NEWCOMER
-                else program_for(self._programs, device_id, key)
+                self.programs[""] if key == NEWCOMER else program_for(self.programs, device_id, key)
             )
             longer = (
                 msgspec.structs.replace(verb, epochs=EPOCHS) if isinstance(verb, Train) else verb
@@ -134,39 +132,31 @@ class Reception:
             verbs = (*longer, Evaluate())
         model = self._model(key)
         result = executor.execute(self._plan(device_id, key, verbs), model, kept, self._fetch)
-        none = np.zeros((0, len(self._bundle.manifest.classes)), np.float32)
+        none = np.zeros((0, len(self.bundle.manifest.classes)), np.float32)
         answers = (
             executor.predict(model, result.private, windows.test_x) if windows.num_test else none
         )
-        own = own_tensors(self._bundle, model, result.private)
+        own = own_tensors(self.bundle, model, result.private)
         return Received(
             placed,
             result.evaluated,
             answers,
             own,
-            kept_of(self._run.settings.candidates, result.tensors),
+            kept_of(self.run.settings.candidates, result.tensors),
         )
-
-    def _place_unlabelled(self, device_id: str, executor: Executor) -> Placement:
-        """The group of a newcomer without labels, as its inputs say."""
-        verbs = self._programs.get(UNLABELLED, ())
-        result = executor.execute(
-            self._plan(device_id, NEWCOMER, verbs), self._model(NEWCOMER), {}, self._fetch
-        )
-        return self._algorithm.place_unlabelled(self._state, device_id, result.tensors)
 
     def _place(
         self, executors: Mapping[str, Executor], newcomers: Mapping[str, Windows]
     ) -> tuple[dict[str, str], dict[str, Tensors]]:
         """The model each newcomer starts from, and what it keeps of the round that showed where it
         belongs."""
-        starts = {d: self._algorithm.grouping.start(self._state.memory, d) for d in executors}
+        starts = {d: self.algorithm.grouping.start(self.state.memory, d) for d in executors}
         kept: dict[str, Tensors] = {device_id: {} for device_id in executors}
         contributions = []
         for device_id, executor in executors.items():
             if starts[device_id] != NEWCOMER:
                 continue
-            plan = self._plan(device_id, NEWCOMER, program_for(self._programs, device_id, NEWCOMER))
+            plan = self._plan(device_id, NEWCOMER, program_for(self.programs, device_id, NEWCOMER))
             result = executor.execute(plan, self._model(NEWCOMER), {}, self._fetch)
             kept[device_id] = result.private
             num_train = newcomers[device_id].num_train
@@ -181,22 +171,22 @@ class Reception:
                 )
             )
         if contributions:
-            membership = self._algorithm.place(
-                self._state,
+            membership = self.algorithm.place(
+                self.state,
                 contributions,
-                self._probe,
-                round_seed(self._run.settings, self._run.round + 1),
+                self.probe,
+                round_seed(self.run.settings, self.run.round + 1),
             )
             starts |= {c.device_id: membership[c.device_id] for c in contributions}
-        return {d: key if key in self._run.models else NEWCOMER for d, key in starts.items()}, kept
+        return {d: key if key in self.run.models else NEWCOMER for d, key in starts.items()}, kept
 
     def _plan(self, device_id: str, key: str, verbs: tuple[Verb, ...]) -> Plan:
         return make_plan(
-            self._run.settings, self._run.round + 1, device_id, self._run.models[key], verbs
+            self.run.settings, self.run.round + 1, device_id, self.run.models[key], verbs
         )
 
     def _model(self, key: str) -> Tensors:
-        return self._fetch(self._run.models[key])
+        return self._fetch(self.run.models[key])
 
     def _fetch(self, digest: str) -> Tensors:
-        return decode_tensors(self._blobs.get(digest))[0]
+        return decode_tensors(self.blobs.get(digest))[0]

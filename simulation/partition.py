@@ -12,15 +12,14 @@ from functools import partial
 
 import numpy as np
 
-from algorithms.spec import Choice, Option, Options, Value, read
+from algorithms.spec import Choice, Option, Options, read
+from edge_client.core.ports import Windows
 from edge_client.data.labels import has_classes
 from simulation.datasets.catalog import load
-from simulation.datasets.pool import DEVICES, Pool, assign_alike, pool_of
-from simulation.datasets.windows import FleetData
+from simulation.datasets.pool import DEVICES, Pool, assign_alike
+from simulation.datasets.windows import FleetData, select_devices
 from simulation.partitions import embedding, inputs, labels
-from simulation.partitions.assignment import Assignment, assign_pool, common_options
-from simulation.partitions.users import by_user
-from wire.arrays.tensors import Array
+from simulation.partitions.assignment import Assignment, assign_pool, common_options, split_count
 from wire.errors import ConfigError
 
 MANY = 1_000_000
@@ -54,20 +53,39 @@ def _pooled(
     tests: int = 0,
     own: Mapping[str, Option] | None = None,
 ) -> Partition:
-    def make(data: FleetData | Pool, rng: np.random.Generator, **options: Value) -> FleetData:
-        pool = data if isinstance(data, Pool) else pool_of(data)
-        return assign_pool(pool, rng, assign, **options)  # type: ignore[arg-type]
-
     return Partition(
-        about, {"devices": devices, **(own or {}), **common_options(split, examples, tests)}, make
+        about,
+        {"devices": devices, **(own or {}), **common_options(split, examples, tests)},
+        partial(assign_pool, assign=assign),
     )
 
 
-def _users(about: str, devices: int, split: str, test: float) -> Partition:
-    def make(data: FleetData | Pool, rng: np.random.Generator, **options: Value) -> FleetData:
-        fleet = assign_alike(data) if isinstance(data, Pool) else data
-        return by_user(fleet, rng, **options)  # type: ignore[arg-type]
+def by_user(
+    data: FleetData | Pool, rng: np.random.Generator, *, devices: int, split: str, test: float
+) -> FleetData:
+    """One device per person, the first `devices` by id.
 
+    ``split=time`` keeps the data's own test parts, cut in time. ``split=random`` divides each
+    person's examples anew, as the papers do: windows that overlap then lie on both sides, and the
+    accuracy says more than it should.
+
+    Raises:
+        DataError: more devices than there are.
+    """
+    fleet = select_devices(assign_alike(data) if isinstance(data, Pool) else data, devices)
+    if split == "time":
+        return fleet
+    mixed = {}
+    for device_id in sorted(fleet.devices):
+        w = fleet.devices[device_id]
+        x, y = np.concatenate([w.train_x, w.test_x]), np.concatenate([w.train_y, w.test_y])
+        order, count = rng.permutation(len(y)), split_count(len(y), test)
+        train, tested = np.sort(order[count:]), np.sort(order[:count])
+        mixed[device_id] = Windows(x[train], y[train], x[tested], y[tested])
+    return FleetData(fleet.name, fleet.window, fleet.classes, mixed, fleet.truth)
+
+
+def _users(about: str, devices: int, split: str, test: float) -> Partition:
     options = {
         "devices": _devices(devices, 0),
         "split": Option(
@@ -82,7 +100,7 @@ def _users(about: str, devices: int, split: str, test: float) -> Partition:
             high=0.99,
         ),
     }
-    return Partition(about, options, make)
+    return Partition(about, options, by_user)
 
 
 _environments = partial(
@@ -191,6 +209,7 @@ PARTITIONS: dict[str, Partition] = {
     ),
 }
 """Every partition by name."""
+OPTIONS: Mapping[str, Options] = {name: each.options for name, each in PARTITIONS.items()}
 OF_MEASUREMENTS = ("rotation", "noise", "embedding", "environment-difference", "privacy-protection")
 """Those that look at inputs, or change them, as quantities."""
 OF_CLASSES = (
@@ -210,7 +229,7 @@ def read_partition(text: str) -> Choice:
     Raises:
         ConfigError: no such partition or option, or a value it cannot have.
     """
-    return read(text, _known(), "partition")
+    return read(text, OPTIONS, "partition")
 
 
 def partition(data: FleetData | Pool, choice: Choice, seed: int) -> FleetData:
@@ -227,7 +246,8 @@ def partition(data: FleetData | Pool, choice: Choice, seed: int) -> FleetData:
             f"partition {choice.name}: it changes or compares measurements, and data {data.name} "
             "holds ids"
         )
-    if choice.name in OF_CLASSES and not has_classes(_some_labels(data)):
+    labels_of_some = data.train_y if isinstance(data, Pool) else data.sample()[1]
+    if choice.name in OF_CLASSES and not has_classes(labels_of_some):
         raise ConfigError(
             f"partition {choice.name}: it assigns examples by their class, and in data "
             f"{data.name} labels are no classes"
@@ -259,15 +279,6 @@ def assign(data: FleetData | Pool, choice: Choice, devices: int | None, seed: in
         the data.
     """
     if devices is not None:
-        choice = read(
-            f"{choice}:devices={devices}", _known(), "partition", f"partition {str(choice)!r}"
-        )
+        text = f"{choice}:devices={devices}"
+        choice = read(text, OPTIONS, "partition", f"partition {str(choice)!r}")
     return partition(data, choice, seed)
-
-
-def _some_labels(data: FleetData | Pool) -> Array:
-    return data.train_y if isinstance(data, Pool) else data.sample()[1]
-
-
-def _known() -> dict[str, Options]:
-    return {name: entry.options for name, entry in PARTITIONS.items()}

@@ -19,6 +19,7 @@ from edge_client.core.ports import Windows
 from edge_client.data.labels import has_classes
 from simulation.datasets.windows import FleetData
 from simulation.newcomers import hold_out
+from simulation.settings import SimulationSettings
 from simulation.splits import read_split, split_anew
 from wire.arrays.tensors import Array
 from wire.errors import ConfigError, DataError
@@ -47,6 +48,15 @@ class Scenario:
             if self.labels == "none" and not self.newcomers
             else self.newcomers
         )
+
+
+def scenario_of(settings: SimulationSettings) -> Scenario:
+    """Return the scenario of these settings.
+
+    Raises:
+        ConfigError: labels or split that cannot be read.
+    """
+    return Scenario(read_labels(settings.labels), read_split(settings.split), settings.newcomers)
 
 
 def read_labels(text: str) -> Labels:

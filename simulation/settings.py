@@ -2,7 +2,7 @@
 (`host.settings`): for the command line and for Python. It imports nothing that takes time."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -46,11 +46,12 @@ class EngineSettings(msgspec.Struct, frozen=True):
     bf16: Annotated[bool, about("Let backend batched multiply in bfloat16.")] = False
 
 
-class SimulationWords(TrainingSettings[str], frozen=True, kw_only=True):
-    """What a simulation trains, and in which scenario, as words and numbers."""
+class SimulationSettings(TrainingSettings[Any], frozen=True):
+    """What a simulation trains, and in which scenario, as words and numbers. The algorithm is a
+    name, or what was read of it."""
 
     algorithm: Annotated[
-        str,
+        Any,
         about(
             "One choice or several: distfl, dbe+distfl+irls, ifca:k=4, FILE.py:CLASS. `shoal "
             "algorithms` lists them."

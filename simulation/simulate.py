@@ -24,12 +24,12 @@ from aggregator.core.summary import (
     spread_of_errors,
     summarize,
 )
-from aggregator.core.training import TrainingSettings
-from algorithms.build import probe_of
-from algorithms.composition import AlgorithmSpec, make_algorithm, read_algorithm
+from algorithms.build import check_model, probe_of
+from algorithms.composition import algorithm_of, make_algorithm, read_privacy
 from algorithms.core.contract import USUAL_PASSES
 from algorithms.objectives.supervised import Supervised
-from algorithms.spec import DEFAULT_ALGORITHM, Choice
+from algorithms.schedules import read_schedule
+from algorithms.spec import Choice
 from edge_client.core.ports import Windows
 from export.describe import describe_bundle
 from host.native.arithmetic import NativeArithmetic
@@ -42,13 +42,22 @@ from simulation.engine.options import DEFAULT, EngineOptions
 from simulation.engine.progress import HeldModels, OnProgress
 from simulation.engine.run import run_fast
 from simulation.engine.schedule import Drawn, Schedule, Timed
-from simulation.engine.workers.attacks import Attack, make_attack, success_rate, told_apart
+from simulation.engine.workers.attacks import (
+    Attack,
+    make_attack,
+    read_attack,
+    success_rate,
+    told_apart,
+)
 from simulation.engine.workers.device_host import repeatable_secret
 from simulation.measures import measure
 from simulation.newcomers import Received, Reception, hold_out
 from simulation.objective import objective_for_fleet
+from simulation.partition import read_partition
 from simulation.pretrain import examples_for
-from simulation.scenario import OWN, Labels, Scenario, set_scene
+from simulation.scenario import read_labels, scenario_of, set_scene
+from simulation.settings import SimulationSettings
+from simulation.splits import read_split
 from simulation.timing.fleet import Fleet, Work
 from simulation.timing.policies import make_policy
 from simulation.timing.profiles import make_profiles, read_profiles
@@ -80,35 +89,41 @@ class SimulationResult:
     float32 or others in their place."""
 
 
-class SimulationSettings(TrainingSettings[AlgorithmSpec], frozen=True):
-    """What a simulation is asked for."""
+CHOICES: Mapping[str, Callable[[str], Choice]] = {
+    "partition": read_partition,
+    "split": read_split,
+    "attack": read_attack,
+    "profiles": read_profiles,
+    "policy": read_policy,
+    "lr_schedule": read_schedule,
+}
+"""Settings that are choices with options, and what reads them."""
 
-    algorithm: AlgorithmSpec = read_algorithm(DEFAULT_ALGORITHM)
-    model: str = ""
-    """Name of a model; the usual one for the data when empty."""
-    attack: Choice | None = None
-    """Who attacks and how (`simulation.engine.workers.attacks`)."""
-    pretrain: str = ""
-    """Other data that the extractor is trained on before the first round; none when empty."""
-    labels: Labels = "all"
-    """Labelled windows of each class that a device has (`simulation.scenario`)."""
-    split: Choice = OWN
-    """How a device's windows are divided for training and testing (`simulation.splits`)."""
-    newcomers: int = 0
-    """So many devices are held out of training and received when it is over
-    (`simulation.newcomers`); 0 with ``labels=none``: a quarter of them."""
-    cohort: int = 0
-    """So many devices, drawn anew, take part in each round; 0: all do."""
-    profiles: Choice | None = None
-    """What devices are like on the virtual clock (`simulation.timing.profiles`); without profiles
-    and policy no time passes."""
-    policy: Choice | None = None
-    """How the server makes rounds on the virtual clock (`simulation.timing.policies`)."""
 
-    @property
-    def scenario(self) -> Scenario:
-        """What devices have of the data."""
-        return Scenario(self.labels, self.split, self.newcomers)
+def read_settings(settings: SimulationSettings) -> SimulationSettings:
+    """Return the settings with the algorithm read, its privacy mechanism and the learning rate in
+    their places, and every choice written in one way.
+
+    Raises:
+        ConfigError: a choice that cannot be read.
+    """
+    algorithm = algorithm_of(settings.algorithm)
+    if settings.privacy:
+        algorithm = algorithm.with_privacy(read_privacy(settings.privacy))
+    check_model(settings.model)
+    return msgspec.structs.replace(
+        settings,
+        algorithm=algorithm,
+        privacy="",
+        hyper=({} if settings.lr is None else {"lr": settings.lr}) | settings.hyper,
+        lr=None,
+        labels=str(read_labels(settings.labels)),
+        **{
+            name: str(read(text))
+            for name, read in CHOICES.items()
+            if (text := getattr(settings, name))
+        },
+    )
 
 
 def simulate(
@@ -128,6 +143,7 @@ def simulate(
         DataError: the data do not allow the split.
     """
     started_s = perf_counter()
+    settings = read_settings(settings)
     if engine.backend == "messages":
         for name in ("cohort", "profiles", "policy"):
             if value := getattr(settings, name):
@@ -149,13 +165,13 @@ def simulate(
         else:
             schedule = make_schedule(settings, data, bundle)
             named = {
-                name: str(getattr(settings, name) or "")
+                name: getattr(settings, name)
                 for name in ("attack", "profiles", "policy", "labels", "split")
             }
             asked = (
                 named
                 | {"cohort": settings.cohort, "newcomers": len(newcomers)}
-                | _sources(settings.algorithm)
+                | {f"source of {n}": s for n, s in settings.algorithm.sources.items()}
             )
             result = run_fast(experiment, schedule, asked, engine, on_progress)
         summary = summarize(result.state, result.records, perf_counter() - started_s)
@@ -164,10 +180,16 @@ def simulate(
         )
         if result.state.ended == "order":
             summary = msgspec.structs.replace(summary, ended="a callback stopped it")
-        summary = _with_scenario(summary, settings)
-        task = settings.algorithm.parts.task.of
+        parts = settings.algorithm.parts
+        task = parts.task.of
+        summary = msgspec.structs.replace(
+            summary,
+            labels=settings.labels,
+            split=settings.split,
+            accuracy_is="" if settings.algorithm.has_classes else parts.task.accuracy,
+        )
         summary = _with_measures(summary, result, data, task)
-        if result.schedule is not None:
+        if isinstance(result.schedule, Timed):
             accuracies = [
                 (r.opened_at_s, spread(accuracy_of(r).values()).mean)
                 for r in result.records
@@ -177,7 +199,7 @@ def simulate(
         if attack is not None:
             summary = msgspec.structs.replace(
                 summary,
-                attack=_of_attack(attack, str(settings.attack), result, data, summary, task),
+                attack=_of_attack(attack, settings.attack, result, data, summary, task),
             )
         models = result.models
         if newcomers:
@@ -188,16 +210,14 @@ def simulate(
             summary = msgspec.structs.replace(
                 summary, newcomers=_of_newcomers(received, newcomers, task, data.classes)
             )
-            models = _with_newcomers(models, received)
+            of_device = models.of_device
+            models = replace(
+                models,
+                of_device=lambda d: received[d].tensors if d in received else of_device(d),
+            )
     return SimulationResult(
         summary, result.state, result.records, result.blobs, data, newcomers, models, result.predict
     )
-
-
-def _sources(algorithm: AlgorithmSpec) -> dict[str, str]:
-    """What tells the states of an algorithm's own classes apart, by what a refused checkpoint calls
-    them."""
-    return {f"source of {name}": source for name, source in algorithm.sources.items()}
 
 
 def scene_of(data: FleetData, settings: SimulationSettings) -> FleetData:
@@ -214,7 +234,7 @@ def scene_of(data: FleetData, settings: SimulationSettings) -> FleetData:
             "without its label would be trained on as "
             "a usual one: expected all"
         )
-    return for_task(set_scene(data, settings.scenario, settings.seed), task)
+    return for_task(set_scene(data, scenario_of(settings), settings.seed), task)
 
 
 def check_settings(data: FleetData, settings: SimulationSettings) -> None:
@@ -225,6 +245,7 @@ def check_settings(data: FleetData, settings: SimulationSettings) -> None:
         ConfigError: settings that do not fit each other or the data.
         DataError: data to pre-train on, or a trace, that cannot be read or does not fit.
     """
+    settings = read_settings(settings)
     if settings.pretrain:
         examples_for(data.window, settings.pretrain)
     left, _, experiment = _set_up(data, msgspec.structs.replace(settings, pretrain=""), None)
@@ -239,9 +260,8 @@ def _set_up(
     objective: Supervised | Callable[[FleetData], Supervised] | None,
 ) -> tuple[FleetData, Mapping[str, Windows], Experiment]:
     """The fleet without its newcomers, the newcomers, and what is to be run."""
-    data, newcomers = hold_out(
-        scene_of(data, settings), settings.scenario.num_newcomers(len(data.devices)), settings.seed
-    )
+    count = scenario_of(settings).num_newcomers(len(data.devices))
+    data, newcomers = hold_out(scene_of(data, settings), count, settings.seed)
     algorithm = make_algorithm(settings.algorithm, arithmetic=NativeArithmetic())
     if objective is None:
         objective = objective_for_fleet(
@@ -251,7 +271,9 @@ def _set_up(
         objective = objective(data)
     bundle = describe_bundle(objective, name=data.name, classes=data.classes, window=data.window)
     probe = probe_of(objective, data.window.shape)
-    attack = make_attack(settings.attack, data, settings.seed) if settings.attack else None
+    attack = None
+    if settings.attack:
+        attack = make_attack(read_attack(settings.attack), data, settings.seed)
     run_settings = RunSettings.for_bundle(
         bundle,
         settings,
@@ -283,11 +305,15 @@ def make_schedule(settings: SimulationSettings, data: FleetData, bundle: Bundle)
         )
     if not settings.profiles and not settings.policy:
         return Drawn(ids, settings.cohort, settings.seed)
-    policy = settings.policy or read_policy("sync")
+    policy = read_policy(settings.policy or "sync")
     if settings.cohort:
         policy = with_cohort(policy, settings.cohort)
     manifest = bundle.manifest
-    examples = np.array([settings.local_epochs * _of_epoch(data.devices[d]) for d in ids], np.int64)
+    in_an_epoch = (  # one of several passes as often as it comes (`wire.verbs.Train`)
+        min(w.num_train + w.num_unlabelled, USUAL_PASSES * w.num_train)
+        for w in (data.devices[d] for d in ids)
+    )
+    examples = np.array([settings.local_epochs * count for count in in_an_epoch], np.int64)
     down, statistics = (
         sum(spec.num_bytes for spec in specs)
         for specs in (manifest.received(), manifest.of_role(names.STATISTIC))
@@ -296,23 +322,10 @@ def make_schedule(settings: SimulationSettings, data: FleetData, bundle: Bundle)
         (names.delta(spec.name), spec.dtype, spec.shape) for spec in manifest.of_role(names.SHARED)
     ]
     up = statistics + change_bytes(changed, settings.update_encoding)
-    profiles = make_profiles(settings.profiles or read_profiles("always"), len(ids), settings.seed)
+    devices = read_profiles(settings.profiles or "always")
+    profiles = make_profiles(devices, len(ids), settings.seed)
     fleet = Fleet(profiles, Work(examples, down, up), settings.seed)
     return Timed(ids, make_policy(policy, fleet))
-
-
-def _of_epoch(windows: Windows) -> int:
-    """The examples that a device trains on in an epoch, one of several passes as often as it comes
-    (`wire.verbs.Train`)."""
-    return min(windows.num_train + windows.num_unlabelled, USUAL_PASSES * windows.num_train)
-
-
-def _with_scenario(summary: Summary, settings: SimulationSettings) -> Summary:
-    """The summary with what was asked of the fleet."""
-    what = "" if settings.algorithm.has_classes else settings.algorithm.parts.task.accuracy
-    return msgspec.structs.replace(
-        summary, labels=str(settings.labels), split=str(settings.split), accuracy_is=what
-    )
 
 
 def _with_measures(
@@ -357,13 +370,6 @@ def _over(values: Iterable[float | None]) -> Spread:
 
 def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 6)
-
-
-def _with_newcomers(models: HeldModels, received: Mapping[str, Received]) -> HeldModels:
-    """The models in the end, and those of who came then."""
-    return replace(
-        models, of_device=lambda d: received[d].tensors if d in received else models.of_device(d)
-    )
 
 
 def _of_newcomers(

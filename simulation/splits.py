@@ -119,7 +119,12 @@ def split_anew(data: FleetData, choice: Choice, seed: int) -> FleetData:
     rule, needs = _RULES[choice.name]
     devices = {}
     for device_id in sorted(data.devices):
-        held = _held(data, device_id)
+        windows, held = data.devices[device_id], data.recordings.get(device_id)
+        if held is None:  # of both parts, as nobody knows the recordings
+            held = Recordings(
+                np.concatenate([windows.train_x, windows.test_x]),
+                np.concatenate([windows.train_y, windows.test_y]),
+            )
         if needs and getattr(held, needs) is None:
             raise DataError(
                 f"split {choice.name}: data {data.name} do not say the {needs} of device "
@@ -129,20 +134,11 @@ def split_anew(data: FleetData, choice: Choice, seed: int) -> FleetData:
         rng = np.random.default_rng([seed, SALT, zlib.crc32(device_id.encode())])
         where = f"device {device_id} of data {data.name}"
         train, test = rule(where, ordered, data.window.length, choice.options["test"], rng)
-        without = data.devices[device_id].unlabelled_x
+        without = windows.unlabelled_x
         devices[device_id] = Windows(
             ordered.x[train], ordered.y[train], ordered.x[test], ordered.y[test], without
         )
     return replace(data, devices=devices)
-
-
-def _held(data: FleetData, device_id: str) -> Recordings:
-    """All windows of a device; those of a device whose recordings nobody knows are of both its
-    parts."""
-    if device_id in data.recordings:
-        return data.recordings[device_id]
-    w = data.devices[device_id]
-    return Recordings(np.concatenate([w.train_x, w.test_x]), np.concatenate([w.train_y, w.test_y]))
 
 
 def _ordered(r: Recordings) -> Recordings:

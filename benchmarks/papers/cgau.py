@@ -39,7 +39,8 @@ from simulation.partition import partition, read_partition
 from simulation.partitions.assignment import assign_pool
 from simulation.partitions.embedding import Embedding, embedding, fit_components
 from simulation.pretrain import pretrain
-from simulation.simulate import SimulationSettings, simulate
+from simulation.settings import SimulationSettings
+from simulation.simulate import simulate
 from wire.arrays import names
 from wire.arrays.tensors import Array
 from wire.bundle import Window

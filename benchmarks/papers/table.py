@@ -12,11 +12,9 @@ from benchmarks.papers import har
 from benchmarks.papers.budget import passes
 from benchmarks.papers.intervals import estimate
 from simulation.comparison.processes import run_all
-from simulation.comparison.runs import Asked, Job
+from simulation.comparison.runs import Job, jobs_of
 from simulation.comparison.table import tabulate
-from simulation.engine.workers.attacks import read_attack
-from simulation.partition import read_partition
-from simulation.simulate import SimulationSettings
+from simulation.settings import SimulationSettings
 
 Metric = Callable[[Mapping[str, Any]], float | None]
 Row = Mapping[str, Any]
@@ -124,7 +122,7 @@ class Setting:
             f"seed{seeds}"
         )
 
-    def asked(self, algorithms: Sequence[str], night: bool, folder: Path) -> Asked:
+    def asked(self, algorithms: Sequence[str], night: bool, folder: Path) -> list[Job]:
         """The comparison of these algorithms in this setting; `folder` is where forms of the data
         lie."""
         own = self.at(night)
@@ -135,17 +133,11 @@ class Setting:
             batch_size=own.batch_size,
             hyper=dict(own.hyper),
             model=own.model,
-            attack=read_attack(own.attack) if own.attack else None,
+            attack=own.attack,
+            partition=own.partition,
             newcomers=own.newcomers,
         )
-        return Asked(
-            data,
-            tuple(map(read_algorithm, algorithms)),
-            own.seeds,
-            read_partition(own.partition),
-            None,
-            common,
-        )
+        return jobs_of(data, tuple(map(read_algorithm, algorithms)), own.seeds, common)
 
 
 @dataclass(frozen=True)
@@ -171,9 +163,9 @@ class Table:
 
     def jobs(self, night: bool, folder: Path) -> list[Job]:
         """Every run the table needs."""
-        return [job for name in self.columns for job in self.asked(name, night, folder).jobs()]
+        return [job for name in self.columns for job in self.asked(name, night, folder)]
 
-    def asked(self, column: str, night: bool, folder: Path) -> Asked:
+    def asked(self, column: str, night: bool, folder: Path) -> list[Job]:
         """The comparison behind a column."""
         chosen = [
             a
@@ -217,7 +209,7 @@ class Table:
             results = run_all(
                 [
                     job
-                    for job in self.asked(name, night, folder).jobs()
+                    for job in self.asked(name, night, folder)
                     if (folder / f"{job.key}.json").exists()
                 ],
                 folder,

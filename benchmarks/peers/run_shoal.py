@@ -32,7 +32,8 @@ from benchmarks.peers.workload import (
 from edge_client.core.ports import Windows
 from simulation.datasets.windows import FleetData
 from simulation.engine.options import DEFAULT, EngineOptions
-from simulation.simulate import SimulationSettings, simulate
+from simulation.settings import SimulationSettings
+from simulation.simulate import simulate
 from wire.arrays import names
 from wire.arrays.tensors import decode_tensors
 from wire.bundle import Window

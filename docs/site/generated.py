@@ -54,7 +54,7 @@ def _settings() -> list[str]:
     from aggregator.service_settings import EnrolmentSettings, ServeSettings
     from edge_client.settings import DeviceSettings
     from host.settings import settings_of, table
-    from simulation.settings import EngineSettings, SimulationWords
+    from simulation.settings import EngineSettings, SimulationSettings
 
     parts, shown = ["## Settings", ""], set[str]()
     groups: Mapping[str, tuple[Any, str]] = {
@@ -64,7 +64,7 @@ def _settings() -> list[str]:
         "Service": (ServeSettings, ""),
         "Rollout": (Gate, "rollout_"),
         "Enrolment": (EnrolmentSettings, "enrol_"),
-        "Simulation": (SimulationWords, ""),
+        "Simulation": (SimulationSettings, ""),
         "Engine": (EngineSettings, ""),
         "Device": (DeviceSettings, ""),
     }

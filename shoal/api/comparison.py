@@ -2,6 +2,7 @@
 them."""
 
 import tempfile
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from algorithms.composition import AlgorithmSpec, Given, algorithm_of, make_algorithm
+from algorithms.composition import AlgorithmSpec, Given, algorithm_of, make_algorithm, read_privacy
 from algorithms.objectives.supervised import Supervised
 from algorithms.spec import PYTHON
 from host.files import prepare_folder
@@ -19,20 +20,18 @@ from host.threads import one_thread
 from shoal.api.data import fleet_of
 from shoal.api.settings import make_settings
 from shoal.api.tables import to_frame
-from shoal.campaign_settings import with_privacy
 from shoal.reports.files import write_comparison, write_grid
 from shoal.reports.tables import flat_rows
-from simulation.comparison.grid import SEEDS, Grid, make_cells, sort_out
-from simulation.comparison.grid_table import place_of, tabulate_grid
+from simulation.comparison.grid import SEEDS, all_jobs, make_cells, make_grid, sort_out
+from simulation.comparison.grid_table import tabulate_grid
 from simulation.comparison.processes import check_jobs, run_all
-from simulation.comparison.runs import Asked, Job, data_of, read_algorithms, run_job
+from simulation.comparison.runs import Job, data_of, jobs_of, read_algorithms, run_job
 from simulation.comparison.table import tabulate
+from simulation.datasets.doubts import doubts
 from simulation.datasets.windows import FleetData, digest_of
 from simulation.objective import ModelMaker, objective_on
-from simulation.partition import read_partition
-from simulation.scenario import check_scenario
-from simulation.settings import ComparisonWords
-from simulation.simulate import SimulationSettings
+from simulation.scenario import scenario_of
+from simulation.settings import ComparisonWords, SimulationSettings
 from wire.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -41,60 +40,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Compared:
-    """Data and a model of a comparison."""
+    """Data and a model of a comparison that are objects."""
 
-    names: tuple[str, ...]
-    """Of the data, in order: what a user wrote, or of a `FleetData` its name and the beginning of
-    its digest."""
-    fleets: Mapping[str, FleetData] = field(default_factory=dict, repr=False)
-    """By name, the data that are objects."""
+    fleets: Mapping[str, FleetData]
+    """By name, which is that of the data and the beginning of their digest."""
     model: nn.Module | ModelMaker | None = None
     """None where it has a name."""
-
-    @classmethod
-    def of(
-        cls, data: Sequence[FleetData | str | Path], model: nn.Module | ModelMaker | None
-    ) -> "Compared":
-        """
-        Raises:
-            ConfigError: there are no data.
-        """
-        if not data:
-            raise ConfigError("data: expected a name, a path or a FleetData, or a list of these")
-        names = [
-            f"{one.name}@{digest_of(one)[:16]}" if isinstance(one, FleetData) else str(one)
-            for one in data
-        ]
-        return cls(
-            tuple(names),
-            {
-                name: one
-                for name, one in zip(names, data, strict=True)
-                if isinstance(one, FleetData)
-            },
-            model,
-        )
-
-    def check(
-        self, algorithms: Sequence[AlgorithmSpec], settings: SimulationSettings, workers: int
-    ) -> None:
-        """
-        Raises:
-            ConfigError: other processes are to run what they cannot find, or a model of one's own
-            is to be trained before.
-        """
-        if self.model is not None and settings.pretrain:
-            raise ConfigError(
-                f"pretrain {settings.pretrain!r}: a model of your own brings its weights; "
-                "expected a model's name"
-            )
-        if workers != 1 and (
-            self.fleets or self.model is not None or any(map(_in_memory, algorithms))
-        ):
-            raise ConfigError(
-                f"workers = {workers}: a FleetData, a model of your own and a class that is in no "
-                "file are compared in this process"
-            )
 
     def data_of(self, job: Job) -> FleetData:
         """The data of a job, before its scenario.
@@ -105,12 +56,10 @@ class Compared:
         """
         if job.data not in self.fleets:
             return data_of(job)
-        check_scenario(job.settings.scenario, job.partition)
-        return fleet_of(self.fleets[job.data], str(job.partition), job.devices, job.settings.seed)
-
-    def lasts(self, job: Job) -> bool:
-        """Whether the key of a job says what it is a run of, also tomorrow."""
-        return self.model is None and not _in_memory(job.settings.algorithm)
+        settings, scenario = job.settings, scenario_of(job.settings)
+        return fleet_of(
+            self.fleets[job.data], settings.partition, settings.devices, settings.seed, scenario
+        )
 
     def run(self, job: Job, on_round: Callable[[int], None]) -> dict[str, Any]:
         """Run a job in this process."""
@@ -121,7 +70,7 @@ class Compared:
 
 
 def _in_memory(algorithm: AlgorithmSpec) -> bool:
-    """Whether it has a class that is at the top of no file."""
+    """True if it has a class that is at the top of no file."""
     return any(name.startswith(f"{PYTHON}:") for name in algorithm.sources)
 
 
@@ -149,6 +98,9 @@ class CompareProgress:
     done: int
     """Rounds of all runs that are over, of `total`."""
     total: int
+    runs_over: int
+    """Runs that are over, of `runs`."""
+    runs: int
 
 
 @dataclass(frozen=True)
@@ -161,12 +113,16 @@ class Comparison:
     ``overall``, over all cells."""
     runs: list[dict[str, Any]] = field(repr=False)
     """The result of each run, seed by seed."""
+    reference: str = ""
+    """Name of the algorithm that the others are tested against."""
     cells: list[dict[str, Any]] = field(default_factory=list, repr=False)
     """Of a grid, a row for each cell and algorithm: ``data``, ``split``, ``labels``, and the fields
     of a cell's row."""
     left_out: list[dict[str, Any]] = field(default_factory=list)
     """Of a grid, the cells that the data do not allow: ``data``, ``split``, ``labels``, and
     ``why``."""
+    files: tuple[Path, ...] = ()
+    """Files that were written, where `compare` was given a folder."""
 
     @property
     def table(self) -> "pd.DataFrame":
@@ -215,14 +171,14 @@ def compare(
     cohort: int = 0,
     profiles: str = "",
     policy: str = "",
-    workers: int = 1,
+    workers: int | None = 1,
     on_progress: Callable[[CompareProgress], None] = lambda _progress: None,
 ) -> Comparison:
     """Compare algorithms, each over the seeds 0 to `seeds` - 1. The options are those of `shoal
     compare` (docs/compare.md).
 
-    With `scenarios` it is a grid: `data`, `labels` and `split` may be lists, and every one of each
-    is compared with every other.
+    With `scenarios` it is a grid: `data`, `labels` and `split` may be lists, or texts with commas,
+    and every one of each is compared with every other.
 
     With `out`, tables and picture are written there, and a comparison that was interrupted goes on:
     the result of each run is a file, whose name is a digest of what it is a run of. A `FleetData`
@@ -235,83 +191,112 @@ def compare(
         ConfigError: options that cannot be read, or do not fit each other, the data or the model.
         DataError: the data cannot be read, or do not allow what is asked of them.
     """
-    words = dict(locals()) | {"hyper": hyper or {}}
-    compared = tuple(with_privacy(algorithm, privacy) for algorithm in _algorithms(algorithms))
-    for algorithm in compared:
-        make_algorithm(algorithm)
-    names = [str(algorithm) for algorithm in compared]
-    base = str(with_privacy(algorithm_of(reference), privacy)) if reference else names[0]
-    if base not in names:
-        raise ConfigError(f"reference {reference}: expected one of {','.join(names)}")
+    words = dict(locals()) | {"hyper": hyper or {}, "privacy": ""}
+    del words["algorithms"]
     check(ComparisonWords, words)
-    sets, counts, splits = (
-        _listed(data),
-        [str(count) for count in _listed(labels)],
-        [str(way) for way in _listed(split)],
-    )
+    compared, base = _read(algorithms, reference, privacy)
     if scenarios and target is not None:
-        raise ConfigError(f"target = {target:g}: with scenarios no rounds are counted")
-    if not scenarios and max(map(len, (sets, counts, splits))) > 1:
-        raise ConfigError("several data, labels or splits are a grid: expected scenarios=True")
-    common = make_settings(
-        words
-        | {
-            "model": model if isinstance(model, str) else "",
-            "labels": "all" if scenarios or not counts else counts[0],
-            "split": "own" if scenarios or not splits else splits[0],
-        }
-    )
-    about = Compared.of(sets, None if isinstance(model, str) else model)
-    about.check(compared, common, workers)
-    folder = prepare_folder(Path(out), "out") if out is not None else None
-    asked = Asked(
-        about.names[0],
-        compared,
-        seeds or (SEEDS if scenarios else 1),
-        read_partition(partition),
-        devices,
-        common,
-    )
-    run = partial(_run, about=about, folder=folder, workers=workers, on_progress=on_progress)
+        raise ConfigError(f"target {target:g}: with scenarios no rounds are counted")
+    of_one = [data] if isinstance(data, str) and not scenarios else _listed(data)
+    values = {"data": of_one, "labels": _listed(labels), "split": _listed(split)}
+    for name, several in values.items():
+        if len(several) > 1 and not scenarios:
+            value = ",".join(map(str, several))
+            raise ConfigError(f"{name} {value}: several values are a grid, which scenarios makes")
+        if not scenarios:
+            words[name] = str(several[0]) if several else None
     if scenarios:
-        return _in_grid(
-            Grid(make_cells(about.names, counts, splits), asked), base, run, about, folder
-        )
-    return _in_one(asked, base, target, run, folder)
-
-
-Run = Callable[[list[Job]], list[dict[str, Any]]]
-
-
-def _in_one(
-    asked: Asked, base: str, target: float | None, run: Run, folder: Path | None
-) -> Comparison:
-    results = run(asked.jobs())
-    rows = tabulate(results, target, base)
-    if folder is not None:
-        write_comparison(folder, results, rows)
-    return Comparison(rows, results)
-
-
-def _in_grid(grid: Grid, base: str, run: Run, about: Compared, folder: Path | None) -> Comparison:
-    cells, left_out = sort_out(grid, about.data_of)
-    results = run(grid.all_jobs(cells))
-    tables = tabulate_grid(grid, cells, results, left_out, base)
-    if folder is not None:
-        write_grid(folder, tables)
+        words["labels"] = words["split"] = None
+    settings = make_settings(words | {"model": model if isinstance(model, str) else ""})
+    fleets = {
+        f"{one.name}@{digest_of(one)[:16]}" if isinstance(one, FleetData) else str(one): one
+        for one in of_one
+    }
+    if not fleets:
+        raise ConfigError("data: expected a name, a path or a FleetData, or a list of these")
+    objects = {name: one for name, one in fleets.items() if isinstance(one, FleetData)}
+    about = Compared(objects, None if isinstance(model, str) else model)
+    _check_objects(about, compared, settings, workers)
+    folder = prepare_folder(Path(out), "out") if out is not None else None
+    run = partial(_run, about=about, folder=folder, workers=workers, on_progress=on_progress)
+    if not scenarios:
+        results = run(jobs_of(next(iter(fleets)), compared, seeds or 1, settings))
+        rows = tabulate(results, target, base)
+        files = [] if folder is None else write_comparison(folder, results, rows)
+        return Comparison(rows, results, base, files=tuple(files))
+    cells = make_cells(list(fleets), *(list(map(str, values[n])) for n in ("labels", "split")))
+    grid, left_out = sort_out(make_grid(cells, compared, seeds or SEEDS, settings), about.data_of)
+    results = run(all_jobs(grid))
+    tables = tabulate_grid(grid, results, left_out, base)
     return Comparison(
         tables.overall,
         results,
+        base,
         tables.lines(),
-        [{**place_of(cell), "why": why} for cell, why in left_out.items()],
+        [{**cell._asdict(), "why": why} for cell, why in left_out.items()],
+        tuple([] if folder is None else write_grid(folder, tables)),
     )
+
+
+def _read(
+    given: str | Sequence[Given], reference: Given, privacy: str
+) -> tuple[tuple[AlgorithmSpec, ...], str]:
+    """Return the algorithms of a comparison, and the name of the one that the others are tested
+    against.
+
+    Raises:
+        ConfigError: no algorithm, one twice, or one that cannot be read or made; or a reference
+        that is none of them.
+    """
+    if not isinstance(given, str | Sequence):
+        raise ConfigError(f"algorithms {given!r}: expected a list of names and classes")
+    read = list(read_algorithms(given) if isinstance(given, str) else map(algorithm_of, given))
+    if not read or len({str(algorithm) for algorithm in read}) < len(read):
+        raise ConfigError(
+            f"algorithms {', '.join(map(str, read)) or 'none'}: expected different names"
+        )
+    base_spec = algorithm_of(reference) if reference else read[0]
+    if privacy:
+        mechanism = read_privacy(privacy)
+        base_spec, *read = (spec.with_privacy(mechanism) for spec in (base_spec, *read))
+    for algorithm in read:
+        make_algorithm(algorithm)
+    names, base = [str(algorithm) for algorithm in read], str(base_spec)
+    if base not in names:
+        raise ConfigError(f"reference {reference}: expected one of {','.join(names)}")
+    return tuple(read), base
+
+
+def _check_objects(
+    about: Compared,
+    algorithms: Sequence[AlgorithmSpec],
+    settings: SimulationSettings,
+    workers: int | None,
+) -> None:
+    """
+    Raises:
+        ConfigError: other processes are to run what they cannot find, or a model of one's own is to
+        be trained before.
+    """
+    if about.model is not None and settings.pretrain:
+        raise ConfigError(
+            f"pretrain {settings.pretrain!r}: a model of your own brings its weights; "
+            "expected a model's name"
+        )
+    if workers != 1 and (
+        about.fleets or about.model is not None or any(map(_in_memory, algorithms))
+    ):
+        raise ConfigError(
+            f"workers = {workers}: a FleetData, a model of your own and a class that is in no "
+            "file are compared in this process"
+        )
 
 
 def _run(
     jobs: list[Job],
     about: Compared,
     folder: Path | None,
-    workers: int,
+    workers: int | None,
     on_progress: Callable[[CompareProgress], None],
 ) -> list[dict[str, Any]]:
     """The results of these jobs, in order; those that `about` gives a lasting name are kept in the
@@ -329,19 +314,27 @@ def _run(
                 str(settings.algorithm),
                 settings.seed,
                 job.data,
-                str(settings.labels),
-                str(settings.split),
+                settings.labels,
+                settings.split,
             )
-            on_progress(CompareProgress(*place, number, sum(done.values()), total))
+            over = sum(done[each.key] >= each.settings.rounds for each in jobs)
+            so_far = (number, sum(done.values()), total, over, len(jobs))
+            on_progress(CompareProgress(*place, *so_far))
 
     results: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory(prefix="shoal-") as temporary, one_thread():
         for lasting in (True, False):
-            part = [job for job in jobs if about.lasts(job) == lasting]
+            part = [
+                job
+                for job in jobs
+                if (about.model is None and not _in_memory(job.settings.algorithm)) == lasting
+            ]
             runs = folder / "runs" if folder is not None and lasting else Path(temporary)
             if part:
                 if about.model is None:
-                    check_jobs(part, runs, about.data_of)
+                    for fleet in check_jobs(part, runs, about.data_of):
+                        for doubt in doubts(fleet):
+                            warnings.warn(doubt, stacklevel=3)
                 results |= zip(
                     (job.key for job in part),
                     run_all(part, runs, workers, tell, about.run),
@@ -350,20 +343,8 @@ def _run(
     return [results[job.key] for job in jobs]
 
 
-def _algorithms(given: str | Sequence[Given]) -> tuple[AlgorithmSpec, ...]:
-    if isinstance(given, str):
-        return read_algorithms(given)
-    if not isinstance(given, Sequence):
-        raise ConfigError(f"algorithms {given!r}: expected a list of names and classes")
-    made = tuple(map(algorithm_of, given))
-    if not made or len({str(algorithm) for algorithm in made}) < len(made):
-        raise ConfigError(
-            f"algorithms {', '.join(map(str, made)) or 'none'}: expected different names"
-        )
-    return made
-
-
 def _listed(given: Any) -> list[Any]:
-    if isinstance(given, Sequence) and not isinstance(given, str):
-        return list(given)
-    return [] if given == "" else [given]
+    """Return one value or several as a list; a text has commas between several."""
+    if isinstance(given, str):
+        return [value.strip() for value in given.split(",") if value.strip()]
+    return list(given) if isinstance(given, Sequence) else [given]

@@ -6,14 +6,13 @@ from pathlib import Path
 
 from torch import nn
 
-from algorithms.composition import AlgorithmSpec, Given, algorithm_of
+from algorithms.composition import Given, algorithm_of, read_privacy
 from algorithms.spec import DEFAULT_ALGORITHM
 from export.bundle import MAX_BATCH
 from export.publish import Publication, own_key, publish, read_key
 from export.runtimes import ONNX
 from host.files import prepare_folder
 from host.settings import check
-from shoal.campaign_settings import with_privacy
 from simulation.datasets.catalog import load_data
 from simulation.datasets.doubts import doubts
 from simulation.datasets.windows import FleetData, for_task
@@ -48,50 +47,18 @@ def export(
         DataError: the data cannot be read.
         ParityError: an exported graph does not do what eager torch does.
     """
-    fleet = data if isinstance(data, FleetData) else load_data(str(data))
-    spec = algorithm_of(algorithm)
-    for said in doubts(fleet, suited(spec, fleet).has_classes):
-        warnings.warn(said, stacklevel=2)
-    own_key_path = Path(key) if key is not None else None
-    asked = runtimes.split(",") if isinstance(runtimes, str) else list(runtimes)
-    return write_bundle(
-        fleet,
-        Path(out),
-        spec,
-        model,
-        pretrain,
-        privacy,
-        seed,
-        bundle_version,
-        own_key_path,
-        asked,
-        max_batch,
-        on_progress,
-    )
-
-
-def write_bundle(
-    fleet: FleetData,
-    out: Path,
-    algorithm: AlgorithmSpec,
-    model: str | nn.Module | ModelMaker,
-    pretrain: str,
-    privacy: str,
-    seed: int,
-    bundle_version: int,
-    key: Path | None,
-    runtimes: Sequence[str],
-    max_batch: int,
-    on_progress: Callable[[str], None],
-) -> Publication:
-    """The same for a fleet's data, without a word about them."""
     check(ExportWords, {"seed": seed, "bundle_version": bundle_version, "max_batch": max_batch})
-    prepare_folder(out)
-    if key is not None and not key.exists():
-        raise ConfigError(f"--key {key}: there is no such file")
-    signing = read_key(key) if key is not None else own_key(out)
+    folder, key_file = prepare_folder(Path(out)), None if key is None else Path(key)
+    if key_file is not None and not key_file.exists():
+        raise ConfigError(f"key {key_file}: there is no such file")
+    signing = own_key(folder) if key_file is None else read_key(key_file)
+    fleet = data if isinstance(data, FleetData) else load_data(str(data))
+    spec = suited(algorithm_of(algorithm), fleet)
+    if privacy:
+        spec = spec.with_privacy(read_privacy(privacy))
+    for doubt in doubts(fleet, spec.has_classes):
+        warnings.warn(doubt, stacklevel=2)
     on_progress("making the model")
-    spec = with_privacy(suited(algorithm, fleet), privacy)
     fleet = for_task(fleet, spec.parts.task.of)
     if isinstance(model, str):
         objective = objective_for_fleet(fleet, spec, seed, model, pretrain)
@@ -106,9 +73,9 @@ def write_bundle(
         *(objective, fleet.window, fleet.classes, fleet.sample(), signing),
         name=fleet.name,
         version=bundle_version,
-        runtimes=runtimes,
+        runtimes=runtimes.split(",") if isinstance(runtimes, str) else list(runtimes),
         max_batch=max_batch,
         on_progress=on_progress,
     )
-    published.write(out, None if key is not None else signing)
+    published.write(folder, None if key is not None else signing)
     return published

@@ -123,8 +123,10 @@ class Models:
             ConfigError: there is no such device.
         """
         if device not in self.devices:
+            names = sorted(self.devices)
+            more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
             raise ConfigError(
-                f"there is no device {device!r}; the devices are {_some(self.devices)}"
+                f"there is no device {device!r}; the devices are {', '.join(names[:SHOWN])}{more}"
             )
 
     @staticmethod
@@ -143,29 +145,15 @@ class Models:
         raise ConfigError(f"{said}: the groups are {', '.join(map(str, known)) or 'none yet'}")
 
 
-def _some(devices: Collection[str]) -> str:
-    names = sorted(devices)
-    return ", ".join(names[:SHOWN]) + (
-        f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    )
-
-
-def groups_of(groups: Mapping[str, str]) -> dict[str, int]:
-    """By device, the number of the group whose model has this key; devices without a group are left
-    out."""
-    return {
-        device_id: number
-        for device_id, key in sorted(groups.items())
-        if (number := group_number(key)) is not None
-    }
-
-
 def progress_of(
     records: Sequence[RoundRecord], models: Models, scene: Callable[[], FleetData]
 ) -> Progress:
     """The progress after the last of these rounds; `scene` gives what devices have of the data, as
     the task takes it."""
     last = records[-1]
-    return Progress(
-        round_metrics(records), accuracy_of(last), groups_of(last.groups), models, scene
-    )
+    groups = {  # devices without a group are left out
+        device_id: number
+        for device_id, key in sorted(last.groups.items())
+        if (number := group_number(key)) is not None
+    }
+    return Progress(round_metrics(records), accuracy_of(last), groups, models, scene)

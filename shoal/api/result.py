@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
 from aggregator.core.summary import Spread, Summary, group_number
-from algorithms.personalisation.kept import Kept
 from algorithms.tasks.base import Task
 from edge_client.models.loaded import check_windows
 from shoal.api.model_files import Written
@@ -47,6 +46,8 @@ class Result:
 
     outcome: SimulationResult
     """What the simulation itself returned."""
+    files: tuple[Path, ...] = ()
+    """Files and folders that were written, where `simulate` was given a folder."""
 
     @property
     def summary(self) -> Summary:
@@ -257,21 +258,14 @@ class Result:
         for number in self.groups:
             files.write_group(number)
         for device_id in chosen:
-            group, kept = self._place_of(device_id)
-            files.write_device(device_id, group, kept.candidate if kept else "")
+            group, keeps = None, None
+            if device_id not in self.outcome.newcomers:
+                device = self.summary.devices[device_id]
+                group, keeps = device.group, device.kept
+            elif came := self.summary.newcomers:
+                group, keeps = group_number(came.groups[device_id]), came.kept[device_id]
+            files.write_device(device_id, group, keeps.candidate if keeps else "")
         return files.finish()
-
-    def _place_of(self, device_id: str) -> tuple[int | None, Kept | None]:
-        """The group of a device, or of a newcomer, and what it keeps."""
-        if device_id in self.outcome.newcomers:
-            found = self.summary.newcomers
-            return (
-                (None, None)
-                if found is None
-                else (group_number(found.groups[device_id]), found.kept[device_id])
-            )
-        device = self.summary.devices[device_id]
-        return device.group, device.kept
 
     @cached_property
     def _models(self) -> Models:

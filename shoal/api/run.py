@@ -1,26 +1,50 @@
-"""`shoal.simulate`: what the command of this name does, from Python."""
+"""`shoal.simulate`: the body of the command of this name, and a function for Python."""
 
+import dataclasses
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import numpy as np
 from msgspec.structs import replace
 from torch import nn
 
-from algorithms.composition import Given
+from aggregator.core.summary import Heterogeneity
+from algorithms.composition import AlgorithmSpec, Given
 from algorithms.spec import DEFAULT_ALGORITHM
-from shoal.api.callbacks import Callback
+from host.files import prepare_folder
+from host.settings import settings_of
+from shoal.api.callbacks import Callback, CsvLog
 from shoal.api.data import fleet_of
+from shoal.api.model_files import why_left_out
 from shoal.api.progress import Models, progress_of
 from shoal.api.result import Result
-from shoal.api.settings import engine_options, make_settings
+from shoal.api.settings import make_settings
+from shoal.asked import NOW
 from simulation import simulate as simulation
+from simulation.cost import count
 from simulation.datasets.doubts import doubts
 from simulation.datasets.windows import FleetData
+from simulation.engine.options import EngineOptions
 from simulation.engine.progress import STOP, RunProgress, Stop
+from simulation.heterogeneity import measure
 from simulation.objective import ModelMaker, objective_on, suited
+from simulation.scenario import scenario_of
+from simulation.settings import EngineSettings
+from simulation.simulate import SimulationResult
 from wire.errors import ConfigError
+from wire.tasks import CLASSIFICATION, SEQUENCE
+
+if TYPE_CHECKING:
+    from shoal.reports.run_page import Extras
+
+MODELS = ("auto", "all", "groups", "none")
+FEW = 20
+"""Maximum number of devices whose models are written where nobody says which."""
+SHOWN = 1000
+"""Maximum number of devices of a fleet that are measured and drawn."""
 
 
 def simulate(
@@ -55,7 +79,10 @@ def simulate(
     cluster: str = "",
     device: str = "",
     bf16: bool = False,
+    out: str | Path | None = None,
+    models: str = "auto",
     callbacks: Sequence[Callback] = (),
+    on_progress: Callable[[RunProgress | str], object] = lambda _progress: None,
 ) -> Result:
     """Simulate a fleet to the end. The options are those of `shoal simulate`, with the same names
     and defaults (docs/simulate.md).
@@ -63,8 +90,12 @@ def simulate(
     `algorithm` is a name, a class of your own, or what `algorithms.composition.algorithm_of` makes
     of several. `model` is a name, ``FILE.py:FUNCTION``, such a function itself, or an `nn.Module`,
     whose weights are those of round 0 and which is not changed. `checkpoint` names a folder in
-    which every round is kept: the same call goes on there. `callbacks` are called after each round,
-    in their order; when one answers `shoal.STOP`, no further round of training is made.
+    which every round is kept: the same call goes on there. With `out`, the files of the command are
+    written to this folder, with the models that `models` says; without it nothing is written.
+
+    `callbacks` are called after each round, in their order; when one answers `shoal.STOP`, no
+    further round of training is made. `on_progress` is called with a line before each step that may
+    take long, and with the progress after each round.
 
     Raises:
         ConfigError: options that cannot be read, or do not fit each other, the data or the model.
@@ -72,25 +103,25 @@ def simulate(
         Stalled: no device can carry out its plan.
     """
     words = dict(locals()) | {"hyper": hyper or {}, "labels": str(labels)}
+    words["checkpoint"] = checkpoint or None
     own = None if isinstance(model, str) else model
-    settings = make_settings(words | {"model": "" if own is not None else model}, algorithm)
-    engine = engine_options(words | {"checkpoint": checkpoint or None})
+    settings = make_settings(words | {"model": "" if own is not None else model})
+    fields = settings_of(EngineSettings).items()
+    engine = EngineOptions(**{name: each.read(words[name]) for name, each in fields})
     if own is not None and pretrain:
         raise ConfigError(
             f"pretrain {pretrain!r}: a model of your own brings its weights; expected a model's "
             "name"
         )
-    if callbacks and backend == "messages":
-        raise ConfigError("callbacks: backend messages has none; expected another backend")
-    for callback in callbacks:
-        if not callable(getattr(callback, "on_round", None)):
-            raise ConfigError(
-                f"callbacks: a {type(callback).__name__} has no method on_round(progress)"
-            )
-    fleet = fleet_of(data, partition, devices, seed, settings.scenario)
+    _check_callbacks(callbacks, backend)
+    if models not in MODELS:
+        raise ConfigError(f"models {models}: expected {', '.join(MODELS)}")
+    folder = None if out is None else prepare_folder(Path(out), "out")
+    on_progress(f"reading {data.name if isinstance(data, FleetData) else data}")
+    fleet = fleet_of(data, partition, devices, seed, scenario_of(settings))
     settings = replace(settings, algorithm=suited(settings.algorithm, fleet))
-    for said in doubts(fleet, settings.algorithm.has_classes):
-        warnings.warn(said, stacklevel=2)
+    for doubt in doubts(fleet, settings.algorithm.has_classes):
+        warnings.warn(doubt, stacklevel=2)
     ids = frozenset(fleet.devices)
 
     @cache
@@ -98,7 +129,8 @@ def simulate(
         return simulation.scene_of(fleet, settings)
 
     def tell(run: RunProgress) -> Stop | None:
-        if not run.records or run.models is None:  # the run begins
+        on_progress(run)
+        if not callbacks or not run.records or run.models is None:  # the run begins
             return None
         progress = progress_of(run.records, Models(run.models, ids), scene)
         answers = [callback.on_round(progress) for callback in callbacks]
@@ -108,10 +140,75 @@ def simulate(
         None if own is None else lambda held: objective_on(own, held, settings.algorithm, seed)
     )
     outcome = simulation.simulate(fleet, settings, tell, objective, engine)
-    if callbacks:
-        last = progress_of(
-            outcome.records, Models(outcome.models, outcome.data.devices), lambda: outcome.data
-        )
-        for callback in callbacks:
-            callback.on_round(last)
-    return Result(outcome)
+    for callback in [*callbacks, *([] if folder is None else [CsvLog(folder / "rounds.csv")])]:
+        last = Models(outcome.models, outcome.data.devices)
+        callback.on_round(progress_of(outcome.records, last, lambda: outcome.data))
+    if folder is None:
+        return Result(outcome)
+    on_progress("measuring how much devices differ")
+    shown = scene().some(SHOWN)
+    added = {"heterogeneity": Heterogeneity(**measure(shown)), "command": NOW.get().command}
+    outcome = dataclasses.replace(outcome, summary=replace(outcome.summary, **added))
+    on_progress("writing the report")
+    files = [*_write_report(outcome, settings.algorithm, shown, folder), folder / "rounds.csv"]
+    if models != "none":
+        on_progress("writing models")
+        groups_alone = models == "groups" or (models == "auto" and len(outcome.data.devices) > FEW)
+        written = Result(outcome).save(folder / "models", [] if groups_alone else None)
+        if lacking := why_left_out(written):
+            warnings.warn(lacking, stacklevel=2)
+        files.append(folder / "models")
+    return Result(outcome, tuple(files))
+
+
+def _check_callbacks(callbacks: Sequence[Callback], backend: str) -> None:
+    if callbacks and backend == "messages":
+        raise ConfigError("callbacks: backend messages has none; expected another backend")
+    for callback in callbacks:
+        if not callable(getattr(callback, "on_round", None)):
+            raise ConfigError(
+                f"callbacks: a {type(callback).__name__} has no method on_round(progress)"
+            )
+
+
+def _write_report(
+    outcome: SimulationResult, algorithm: AlgorithmSpec, held: FleetData, out: Path
+) -> list[Path]:
+    """Write the report of a run with its pictures; return the files."""
+    from shoal.reports.files import write_report
+    from shoal.reports.pictures import draw_holdings
+
+    holdings, extras = (
+        draw_holdings(out / "holdings.png", held),
+        extras_of(outcome, algorithm, held),
+    )
+    return [
+        holdings,
+        *write_report(out, outcome.summary, outcome.records, outcome.blobs, extras),
+    ]
+
+
+def extras_of(outcome: SimulationResult, algorithm: AlgorithmSpec, held: FleetData) -> "Extras":
+    """Return the extras of a finished simulation's report; `held`: what devices had of the data,
+    newcomers and all."""
+    from shoal.reports.pictures import class_counts
+    from shoal.reports.run_page import Extras
+
+    data, result, objective = outcome.data, Result(outcome), outcome.models.objective
+    measured = sorted(data.devices)[:SHOWN]
+    confusion = None
+    if objective.task.of in (CLASSIFICATION, SEQUENCE):
+        confusion = np.sum([result.confusion(device_id) for device_id in measured], axis=0)
+    verbs = [verb for program in outcome.state.programs.values() for verb in program]
+    return Extras(
+        recipe=algorithm.recipe,
+        confusion=confusion,
+        confused=len(measured),
+        classes=data.classes,
+        holdings={
+            d: class_counts(w.train_y, len(held.classes), held.window.steps)
+            for d, w in held.devices.items()
+        },
+        counted=count(outcome.records, verbs, objective, data.window.shape),
+        settings=NOW.get().settings,
+    )

@@ -96,7 +96,11 @@ def list_campaigns(
         return
     print(f"{'campaign':<20}  {'phase':<11}  {'trained':>9}  {'devices':>7}  algorithm")
     for row in rows:
-        print(_line(row))
+        begun = row.rounds is not None
+        trained, devices = (f"{row.trained}/{row.rounds}", str(row.devices)) if begun else ("", "")
+        why = f" ({row.ended})" if row.ended else ""
+        numbers = f"{trained:>9}  {devices:>7}"
+        print(f"{row.name:<20}  {row.phase:<11}  {numbers}  {row.algorithm}{why}")
 
 
 @campaign.command("pause")
@@ -145,15 +149,16 @@ def change(
     """Change the settings of a campaign from its next round on."""
     from aggregator.http.local import order
     from aggregator.storage.charter import check_campaign_name
-    from shoal.campaign_settings import hours_of, schedule_of, with_asking
+    from algorithms.schedules import read_schedule
+    from shoal.campaign_settings import with_asking
 
     if policy := changes.pop("policy", ""):
         changes |= with_asking(policy, changes.get("cohort"), changes.get("over_select"))
     zone = changes.pop("time_zone", "UTC")
     if (window := changes.pop("window", None)) is not None:
-        changes["hours"] = hours_of(window, zone)
-    if "lr_schedule" in changes:
-        changes["lr_schedule"] = schedule_of(changes["lr_schedule"])
+        changes["hours"] = f"{window} {zone}" if window else ""
+    if schedule := changes.get("lr_schedule"):
+        changes["lr_schedule"] = str(read_schedule(schedule))
     if not changes:
         raise ConfigError("shoal campaign set: expected at least one setting, such as --rounds")
     print(order(folder, "campaigns", check_campaign_name(name), "settings", **changes))
@@ -190,11 +195,3 @@ def _row(name: str, charter: Charter, state: RunState | None) -> Row:
         algorithm=state.next_settings.algorithm,
         ended=why_ended(state),
     )
-
-
-def _line(row: Row) -> str:
-    trained, devices = (
-        (f"{row.trained}/{row.rounds}", str(row.devices)) if row.rounds is not None else ("", "")
-    )
-    why = f" ({row.ended})" if row.ended else ""
-    return f"{row.name:<20}  {row.phase:<11}  {trained:>9}  {devices:>7}  {row.algorithm}{why}"

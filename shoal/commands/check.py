@@ -1,6 +1,7 @@
 """`shoal check`: whether a choice of one's own keeps the contract of every choice."""
 
-from functools import partial
+from __future__ import annotations
+
 from typing import Annotated
 
 import typer
@@ -24,20 +25,21 @@ def check(
     as_json: opt.Json = False,
 ) -> None:
     """Check that a choice of your own keeps the contract of every choice of an algorithm."""
-    from simulation.contract.devices import has_executorch
-    from simulation.contract.suite import checks_of, run_checks
+    from simulation.contract import suite
 
-    phones = phones and has_executorch()
-    kind, name, checks = checks_of(choice, phones)
-    say = (lambda _: None) if as_json else partial(print, flush=True)
-    say(f"{choice}: the {kind} {name}, {len(checks)} checks")
-    outcomes = []
-    for outcome in run_checks(checks):
-        outcomes.append(outcome)
-        told = f": {outcome.failure or outcome.remark}" if outcome.failure or outcome.remark else ""
-        say(f"{'FAILED' if outcome.failure else 'ok    '}  {outcome.title}{told}")
+    def show(event: suite.Outcome | str) -> None:
+        if as_json:
+            return
+        if isinstance(event, str):
+            print(event, flush=True)
+            return
+        text = event.failure or event.remark
+        status = "FAILED" if event.failure else "ok    "
+        print(f"{status}  {event.title}" + (f": {text}" if text else ""), flush=True)
+
+    outcomes = suite.check(choice, phones=phones, on_progress=show)
     failed = sum(bool(outcome.failure) for outcome in outcomes)
-    say(f"{len(checks) - failed} of {len(checks)} checks passed")
+    show(f"{len(outcomes) - failed} of {len(outcomes)} checks passed")
     if as_json:
         print_json(outcomes)
     if failed:

@@ -1,6 +1,5 @@
 """`shoal completion`: commands and options in a shell."""
 
-from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
@@ -41,22 +40,18 @@ def completion(shell: Annotated[str, typer.Argument(help="bash or zsh.")]) -> No
 
 def script() -> str:
     """The script for bash; zsh understands it as well."""
+    following: dict[str, list[str]] = {}
+    for name in COMMANDS:
+        group: Any = typer.main.get_command(application(name))
+        command = group.commands[name]
+        inner = getattr(command, "commands", {})
+        following |= {f"{name} {each}": _options(one) for each, one in sorted(inner.items())}
+        following[f"{name} "] = [*sorted(inner), *_options(command)]
     cases = [
-        f'        {pattern}) known="{" ".join(words)}" ;;'
-        for name in COMMANDS
-        for pattern, words in _cases(name)
+        f'        "{words}"{"*" * words.endswith(" ")}) known="{" ".join(after)}" ;;'
+        for words, after in following.items()
     ]
     return SCRIPT.format(commands=" ".join(COMMANDS), cases="\n".join(cases))
-
-
-def _cases(name: str) -> Iterator[tuple[str, list[str]]]:
-    """Patterns of a command's first two words, the longer ones first, and what may follow."""
-    group: Any = typer.main.get_command(application(name))
-    command = group.commands[name]
-    inner = getattr(command, "commands", {})
-    for each, found in sorted(inner.items()):
-        yield f'"{name} {each}"', _options(found)
-    yield f'"{name} "*', [*sorted(inner), *_options(command)]
 
 
 def _options(command: Any) -> list[str]:

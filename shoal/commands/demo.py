@@ -19,7 +19,7 @@ from host.files import prepare_folder
 from shoal.asked import NOW
 from shoal.command import Options, command, warn
 from shoal.commands import options as opt
-from simulation.settings import SimulationWords
+from simulation.settings import SimulationSettings
 from wire.errors import ConfigError, ShoalError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def demo(
     words: Annotated[
         dict[str, Any],
         Options(
-            (SimulationWords,), only=("algorithm", "devices", "rounds", "local_epochs", "seed")
+            (SimulationSettings,), only=("algorithm", "devices", "rounds", "local_epochs", "seed")
         ),
     ],
     out: opt.Out = Path("runs/demo"),
@@ -71,7 +71,6 @@ def demo(
         comparison_of,
         model_of_the_group,
         newcomers_without_labels,
-        training_alone,
     )
     from shoal.reports.files import slug, write_report
     from shoal.reports.run_page import Extras
@@ -83,7 +82,7 @@ def demo(
     from simulation.datasets.windows import able_to_train, check_trainable, select_devices
     from simulation.local.broker import EmbeddedBroker
     from simulation.local.fleet import LocalFleet, phone_command
-    from simulation.simulate import SimulationSettings
+    from simulation.simulate import simulate
     from wire.bundle import EXECUTORCH
 
     console, spec = Console(), read_algorithm(words["algorithm"])
@@ -100,7 +99,10 @@ def demo(
         with steps(console, "compiling the phone client"):
             phone_command()  # what is missing is said before anything begins
     runtimes = (ONNX, EXECUTORCH) if chosen else (ONNX,)
-    _make_room(prepare_folder(out))
+    prepare_folder(out)
+    for old in ("aggregator", "devices", "bundle", "bundle-fedavg"):  # of an earlier demonstration
+        shutil.rmtree(out / old, ignore_errors=True)
+    (out / "aggregator.log").unlink(missing_ok=True)
     others = len(fleet.devices) - len(chosen)
     console.print(
         f"[bold]{len(fleet.devices)} devices[/bold] with the data of '{fleet.name}': "
@@ -163,12 +165,14 @@ def demo(
         edge = EdgeSummary(
             processes=others, max_rss_bytes=edges.max_rss_bytes(), torch_loaded=edges.torch_loaded()
         )
-        phone = PhonesSummary(devices=chosen, max_rss_bytes=edges.phones_rss_bytes())
+        phone = PhonesSummary(devices=chosen, max_rss_bytes=edges.max_rss_bytes(phones=True))
     with steps(console, "beside it, simulated: training alone, and two newcomers without labels"):
         settings = SimulationSettings(
             algorithm=spec, rounds=rounds, local_epochs=local_epochs, seed=seed
         )
-        comparison = {"fedavg": comparison_of(other), "alone": training_alone(fleet, settings)}
+        by_itself = msgspec.structs.replace(settings, algorithm=read_algorithm("local"))
+        alone = simulate(fleet, by_itself)
+        comparison = {"fedavg": comparison_of(other), "alone": comparison_of(alone.summary)}
         if group := model_of_the_group(summary, store.rounds()):
             comparison["group, a round before"] = group
         joined = newcomers_without_labels(fleet, settings)
@@ -317,11 +321,3 @@ def _get(port: int, path: str) -> Any:
             return json.load(response)
     except (urllib.error.URLError, TimeoutError, ConnectionError):
         return None
-
-
-def _make_room(out: Path) -> None:
-    """A demonstration starts afresh: what an earlier one left in its own folders is removed,
-    nothing else."""
-    for name in ("aggregator", "devices", "bundle", "bundle-fedavg"):
-        shutil.rmtree(out / name, ignore_errors=True)
-    (out / "aggregator.log").unlink(missing_ok=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +9,7 @@ import msgspec
 import typer
 
 from host.files import write_atomically
-from shoal.command import command, print_json
+from shoal.command import command, minute_of, print_json
 from shoal.commands import options as opt
 from wire.errors import ConfigError
 from wire.topics import check_name
@@ -201,38 +200,32 @@ def _told(name: str, value: Any) -> str:
     if isinstance(value, Placed):
         return f"{value} (group {value.group})"
     return (
-        _time(value) + " UTC"
+        minute_of(value) + " UTC"
         if name.endswith("_s") and name != "train_s" and value
         else msgspec.json.encode(value).decode()
     )
 
 
 def entries_of(folder: Path, database: str) -> dict[str, Entry]:
-    """The registry of a folder, by device id; where no service runs, everybody is away."""
+    """The registry of a folder, by device id; where no service runs, everybody is away.
+
+    Raises:
+        ConfigError: there is no service's database.
+    """
     from aggregator.core.registry import away
     from aggregator.leadership.identity import is_served
+    from aggregator.storage.engine import sqlite_url
     from aggregator.storage.registry_table import read_registry
 
-    entries = read_registry(database_url(folder, database))
+    path = folder / "shoal.db"
+    if not database and not path.exists():
+        raise ConfigError(f"folder {folder}: there is no shoal.db; `shoal serve --folder` makes it")
+    entries = read_registry(database or sqlite_url(path))
     return (
         entries
         if is_served(folder)
         else {device_id: away(entry) for device_id, entry in entries.items()}
     )
-
-
-def database_url(folder: Path, database: str) -> str:
-    """The URL of a service's database.
-
-    Raises:
-        ConfigError: there is no service's database.
-    """
-    from aggregator.storage.engine import sqlite_url
-
-    path = folder / "shoal.db"
-    if not database and not path.exists():
-        raise ConfigError(f"folder {folder}: there is no shoal.db; `shoal serve --folder` makes it")
-    return database or sqlite_url(path)
 
 
 def _row(device_id: str, entry: Entry) -> dict[str, Any]:
@@ -259,11 +252,8 @@ def _line(device_id: str, entry: Entry) -> str:
         else "-"
     )
     told = (client[:12], battery, windows, entry.declines, keeps, ", ".join(entry.tags))
-    return LINE.format(device_id, state, _time(entry.last_seen_s), *told)
-
-
-def _time(at_s: float) -> str:
-    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M") if at_s else "never"
+    seen = minute_of(entry.last_seen_s) if entry.last_seen_s else "never"
+    return LINE.format(device_id, state, seen, *told)
 
 
 def _split(tags: str) -> list[str]:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shoal.command import Options, command, print_json, warn
+from shoal.command import Options, command, print_json
 from shoal.commands import options as opt
-from simulation.settings import ExportWords, SimulationWords
+from simulation.settings import ExportWords, SimulationSettings
 from wire.errors import BundleError, ConfigError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def write(
     data: opt.Data = "watch",
     words: Annotated[
         dict[str, Any],
-        Options((SimulationWords,), only=("algorithm", "model", "pretrain", "privacy")),
+        Options((SimulationSettings,), only=("algorithm", "model", "pretrain", "privacy")),
     ],
     bundled: Annotated[dict[str, Any], Options((ExportWords,))],
     key: Annotated[
@@ -48,13 +48,10 @@ def write(
     """Export the training step for devices, check it against eager torch, and sign it."""
     from rich.console import Console
 
-    from algorithms.composition import read_algorithm
     from export.inspect import inspect_bundle
     from export.publish import DEVICE_FILE, KEY_FILE, TRUST_FILE
-    from shoal.api.exporting import write_bundle
-    from shoal.waiting import steps
-    from simulation.datasets.catalog import load_data
-    from simulation.datasets.doubts import doubts
+    from shoal.api.exporting import export
+    from shoal.waiting import working
 
     if out is None:
         raise ConfigError(
@@ -62,22 +59,9 @@ def write(
             "into a bundle"
         )
     console = Console()
-    fleet = load_data(data)
-    for said in doubts(fleet):
-        warn(said)
-    with steps(console, "making the model") as say:
-        published = write_bundle(
-            fleet,
-            out,
-            read_algorithm(words["algorithm"]),
-            words["model"],
-            words["pretrain"],
-            words["privacy"],
-            **bundled,
-            key=key,
-            runtimes=runtimes.split(","),
-            on_progress=lambda text: say(f"exporting: {text}"),
-        )
+    settings = words | bundled | {"key": key, "runtimes": runtimes}
+    with working(console) as say:
+        published = export(data, out, **settings, on_progress=say)
     bundle = published.bundle
     console.print(
         f"{out / DEVICE_FILE}: {len(bundle.payload):,} bytes, {bundle.manifest.name} version "

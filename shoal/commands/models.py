@@ -303,10 +303,10 @@ def export_model(
     """Write a model with its weights inside into a file that other programs read, or the models of
     all groups into a folder."""
     from shoal.held_model import (
-        groups_of_run,
         held_by_run,
         model_of,
         model_payload,
+        models_of_run,
         state_of,
         write_model,
     )
@@ -320,7 +320,8 @@ def export_model(
             f"release-{release}": model_of(folder, run, group, made_in, release, fleet, database)
         }
     else:
-        groups = [group] if group else groups_of_run(state_of(folder, run, database), run, made_in)
+        state = state_of(folder, run, database)
+        groups = [group] if group else sorted(models_of_run(state, run, made_in))
         models = {
             f"group-{quote(key, safe='')}": held_by_run(folder, run, key, made_in, database)
             for key in groups
@@ -394,9 +395,16 @@ def diff_models(
 
     from export.model_file import agreement, norms, to_onnx_file
     from export.runtimes import load_whole
-    from shoal.held_model import held_by_run, read_reference, windows_for
+    from shoal.held_model import held_by_run, windows_for
 
-    models = [held_by_run(folder, run, *read_reference(text), database) for text in (one, other)]
+    models = []
+    for text in (one, other):
+        group, at, number = text.partition("@")
+        if at and not number.isdecimal():
+            raise ConfigError(
+                f"model {text!r}: expected GROUP or GROUP@ROUND, where ROUND is a number"
+            )
+        models.append(held_by_run(folder, run, group, int(number) if at else None, database))
     first, second = models
     if first.exchanged.keys() != second.exchanged.keys():
         raise ConfigError(

@@ -18,7 +18,7 @@ from shoal.reports.comparison_pictures import draw_comparison, draw_grid
 from shoal.reports.pictures import draw_accuracy, draw_similarity
 from shoal.reports.run_page import Extras, run_page
 from shoal.reports.tables import flat_rows
-from simulation.comparison.grid_table import GridTables, place_of
+from simulation.comparison.grid_table import GridTables
 
 
 def slug(name: str) -> str:
@@ -68,8 +68,8 @@ def write_comparison(
 def write_grid(out: Path, tables: GridTables) -> list[Path]:
     """Write the same files of a grid; returns them."""
     files = _files(out)
-    cells = [{**place_of(cell), "algorithms": rows} for cell, rows in tables.cells.items()]
-    missing = [{**place_of(cell), "why": why} for cell, why in tables.left_out.items()]
+    cells = [{**cell._asdict(), "algorithms": rows} for cell, rows in tables.cells.items()]
+    missing = [{**cell._asdict(), "why": why} for cell, why in tables.left_out.items()]
     files[0].write_text(
         json.dumps({"overall": tables.overall, "cells": cells, "left_out": missing}, indent=1)
         + "\n"

@@ -202,7 +202,11 @@ def _circles(
 
 def _draw_scale(axes: Any, most: int, num_devices: int, cell: float) -> None:
     """Three circles beside the picture, and what they stand for."""
-    rounded = sorted({max(1, _round_down(most / share)) for share in (1, 4, 16)}, reverse=True)
+    numbers = set()
+    for share in (1, 4, 16):
+        digits = 10 ** max(0, len(str(int(most / share))) - 1)  # 4,237 is shown as 4,000
+        numbers.add(max(1, int(most / share // digits * digits)))
+    rounded = sorted(numbers, reverse=True)
     x = num_devices + 0.4
     _circles(
         axes,
@@ -214,12 +218,6 @@ def _draw_scale(axes: Any, most: int, num_devices: int, cell: float) -> None:
     )
     for row, count in enumerate(rounded):
         axes.text(x + 0.5 + 0.06 / cell, 1.1 * row, f"{count:,}", fontsize=8, va="center")
-
-
-def _round_down(value: float) -> int:
-    """To one digit: 4,237 gives 4,000."""
-    digits = 10 ** max(0, len(str(int(value))) - 1)
-    return int(value // digits * digits)
 
 
 def _draw_groups(axes: Any, groups: Sequence[str], num_classes: int, cell: float) -> None:

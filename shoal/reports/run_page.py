@@ -55,7 +55,9 @@ class Extras:
 def run_page(summary: Summary, records: Sequence[RoundRecord], blobs: Blobs, extras: Extras) -> str:
     """The report as HTML."""
     over_rounds, over_bytes = chart_pair(lines_of(summary))
-    sizes = _sizes(records)
+    trained = [record for record in records if record.phase == "training"]
+    every = {i: sizes_of(record.groups) for i, record in enumerate(trained, 1)}
+    sizes = {i: each for i, each in every.items() if each}
     rows = worst_first(summary)
     viewed, views = _views(summary, records, blobs)
     return render(
@@ -114,13 +116,6 @@ def worst_first(summary: Summary) -> list[tuple[str, DeviceSummary]]:
         summary.devices.items(),
         key=lambda item: (item[1].accuracy is None, item[1].accuracy or 0.0, item[0]),
     )
-
-
-def _sizes(records: Sequence[RoundRecord]) -> dict[int, dict[int, int]]:
-    """After each round of training, how many devices each group has."""
-    trained = [record for record in records if record.phase == "training"]
-    sizes = {i: sizes_of(record.groups) for i, record in enumerate(trained, 1)}
-    return {i: each for i, each in sizes.items() if each}
 
 
 def _views(

@@ -5,15 +5,17 @@ The runs are those of a comparison (`simulation.comparison.runs`), so a grid tha
 goes on in the same way.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
+from typing import NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
-from algorithms.spec import Choice
-from simulation.comparison.runs import Asked, Job, data_of
+from algorithms.composition import AlgorithmSpec
+from simulation.comparison.runs import Job, data_of, jobs_of
 from simulation.datasets.windows import FleetData
-from simulation.scenario import Labels, read_labels, set_scene
+from simulation.scenario import Labels, read_labels, scenario_of, set_scene
+from simulation.settings import SimulationSettings
 from simulation.splits import read_split
 from wire.errors import ConfigError, DataError
 
@@ -23,47 +25,44 @@ SEEDS = 3
 """What a grid has where nothing else is asked for."""
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     """One scenario on one data set."""
 
     data: str
+    split: str
     labels: Labels
-    split: Choice
 
     def __str__(self) -> str:
         count = "no" if self.labels == "none" else self.labels
         return f"{self.data}, {self.split}, {count} label{'' if count == 1 else 's'}"
 
 
-@dataclass(frozen=True)
-class Grid:
-    """What is asked for: cells, and in `asked` what all of them have in common; its data are not
-    used."""
+Grid = Mapping[Cell, Sequence[Job]]
+"""The runs of each cell, seed by seed."""
 
-    cells: tuple[Cell, ...]
-    asked: Asked
 
-    def jobs(self, cell: Cell) -> list[Job]:
-        """The runs of one cell, seed by seed."""
-        settings = msgspec.structs.replace(
-            self.asked.settings, labels=cell.labels, split=cell.split
-        )
-        return Asked(
+def make_grid(
+    cells: Iterable[Cell],
+    algorithms: Sequence[AlgorithmSpec],
+    seeds: int,
+    settings: SimulationSettings,
+) -> Grid:
+    """Return the runs of each cell; `settings` is what all of them have in common."""
+    return {
+        cell: jobs_of(
             cell.data,
-            self.asked.algorithms,
-            self.asked.seeds,
-            self.asked.partition,
-            self.asked.devices,
-            settings,
-        ).jobs()
-
-    def all_jobs(self, cells: Sequence[Cell]) -> list[Job]:
-        """Those of several cells, seed by seed, so that the first seed of all cells is there
-        first."""
-        return sorted(
-            (job for cell in cells for job in self.jobs(cell)), key=lambda job: job.settings.seed
+            algorithms,
+            seeds,
+            replace(settings, labels=str(cell.labels), split=cell.split),
         )
+        for cell in cells
+    }
+
+
+def all_jobs(grid: Grid) -> list[Job]:
+    """Return the runs of all cells, seed by seed, so that the first seed of all cells is there
+    first."""
+    return sorted(chain.from_iterable(grid.values()), key=lambda job: job.settings.seed)
 
 
 def make_cells(
@@ -85,46 +84,31 @@ def make_cells(
     ):
         if count < len(texts):
             raise ConfigError(f"{name} {', '.join(texts)}: expected different values")
-    return tuple(Cell(name, count, split) for name in data for split in chosen for count in counts)
-
-
-def read_cells(data: str, labels: str, splits: str) -> tuple[Cell, ...]:
-    """The same from values with commas between them.
-
-    Raises:
-        ConfigError: as `make_cells`.
-    """
-    return make_cells(
-        *(
-            [value.strip() for value in text.split(",") if value.strip()]
-            for text in (data, labels, splits)
-        )
+    return tuple(
+        Cell(name, str(split), count) for name in data for split in chosen for count in counts
     )
 
 
 def sort_out(
     grid: Grid, data: Callable[[Job], FleetData] = data_of
-) -> tuple[list[Cell], dict[Cell, str]]:
-    """The cells that the data allow, and why they do not allow the others. `data` gives those of a
-    job.
+) -> tuple[Grid, dict[Cell, str]]:
+    """The part of a grid that the data allow, and why they do not allow the other cells. `data`
+    gives those of a job.
 
     Raises:
         ConfigError: they allow no cell.
         ShoalError: data that cannot be read at all, or a partition with which nothing can be split,
         or more newcomers than devices.
     """
-    allowed: list[Cell] = []
     left_out: dict[Cell, str] = {}
-    for cell in grid.cells:
-        job = grid.jobs(cell)[0]
+    for cell, (job, *_) in grid.items():
         fleet = data(job)
         try:
-            set_scene(fleet, job.settings.scenario, job.settings.seed)
-            allowed.append(cell)
+            set_scene(fleet, scenario_of(job.settings), job.settings.seed)
         except DataError as error:
             left_out[cell] = str(error)
-    if not allowed:
+    if len(left_out) == len(grid):
         raise ConfigError(
             f"scenarios: the data allow no cell of the grid; {next(iter(left_out.values()))}"
         )
-    return allowed, left_out
+    return {cell: jobs for cell, jobs in grid.items() if cell not in left_out}, left_out

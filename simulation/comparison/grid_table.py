@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import msgspec
 
 from aggregator.core.summary import spread
-from simulation.comparison.grid import Cell, Grid
+from simulation.comparison.grid import Cell, Grid, all_jobs
 from simulation.comparison.table import (
     Result,
     Row,
@@ -31,25 +31,18 @@ class GridTables:
 
     def lines(self) -> list[Row]:
         """The rows of all cells, each with the cell that it is of."""
-        return [{**place_of(cell), **row} for cell, rows in self.cells.items() for row in rows]
-
-
-def place_of(cell: Cell) -> Row:
-    """A cell as rows and files have it."""
-    return {"data": cell.data, "split": str(cell.split), "labels": cell.labels}
+        return [{**cell._asdict(), **row} for cell, rows in self.cells.items() for row in rows]
 
 
 def tabulate_grid(
     grid: Grid,
-    cells: Sequence[Cell],
     found: Sequence[Result],
     left_out: Mapping[Cell, str],
     reference: str,
 ) -> GridTables:
-    """The tables of a grid, from what was found by the jobs of these cells (`Grid.all_jobs`), in
-    their order."""
-    by_key = dict(zip((job.key for job in grid.all_jobs(cells)), found, strict=True))
-    results = {cell: [by_key[job.key] for job in grid.jobs(cell)] for cell in cells}
+    """The tables of a grid, from what was found by its jobs (`all_jobs`), in their order."""
+    by_key = dict(zip((job.key for job in all_jobs(grid)), found, strict=True))
+    results = {cell: [by_key[job.key] for job in jobs] for cell, jobs in grid.items()}
     rows = {cell: cell_rows(its, reference) for cell, its in results.items()}
     overall = overall_rows(
         {str(cell): its for cell, its in rows.items()},
@@ -95,11 +88,10 @@ def cell_rows(results: Sequence[Result], reference: str) -> list[Row]:
         (row["accuracy"]["mean"] for row in rows if row["accuracy"]["mean"] is not None),
         default=None,
     )
-    return [row | {"below_best": _below(row["accuracy"]["mean"], best)} for row in rows]
-
-
-def _below(mean: float | None, best: float | None) -> float | None:
-    return None if mean is None or best is None else rounded(best - mean)
+    for row in rows:
+        mean = row["accuracy"]["mean"]
+        row["below_best"] = None if mean is None or best is None else rounded(best - mean)
+    return rows
 
 
 def overall_rows(

@@ -8,21 +8,21 @@ import json
 import multiprocessing as mp
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from contextlib import contextmanager
 from functools import partial
-from multiprocessing.context import SpawnContext
 from multiprocessing.managers import SyncManager
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
+from msgspec.structs import asdict
+
 from algorithms.composition import AlgorithmSpec
 from algorithms.outside import blaming
 from host.files import write_atomically
 from host.threads import num_cores
-from simulation.comparison.runs import Job, data_of, fleet_of, job_as_json, run_job
+from simulation.comparison.runs import Job, data_of, fleet_of, run_job
 from simulation.datasets.windows import FleetData
 from simulation.simulate import check_settings
 
@@ -79,15 +79,18 @@ def _run_in_processes(
 ) -> None:
     fleet_of.cache_clear()  # each process loads what it needs
     context = mp.get_context("spawn")
-    with (
-        _manager(context) as manager,
-        ProcessPoolExecutor(count, context, _end_with_the_parent) as pool,
-    ):
+    manager = SyncManager(ctx=context)
+    manager.start(_end_with_the_parent)
+    with manager, ProcessPoolExecutor(count, context, _end_with_the_parent) as pool:
         heard = manager.Queue()
-        with _interrupts_held_back():
+        # Ctrl-C comes when all have started, and never to these processes: this one ends them
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
             running: dict[Future[dict[str, Any]], int] = {
                 pool.submit(_work, job, i, heard): i for i, job in enumerate(jobs)
             }
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         processes = list(pool._processes.values())  # there is no public way to stop a job that runs
         try:
             while running:
@@ -104,26 +107,6 @@ def _run_in_processes(
             for process in processes:
                 process.terminate()
             raise
-
-
-@contextmanager
-def _manager(context: SpawnContext) -> Iterator[SyncManager]:
-    """One that ends with this process, as its workers do."""
-    manager = SyncManager(ctx=context)
-    manager.start(_end_with_the_parent)
-    with manager:
-        yield manager
-
-
-@contextmanager
-def _interrupts_held_back() -> Iterator[None]:
-    """Ctrl-C is delivered at the end of the context, and never to processes that are started in it:
-    this process ends them."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _work(job: Job, number: int, heard: Any) -> dict[str, Any]:
@@ -146,7 +129,8 @@ def _kept(folder: Path, job: Job) -> dict[str, Any] | None:
 
 
 def _keep(folder: Path, job: Job, result: Mapping[str, Any]) -> None:
-    text = json.dumps({"job": job_as_json(job), **result}, indent=1) + "\n"
+    about = {"data": job.data, "settings": asdict(job.settings)}
+    text = json.dumps({"job": about, **result}, indent=1, default=str) + "\n"
     write_atomically(_path(folder, job), text.encode())
 
 

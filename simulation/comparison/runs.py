@@ -7,9 +7,10 @@ asked for more only does what is missing.
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property, lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,6 @@ from algorithms.composition import AlgorithmSpec, read_algorithm
 from algorithms.models.adoption.from_file import is_file
 from algorithms.objectives.supervised import Supervised
 from algorithms.personalisation.kept import kept_text
-from algorithms.spec import Choice
 from simulation.cost import count
 from simulation.datasets.catalog import NAMES
 from simulation.datasets.windows import FleetData
@@ -31,8 +31,9 @@ from simulation.engine.progress import RunProgress
 from simulation.heterogeneity import measure
 from simulation.measures import confusion
 from simulation.partition import make_fleet, read_partition
-from simulation.scenario import Scenario, check_scenario, set_scene
-from simulation.simulate import SimulationResult, SimulationSettings, simulate
+from simulation.scenario import Scenario, check_scenario, scenario_of, set_scene
+from simulation.settings import SimulationSettings
+from simulation.simulate import SimulationResult, read_settings, simulate
 from wire.errors import ConfigError, DataError, Stalled
 from wire.messages import Evaluate
 from wire.tasks import CLASSIFICATION, SEQUENCE
@@ -70,58 +71,37 @@ class Job:
     names hold (`content_of`)."""
 
     data: str
-    partition: Choice
     settings: SimulationSettings
-    devices: int | None = None
     content: str = ""
 
-    @property
+    @cached_property
     def key(self) -> str:
         """A name for its result: the same for the same job, whenever it is asked for. What is at
         its default does not count, so that results last when a setting is added. What files hold
         does, data, a model or an algorithm's own classes: one that was edited makes another job."""
-        asked = msgspec.structs.asdict(self.settings)
-        unusual = {
-            name: value
-            for name, value in asked.items()
-            if value != getattr(SimulationSettings(), name)
-        }
+        usual = msgspec.structs.asdict(read_settings(SimulationSettings()))
+        settings = msgspec.structs.asdict(self.settings)
+        unusual = {name: value for name, value in settings.items() if value != usual[name]}
+        about = {"data": self.data, "settings": unusual}
         held = {"sources": self.settings.algorithm.sources, "content": self.content}
-        text = json.dumps(
-            job_as_json(self)
-            | {"settings": _texts(unusual)}
-            | {k: v for k, v in held.items() if v},
-            sort_keys=True,
-        )
+        text = json.dumps(about | {k: v for k, v in held.items() if v}, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What a comparison is asked for."""
-
-    data: str
-    algorithms: tuple[AlgorithmSpec, ...]
-    seeds: int = 1
-    partition: Choice = read_partition("user")  # noqa: RUF009  # it cannot be changed
-    devices: int | None = None
-    settings: SimulationSettings = field(default_factory=SimulationSettings)
-    """What all runs have in common; its algorithm and seed are not used."""
-
-    def jobs(self) -> list[Job]:
-        """Every run, seed by seed, so that the first seed of all algorithms is there first."""
-        content = content_of(self.data, self.settings.model)
-        return [
-            Job(
-                self.data,
-                self.partition,
-                msgspec.structs.replace(self.settings, algorithm=algorithm, seed=seed),
-                self.devices,
-                content,
-            )
-            for seed in range(self.seeds)
-            for algorithm in self.algorithms
-        ]
+def jobs_of(
+    data: str,
+    algorithms: Sequence[AlgorithmSpec],
+    seeds: int,
+    settings: SimulationSettings,
+) -> list[Job]:
+    """Return every run, seed by seed, so that the first seed of all algorithms is there first.
+    `settings` is what all runs have in common; its algorithm and seed are not used."""
+    content, settings = content_of(data, settings.model), read_settings(settings)
+    return [
+        Job(data, msgspec.structs.replace(settings, algorithm=algorithm, seed=seed), content)
+        for seed in range(seeds)
+        for algorithm in algorithms
+    ]
 
 
 def content_of(data: str, model: str = "") -> str:
@@ -153,9 +133,9 @@ def _digest(path: Path, size: int, changed_ns: int) -> str:
 
 
 @lru_cache(maxsize=2)
-def fleet_of(data: str, devices: int | None, choice: Choice, seed: int, content: str) -> FleetData:
+def fleet_of(data: str, devices: int | None, partition: str, seed: int, content: str) -> FleetData:
     del content  # of other content it is another fleet
-    return make_fleet(data, choice, devices, seed)
+    return make_fleet(data, read_partition(partition), devices, seed)
 
 
 def data_of(job: Job) -> FleetData:
@@ -164,17 +144,15 @@ def data_of(job: Job) -> FleetData:
     Raises:
         ShoalError: they cannot be read or assigned, or the scenario does not go with the partition.
     """
-    check_scenario(job.settings.scenario, job.partition)
-    return fleet_of(job.data, job.devices, job.partition, job.settings.seed, job.content)
+    settings = job.settings
+    check_scenario(scenario_of(settings), read_partition(settings.partition))
+    return fleet_of(job.data, settings.devices, settings.partition, settings.seed, job.content)
 
 
 @lru_cache(maxsize=2)
-def _heterogeneity(
-    data: str, devices: int | None, choice: Choice, seed: int, content: str, scenario: Scenario
-) -> dict[str, float]:
-    return measure(
-        set_scene(fleet_of(data, devices, choice, seed, content), scenario, seed).some(MEASURED)
-    )
+def _heterogeneity(place: tuple[Any, ...], scenario: Scenario) -> dict[str, float]:
+    """`place`: the arguments of `fleet_of`."""
+    return measure(set_scene(fleet_of(*place), scenario, place[3]).some(MEASURED))
 
 
 def run_job(
@@ -193,20 +171,15 @@ def run_job(
     without a result, and there is the reason (`failed`) in place of numbers.
     """
     torch.set_num_threads(1)
+    settings = job.settings
+    scenario = scenario_of(settings)
     if fleet is None:
         fleet = data_of(job)
         heterogeneity = _heterogeneity(
-            job.data,
-            job.devices,
-            job.partition,
-            job.settings.seed,
-            job.content,
-            job.settings.scenario,
+            (job.data, settings.devices, settings.partition, settings.seed, job.content), scenario
         )
     else:
-        heterogeneity = measure(
-            set_scene(fleet, job.settings.scenario, job.settings.seed).some(MEASURED)
-        )
+        heterogeneity = measure(set_scene(fleet, scenario, settings.seed).some(MEASURED))
 
     def tell(progress: RunProgress) -> None:
         if progress.trained:
@@ -214,16 +187,18 @@ def run_job(
 
     asked = {
         "data": job.data,
-        "algorithm": str(job.settings.algorithm),
-        "seed": job.settings.seed,
-        "labels": str(job.settings.labels),
+        "algorithm": str(settings.algorithm),
+        "seed": settings.seed,
+        "labels": settings.labels,
         "heterogeneity": heterogeneity,
     }
     try:
-        outcome = simulate(fleet, job.settings, tell, objective, EngineOptions(workers=workers))
+        outcome = simulate(fleet, settings, tell, objective, EngineOptions(workers=workers))
     except (Stalled, DataError) as error:
         return {**NOTHING, **asked, "failed": str(error)}
-    summary = outcome.summary
+    summary, verbs = outcome.summary, chain(*outcome.state.programs.values())
+    objective_of_all = outcome.models.objective
+    cost = count(outcome.records, list(verbs), objective_of_all, outcome.data.window.shape)
     attackers = summary.attack.attackers if summary.attack else ()
     tested = [accuracy_of(r) for r in outcome.records[summary.preparations + 1 :]]
     by_round = [
@@ -261,7 +236,7 @@ def run_job(
         else {},
         "classes": list(outcome.data.classes),
         "confusion": _confusion(outcome),
-        "cost": _cost(outcome),
+        "cost": None if cost is None else asdict(cost),
         "groups": {
             "count": summary.groups.count,
             "by_round": summary.groups.by_round,
@@ -292,13 +267,6 @@ def _confusion(outcome: SimulationResult) -> list[list[int]] | None:
     return whole or None
 
 
-def _cost(outcome: SimulationResult) -> dict[str, float] | None:
-    """What a device's part of a round is (`simulation.cost`)."""
-    verbs = [verb for program in outcome.state.programs.values() for verb in program]
-    counted = count(outcome.records, verbs, outcome.models.objective, outcome.data.window.shape)
-    return None if counted is None else asdict(counted)
-
-
 def pooled_accuracy(accuracies: Mapping[str, float], fleet: FleetData) -> float | None:
     """Accuracy over the test examples of all devices together, from that of each; None where nobody
     has any."""
@@ -317,24 +285,6 @@ def agreement(truth: Mapping[str, str], groups: Mapping[str, int | None]) -> flo
     from sklearn.metrics import adjusted_rand_score  # a second of every start
 
     return round(float(adjusted_rand_score([truth[d] for d in known], [str(f) for f in found])), 6)
-
-
-def job_as_json(job: Job) -> dict[str, Any]:
-    settings = _texts(msgspec.structs.asdict(job.settings))
-    return {
-        "data": job.data,
-        "partition": str(job.partition),
-        "settings": settings,
-        "devices": job.devices,
-    }
-
-
-def _texts(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings with algorithms and choices as a user writes them."""
-    return {
-        name: str(value) if isinstance(value, AlgorithmSpec | Choice) else value
-        for name, value in settings.items()
-    }
 
 
 def read_algorithms(text: str) -> tuple[AlgorithmSpec, ...]:

@@ -55,18 +55,18 @@ def served(result: Result) -> dict[str, float]:
 
 def against(by_name: Mapping[str, Sequence[Result]], reference: str) -> dict[str, dict[str, Any]]:
     """Every algorithm against the one that is the reference: a pair for each device, of the mean
-    difference over what else is the same in two results (`_pair`). Left out is the reference, and
-    what has no pair with it."""
+    difference over what else is the same in two results (`_by_pair`). Left out is the reference,
+    and what has no pair with it."""
     base = _by_pair(by_name.get(reference, ()))
     tests = {}
     for name, runs in by_name.items():
         own = _by_pair(runs)
-        if name != reference and (
-            differences := _by_device(
-                {key: own[key] - base[key] for key in sorted(own.keys() & base.keys())}
-            )
-        ):
-            tests[name] = compare_pairs(differences)
+        # of each device the mean: what it does in several seeds and cells is not independent
+        by_device: dict[tuple[str, ...], list[float]] = {}
+        for pair in sorted(own.keys() & base.keys()):
+            by_device.setdefault(pair[:2], []).append(own[pair] - base[pair])
+        if name != reference and by_device:
+            tests[name] = compare_pairs([statistics.fmean(each) for each in by_device.values()])
     adjusted = holm([test.p for test in tests.values()])
     return {
         name: {
@@ -84,32 +84,21 @@ Pair = tuple[str, str, str, str]
 
 
 def _by_pair(runs: Iterable[Result]) -> dict[Pair, float]:
+    """The accuracy of each device, by its data set and its id; and what two results have to share
+    besides: the seed, and the cell of a grid where they are of one."""
     return {
-        _pair(run, device_id): accuracy
+        (run.get("data", ""), device_id, run.get("cell", ""), str(run["seed"])): accuracy
         for run in runs
         for device_id, accuracy in served(run).items()
     }
 
 
-def _pair(run: Result, device_id: str) -> Pair:
-    """A device, by its data set and its id; and what two results have to share besides: the seed,
-    and the cell of a grid where they are of one."""
-    return run.get("data", ""), device_id, run.get("cell", ""), str(run["seed"])
-
-
-def _by_device(differences: Mapping[Pair, float]) -> list[float]:
-    """The mean difference of each device: what it does in several seeds and cells is not
-    independent."""
-    own: dict[tuple[str, ...], list[float]] = {}
-    for pair, difference in differences.items():
-        own.setdefault(pair[:2], []).append(difference)
-    return [statistics.fmean(values) for values in own.values()]
-
-
 def _row(name: str, runs: Sequence[Result], target: float) -> Row:
-    reached = [
-        _rounds_to(r["accuracy_by_round"][: -1 if r.get("closes") else None], target) for r in runs
-    ]
+    reached: list[int | None] = []
+    for run in runs:
+        trained = run["accuracy_by_round"][: -1 if run.get("closes") else None]
+        enough = (i for i, value in enumerate(trained, 1) if value is not None and value >= target)
+        reached.append(next(enough, None))
     reached_s = [
         time_to_accuracy([tuple(point) for point in r.get("accuracy_over_time", [])], target)
         for r in runs
@@ -204,11 +193,4 @@ def mean_of(values: Any) -> Any:
         int(mean)
         if mean == int(mean) and all(isinstance(v, int) for v in known)
         else round(mean, 6)
-    )
-
-
-def _rounds_to(accuracies: Sequence[float | None], target: float) -> int | None:
-    return next(
-        (i for i, value in enumerate(accuracies, start=1) if value is not None and value >= target),
-        None,
     )

@@ -1,8 +1,6 @@
 """A choice on devices: it exports, trains on boards and phones as in simulation, and on which
 backend a simulation runs it."""
 
-from importlib.util import find_spec
-
 import numpy as np
 
 from algorithms.composition import make_objective, read_algorithm
@@ -63,11 +61,6 @@ def on_a_phone(algorithm: str) -> str:
     """
     bundle = _published(algorithm, RUNTIMES)
     return f"{len(bundle.payload):,} bytes"
-
-
-def has_executorch() -> bool:
-    """Whether ExecuTorch is installed here."""
-    return find_spec("executorch") is not None
 
 
 def on_backends(algorithm: str) -> str:

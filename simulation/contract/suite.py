@@ -1,15 +1,13 @@
 """The checks of a choice, by its kind, and running them one after the other."""
 
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from importlib.util import find_spec
+from typing import Any, NamedTuple
 
 from algorithms.composition import make_objective, read_algorithm
-from algorithms.core.contract import Mean, ServerOptimizer
-from algorithms.objectives.supervised import Supervised
-from algorithms.personalisation.choices import ByRecipe
 from algorithms.registry import Known, expand, find
 from algorithms.spec import read
 from host.threads import one_thread
@@ -61,8 +59,12 @@ def checks_of(name: str, phones: bool = True) -> tuple[str, str, list[Check]]:
             "every device has a group with a model, also one that comes late",
             partial(rounds.places, algorithm),
         ),
-        *_OWN[kind](name, made),
+        *_declarations(kind, name, made),
     ]
+    for one in COMPOSITIONS[kind]:
+        others = names_of(*one.kinds, but=["no-privacy"])
+        algorithms = [one.pattern.format(name=name, other=other) for other in others]
+        checks.append(Check(one.title, partial(one.run, algorithms)))
     if kind in ("objective", "privacy", "personalisation", "optimizer", "task"):
         checks += [
             Check("simulations run it on", partial(devices.on_backends, algorithm)),
@@ -77,161 +79,145 @@ def checks_of(name: str, phones: bool = True) -> tuple[str, str, list[Check]]:
     return kind, find(choice.name)[1].name, checks
 
 
-def run_checks(checks: list[Check]) -> Iterator[Outcome]:
-    """Run checks, on one thread, and say what came of each as soon as it is over."""
+def check(
+    choice: str,
+    *,
+    phones: bool = True,
+    on_progress: Callable[[Outcome | str], object] = lambda _outcome: None,
+) -> list[Outcome]:
+    """Check that a choice of your own keeps the contract of every choice of an algorithm, on one
+    thread. The options are those of `shoal check`.
+
+    `choice` is written as in an algorithm's name: ``FILE.py:CLASS`` or ``PACKAGE.MODULE:CLASS``
+    with options, or a registered name. `phones`: True if it is exported to ExecuTorch too, where
+    that is installed. `on_progress` is called with a line about the choice, and with the outcome of
+    each check as soon as it is over.
+
+    Raises:
+        ConfigError: the choice cannot be read or loaded, or is of no kind.
+    """
+    kind, name, checks = checks_of(choice, phones and find_spec("executorch") is not None)
+    on_progress(f"{choice}: the {kind} {name}, {len(checks)} checks")
+    outcomes = []
     with one_thread():
-        for check in checks:
-            try:
-                yield Outcome(check.title, remark=check.run())
-            except Broken as error:
-                yield Outcome(check.title, failure=printable(str(error)))
-            except Exception as error:  # the code that is checked may raise anything
-                yield Outcome(check.title, failure=printable(_told(error)))
+        for each in checks:
+            outcomes.append(run_check(each))
+            on_progress(outcomes[-1])
+    return outcomes
 
 
-def _objective(name: str, made: type[Supervised]) -> list[Check]:
-    groupings = [f"{name}+{grouping}" for grouping in names_of("grouping")]
-    means = [f"{name}+{mean}" for mean in names_of("mean")]
-    privacy = [f"{name}+{mechanism}" for mechanism in names_of("privacy", but=["no-privacy"])]
-    return [
-        Check(
-            "its step is declared plain SGD where it is", partial(declarations.plain_steps, made)
-        ),
-        Check(
-            "its answers are declared the model's where they are",
-            partial(declarations.own_answers, made),
-        ),
-        Check(
-            "its server's half reads rounds where it says so", partial(declarations.absorbing, made)
-        ),
-        Check(
+def run_check(check: Check) -> Outcome:
+    """Run a check, and return what came of it."""
+    try:
+        return Outcome(check.title, remark=check.run())
+    except Broken as error:
+        return Outcome(check.title, failure=printable(str(error)))
+    except Exception as error:  # the code that is checked may raise anything
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        notes = "".join(f", {note}" for note in getattr(error, "__notes__", ()))
+        text = f"{type(error).__name__}: {error} ({at.filename}, line {at.lineno}{notes})"
+        return Outcome(check.title, failure=printable(text))
+
+
+class Composition(NamedTuple):
+    """A check that a choice goes with every choice of other kinds. In `pattern`, ``{name}`` is the
+    choice that is checked, and ``{other}`` each of the others."""
+
+    title: str
+    pattern: str
+    kinds: tuple[str, ...]
+    run: Callable[[Iterable[str]], str] = rounds.compose_with
+
+
+WITH_OBJECTIVES = Composition(
+    "it composes with every objective, or is refused with a reason",
+    "{other}+{name}",
+    ("objective",),
+)
+WITH_KEPT = Composition(
+    "it composes with what devices keep", "fedavg+{name}+{other}", ("personalisation",)
+)
+WITH_GROUPINGS = Composition(
+    "it composes with every grouping", "fedavg+{other}+{name}", ("grouping",)
+)
+COMPOSITIONS: Mapping[str, Sequence[Composition]] = {
+    "objective": (
+        Composition(
             "it composes with every grouping, or is refused with a reason",
-            partial(rounds.compose_with, groupings),
+            "{name}+{other}",
+            ("grouping",),
         ),
-        Check(
-            "it composes with every mean, or is refused with a reason",
-            partial(rounds.compose_with, means),
+        Composition(
+            "it composes with every mean, or is refused with a reason", "{name}+{other}", ("mean",)
         ),
-        Check(
+        Composition(
             "it composes with every privacy mechanism, or is refused with a reason",
-            partial(rounds.compose_with_privacy, privacy),
+            "{name}+{other}",
+            ("privacy",),
+            rounds.compose_with_privacy,
         ),
-        Check(
-            "rounds are the same whatever devices keep",
-            partial(rounds.keeps_rounds, name, names_of("personalisation")),
-        ),
-    ]
-
-
-def _grouping(name: str, made: type) -> list[Check]:
-    objectives = [f"{objective}+{name}" for objective in names_of("objective")]
-    means = [f"fedavg+{name}+{mean}" for mean in names_of("mean")]
-    kept = [f"fedavg+{name}+{keeps}" for keeps in names_of("personalisation")]
-    return [
-        Check(
-            "it composes with every objective, or is refused with a reason",
-            partial(rounds.compose_with, objectives),
-        ),
-        Check("it composes with every mean", partial(rounds.compose_with, means)),
-        Check("it composes with what devices keep", partial(rounds.compose_with, kept)),
-    ]
-
-
-def _mean(name: str, made: Callable[[], Mean]) -> list[Check]:
-    objectives = [f"{objective}+{name}" for objective in names_of("objective")]
-    groupings = [f"fedavg+{grouping}+{name}" for grouping in names_of("grouping")]
-    return [
-        Check(
-            "it is a mean of rows in any order, and what it declares of itself",
-            partial(declarations.mean_of_models, made()),
-        ),
-        Check(
-            "it works where devices keep a part of the model", partial(rounds.share_a_part, name)
-        ),
-        Check(
-            "it composes with every objective, or is refused with a reason",
-            partial(rounds.compose_with, objectives),
-        ),
-        Check("it composes with every grouping", partial(rounds.compose_with, groupings)),
-    ]
-
-
-def _privacy(name: str, made: type) -> list[Check]:
-    objectives = [f"{objective}+{name}" for objective in names_of("objective")]
-    return [
-        Check("it says whether the server adds noise", partial(declarations.server_noise, made)),
-        Check(
+    ),
+    "grouping": (
+        WITH_OBJECTIVES,
+        Composition("it composes with every mean", "fedavg+{name}+{other}", ("mean",)),
+        WITH_KEPT,
+    ),
+    "mean": (WITH_OBJECTIVES, WITH_GROUPINGS),
+    "privacy": (
+        Composition(
             "it says what has been spent, with every objective that it does not refuse",
-            partial(rounds.compose_with_privacy, objectives),
+            "{other}+{name}",
+            ("objective",),
+            rounds.compose_with_privacy,
         ),
-    ]
-
-
-def _personalisation(name: str, made: Callable[[], ByRecipe]) -> list[Check]:
-    groupings = [f"fedavg+{grouping}+{name}" for grouping in names_of("grouping")]
-    return [
-        *(
-            Check(
-                f"on {objective} its declarations are the objective's",
-                partial(
-                    declarations.same_declarations,
-                    made(),
-                    make_objective(read_algorithm(objective), tiny_model(objective)),
-                ),
-            )
-            for objective in ("fedavg", "ditto", "dbe")
+    ),
+    "personalisation": (WITH_GROUPINGS,),
+    **dict.fromkeys(("memory", "bias", "optimizer", "task"), (WITH_OBJECTIVES, WITH_KEPT)),
+    "server optimizer": (
+        WITH_OBJECTIVES,
+        Composition(
+            "it composes with every grouping and every mean",
+            "fedavg+{other}+{name}",
+            ("grouping", "mean"),
         ),
-        Check("rounds are the same without it", partial(rounds.keeps_rounds, "fedavg", [name])),
-        Check("it composes with every grouping", partial(rounds.compose_with, groupings)),
-    ]
-
-
-def _trains_with_every_objective(name: str, made: type) -> list[Check]:
-    objectives = [f"{objective}+{name}" for objective in names_of("objective")]
-    kept = [f"fedavg+{name}+{keeps}" for keeps in names_of("personalisation")]
-    return [
-        Check(
-            "it composes with every objective, or is refused with a reason",
-            partial(rounds.compose_with, objectives),
-        ),
-        Check("it composes with what devices keep", partial(rounds.compose_with, kept)),
-    ]
-
-
-def _server_optimizer(name: str, made: Callable[[], ServerOptimizer]) -> list[Check]:
-    objectives = [f"{objective}+{name}" for objective in names_of("objective")]
-    others = [f"fedavg+{other}+{name}" for other in names_of("grouping", "mean")]
-    return [
-        Check(
-            "it moves every parameter by itself, and what it declares of itself",
-            partial(declarations.parameter_by_parameter, made()),
-        ),
-        Check(
-            "it composes with every objective, or is refused with a reason",
-            partial(rounds.compose_with, objectives),
-        ),
-        Check(
-            "it composes with every grouping and every mean", partial(rounds.compose_with, others)
-        ),
-    ]
-
-
-_OWN: dict[str, Callable[[str, Any], list[Check]]] = {
-    "objective": _objective,
-    "memory": _trains_with_every_objective,
-    "bias": _trains_with_every_objective,
-    "grouping": _grouping,
-    "mean": _mean,
-    "privacy": _privacy,
-    "personalisation": _personalisation,
-    "optimizer": _trains_with_every_objective,
-    "server optimizer": _server_optimizer,
-    "task": _trains_with_every_objective,
+    ),
 }
+"""By kind, what a choice is composed with."""
 
 
-def _told(error: Exception) -> str:
-    """An error of the code that is checked, and where it came from."""
-    at = traceback.extract_tb(error.__traceback__)[-1]
-    notes = "".join(f", {note}" for note in getattr(error, "__notes__", ()))
-    return f"{type(error).__name__}: {error} ({at.filename}, line {at.lineno}{notes})"
+def _declarations(kind: str, name: str, made: Any) -> list[Check]:
+    """Return the checks that a choice of a kind has for itself; `made` makes it."""
+    keeps_rounds = "rounds are the same whatever devices keep"
+    checks: dict[str, Callable[[], str]] = {}
+    if kind == "objective":
+        checks = {
+            "its step is declared plain SGD where it is": partial(declarations.plain_steps, made),
+            "its answers are declared the model's where they are": partial(
+                declarations.own_answers, made
+            ),
+            "its server's half reads rounds where it says so": partial(
+                declarations.absorbing, made
+            ),
+            keeps_rounds: partial(rounds.keeps_rounds, name, names_of("personalisation")),
+        }
+    elif kind == "mean":
+        checks = {
+            "it is a mean of rows in any order, and what it declares of itself": partial(
+                declarations.mean_of_models, made()
+            ),
+            "it works where devices keep a part of the model": partial(rounds.share_a_part, name),
+        }
+    elif kind == "privacy":
+        title = "it says whether the server adds noise"
+        checks = {title: partial(declarations.server_noise, made)}
+    elif kind == "personalisation":
+        for other in ("fedavg", "ditto", "dbe"):
+            objective = make_objective(read_algorithm(other), tiny_model(other))
+            checks[f"on {other} its declarations are the objective's"] = partial(
+                declarations.same_declarations, made(), objective
+            )
+        checks["rounds are the same without it"] = partial(rounds.keeps_rounds, "fedavg", [name])
+    elif kind == "server optimizer":
+        title = "it moves every parameter by itself, and what it declares of itself"
+        checks = {title: partial(declarations.parameter_by_parameter, made())}
+    return [Check(title, run) for title, run in checks.items()]

@@ -2,13 +2,14 @@
 copied out only while they are used."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
 
 import numpy as np
 
 from edge_client.core.ports import Windows
 from simulation.datasets.pool import Pool
 from wire.arrays.tensors import Array
+
+PARTS = ("train_x", "train_y", "test_x", "test_y")
 
 
 class View(Windows):
@@ -22,21 +23,13 @@ class View(Windows):
             "unlabelled_x": pool.train_x[:0],
         }
 
-    @cached_property
-    def train_x(self) -> Array:
-        return self._pool.train_x[self._train]
-
-    @cached_property
-    def train_y(self) -> Array:
-        return self._pool.train_y[self._train]
-
-    @cached_property
-    def test_x(self) -> Array:
-        return self._pool.test_x[self._test]
-
-    @cached_property
-    def test_y(self) -> Array:
-        return self._pool.test_y[self._test]
+    def __getattr__(self, name: str) -> Array:
+        if name not in PARTS:
+            raise AttributeError(name)
+        places = self._train if name.startswith("train") else self._test
+        windows: Array = getattr(self._pool, name)[places]
+        self.__dict__[name] = windows
+        return windows
 
     _pool: Pool
     _train: Array

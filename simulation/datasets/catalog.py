@@ -5,7 +5,7 @@ from pathlib import Path
 
 from simulation.datasets.device_folders import load_device_folders
 from simulation.datasets.geotec import FOLDER as GEOTEC
-from simulation.datasets.geotec import load_geotec
+from simulation.datasets.geotec import Side, load_geotec
 from simulation.datasets.images import FILES, load_images
 from simulation.datasets.npz import load_npz
 from simulation.datasets.pool import Pool, assign_alike
@@ -68,7 +68,14 @@ def load(name_or_path: str) -> FleetData | Pool:
     if name_or_path == "uci-har":
         return load_uci_har(find_uci_har())
     if name_or_path in ("geotec-phone", "geotec-watch"):
-        return load_geotec(_find_geotec(), "phone" if name_or_path == "geotec-phone" else "watch")
+        folder = _folder("geotec")
+        if not (folder / GEOTEC).is_dir():
+            raise DataError(
+                f"data 'geotec': SHOAL_DATA={folder} has no {GEOTEC}: git clone "
+                f"https://github.com/GeoTecINIT/{GEOTEC} there"
+            )
+        side: Side = "phone" if name_or_path == "geotec-phone" else "watch"
+        return load_geotec(folder / GEOTEC, side)
     if name_or_path in FILES:
         return load_images(name_or_path, _folder(name_or_path))
     path = Path(name_or_path)
@@ -109,13 +116,3 @@ def find_uci_har() -> Path:
         if (path := folder / name).exists():
             return path
     raise DataError(f"data 'uci-har': SHOAL_DATA={folder} holds none of {', '.join(UCI_HAR_NAMES)}")
-
-
-def _find_geotec() -> Path:
-    folder = _folder("geotec")
-    if not (folder / GEOTEC).is_dir():
-        raise DataError(
-            f"data 'geotec': SHOAL_DATA={folder} has no {GEOTEC}: git clone "
-            f"https://github.com/GeoTecINIT/{GEOTEC} there"
-        )
-    return folder / GEOTEC

@@ -82,7 +82,11 @@ def load_device_folders(
                 f"device {first} of {said[first]}"
             )
     length = shapes[first][-1]
-    stride = length if folders and _has_arrays(folders[0]) else stride
+    if folders and (
+        any((folders[0] / name).exists() for name in ("train.npz", "X.npy"))
+        or not recordings_in(folders[0])
+    ):  # windows as they were cut
+        stride = length
     height = shapes[first][1] if len(shapes[first]) == 3 else 0
     window = Window(channels, length, stride, height=height, vocabulary=said.get(first, 0))
     devices = {
@@ -94,12 +98,6 @@ def load_device_folders(
     classes, of_steps = _classes(path, listed, devices)
     return FleetData(
         path.resolve().name, msgspec.structs.replace(window, steps=of_steps), classes, devices
-    )
-
-
-def _has_arrays(folder: Path) -> bool:
-    return any((folder / name).exists() for name in ("train.npz", "X.npy")) or not recordings_in(
-        folder
     )
 
 
@@ -135,19 +133,14 @@ def _with_labels_alike(
         f"those {f'that {CLASSES} lists' if listed else f'of device {named}'} are "
         f"{', '.join(expected)}"
     )
-    return {
-        d: _ordered(w, expected, f"data {path}: device {d}", others) if w.names and held else w
-        for d, w in alike.items()
-    }
-
-
-def _ordered(windows: Windows, expected: tuple[str, ...], origin: str, others: str) -> Windows:
-    """The windows with the columns of their labels in this order."""
-    train_y, test_y = (
-        in_order(y, windows.names, expected, origin, others)
-        for y in (windows.train_y, windows.test_y)
-    )
-    return replace(windows, train_y=train_y, test_y=test_y, names=expected)
+    for d, w in alike.items():
+        if w.names and held:
+            train_y, test_y = (
+                in_order(y, w.names, expected, f"data {path}: device {d}", others)
+                for y in (w.train_y, w.test_y)
+            )
+            alike[d] = replace(w, train_y=train_y, test_y=test_y, names=expected)
+    return alike
 
 
 def _classes(

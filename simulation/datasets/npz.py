@@ -18,7 +18,6 @@ are then ``usual`` and ``anomalous``.
 import logging
 import re
 import zipfile
-from collections.abc import Collection
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -108,7 +107,12 @@ def read_npz(path: Path, session: str = "session") -> dict[str, Array]:
     try:
         with np.load(path, allow_pickle=False) as file:
             stored = {"session" if name == session else name: name for name in file.files}
-            _check_spelling(stored.keys(), path)
+            missing = [name for name in ARRAYS if name not in stored]
+            for name in sorted(stored.keys() - set(ARRAYS)):
+                if near := get_close_matches(name, missing, 1, 0.8):
+                    raise DataError(
+                        f"data {path}: array {name!r} means nothing here; did you mean {near[0]!r}?"
+                    )
             return {name: file[stored[name]] for name in ARRAYS if name in stored}
     except ValueError:
         raise DataError(
@@ -117,22 +121,6 @@ def read_npz(path: Path, session: str = "session") -> dict[str, Array]:
         ) from None
     except (OSError, zipfile.BadZipFile, EOFError) as error:
         raise DataError(f"data {path}: not readable as .npz: {error}") from None
-
-
-def _check_spelling(stored: Collection[str], path: Path) -> None:
-    """Check that no array that means nothing here is named nearly as one that is missing. Others
-    may be there.
-
-    Raises:
-        DataError: one is.
-    """
-    for name in sorted(set(stored) - set(ARRAYS)):
-        if near := get_close_matches(
-            name, [known for known in ARRAYS if known not in stored], 1, 0.8
-        ):
-            raise DataError(
-                f"data {path}: array {name!r} means nothing here; did you mean {near[0]!r}?"
-            )
 
 
 def from_arrays(name: str, origin: str, arrays: dict[str, Array]) -> FleetData:
@@ -268,9 +256,10 @@ def _those_that_occur(y: Array) -> tuple[tuple[str, ...], Array]:
     labelled = _labelled(y)
     found, numbers = np.unique(y[labelled], return_inverse=True)
     if y.dtype.kind in "iu" and len(found) <= int(found[-1]):
-        log.warning(
-            "labels %s are the classes 0..%d, and keep their names", _few(found), len(found) - 1
-        )
+        labels = [str(label) for label in found.tolist()]
+        few = labels if len(labels) <= FEW else [*labels[: FEW - 1], "...", labels[-1]]
+        text = "labels %s are the classes 0..%d, and keep their names"
+        log.warning(text, ", ".join(few), len(found) - 1)
     made = np.full(y.shape, NO_LABEL, np.int64)
     made[labelled] = numbers
     return tuple(str(label) for label in found.tolist()), made
@@ -279,11 +268,6 @@ def _those_that_occur(y: Array) -> tuple[tuple[str, ...], Array]:
 def _labelled(y: Array) -> Array:
     """Which labels are some: all but those of steps whose class nobody knows."""
     return np.ones(y.shape, bool) if y.ndim == 1 else y != ("" if y.dtype.kind == "U" else NO_LABEL)
-
-
-def _few(labels: Array) -> str:
-    told = [str(label) for label in labels.tolist()]
-    return ", ".join(told if len(told) <= FEW else [*told[: FEW - 1], "...", told[-1]])
 
 
 def _device_ids(subject: Array, count: int, origin: str) -> dict[int | str, str]:

@@ -127,7 +127,8 @@ def task_of_labels(data: FleetData) -> TaskName:
     nobody could learn that class, and usual windows are to be given back."""
     y = data.sample()[1]
     if says_anomalies(data.classes) and not any(
-        (w.train_y == _anomalous(data)).any() for w in data.some(SAMPLED).devices.values()
+        (w.train_y == data.classes.index(ANOMALOUS)).any()
+        for w in data.some(SAMPLED).devices.values()
     ):
         return RECONSTRUCTION
     if y.dtype.kind == "f":
@@ -140,10 +141,6 @@ def task_of_labels(data: FleetData) -> TaskName:
 def says_anomalies(classes: tuple[str, ...]) -> bool:
     """Whether data with these classes say which windows are anomalous."""
     return sorted(classes) == [ANOMALOUS, USUAL]
-
-
-def _anomalous(data: FleetData) -> int:
-    return data.classes.index(ANOMALOUS)
 
 
 def for_task(data: FleetData, task: TaskName) -> FleetData:
@@ -168,19 +165,19 @@ def for_task(data: FleetData, task: TaskName) -> FleetData:
         )
         return data
     if says_anomalies(data.classes):
-        kept = {d: _usual_alone(w, _anomalous(data)) for d, w in data.devices.items()}
+        kept = {d: _usual_alone(w, data.classes.index(ANOMALOUS)) for d, w in data.devices.items()}
         return replace(data, classes=(USUAL, ANOMALOUS), devices=kept, recordings={})
     if isinstance(
         data.devices, Measured
     ):  # devices that are places of a pool have labels, and all windows
         return data
+    devices = {}
+    for device_id, own in data.devices.items():
+        w = without_labels(own)
+        none = [np.zeros(count, np.int64) for count in (w.num_train, w.num_test)]
+        devices[device_id] = Windows(w.train_x, none[0], w.test_x, none[1])
     window = msgspec.structs.replace(data.window, steps=0)
-    return replace(
-        data,
-        window=window,
-        classes=(WINDOWS,),
-        devices={d: _of_one_class(without_labels(w)) for d, w in data.devices.items()},
-    )
+    return replace(data, window=window, classes=(WINDOWS,), devices=devices)
 
 
 def _of_steps(data: FleetData) -> FleetData:
@@ -210,11 +207,6 @@ def _usual_alone(windows: Windows, anomalous: int) -> Windows:
         )
     )
     return replace(made, test_y=test_y) if windows.num_test else made
-
-
-def _of_one_class(windows: Windows) -> Windows:
-    train_y, test_y = (np.zeros(count, np.int64) for count in (windows.num_train, windows.num_test))
-    return Windows(windows.train_x, train_y, windows.test_x, test_y)
 
 
 def digest_of(data: FleetData) -> str:

@@ -58,7 +58,17 @@ def choose(
     """
     window, trained = manifest.window.shape, sorted(trained)
     if options.backend == "batched":
-        return _batched(objective, window, options)
+        device = options.accelerator
+        if device is None:
+            raise ConfigError(
+                "backend batched: torch finds no CUDA device here; with device cpu it would run on "
+                "the processor"
+            )
+        make_batched = partial(BatchedGraphs, objective, window, device, options.bf16)
+        try:
+            return Backend("batched", make_batched(), make_batched)
+        except ConfigError as error:
+            raise ConfigError(f"backend batched: {error}") from None
     reasons: list[str] = []
     for name, kind in IN_CPP.items():
         if options.backend not in ("auto", name):
@@ -73,16 +83,3 @@ def choose(
             reasons += [] if str(error) in reasons else [str(error)]
     make_eager = partial(EagerGraphs, objective)
     return Backend("eager", make_eager(), make_eager, reason="; ".join(reasons))
-
-
-def _batched(objective: Supervised, window: tuple[int, ...], options: EngineOptions) -> Backend:
-    if options.accelerator is None:
-        raise ConfigError(
-            "backend batched: torch finds no CUDA device here; with device cpu it would run on "
-            "the processor"
-        )
-    try:
-        make = partial(BatchedGraphs, objective, window, options.accelerator, options.bf16)
-        return Backend("batched", make(), make)
-    except ConfigError as error:
-        raise ConfigError(f"backend batched: {error}") from None

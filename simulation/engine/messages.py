@@ -9,17 +9,18 @@ against, to the bit.
 from collections.abc import Callable
 
 from aggregator.core.state import Event, RoundAggregated, RunState, Started
+from aggregator.core.summary import count_groups
 from aggregator.service.campaign import Campaign
 from aggregator.service.runner import Runner
 from aggregator.storage.memory import MemoryBlobs, MemoryStore
 from aggregator.transfer.fleet import Fleet
 from edge_client.agent.loop import Agent
 from edge_client.core.kept import own_tensors
-from edge_client.core.ports import Graphs, Windows
+from edge_client.core.ports import Graphs
 from edge_client.storage.state import DeviceState
 from edge_client.work.plan import read_blob
 from simulation.engine.experiment import EngineResult, Experiment
-from simulation.engine.progress import HeldModels, OnProgress, progress_of
+from simulation.engine.progress import HeldModels, OnProgress, RunProgress
 from simulation.engine.workers.attacks import Attacker
 from simulation.engine.workers.device_host import repeatable_secret
 from wire.arrays.tensors import OWN_FILES, Tensors, decode_tensors
@@ -36,8 +37,7 @@ PATIENCE = 20
 class VirtualClock:
     """Seconds since the start of a simulation; moves only when it is told to."""
 
-    def __init__(self) -> None:
-        self.now_s = 0.0
+    now_s = 0.0
 
     def __call__(self) -> float:
         return self.now_s
@@ -60,7 +60,9 @@ def run_by_messages(
     def observe(state: RunState, event: Event) -> None:
         if isinstance(event, Started | RoundAggregated):
             on_progress(
-                progress_of(state.trained, {d: key for d, key in state.starts.items() if d})
+                RunProgress(
+                    state.trained, count_groups({d: key for d, key in state.starts.items() if d})
+                )
             )
 
     runner, states = (
@@ -77,39 +79,23 @@ def run_by_messages(
         observe=observe,
     )
 
-    def agent(device_id: str, windows: Windows) -> Agent:
-        link = broker.connect(device_id, Will(topics.device(device_id, "status"), b""))
-        state = states[device_id]
-        if attack is not None and device_id in attack.attackers:
-            poisoned = attack.poison(windows)
-            return Attacker(
-                device_id,
-                topics,
-                link,
-                poisoned,
-                state,
-                lambda _: graphs,
-                clock=clock,
-                secret=repeatable_secret,
-                most_whole=MOST_BYTES,
-                attack=attack,
-            )
-        return Agent(
+    agents: dict[str, Agent] = {}
+    for device_id, windows in sorted(experiment.devices.items()):
+        attacks = attack is not None and device_id in attack.attackers
+        agent = (Attacker if attacks else Agent)(
             device_id,
             topics,
-            link,
-            windows,
-            state,
+            broker.connect(device_id, Will(topics.device(device_id, "status"), b"")),
+            attack.poison(windows) if attack is not None and attacks else windows,
+            states[device_id],
             lambda _: graphs,
             clock=clock,
             secret=repeatable_secret,
             most_whole=MOST_BYTES,  # a broker inside the process needs no pieces
         )
-
-    agents = {
-        device_id: agent(device_id, windows)
-        for device_id, windows in sorted(experiment.devices.items())
-    }
+        if attack is not None and isinstance(agent, Attacker):
+            agent.attack = attack
+        agents[device_id] = agent
     _deliver(runner, campaign, list(agents.values()), clock)
     state = campaign.state
     models = HeldModels(

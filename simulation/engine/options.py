@@ -1,16 +1,13 @@
 """How a simulation is to be computed. It changes no result beyond rounding."""
 
 from importlib.util import find_spec
-from typing import get_args
 
 import torch
+from msgspec import structs
 
-from host.threads import num_cores
-from simulation.settings import BackendName, EngineSettings
+from host.settings import check
+from simulation.settings import EngineSettings
 from wire.errors import ConfigError
-
-TOGETHER = 128
-"""Devices that backend batched trains together, unless another number is asked for."""
 
 
 class EngineOptions(EngineSettings, frozen=True):
@@ -19,10 +16,7 @@ class EngineOptions(EngineSettings, frozen=True):
     eager; batched and messages are taken only where they are asked for."""
 
     def __post_init__(self) -> None:
-        if self.backend not in get_args(BackendName):
-            raise ConfigError(
-                f"backend {self.backend!r}: expected one of {', '.join(get_args(BackendName))}"
-            )
+        check(EngineSettings, structs.asdict(self))
         if self.cluster and self.backend in ("messages", "batched"):
             raise ConfigError(
                 f"cluster {self.cluster!r}: backend {self.backend} is for one process"
@@ -44,16 +38,6 @@ class EngineOptions(EngineSettings, frozen=True):
             )
         if self.bf16 and self.backend != "batched":
             raise ConfigError(f"bf16: for backend batched, not for backend {self.backend}")
-
-    @property
-    def num_workers(self) -> int:
-        """Number of workers."""
-        return self.workers or num_cores()
-
-    @property
-    def num_together(self) -> int:
-        """Number of devices that are trained together."""
-        return self.workers or TOGETHER
 
     @property
     def accelerator(self) -> torch.device | None:

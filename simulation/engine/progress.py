@@ -1,12 +1,11 @@
 """What an engine says of a run while it goes on, and what it can be answered."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
 from aggregator.core.record import RoundRecord
-from aggregator.core.summary import count_groups
 from algorithms.objectives.supervised import Supervised
 from wire.arrays.tensors import Tensors
 
@@ -49,14 +48,3 @@ class RunProgress:
 
 
 OnProgress = Callable[[RunProgress], Stop | None]
-
-
-def progress_of(
-    trained: int,
-    groups: Mapping[str, str],
-    at_s: float = 0.0,
-    records: Sequence[RoundRecord] = (),
-    models: HeldModels | None = None,
-) -> RunProgress:
-    """The progress after a round that left devices in these groups."""
-    return RunProgress(trained, count_groups(groups), at_s, records, models)

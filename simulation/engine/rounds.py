@@ -6,10 +6,9 @@ that changes from round to round, so that a run can be saved and continued.
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
 
 from immutables import Map
 
@@ -36,7 +35,7 @@ from algorithms.personalisation.kept import kept_of
 from simulation.engine.experiment import Experiment
 from simulation.engine.schedule import Invitation, Schedule, draw
 from simulation.engine.traffic import Traffic
-from simulation.engine.workers.device_host import DeviceResult, Models
+from simulation.engine.workers.device_host import DeviceResult, Models, Workers
 from wire.arrays.tensors import OWN_FILES, Tensors, decode_tensors, encode_tensors
 from wire.errors import Stalled
 from wire.messages import Choose, Plan
@@ -51,16 +50,6 @@ EVALUATED = 10_000
 end."""
 NOBODY: Mapping[str, Placed] = Map()
 """Where nobody is placed."""
-
-
-class Workers(Protocol):
-    """Carry out plans, in any order; each result is handed out as soon as it is there."""
-
-    def run(
-        self, plans: Sequence[Plan], models: Models, summed: bool = False
-    ) -> Iterator[DeviceResult]:
-        """The results of these plans. Their tensors hold until the next call. Where nobody looks at
-        single updates (`summed`), workers may hand out sums of them instead."""
 
 
 @dataclass(frozen=True)
@@ -109,9 +98,14 @@ class Rounds:
         settings, state = self.settings, snapshot.state
         number, closing = snapshot.round + 1, bool(self._ended(snapshot))
         preparing = not closing and self.algorithm.coordinator.preparing(state.context)
-        invited = self._closing(snapshot) if closing else self.schedule.invite(number)
+        if closing:  # everybody, or a part of a large fleet; it takes no time
+            at_s = snapshot.records[-1].closed_at_s if snapshot.records else 0.0
+            tested = draw(self.device_ids, EVALUATED, [settings.seed, number])
+            invited = Invitation(tested, at_s, at_s)
+        else:
+            invited = self.schedule.invite(number)
         starts = {d: self._start(state, d, snapshot.placed, closing) for d in invited.device_ids}
-        models, inputs, placed = self._models(state), snapshot.inputs, snapshot.placed
+        models, inputs, placed = self.models(state), snapshot.inputs, snapshot.placed
         if number == 1 and not closing:
             inputs = self._ask(state, models, workers)
         older = {**snapshot.older, snapshot.round: models}
@@ -280,13 +274,8 @@ class Rounds:
 
     def model_of(self, snapshot: Snapshot, device_id: str) -> Tensors:
         """The model that a device is given (roles shared, statistic, received)."""
-        return self.model_of_group(
-            snapshot, self._start(snapshot.state, device_id, snapshot.placed, snapshot.finished)
-        )
-
-    def model_of_group(self, snapshot: Snapshot, key: str) -> Tensors:
-        """The model that the devices of a group are given."""
-        return {**snapshot.state.models[key], **self.algorithm.received(snapshot.state)[key]}
+        key = self._start(snapshot.state, device_id, snapshot.placed, snapshot.finished)
+        return self.models(snapshot.state)[key]
 
     def programs(self, state: State) -> Programs:
         """What devices do in the next round; models are named by their keys."""
@@ -307,14 +296,8 @@ class Rounds:
         key = self.algorithm.grouping.start(state.memory, device_id)
         return key if key in state.models else NEWCOMER
 
-    def _closing(self, snapshot: Snapshot) -> Invitation:
-        """The last round: everybody, or a part of a large fleet; it takes no time."""
-        at_s = snapshot.records[-1].closed_at_s if snapshot.records else 0.0
-        return Invitation(
-            draw(self.device_ids, EVALUATED, [self.settings.seed, snapshot.round + 1]), at_s, at_s
-        )
-
-    def _models(self, state: State) -> dict[str, Tensors]:
+    def models(self, state: State) -> dict[str, Tensors]:
+        """The models that the devices of each group are given."""
         context = self.algorithm.received(state)
         return {key: {**model, **context[key]} for key, model in state.models.items()}
 
@@ -406,7 +389,7 @@ class Rounds:
         self.traffic.weigh(needed)
         received: list[DeviceResult] = []
         problem = ""
-        for result in workers.run(plans, needed, summed):
+        for result in workers(plans, needed, summed):
             if result.problem:
                 problem = problem or f"{result.device_id}: {result.problem}"
                 log.warning(

@@ -1,32 +1,36 @@
 """A run by the fast engine: chooses how graphs run and by how many workers, makes the rounds, keeps
 checkpoints."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from math import ceil, prod
 from multiprocessing import get_all_start_methods
 from typing import Any
 
 from aggregator.aggregation.stored import check_fit
-from aggregator.core.settings import RunSettings
+from aggregator.core.summary import count_groups
 from aggregator.storage.memory import MemoryBlobs
+from host.threads import num_cores
 from simulation.engine.backend import Backend, choose
 from simulation.engine.checkpoint import Checkpoint
 from simulation.engine.experiment import EngineResult, Experiment
 from simulation.engine.graphs.batched import BatchedGraphs
 from simulation.engine.options import EngineOptions
-from simulation.engine.progress import STOP, HeldModels, OnProgress, progress_of
-from simulation.engine.rounds import Rounds, Snapshot, Workers
+from simulation.engine.progress import STOP, HeldModels, OnProgress, RunProgress
+from simulation.engine.rounds import Rounds, Snapshot
 from simulation.engine.schedule import Schedule
 from simulation.engine.traffic import Traffic
-from simulation.engine.workers.device_host import DeviceHost, DeviceHostSpec
-from simulation.engine.workers.local import Batched, Inline, Threads
+from simulation.engine.workers.device_host import DeviceHost, DeviceHostSpec, Workers
+from simulation.engine.workers.local import batched, inline, threads
 from simulation.engine.workers.private_store import MappedStore
-from simulation.engine.workers.processes import Processes
+from simulation.engine.workers.processes import processes
 from wire.arrays.tensors import Array
 from wire.messages import Train
 
+TOGETHER = 128
+"""Devices that backend batched trains together, unless another number is asked for."""
 FORK_FROM = 500
 """Steps of training in a run from which worker processes are worth their start."""
 
@@ -55,7 +59,6 @@ def run_fast(
     snapshot = snapshot or Snapshot(
         experiment.algorithm.begin(bundle.initial, experiment.probe, settings.seed)
     )
-    steps = _steps(rounds, asked["cohort"] or len(devices))
     programs = rounds.programs(snapshot.state).values()
     trained = {verb.graph for verbs in programs for verb in verbs if isinstance(verb, Train)}
     backend = choose(experiment.objective, bundle.manifest, options, trained)
@@ -68,13 +71,9 @@ def run_fast(
         settings, bundle, experiment.algorithm, backend.make, devices, experiment.attack
     )
     host = DeviceHost(spec, backend.graphs, store)
-    with (
-        _on_ray(spec, options, store)
-        if options.cluster
-        else _workers(host, backend, options, settings, steps) as workers
-    ):
+    with _workers(host, backend, options, asked["cohort"] or len(devices)) as workers:
         if not snapshot.finished:
-            on_progress(progress_of(snapshot.trained, {}))
+            on_progress(RunProgress(snapshot.trained, count_groups({})))
         while not snapshot.finished:
             snapshot = rounds.advance(snapshot, workers)
             if checkpoint:
@@ -82,11 +81,10 @@ def run_fast(
             if snapshot.finished:
                 break
             last, held = snapshot.records[-1], _held(rounds, snapshot, host)
+            groups = count_groups(last.groups)
             if (
                 on_progress(
-                    progress_of(
-                        snapshot.trained, last.groups, last.closed_at_s, snapshot.records, held
-                    )
+                    RunProgress(snapshot.trained, groups, last.closed_at_s, snapshot.records, held)
                 )
                 is STOP
             ):
@@ -114,57 +112,40 @@ def _held(rounds: Rounds, snapshot: Snapshot, host: DeviceHost) -> HeldModels:
     """The models between two rounds."""
     return HeldModels(
         rounds.experiment.objective,
-        lambda key: rounds.model_of_group(snapshot, key),
+        lambda key: rounds.models(snapshot.state)[key],
         lambda device_id: host.own_tensors(
             device_id, rounds.model_of(snapshot, device_id), snapshot.round + 1
         ),
     )
 
 
-@contextmanager
 def _workers(
-    host: DeviceHost, backend: Backend, options: EngineOptions, settings: RunSettings, steps: int
-) -> Iterator[Workers]:
-    count = options.num_workers
-    workers: Inline | Threads | Processes | Batched
+    host: DeviceHost, backend: Backend, options: EngineOptions, invited: int
+) -> AbstractContextManager[Workers]:
+    if options.cluster:
+        from simulation.engine.workers.ray import (
+            on_ray,
+        )  # an optional dependency; `EngineOptions` says where it is missing
+
+        return on_ray(options.cluster, options.workers, host.spec, host.store)
+    count = options.workers or num_cores()
     if isinstance(backend.graphs, BatchedGraphs):
-        workers = Batched(host, backend.graphs, options.num_together)
-    elif count == 1 or (
+        return batched(host, backend.graphs, options.workers or TOGETHER)
+    settings, devices = host.spec.settings, host.spec.devices
+    # about how many steps of training the run has, from a few of its devices
+    some = sorted(devices)[:: max(1, len(devices) // 32)]
+    batches = sum(ceil(devices[d].num_train / settings.batch_size) for d in some) / len(some)
+    steps = round(settings.rounds * settings.local_epochs * batches * invited)
+    if count == 1 or (
         not backend.threads and (steps < FORK_FROM or "fork" not in get_all_start_methods())
     ):
-        workers = Inline(host)
-    elif backend.threads:
-        workers = Threads(host, count)
-    else:
-        entries = {
-            e[0]: prod(e[2])
-            for layouts in (settings.reported, settings.responses)
-            for layout in layouts.values()
-            for e in layout
-        }
-        workers = Processes(host, count, sum(entries.values()))
-    try:
-        yield workers
-    finally:
-        workers.close()
-
-
-@contextmanager
-def _on_ray(spec: DeviceHostSpec, options: EngineOptions, store: MappedStore) -> Iterator[Workers]:
-    from simulation.engine.workers.ray import (
-        RayWorkers,
-    )  # an optional dependency; `EngineOptions` says where it is missing
-
-    workers = RayWorkers(options.cluster, options.workers, spec, store)
-    try:
-        yield workers
-    finally:
-        workers.close()
-
-
-def _steps(rounds: Rounds, num_invited: int) -> int:
-    """About how many steps of training the run has, from a few of its devices."""
-    settings, devices = rounds.settings, rounds.devices
-    some = rounds.device_ids[:: max(1, len(rounds.device_ids) // 32)]
-    batches = sum(ceil(devices[d].num_train / settings.batch_size) for d in some) / len(some)
-    return round(settings.rounds * settings.local_epochs * batches * num_invited)
+        return nullcontext(partial(inline, host))
+    if backend.threads:
+        return threads(host, count)
+    entries = {
+        e[0]: prod(e[2])
+        for layouts in (settings.reported, settings.responses)
+        for layout in layouts.values()
+        for e in layout
+    }
+    return processes(host, count, sum(entries.values()))

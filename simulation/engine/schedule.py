@@ -3,7 +3,7 @@ virtual clock."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar
 
 import numpy as np
 
@@ -26,35 +26,18 @@ class Invitation:
     """By device, what its change counts beside its number of examples, where that is not 1."""
 
 
-class Schedule(Protocol):
-    """Who takes part when."""
-
-    @property
-    def oldest(self) -> int | None:
-        """The oldest version of the models that a later round may start from; None: only the
-        newest."""
-
-    def invite(self, number: int) -> Invitation:
-        """The round of this number. Asked for in order, the first one may be later than 1."""
-
-    def report(self, accuracies: Sequence[tuple[float, float | None]]) -> TimeSummary | None:
-        """What the run cost in virtual time; None where no time passes. `accuracies` are (second,
-        mean accuracy)."""
-
-
+@dataclass(frozen=True)
 class Drawn:
     """`cohort` devices drawn anew for each round, or all; no time passes."""
 
-    oldest = None
-
-    def __init__(self, device_ids: Sequence[str], cohort: int, seed: int) -> None:
-        self._device_ids, self._cohort, self._seed = list(device_ids), cohort, seed
+    device_ids: list[str]
+    cohort: int
+    seed: int
+    oldest: ClassVar[None] = None
 
     def invite(self, number: int) -> Invitation:
-        return Invitation(draw(self._device_ids, self._cohort, [self._seed, number]))
-
-    def report(self, accuracies: Sequence[tuple[float, float | None]]) -> TimeSummary | None:
-        return None
+        """Return the round of this number."""
+        return Invitation(draw(self.device_ids, self.cohort, [self.seed, number]))
 
 
 class Timed:
@@ -66,10 +49,13 @@ class Timed:
         self._closed_at_s = 0.0
 
     @property
-    def oldest(self) -> int | None:
+    def oldest(self) -> int:
+        """The oldest version of the models that a later round may start from."""
         return self._policy.oldest_version_needed
 
     def invite(self, number: int) -> Invitation:
+        """Return the round of this number. Rounds are asked for in order; the first one may be
+        later than 1."""
         opened_at_s = self._closed_at_s
         while self._made < number:
             opened_at_s = self._closed_at_s
@@ -81,10 +67,15 @@ class Timed:
         weights = {ids[i]: float(batch.weights[i]) for i in np.flatnonzero(stale)}
         return Invitation(ids, opened_at_s, batch.at_s, versions, weights)
 
-    def report(self, accuracies: Sequence[tuple[float, float | None]]) -> TimeSummary | None:
+    def report(self, accuracies: Sequence[tuple[float, float | None]]) -> TimeSummary:
+        """Return what the run cost in virtual time; `accuracies` are (second, mean accuracy)."""
         known = [accuracy for _, accuracy in accuracies if accuracy is not None]
         targets = [round(share * max(known), 4) for share in (0.8, 0.95)] if known else []
         return describe(self._policy.tally, self._closed_at_s, accuracies, targets)
+
+
+Schedule = Drawn | Timed
+"""Who takes part when. `oldest` is None where rounds start from the newest models alone."""
 
 
 def draw(device_ids: list[str], count: int, seed: Sequence[int]) -> list[str]:

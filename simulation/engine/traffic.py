@@ -53,8 +53,11 @@ class Traffic:
         known = self.held.get(plan.device_id)
         self.held[plan.device_id] = sorted(needed)
         lacking = sum(size for name, size in needed.items() if name not in (known or ()))
+        if id(plan.verbs) not in self._plans:  # one object for all devices that do the same
+            sent = replace(plan, bundle=NO_DIGEST, model=NO_DIGEST)
+            self._plans[id(plan.verbs)] = (plan.verbs, len(encode(sent)))
         return (
-            self._plan_bytes(plan)
+            self._plans[id(plan.verbs)][1]
             + len(encode(Acknowledge(plan.device_id, NO_DIGEST)))
             + lacking
             + (0 if known is not None else self._bundle_bytes)
@@ -81,14 +84,6 @@ class Traffic:
             tensors = {name: np.zeros(shape, dtype) for name, dtype, shape in result.layout}
             self._updates[key] = len(encode_update(message, tensors))
         return self._updates[key]
-
-    def _plan_bytes(self, plan: Plan) -> int:
-        if (
-            id(plan.verbs) not in self._plans
-        ):  # one object for all devices of a round that do the same
-            sent = replace(plan, bundle=NO_DIGEST, model=NO_DIGEST)
-            self._plans[id(plan.verbs)] = (plan.verbs, len(encode(sent)))
-        return self._plans[id(plan.verbs)][1]
 
 
 def _measured(metrics: Metrics) -> Metrics:

@@ -49,6 +49,9 @@ class EmbeddedBroker:
 
     def __init__(self) -> None:
         self.port, self.port_v5 = free_port(), free_port()
+        self.url = f"mqtt://127.0.0.1:{self.port}?version=3.1.1"
+        """Address for `--broker`."""
+        self.url_v5 = f"mqtt://127.0.0.1:{self.port_v5}?version=5"
         listeners = (
             _LISTENER.format(version=4, port=self.port),
             _LISTENER.format(version=5, port=self.port_v5),
@@ -57,16 +60,6 @@ class EmbeddedBroker:
             file.write(_ROUTER + "".join(listeners))
         self._config = Path(file.name)
         self._broker = iotcore.Broker(config_path=str(self._config))
-
-    @property
-    def url(self) -> str:
-        """The address for `--broker`."""
-        return f"mqtt://127.0.0.1:{self.port}?version=3.1.1"
-
-    @property
-    def url_v5(self) -> str:
-        """The address of the MQTT 5 listener."""
-        return f"mqtt://127.0.0.1:{self.port_v5}?version=5"
 
     def start(self) -> "EmbeddedBroker":
         """Start, and return when it accepts connections.
@@ -84,8 +77,7 @@ class EmbeddedBroker:
         """Stop it; what it kept is lost."""
         self._broker.stop()
 
-    def __enter__(self) -> "EmbeddedBroker":
-        return self.start()
+    __enter__ = start
 
     def __exit__(self, *_error: object) -> None:
         self.stop()

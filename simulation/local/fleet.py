@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -97,6 +98,7 @@ def phone_command() -> list[str]:
     return shlex.split(done.stdout)
 
 
+@dataclass
 class LocalFleet:
     """Edge processes for every device of `data`, but for `phones`, which run in one process on
     Java; started on entering the context, stopped on leaving it.
@@ -107,26 +109,14 @@ class LocalFleet:
         ConfigError: phones are asked for, and what they need is not here.
     """
 
-    def __init__(
-        self,
-        data: FleetData,
-        folder: Path,
-        broker_url: str,
-        fleet: str,
-        trust: Path,
-        phones: Sequence[str] = (),
-        phone_options: Sequence[str] = (),
-    ) -> None:
-        self._data, self._folder, self._broker_url, self._fleet, self._trust = (
-            data,
-            folder,
-            broker_url,
-            fleet,
-            trust,
-        )
-        self.phones = tuple(phones)
-        self._phone_command = [*phone_command(), *phone_options] if phones else []
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+    data: FleetData
+    folder: Path
+    broker_url: str
+    fleet: str
+    trust: Path
+    phones: Sequence[str] = ()
+    phone_options: Sequence[str] = ()
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def start(self, device_id: str) -> subprocess.Popen[bytes]:
         """Start one device, also again after it was killed; its state folder is kept. A phone is
@@ -143,38 +133,38 @@ class LocalFleet:
     def log(self, device_id: str) -> Path:
         """Where a device's process writes to."""
         return (
-            self._folder / "phones.log"
+            self.folder / "phones.log"
             if device_id in self.phones
-            else self._folder / device_id / "edge.log"
+            else self.folder / device_id / "edge.log"
         )
 
     def _start_phones(self) -> subprocess.Popen[bytes]:
         own = [part for device_id in self.phones for part in self._own_options(device_id)]
         process = start_program(
-            [*self._phone_command, *self._shared_options(), *own], self.log(self.phones[0])
+            [*phone_command(), *self.phone_options, *self._shared_options(), *own],
+            self.log(self.phones[0]),
         )
         self.processes |= dict.fromkeys(self.phones, process)
         return process
 
     def _shared_options(self) -> list[str]:
-        return ["--broker", self._broker_url, "--fleet", self._fleet, "--trust", str(self._trust)]
+        return ["--broker", self.broker_url, "--fleet", self.fleet, "--trust", str(self.trust)]
 
     def _own_options(self, device_id: str) -> list[str]:
-        own = self._folder / device_id
+        own = self.folder / device_id
         if not (own / "data" / "test.npz").exists():
-            write_device_folder(self._data, device_id, own / "data")
+            write_device_folder(self.data, device_id, own / "data")
         return ["--id", device_id, "--data", str(own / "data"), "--state", str(own / "state")]
 
-    def max_rss_bytes(self) -> int:
-        """The largest peak of resident memory of any `shoal-edge` process so far."""
-        return max(
-            (_peak_rss_bytes(p.pid) for d, p in self.processes.items() if d not in self.phones),
-            default=0,
+    def max_rss_bytes(self, phones: bool = False) -> int:
+        """The largest peak of resident memory of any `shoal-edge` process so far, or of the process
+        that all phones share; 0 without such a process."""
+        peaks = (
+            _peak_rss_bytes(process.pid)
+            for device_id, process in self.processes.items()
+            if (device_id in self.phones) == phones
         )
-
-    def phones_rss_bytes(self) -> int:
-        """The peak of resident memory of the process that all phones share; 0 without phones."""
-        return max((_peak_rss_bytes(self.processes[d].pid) for d in self.phones), default=0)
+        return max(peaks, default=0)
 
     def torch_loaded(self) -> bool:
         """Whether any device's process has a torch library in its memory map."""
@@ -182,7 +172,7 @@ class LocalFleet:
 
     def __enter__(self) -> "LocalFleet":
         try:
-            for device_id in sorted(self._data.devices.keys() - set(self.phones)):
+            for device_id in sorted(self.data.devices.keys() - set(self.phones)):
                 self.start(device_id)
             if self.phones:
                 self._start_phones()

@@ -10,7 +10,7 @@ import numpy as np
 from algorithms.spec import Option
 from edge_client.core.ports import Windows
 from simulation.datasets.assigned import Assigned
-from simulation.datasets.pool import Pool, device_names
+from simulation.datasets.pool import Pool, device_names, pool_of
 from simulation.datasets.windows import FleetData
 from wire.arrays.tensors import Array
 from wire.errors import ConfigError
@@ -62,7 +62,7 @@ def common_options(split: str = "own", examples: int = 0, tests: int = 0) -> dic
 
 
 def assign_pool(
-    pool: Pool,
+    data: FleetData | Pool,
     rng: np.random.Generator,
     assign: Callable[..., Assignment],
     *,
@@ -73,13 +73,14 @@ def assign_pool(
     test: float,
     **own: Any,
 ) -> FleetData:
-    """The fleet that a partition makes of a pool: assigned, divided anew, cut down, changed, in
-    this order.
+    """The fleet that a partition makes of a pool, or of all that a fleet holds: assigned, divided
+    anew, cut down, changed, in this order.
 
     Raises:
         ConfigError: more devices than the pool has examples for, or an option that does not fit the
         pool.
     """
+    pool = data if isinstance(data, Pool) else pool_of(data)
     if own["devices"] > len(pool.train_y) and assign not in SHARING:
         many = (
             f"{own['devices']} devices: data {pool.name} has {len(pool.train_y)} training examples"
@@ -130,11 +131,6 @@ def _by_shares(y: Array, shares: Array, rng: np.random.Generator) -> list[Array]
         for device, piece in zip(order, np.split(at, ends), strict=False):
             places[device].append(piece)
     return [np.sort(np.concatenate(pieces)) for pieces in places]
-
-
-def class_counts(y: Array, num_classes: int) -> Array:
-    """How often each class occurs: (num_classes,) int64."""
-    return np.bincount(y, minlength=num_classes)
 
 
 def blocks(devices: int, groups: int) -> list[int]:

@@ -97,18 +97,14 @@ def embedding(
         centres = cluster_centres(train[own], devices, rng)
         owner_train[own] = devices_of[nearest(train[own], centres)]
         owner_test[own_test] = devices_of[nearest(test[own_test], centres)]
-    held = [_shuffle(owner, devices, shuffle, rng) for owner in (owner_train, owner_test)]
+    for owner in (owner_train, owner_test):
+        moved = rng.permutation(len(owner))[: round(shuffle * len(owner))]
+        owner[moved] = rng.integers(0, devices, len(moved))
     train_of, test_of = (
-        [np.flatnonzero(owner == device) for device in range(devices)] for owner in held
+        [np.flatnonzero(owner == device) for device in range(devices)]
+        for owner in (owner_train, owner_test)
     )
     return Assignment(train_of, test_of)
-
-
-def _shuffle(owner: Array, devices: int, share: float, rng: np.random.Generator) -> Array:
-    chosen = rng.permutation(len(owner))[: round(share * len(owner))]
-    shuffled = owner.copy()
-    shuffled[chosen] = rng.integers(0, devices, len(chosen))
-    return shuffled
 
 
 def cluster_centres(points: Array, count: int, rng: np.random.Generator) -> Array:

@@ -12,7 +12,6 @@ from simulation.partitions.assignment import (
     Assignment,
     assign_by_shares,
     blocks,
-    class_counts,
 )
 from wire.arrays.tensors import Array
 from wire.errors import ConfigError
@@ -40,7 +39,7 @@ def dirichlet(
     Raises:
         ConfigError: the pool does not have `least` training examples for every device.
     """
-    counts = class_counts(pool.train_y, len(pool.classes))
+    counts = np.bincount(pool.train_y, minlength=len(pool.classes))
     need = least + int(np.count_nonzero(counts))  # assigning rounds every class to whole examples
     if devices * need > counts.sum():
         raise ConfigError(
@@ -106,9 +105,17 @@ def label_groups(pool: Pool, rng: np.random.Generator, *, devices: int, groups: 
     total = len(pool.classes)
     halves = f"0-{(total + 1) // 2 - 1},{(total + 1) // 2}-{total - 1}" if total > 1 else "0-0"
     names = (groups or (AUTOCFL_GROUPS if total == 10 else halves)).split(",")
-    ranges = [_read_range(name, total) for name in names]
+    ranges = []
+    for name in names:
+        first, _, last = name.strip().partition("-")
+        numbers = first.isdigit() and (last.isdigit() or not last)
+        if not numbers or not int(first) <= int(last or first) < total:
+            raise ConfigError(
+                f"label-groups: group {name!r}, expected a range within 0-{total - 1}, such as 0-2"
+            )
+        ranges.append(list(range(int(first), int(last or first) + 1)))
     member = blocks(devices, len(ranges))
-    counts = class_counts(pool.train_y, total)
+    counts = np.bincount(pool.train_y, minlength=total)
     weights = np.zeros((devices, total))
     for device, group in enumerate(member):
         weights[device, ranges[group]] = counts[ranges[group]] / max(1, counts[ranges[group]].sum())
@@ -137,7 +144,7 @@ SHARING.add(drawn)
 
 def _draw(y: Array, shares: Array, each: int, rng: np.random.Generator) -> list[Array]:
     order = np.argsort(y, kind="stable")
-    counts = class_counts(y, shares.shape[1])
+    counts = np.bincount(y, minlength=shares.shape[1])
     weights = np.where(counts > 0, shares, 0) + 1e-12 * (
         counts > 0
     )  # a class without examples cannot be drawn
@@ -150,19 +157,6 @@ def _draw(y: Array, shares: Array, each: int, rng: np.random.Generator) -> list[
         within = (rng.random(chosen.shape) * counts[chosen]).astype(np.int64)
         places.extend(np.sort(order[(np.cumsum(counts) - counts)[chosen] + within], axis=1))
     return places
-
-
-def _read_range(text: str, total: int) -> list[int]:
-    first, _, last = text.strip().partition("-")
-    if (
-        first.isdigit()
-        and (last.isdigit() or not last)
-        and int(first) <= int(last or first) < total
-    ):
-        return list(range(int(first), int(last or first) + 1))
-    raise ConfigError(
-        f"label-groups: group {text!r}, expected a range within 0-{total - 1}, such as 0-2"
-    )
 
 
 def category_imbalance(

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Union
 
 import numpy as np
 
@@ -13,17 +13,10 @@ HOUR_S = 3600.0
 DAY_S = 86400.0
 
 
-class Availability(Protocol):
-    """Whether devices may train. All arrays are (n,); times are virtual seconds."""
-
-    def ask(self, devices: Array, at_s: Array) -> Array:
-        """Which of `devices` (int64) may train at their time of `at_s` (float64): bool."""
-        ...
-
-    def holds_until(self, devices: Array, at_s: Array) -> Array:
-        """For devices that may train at `at_s`: a later time until which that is so for certain,
-        float64."""
-        ...
+Availability = Union["Always", "Curve", "Intervals"]
+"""Says whether devices may train. All arrays are (n,), times are virtual seconds: `ask` which of
+`devices` (int64) may train at their time of `at_s` (float64), bool; and `holds_until`, for devices
+that may, a later time until which that is so for certain, float64."""
 
 
 def stays_until(availability: Availability, devices: Array, start_s: Array, end_s: Array) -> Array:

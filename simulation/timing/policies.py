@@ -17,7 +17,6 @@ Version v is the model after v aggregations. No device is in a batch twice.
 import math
 from bisect import bisect_right
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 
@@ -64,28 +63,6 @@ class Batch:
         return staleness_weights(self.staleness)
 
 
-class Policy(Protocol):
-    """One way to run a server."""
-
-    fleet: Fleet
-    tally: Tally
-    now_s: float
-    """When the last aggregation was."""
-
-    @property
-    def oldest_version_needed(self) -> int:
-        """No batch to come names an older version than this."""
-        ...
-
-    def next_batch(self) -> Batch:
-        """Let time pass until the next aggregation.
-
-        Raises:
-            ShoalError: nobody was available, or nobody finished, for `PATIENCE_S`.
-        """
-        ...
-
-
 class Sync:
     """Rounds: invite `cohort` devices, wait for all that do not drop out, or until `deadline_s`;
     later updates are discarded.
@@ -119,7 +96,11 @@ class Sync:
             in_time = np.sort(finished)[: self.cohort]
             last_s = float(in_time[-1]) if len(in_time) == self.cohort else float(jobs.end_s.max())
             self.now_s = min(last_s, float(jobs.start_s[0]) + self.deadline_s)
-            used = self._used(jobs)
+            # of several that arrive in the last moment, the first ones in order
+            arrives = jobs.finishes & (jobs.end_s <= self.now_s)
+            order = np.argsort(np.where(arrives, jobs.end_s, np.inf), kind="stable")
+            used = np.zeros(len(jobs), bool)
+            used[order[: min(self.cohort, int(arrives.sum()))]] = True
             self.tally.settle(self.fleet, jobs, used)
             if used.any():
                 return _batch(
@@ -134,15 +115,6 @@ class Sync:
                     f"no invited device finished within its deadline of {self.deadline_s:g} s for "
                     f"{PATIENCE_S / DAY_S:g} days"
                 )
-
-    def _used(self, jobs: Jobs) -> Array:
-        """Whose updates are in when the round ends: the first `cohort`, where several arrive in the
-        last moment."""
-        in_time = jobs.finishes & (jobs.end_s <= self.now_s)
-        order = np.argsort(np.where(in_time, jobs.end_s, np.inf), kind="stable")
-        used = np.zeros(len(jobs), bool)
-        used[order[: min(self.cohort, int(in_time.sum()))]] = True
-        return used
 
     def _invite(self) -> Jobs:
         opened_s = self.now_s
@@ -251,6 +223,10 @@ class Buffered:
     def _counts(self, jobs: Jobs) -> Array:
         counts: Array = jobs.finishes & (jobs.end_s <= jobs.start_s + self.deadline_s)
         return counts
+
+
+Policy = Sync | Buffered
+"""One way to run a server. `now_s` is when the last aggregation was."""
 
 
 def _batch(tally: Tally, at_s: float, jobs: Jobs, versions: Array) -> Batch:

@@ -117,7 +117,9 @@ def describe(
             for at_s, accuracy in points
         ],
         time_to_accuracy_s={
-            f"{target:g}": _rounded(time_to_accuracy(points, target)) for target in targets
+            f"{target:g}": None if reached_s is None else round(reached_s, 3)
+            for target in targets
+            for reached_s in [time_to_accuracy(points, target)]
         }
         if points
         else {},
@@ -126,7 +128,3 @@ def describe(
 
 def _ratio(part: float, whole: float) -> float | None:
     return round(float(np.divide(part, whole)), 6) if whole else None
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 3)

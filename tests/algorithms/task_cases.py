@@ -9,8 +9,8 @@ from export.describe import example_inputs, named
 from simulation.contract.rounds import small
 from simulation.datasets.windows import FleetData
 from simulation.engine.options import EngineOptions
-from simulation.settings import BackendName
-from simulation.simulate import SimulationResult, SimulationSettings, simulate
+from simulation.settings import BackendName, SimulationSettings
+from simulation.simulate import SimulationResult, simulate
 from tests.support.known import known
 from wire.arrays import names
 from wire.bundle import Window

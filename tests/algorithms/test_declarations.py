@@ -18,7 +18,8 @@ from simulation.contract.declarations import ANSWERS, TRAINING
 from simulation.contract.fleet import tiny_model
 from simulation.datasets.windows import FleetData
 from simulation.engine.options import EngineOptions
-from simulation.simulate import SimulationSettings, simulate
+from simulation.settings import SimulationSettings
+from simulation.simulate import simulate
 from tests.support.objectives import OBJECTIVES
 
 

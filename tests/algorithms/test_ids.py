@@ -28,8 +28,8 @@ from simulation.engine.options import EngineOptions
 from simulation.heterogeneity import measure
 from simulation.objective import objective_for_fleet, objective_on
 from simulation.partition import OF_MEASUREMENTS, assign, read_partition
-from simulation.settings import BackendName
-from simulation.simulate import SimulationResult, SimulationSettings, simulate
+from simulation.settings import BackendName, SimulationSettings
+from simulation.simulate import SimulationResult, simulate
 from tests.support.bundles import some_graphs
 from tests.support.fleets import synthetic_fleet
 from tests.support.ids import LENGTH, VOCABULARY, fleet_of_ids

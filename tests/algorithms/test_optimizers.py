@@ -17,8 +17,8 @@ from export.describe import example_inputs, named
 from export.parity import ParityError, check_parity
 from export.publish import publish
 from simulation.engine.options import EngineOptions
-from simulation.settings import BackendName
-from simulation.simulate import SimulationSettings, simulate
+from simulation.settings import BackendName, SimulationSettings
+from simulation.simulate import simulate
 from tests.support.fleets import synthetic_fleet
 from tests.support.known import known
 from tests.support.objectives import OBJECTIVES

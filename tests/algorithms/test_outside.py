@@ -29,8 +29,8 @@ from simulation.comparison.runs import Job
 from simulation.contract.fleet import tiny_model
 from simulation.datasets.windows import FleetData
 from simulation.engine.options import EngineOptions
-from simulation.partition import read_partition
-from simulation.simulate import SimulationSettings, simulate
+from simulation.settings import SimulationSettings
+from simulation.simulate import read_settings, simulate
 from tests.support.pages import ROOT, blocks
 from wire.errors import ConfigError
 
@@ -264,11 +264,8 @@ class TestSources:
 
     def test_results_of_a_comparison_are_those_of_the_file_as_it_is(self, methods: Path) -> None:
         def key() -> str:
-            return Job(
-                "watch",
-                read_partition("user"),
-                SimulationSettings(read_algorithm("methods.py:Slower")),
-            ).key
+            settings = SimulationSettings(read_algorithm("methods.py:Slower"))
+            return Job("watch", read_settings(settings)).key
 
         before = key()
         assert key() == before
@@ -293,11 +290,9 @@ class TestSources:
 
     @pytest.mark.full
     def test_processes_of_a_comparison_find_the_class(self, methods: Path) -> None:
-        settings = SimulationSettings(read_algorithm("methods.py:Slower+methods.py:Middle"), 1)
-        jobs = [
-            Job("watch", read_partition("user"), msgspec.structs.replace(settings, seed=seed), 2)
-            for seed in (0, 1)
-        ]
+        algorithm = read_algorithm("methods.py:Slower+methods.py:Middle")
+        settings = read_settings(SimulationSettings(algorithm, 1, devices=2))
+        jobs = [Job("watch", msgspec.structs.replace(settings, seed=seed)) for seed in (0, 1)]
         results = run_all(jobs, methods.parent / "runs", workers=2)
         assert [result["algorithm"] for result in results] == [
             "methods.py:Slower+methods.py:Middle"

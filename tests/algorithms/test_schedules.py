@@ -23,7 +23,8 @@ from algorithms.schedules import SCHEDULES, check_schedule, rate_in, read_schedu
 from simulation.datasets.windows import FleetData
 from simulation.engine.options import EngineOptions
 from simulation.engine.progress import RunProgress
-from simulation.simulate import SimulationResult, SimulationSettings, simulate
+from simulation.settings import SimulationSettings
+from simulation.simulate import SimulationResult, simulate
 from tests.aggregator.bench import Bench
 from tests.support.engines import same
 from tests.support.fleets import synthetic_fleet

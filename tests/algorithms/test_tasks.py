@@ -24,8 +24,8 @@ from simulation.contract.rounds import small
 from simulation.datasets.windows import FleetData
 from simulation.engine.options import EngineOptions
 from simulation.objective import objective_for_fleet
-from simulation.settings import BackendName
-from simulation.simulate import SimulationResult, SimulationSettings, simulate
+from simulation.settings import BackendName, SimulationSettings
+from simulation.simulate import SimulationResult, simulate
 from tests.support.bundles import some_graphs
 from tests.support.fleets import synthetic_fleet
 from tests.support.known import known

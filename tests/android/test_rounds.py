@@ -27,7 +27,8 @@ from algorithms.composition import read_algorithm
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import free_port
 from simulation.local.fleet import LocalFleet, start_process, stop_processes
-from simulation.simulate import SimulationSettings, simulate
+from simulation.settings import SimulationSettings
+from simulation.simulate import simulate
 from tests.android.bridge import run_build
 from tests.support.bundles import write_bundle
 from tests.support.fleets import synthetic_fleet

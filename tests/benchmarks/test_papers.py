@@ -476,7 +476,8 @@ def test_heads_on_embeddings_learn_as_on_the_images_they_came_from() -> None:
 
     from algorithms.composition import make_objective
     from algorithms.models.classifier import Classifier
-    from simulation.simulate import SimulationSettings, simulate
+    from simulation.settings import SimulationSettings
+    from simulation.simulate import simulate
 
     fleet = synthetic_fleet(2)
     torch.manual_seed(3)

@@ -20,7 +20,8 @@ from simulation.datasets.windows import FleetData
 from simulation.engine.workers.device_host import repeatable_secret
 from simulation.local.broker import EmbeddedBroker
 from simulation.objective import objective_for_fleet
-from simulation.simulate import SimulationResult, SimulationSettings, simulate
+from simulation.settings import SimulationSettings
+from simulation.simulate import SimulationResult, simulate
 from tests.end_to_end.agents import devices
 from tests.support.bundles import pack_graphs
 from tests.support.fleets import synthetic_fleet

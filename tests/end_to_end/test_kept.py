@@ -31,8 +31,8 @@ from simulation.datasets.windows import FleetData
 from simulation.engine.options import EngineOptions
 from simulation.local.broker import EmbeddedBroker
 from simulation.objective import objective_for_fleet
-from simulation.settings import BackendName
-from simulation.simulate import SimulationSettings, simulate
+from simulation.settings import BackendName, SimulationSettings
+from simulation.simulate import simulate
 from tests.end_to_end.agents import devices
 from tests.end_to_end.boards import aggregator
 from tests.support.bundles import pack_graphs

@@ -74,7 +74,8 @@ def test_edge_process_killed_and_restarted(running: Field, undisturbed: RunState
 def test_the_simulation_gives_the_same_groups_and_nearly_the_same_accuracy(
     data: FleetData, undisturbed: RunState
 ) -> None:
-    from simulation.simulate import SimulationSettings, simulate
+    from simulation.settings import SimulationSettings
+    from simulation.simulate import simulate
 
     summary = simulate(
         data, SimulationSettings(read_algorithm("distfl"), ROUNDS, local_epochs=30)

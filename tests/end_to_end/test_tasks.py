@@ -8,7 +8,8 @@ import pytest
 
 from algorithms.composition import read_algorithm
 from simulation.datasets.windows import FleetData
-from simulation.simulate import SimulationSettings, simulate
+from simulation.settings import SimulationSettings
+from simulation.simulate import simulate
 from tests.end_to_end.field import ROUNDS
 from tests.end_to_end.task_fleet import EPOCHS, learned, predicted
 from tests.support.fleets import synthetic_fleet

@@ -18,7 +18,8 @@ from simulation.datasets.watch import load_watch
 from simulation.local.broker import EmbeddedBroker
 from simulation.local.fleet import start_process, stop_processes, write_device_folder
 from simulation.objective import objective_for_fleet
-from simulation.simulate import SimulationSettings, simulate
+from simulation.settings import SimulationSettings
+from simulation.simulate import simulate
 from tests.android.steps import draw_batches, eager, on_the_jvm
 from tests.end_to_end.boards import check_on_devices
 from tests.support.bundles import pack_graphs

@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 
 from algorithms.composition import read_algorithm
+from shoal.api.run import extras_of
 from shoal.asked import NOW, Asked
-from shoal.commands.simulate import extras_of
 from shoal.reports.files import write_report
 from simulation.simulate import SimulationResult
 

@@ -16,8 +16,8 @@ import typer
 
 from export import bundle
 from export.runtimes import ONNX
+from shoal.api.run import FEW
 from shoal.cli import COMMANDS, GROUPS, application
-from shoal.commands.simulate import FEW
 from simulation.comparison import grid
 from simulation.datasets.download import SOURCES
 from tests.support.commands import FUNCTIONS, Missing, functions

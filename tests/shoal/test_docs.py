@@ -17,7 +17,6 @@ import pytest
 from algorithms.composition import read_algorithm
 from simulation.datasets.catalog import load_data
 from simulation.datasets.watch import load_watch
-from simulation.engine.workers.attacks import read_attack
 from simulation.local.broker import EmbeddedBroker
 from simulation.local.fleet import start_process, stop_processes, write_device_folder
 from tests.support.forked import run_command
@@ -367,11 +366,12 @@ def test_simulation_page_names_every_field_of_the_summary_every_partition_and_ev
     )
     from algorithms.models.registry import MODELS
     from simulation.partition import PARTITIONS
-    from simulation.simulate import SimulationSettings, simulate
+    from simulation.settings import SimulationSettings
+    from simulation.simulate import simulate
     from tests.support.fleets import synthetic_fleet
 
     settings = SimulationSettings(
-        read_algorithm("fedavg"), 1, attack=read_attack("sign-flip:count=1"), newcomers=1
+        read_algorithm("fedavg"), 1, attack="sign-flip:count=1", newcomers=1
     )
     attack = simulate(synthetic_fleet(4), settings).summary.attack
     assert (
@@ -392,15 +392,14 @@ def test_comparison_page_names_every_field(tmp_path: Path, monkeypatch: pytest.M
     from shoal.reports.files import write_csv
     from simulation.comparison import runs as compare
     from simulation.comparison.table import tabulate
-    from simulation.partition import read_partition
-    from simulation.simulate import SimulationSettings
+    from simulation.settings import SimulationSettings
     from tests.support.fleets import synthetic_fleet
 
     monkeypatch.setattr(compare, "fleet_of", lambda *_: synthetic_fleet(4))
     settings = SimulationSettings(
-        read_algorithm("fedavg+gaussian"), 1, attack=read_attack("label-flip:count=1"), newcomers=1
+        read_algorithm("fedavg+gaussian"), 1, attack="label-flip:count=1", newcomers=1
     )
-    rows = tabulate([compare.run_job(compare.Job("synthetic", read_partition("user"), settings))])
+    rows = tabulate([compare.run_job(compare.Job("synthetic", settings))])
     assert {"attack", "newcomers"} <= rows[0].keys()
     write_csv(tmp_path / "compare.csv", rows)
     columns = (tmp_path / "compare.csv").read_text().splitlines()[0].split(",")

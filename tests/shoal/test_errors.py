@@ -68,19 +68,19 @@ def shoal(*arguments: str) -> None:
         ),
         (
             "compare --algorithms fedavg --labels all,5",
-            "--labels all,5: several values are a grid, which --scenarios makes",
+            "labels all,5: several values are a grid, which scenarios makes",
         ),
         (
             "compare --algorithms fedavg --split time,own",
-            "--split time,own: several values are a grid, which --scenarios makes",
+            "split time,own: several values are a grid, which scenarios makes",
         ),
         (
             "compare --algorithms fedavg --reference local",
-            "--reference local: expected one of --algorithms fedavg",
+            "reference local: expected one of fedavg",
         ),
         (
             "compare --algorithms fedavg --scenarios --target 0.9",
-            "--target 0.9: with --scenarios no rounds are counted",
+            "target 0.9: with scenarios no rounds are counted",
         ),
         (
             "compare --algorithms fedavg --scenarios --split session",

@@ -112,7 +112,8 @@ def test_the_grouping_of_the_page_about_extensions_checks_its_option(
 def test_the_objective_of_the_page_about_extensions_reports_to_its_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from simulation.simulate import SimulationSettings, simulate
+    from simulation.settings import SimulationSettings
+    from simulation.simulate import simulate
     from tests.support.fleets import synthetic_fleet
 
     made = example(0)

@@ -12,7 +12,7 @@ import pytest
 
 from shoal.cli import application
 from shoal.reports.comparison_pictures import draw_grid
-from simulation.comparison.grid import read_cells
+from simulation.comparison.grid import make_cells
 from tests.support.fleets import synthetic_fleet
 
 
@@ -113,7 +113,7 @@ def test_one_scenario_is_a_comparison_as_before(written: Path) -> None:
         json.loads(path.read_text())["job"]["settings"]
         for path in (written / "out" / "runs").iterdir()
     ]
-    assert (one["labels"], one["split"]) == (2, "session")
+    assert (one["labels"], one["split"]) == ("2", "session")
 
 
 def test_a_simulation_tells_its_scenario(written: Path) -> None:
@@ -144,7 +144,7 @@ def test_a_simulation_tells_its_scenario(written: Path) -> None:
 
 
 def test_the_picture_has_a_square_for_each_algorithm_and_cell(tmp_path: Path) -> None:
-    cells = read_cells("first,second", "all,1", "time,session")
+    cells = make_cells(["first", "second"], ["all", "1"], ["time", "session"])
 
     def rows(*means: float | None) -> list[dict[str, Any]]:
         return [{"algorithm": f"a{i}", "accuracy": {"mean": mean}} for i, mean in enumerate(means)]

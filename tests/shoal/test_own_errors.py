@@ -10,9 +10,8 @@ from algorithms.composition import read_algorithm
 from shoal.cli import application
 from simulation.comparison.processes import run_all
 from simulation.comparison.runs import Job
-from simulation.contract.suite import checks_of, run_checks
-from simulation.partition import read_partition
-from simulation.simulate import SimulationSettings
+from simulation.contract.suite import checks_of, run_check
+from simulation.settings import SimulationSettings
 from wire.errors import ConfigError, ShoalError
 
 METHODS = """
@@ -116,21 +115,19 @@ def test_an_error_of_shoal_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.slow  # about 10 s: a process that loads everything
 def test_the_processes_of_a_comparison_say_the_same(tmp_path: Path) -> None:
-    settings = SimulationSettings(algorithm=read_algorithm("methods.py:Failing"), rounds=1)
+    settings = SimulationSettings(read_algorithm("methods.py:Failing"), 1, devices=2)
     with pytest.raises(
         ConfigError, match=r"line 9, in Failing\.loss: RuntimeError: my own mistake"
     ):
-        run_all(
-            [Job("watch", read_partition("natural"), settings, 2)] * 2, tmp_path / "jobs", workers=2
-        )
+        run_all([Job("watch", settings)] * 2, tmp_path / "jobs", workers=2)
 
 
 def test_check_names_an_objective_that_draws_random_numbers() -> None:
     _, _, checks = checks_of("methods.py:Noisy", phones=False)
     failures = [
         outcome.failure
-        for outcome in run_checks(
-            [c for c in checks if c.title.startswith(("three rounds", "boards"))]
+        for outcome in map(
+            run_check, (c for c in checks if c.title.startswith(("three rounds", "boards")))
         )
     ]
     assert len(failures) == 2

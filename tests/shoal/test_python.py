@@ -13,14 +13,15 @@ import pytest
 
 import shoal
 from shoal.command import IN_JSON
+from shoal.commands import check as check_command
 from shoal.commands import compare as compare_command
 from shoal.commands import export as export_command
 from shoal.commands import simulate as simulate_command
 from tests.support.commands import Missing
 from tests.support.pages import ROOT, not_named, page
 
-OF_PEOPLE = {"out", "models"}
-"""Options of commands that write files: in Python a result does."""
+OF_THE_TERMINAL = {"context", "as_json", IN_JSON.name}
+"""Parameters of commands that say how something is printed."""
 
 
 def test_importing_it_loads_neither_torch_nor_numpy() -> None:
@@ -65,48 +66,49 @@ def test_a_missing_package_is_named_with_the_extra_that_installs_it(
         getattr(shoal, name)
 
 
-def options(function: Callable[..., object]) -> dict[str, object]:
-    """The options of a function that have a default, and the defaults."""
-    found = inspect.signature(function).parameters.values()
-    return {p.name: p.default for p in found if p.default is not inspect.Parameter.empty}
+def parameters(function: Callable[..., object]) -> dict[str, object]:
+    """The parameters of a function with their defaults."""
+    return {name: p.default for name, p in inspect.signature(function).parameters.items()}
+
+
+NONE = inspect.Parameter.empty
 
 
 @pytest.mark.parametrize(
-    ("python", "command", "differing"),
+    ("python", "command", "differing", "of_python"),
     [
-        (shoal.simulate, simulate_command.simulate, {"hyper": None, "callbacks": ()}),
+        (
+            shoal.simulate,
+            simulate_command.simulate,
+            {"hyper": None, "out": None},
+            {"callbacks", "on_progress"},
+        ),
         # what is empty is the command's value, or a grid's; one process, since a script that starts
         # others needs a guard
         (
             shoal.compare,
             compare_command.compare,
-            {
-                "hyper": None,
-                "labels": "",
-                "split": "",
-                "seeds": None,
-                "workers": 1,
-                "algorithms": ...,
-                "on_progress": ...,
-            },
+            {"hyper": None, "labels": "", "split": "", "seeds": None, "workers": 1, "out": None},
+            {"on_progress"},
         ),
-        (shoal.export, export_command.write, {"on_progress": ..., "data": ...}),
+        (shoal.export, export_command.write, {"data": NONE, "out": NONE}, {"on_progress"}),
+        (shoal.check, check_command.check, {}, {"on_progress"}),
     ],
 )
-def test_options_have_the_names_and_defaults_of_the_command(
-    python: Callable[..., object], command: Callable[..., object], differing: dict[str, object]
+def test_command_and_function_have_the_same_options_with_the_same_defaults(
+    python: Callable[..., object],
+    command: Callable[..., object],
+    differing: dict[str, object],
+    of_python: set[str],
 ) -> None:
-    left_out = OF_PEOPLE | {"scenarios", "context", IN_JSON.name} | differing.keys()
-    ours, theirs = (
-        {k: v for k, v in options(f).items() if k not in left_out} for f in (python, command)
-    )
-    assert len(ours) >= 8
-    assert ours == theirs
-    assert {
-        name: value
-        for name, value in differing.items()
-        if value is not ... and options(python)[name] != value
-    } == {}
+    ours, theirs = parameters(python), parameters(command)
+    for name in OF_THE_TERMINAL & theirs.keys():
+        del theirs[name]
+    assert ours.keys() - theirs.keys() == of_python, "what the command cannot do"
+    assert theirs.keys() - ours.keys() == set(), "what the function cannot do"
+    assert {name: ours[name] for name in differing} == differing
+    same = theirs.keys() - differing.keys()
+    assert {name: ours[name] for name in same} == {name: theirs[name] for name in same}
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,7 @@ from algorithms.server_optimizers.momentum import FedAvgM
 from export.runtimes import load_graph
 from shoal.cli import application
 from simulation.comparison.runs import Job, run_job
-from simulation.partition import read_partition
-from simulation.simulate import SimulationSettings
+from simulation.settings import SimulationSettings
 from tests.shoal.small import small
 from tests.support.fleets import synthetic_fleet
 from tests.support.known import known
@@ -32,9 +31,7 @@ class TestCompare:
         assert [row["algorithm"] for row in found.rows] == ALGORITHMS
         assert json.loads((tmp_path / "compare.json").read_text()) == found.rows
         assert (tmp_path / "compare.png").read_bytes().startswith(b"\x89PNG")
-        job = Job(
-            "watch", read_partition("user"), SimulationSettings(read_algorithm("local"), 1), 3
-        )
+        job = Job("watch", SimulationSettings(read_algorithm("local"), 1, devices=3))
         expected = run_job(job)
         assert found.runs[1]["devices"] == expected["devices"]
         kept = sorted((tmp_path / "runs").iterdir())
@@ -86,11 +83,11 @@ class TestCompare:
             ({"split": "session"}, "session"),
             (
                 {"labels": [1, 5]},
-                "several data, labels or splits are a grid: expected scenarios=True",
+                "labels 1,5: several values are a grid, which scenarios makes",
             ),
             (
                 {"scenarios": True, "target": 0.5},
-                "target = 0.5: with scenarios no rounds are counted",
+                "target 0.5: with scenarios no rounds are counted",
             ),
             (
                 {"scenarios": True, "split": ["session"]},

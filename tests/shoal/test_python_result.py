@@ -18,7 +18,7 @@ from algorithms.composition import read_algorithm
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.fedavg import FedAvg
 from simulation.scenario import Labels
-from simulation.simulate import SimulationSettings
+from simulation.settings import SimulationSettings
 from simulation.simulate import simulate as by_settings
 from tests.shoal.small import small
 from tests.support.fleets import synthetic_fleet
@@ -59,7 +59,7 @@ def results() -> Results:
 def test_it_is_what_the_simulation_is(results: Results) -> None:
     fleet = synthetic_fleet(4, shift=0.5)
     ours = shoal.simulate(fleet, algorithm="distfl", labels=5, seed=3, rounds=2)
-    theirs = by_settings(fleet, SimulationSettings(read_algorithm("distfl"), 2, labels=5, seed=3))
+    theirs = by_settings(fleet, SimulationSettings(read_algorithm("distfl"), 2, labels="5", seed=3))
     assert ours.outcome.state.models == theirs.state.models
     assert (ours.accuracy, ours.macro_f1) == (theirs.summary.accuracy, theirs.summary.macro_f1)
     assert ours.data.devices["d0"].num_train == 15

@@ -17,14 +17,15 @@ from starlette.testclient import TestClient
 from aggregator.core.summary import Traffic, spread
 from aggregator.http.pages.words import bytes_text
 from algorithms.composition import read_algorithm
+from shoal.api.run import extras_of
 from shoal.asked import describe
 from shoal.cli import application
-from shoal.commands.simulate import extras_of
 from shoal.reports.pages import chart_pair
 from shoal.reports.run_page import run_page, worst_first
 from shoal.reports.site import MOST, Library, Site
 from simulation.cost import BATTERY_J, COMPUTE_W, RADIO_W, Counted, count, estimates
-from simulation.simulate import SimulationResult, SimulationSettings, simulate
+from simulation.settings import SimulationSettings
+from simulation.simulate import SimulationResult, simulate
 from tests.shoal.report_cases import write
 from tests.support.fleets import synthetic_fleet
 from wire.errors import ConfigError

@@ -13,8 +13,8 @@ from shoal.reports.files import write_comparison
 from shoal.reports.site import Library, Site
 from simulation.comparison import runs as compare
 from simulation.comparison.table import tabulate
-from simulation.partition import read_partition
-from simulation.simulate import SimulationSettings, simulate
+from simulation.settings import SimulationSettings
+from simulation.simulate import simulate
 from tests.shoal.report_cases import write
 from tests.support.browser import chromium, watched
 from tests.support.fleets import synthetic_fleet
@@ -40,9 +40,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compare, "fleet_of", lambda *_: synthetic_fleet(4))
         jobs = [
-            compare.Job(
-                "synthetic", read_partition("user"), SimulationSettings(read_algorithm(a), 2)
-            )
+            compare.Job("synthetic", SimulationSettings(read_algorithm(a), 2))
             for a in ("fedavg", "local")
         ]
         results = [compare.run_job(job) for job in jobs]

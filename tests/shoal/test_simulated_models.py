@@ -8,8 +8,8 @@ import onnxruntime
 import pytest
 
 import shoal
+from shoal.api import run
 from shoal.cli import application
-from shoal.commands import simulate as command
 from wire.errors import ConfigError
 
 
@@ -59,10 +59,10 @@ def test_what_is_written_can_be_chosen(tmp_path: Path, monkeypatch: pytest.Monke
     assert [entry["name"] for entry in simulate(tmp_path / "groups", "--models", "groups")] == [
         "group-0"
     ]
-    monkeypatch.setattr(command, "FEW", 2)
+    monkeypatch.setattr(run, "FEW", 2)
     assert [entry["name"] for entry in simulate(tmp_path / "auto")] == ["group-0"]
     assert len(simulate(tmp_path / "all", "--models", "all")) == 4
     with pytest.raises(FileNotFoundError):
         simulate(tmp_path / "none", "--models", "none")
-    with pytest.raises(ConfigError, match="--models some: expected auto, all, groups, none"):
+    with pytest.raises(ConfigError, match="models some: expected auto, all, groups, none"):
         simulate(tmp_path / "some", "--models", "some")

@@ -5,7 +5,6 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from algorithms.composition import read_algorithm
-from shoal.campaign_settings import chosen
 from simulation.engine.workers.attacks import (
     ATTACKS,
     flipped_classes,
@@ -14,7 +13,8 @@ from simulation.engine.workers.attacks import (
     success_rate,
     told_apart,
 )
-from simulation.simulate import SimulationSettings, simulate
+from simulation.settings import SimulationSettings
+from simulation.simulate import simulate
 from tests.support.fleets import synthetic_fleet
 from tests.support.known import known
 from wire.errors import ConfigError
@@ -30,7 +30,6 @@ def test_who_attacks_is_decided_by_the_seed() -> None:
     assert len(one.attackers) == 3
     other = make_attack(read_attack("label-flip:share=0.3"), data, 2)
     assert other.attackers != one.attackers
-    assert chosen("", read_attack) is None
     count = make_attack(read_attack("replace"), data, 0)
     assert (len(count.attackers), count.scale) == (1, 10.0)
 
@@ -104,7 +103,7 @@ def test_distfl_puts_label_flippers_into_groups_of_their_own() -> None:
     data = synthetic_fleet(20, num_windows=120)
     summary = simulate(
         data,
-        SimulationSettings(read_algorithm("distfl"), 2, attack=read_attack("label-flip:share=0.4")),
+        SimulationSettings(read_algorithm("distfl"), 2, attack="label-flip:share=0.4"),
     ).summary
     attack = known(summary.attack)
     attackers = set(attack.attackers)
@@ -122,7 +121,7 @@ def test_robust_means_withstand_what_the_weighted_mean_does_not() -> None:
                 read_algorithm(name),
                 8,
                 hyper={"lr": 0.02},
-                attack=read_attack("sign-flip:count=2:scale=20"),
+                attack="sign-flip:count=2:scale=20",
             ),
         ).summary.attack
         for name in ("fedavg", "fedavg+median", "fedavg+multi-krum", "fedavg+irls")
@@ -134,9 +133,7 @@ def test_robust_means_withstand_what_the_weighted_mean_does_not() -> None:
 
 def test_values_that_are_no_numbers_are_refused_and_the_round_goes_on_without_them() -> None:
     data = synthetic_fleet(6)
-    outcome = simulate(
-        data, SimulationSettings(read_algorithm("fedavg"), 3, attack=read_attack("nan:count=2"))
-    )
+    outcome = simulate(data, SimulationSettings(read_algorithm("fedavg"), 3, attack="nan:count=2"))
     attack = known(outcome.summary.attack)
     attackers = set(attack.attackers)
     training = [r for r in outcome.records if r.phase == "training"]

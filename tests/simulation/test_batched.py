@@ -26,7 +26,8 @@ from simulation.engine.graphs.stacking import Examples, stack, turns
 from simulation.engine.options import EngineOptions
 from simulation.engine.progress import RunProgress
 from simulation.objective import objective_for_fleet
-from simulation.simulate import SimulationResult, SimulationSettings, simulate
+from simulation.settings import SimulationSettings
+from simulation.simulate import SimulationResult, simulate
 from tests.support.fleets import synthetic_fleet
 from tests.support.objectives import OBJECTIVES
 from wire.arrays.tensors import decode_tensors

@@ -10,17 +10,15 @@ import numpy as np
 import pytest
 
 from aggregator.core.plan import round_seed
-from aggregator.core.round.cohort import read_policy
 from algorithms.composition import read_algorithm
 from edge_client.work.executor import Executor, Result
 from simulation import newcomers
 from simulation.comparison.processes import check_jobs, run_all
-from simulation.comparison.runs import Asked, agreement, content_of, read_algorithms, run_job
+from simulation.comparison.runs import Job, agreement, content_of, jobs_of, read_algorithms, run_job
 from simulation.comparison.table import tabulate
 from simulation.newcomers import hold_out
-from simulation.scenario import Labels
-from simulation.simulate import SimulationSettings, simulate
-from simulation.timing.profiles import read_profiles
+from simulation.settings import SimulationSettings
+from simulation.simulate import simulate
 from tests.support.fleets import synthetic_fleet
 from tests.support.known import known
 from wire.errors import ConfigError, ShoalError
@@ -45,21 +43,24 @@ def npz(tmp_path: Path) -> str:
     return str(tmp_path / "small.npz")
 
 
-def asked(npz: str, **others: Any) -> Asked:
-    return Asked(
+ALGORITHMS = "fedavg,lg-net:fine_tune_epochs=1"
+
+
+def asked(npz: str, **others: Any) -> list[Job]:
+    return jobs_of(
         npz,
-        read_algorithms("fedavg,lg-net:fine_tune_epochs=1"),
+        read_algorithms(ALGORITHMS),
         2,
-        settings=SimulationSettings(rounds=2, **others),
+        SimulationSettings(rounds=2, **others),
     )
 
 
 def test_runs_are_made_once_and_a_comparison_goes_on_where_it_stopped(
     npz: str, tmp_path: Path
 ) -> None:
-    jobs = asked(npz).jobs()
+    jobs = asked(npz)
     assert [(j.settings.algorithm, j.settings.seed) for j in jobs] == [
-        (n, s) for s in (0, 1) for n in asked(npz).algorithms
+        (n, s) for s in (0, 1) for n in read_algorithms(ALGORITHMS)
     ]
     heard: list[tuple[str, int]] = []
     folder = tmp_path / "runs"
@@ -72,13 +73,13 @@ def test_runs_are_made_once_and_a_comparison_goes_on_where_it_stopped(
     assert (folder / f"{jobs[0].key}.json").stat().st_mtime_ns == kept
     assert every[0] == first[0]
     assert [r["seed"] for r in every] == [0, 0, 1, 1]
-    assert len({j.key for j in [*jobs, *asked(npz, local_epochs=2).jobs()]}) == 8
+    assert len({j.key for j in [*jobs, *asked(npz, local_epochs=2)]}) == 8
 
 
 def test_data_that_changed_and_a_result_that_is_damaged_are_other_runs(
     npz: str, tmp_path: Path
 ) -> None:
-    folder, (job, *_) = tmp_path / "runs", asked(npz).jobs()
+    folder, (job, *_) = tmp_path / "runs", asked(npz)
     (first,) = run_all([job], folder, workers=1)
     kept = folder / f"{job.key}.json"
     for damaged in (kept.read_bytes()[:100], b"[]", b"{}", b"\xff"):
@@ -87,12 +88,12 @@ def test_data_that_changed_and_a_result_that_is_damaged_are_other_runs(
         assert again["devices"] == first["devices"]
     arrays = dict(np.load(npz))
     np.savez(npz, **arrays | {"y": np.random.default_rng(0).permutation(arrays["y"])})
-    other = asked(npz).jobs()[0]
+    other = asked(npz)[0]
     assert other.key != job.key
     (changed,) = run_all([other], folder, workers=1)
     assert changed["accuracy"] != first["accuracy"]
     np.savez(npz, **arrays)
-    assert [asked(npz).jobs()[0].key, *run_all(asked(npz).jobs()[:1], folder, workers=1)] == [
+    assert [asked(npz)[0].key, *run_all(asked(npz)[:1], folder, workers=1)] == [
         job.key,
         again | {"job": again["job"]},
     ]
@@ -116,10 +117,10 @@ def test_a_folder_of_devices_and_a_models_file_are_known_by_what_they_hold(tmp_p
 
 
 def test_the_table_says_what_the_runs_say(npz: str, tmp_path: Path) -> None:
-    results = run_all(asked(npz).jobs(), tmp_path, workers=1)
+    results = run_all(asked(npz), tmp_path, workers=1)
     rows = tabulate(results)
     assert [row["algorithm"] for row in rows] == [
-        str(algorithm) for algorithm in asked(npz).algorithms
+        str(algorithm) for algorithm in read_algorithms(ALGORITHMS)
     ]
     own = [r for r in results if r["algorithm"] == "fedavg"]
     means = [r["accuracy"]["mean"] for r in own]
@@ -140,9 +141,7 @@ def test_the_table_says_what_the_runs_say(npz: str, tmp_path: Path) -> None:
 
 def test_time_to_the_target_is_that_of_the_virtual_clock(npz: str, tmp_path: Path) -> None:
     results = run_all(
-        asked(
-            npz, profiles=read_profiles("boards:available=1:dropout=0"), policy=read_policy("sync")
-        ).jobs(),
+        asked(npz, profiles="boards:available=1:dropout=0", policy="sync"),
         tmp_path,
         workers=1,
     )
@@ -154,7 +153,7 @@ def test_time_to_the_target_is_that_of_the_virtual_clock(npz: str, tmp_path: Pat
     assert all(0 <= points[0][0] < end[0] for points, end in zip(own, last, strict=True))
     assert tabulate(results, target=1.01)[0]["time_to_target_s"] is None
     assert (
-        tabulate(run_all(asked(npz).jobs(), tmp_path, workers=1), target=0.0)[0]["time_to_target_s"]
+        tabulate(run_all(asked(npz), tmp_path, workers=1), target=0.0)[0]["time_to_target_s"]
         is None
     )
 
@@ -162,7 +161,7 @@ def test_time_to_the_target_is_that_of_the_virtual_clock(npz: str, tmp_path: Pat
 def test_a_run_is_the_simulation_of_the_same_settings(npz: str) -> None:
     from simulation.partition import make_fleet, read_partition
 
-    job = asked(npz).jobs()[0]
+    job = asked(npz)[0]
     result = run_job(job)
     summary = simulate(make_fleet(npz, read_partition("user"), None, 0), job.settings).summary
     assert result["accuracy"] == msgspec.structs.asdict(summary.accuracy)
@@ -172,10 +171,10 @@ def test_a_run_is_the_simulation_of_the_same_settings(npz: str) -> None:
 def test_a_run_that_cannot_be_made_is_one_error_and_what_is_finished_is_kept(
     npz: str, tmp_path: Path
 ) -> None:
-    good = asked(npz).jobs()[:1]
-    bad = Asked(
-        npz, read_algorithms("fedavg"), 1, settings=SimulationSettings(rounds=2, hyper={"mu": 1.0})
-    ).jobs()
+    good = asked(npz)[:1]
+    bad = jobs_of(
+        npz, read_algorithms("fedavg"), 1, SimulationSettings(rounds=2, hyper={"mu": 1.0})
+    )
     with pytest.raises(ConfigError, match="hyper-parameter 'mu'"):
         run_all([*good, *bad], tmp_path, workers=1)
     assert len(list(tmp_path.glob("*.json"))) == 1
@@ -185,12 +184,12 @@ def test_a_run_that_cannot_be_made_is_one_error_and_what_is_finished_is_kept(
 def test_an_error_in_one_of_several_processes_is_the_same_one_error(
     npz: str, tmp_path: Path
 ) -> None:
-    jobs = Asked(
+    jobs = jobs_of(
         npz,
         read_algorithms("fedavg,fedprox"),
         1,
-        settings=SimulationSettings(rounds=2, hyper={"nu": 1.0}),
-    ).jobs()
+        SimulationSettings(rounds=2, hyper={"nu": 1.0}),
+    )
     with pytest.raises(ConfigError, match="hyper-parameter 'nu'"):
         run_all(jobs, tmp_path, workers=2)
 
@@ -214,14 +213,9 @@ def test_what_cannot_be_run_is_known_before_anything_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("simulation.comparison.runs.simulate", None)
-    jobs = Asked(
-        data or npz,
-        read_algorithms("fedavg,fedprox"),
-        2,
-        settings=SimulationSettings(rounds=2, **settings),
-    ).jobs()
+    asked = SimulationSettings(rounds=2, **settings)
     with pytest.raises(ShoalError, match=error):
-        check_jobs(jobs, tmp_path)
+        check_jobs(jobs_of(data or npz, read_algorithms("fedavg,fedprox"), 2, asked), tmp_path)
 
 
 def test_agreement_with_the_known_groups() -> None:
@@ -267,7 +261,7 @@ class TestNewcomers:
 
     @pytest.mark.full
     @pytest.mark.parametrize("labels", ["all", "none"])
-    def test_what_they_keep_is_told_as_of_other_devices(self, labels: Labels) -> None:
+    def test_what_they_keep_is_told_as_of_other_devices(self, labels: str) -> None:
         settings = SimulationSettings(read_algorithm("personal"), 2, newcomers=2, labels=labels)
         summary = simulate(synthetic_fleet(5), settings).summary
         newcomers, told = known(summary.newcomers), summary.devices

@@ -8,7 +8,8 @@ import pytest
 from algorithms.composition import read_algorithm
 from simulation.datasets.catalog import load_data
 from simulation.local.fleet import write_device_folder
-from simulation.simulate import SimulationSettings, simulate
+from simulation.settings import SimulationSettings
+from simulation.simulate import simulate
 from tests.support.fleets import synthetic_fleet
 from tests.support.recordings import recording
 from wire.errors import DataError

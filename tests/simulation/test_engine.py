@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from aggregator.core.round.cohort import read_policy
 from algorithms.composition import read_algorithm
 from algorithms.core.contract import TorchTensors
 from algorithms.models.reading.network import Unsupported
@@ -23,10 +22,9 @@ from simulation.engine.graphs.eager import EagerGraphs
 from simulation.engine.graphs.hybrid import HybridGraphs
 from simulation.engine.options import EngineOptions
 from simulation.engine.progress import RunProgress
-from simulation.engine.workers.attacks import read_attack
 from simulation.objective import objective_for_fleet
-from simulation.simulate import SimulationSettings, simulate
-from simulation.timing.profiles import read_profiles
+from simulation.settings import SimulationSettings
+from simulation.simulate import simulate
 from tests.support.engines import run, same
 from tests.support.fleets import synthetic_fleet
 from tests.support.known import known
@@ -69,8 +67,8 @@ def test_same_bits_as_by_messages_for_every_objective(algorithm: str) -> None:
     ("others", "error"),
     [
         ({"cohort": 3}, "cohort 3: backend messages has all devices in every round"),
-        ({"profiles": read_profiles("phones")}, "profiles phones: backend messages"),
-        ({"policy": read_policy("sync")}, "policy sync: backend messages"),
+        ({"profiles": "phones"}, "profiles phones: backend messages"),
+        ({"policy": "sync"}, "policy sync: backend messages"),
     ],
 )
 def test_messages_refuse_what_they_do_not_do(others: dict[str, Any], error: str) -> None:
@@ -101,8 +99,8 @@ def test_messages_refuse_a_checkpoint(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "others",
     [
-        {"attack": read_attack("replace:count=2")},
-        {"attack": read_attack("nan:count=2")},
+        {"attack": "replace:count=2"},
+        {"attack": "nan:count=2"},
         {"newcomers": 2},
     ],
 )
@@ -115,8 +113,8 @@ def test_same_bits_with_attackers_and_newcomers(others: dict[str, Any]) -> None:
     ("algorithm", "others"),
     [
         ("fedavg", {}),
-        ("distfl", {"attack": read_attack("nan:count=2"), "newcomers": 1}),
-        ("fedrep", {"attack": read_attack("replace:count=2")}),
+        ("distfl", {"attack": "nan:count=2", "newcomers": 1}),
+        ("fedrep", {"attack": "replace:count=2"}),
         ("ifca:k=2", {}),
         ("scaffold", {}),
         pytest.param("feddisk:preparations=1", {}, marks=pytest.mark.slow),
@@ -294,8 +292,8 @@ def test_rounds_on_the_virtual_clock_go_on_after_an_interruption(
         read_algorithm("distfl+fedadam"),
         5,
         batch_size=8,
-        profiles=read_profiles("phones:speed=20:available=0.9"),
-        policy=read_policy(policy),
+        profiles="phones:speed=20:available=0.9",
+        policy=policy,
     )
     fleet = synthetic_fleet(8, shift=1.0)
     whole = simulate(fleet, settings, engine=EngineOptions("eager"))
@@ -322,7 +320,7 @@ def test_a_late_change_counts_less(monkeypatch: pytest.MonkeyPatch) -> None:
         read_algorithm("fedavg"),
         4,
         batch_size=8,
-        policy=read_policy("buffered:concurrency=5:buffer=1"),
+        policy="buffered:concurrency=5:buffer=1",
     )
     fleet = synthetic_fleet(8)
     usual = simulate(fleet, settings, engine=EngineOptions("eager"))
@@ -339,9 +337,7 @@ def test_a_cohort_is_not_for_a_policy_without_rounds() -> None:
     with pytest.raises(ConfigError, match="has no rounds; say concurrency="):
         simulate(
             synthetic_fleet(8),
-            SimulationSettings(
-                read_algorithm("fedavg"), 1, cohort=3, policy=read_policy("buffered")
-            ),
+            SimulationSettings(read_algorithm("fedavg"), 1, cohort=3, policy="buffered"),
         )
 
 

@@ -6,13 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulation.comparison.grid import Cell, Grid, read_cells, sort_out
+from simulation.comparison.grid import Cell, Grid, all_jobs, make_cells, make_grid, sort_out
 from simulation.comparison.grid_table import cell_rows, overall_rows
 from simulation.comparison.processes import check_jobs, run_all
-from simulation.comparison.runs import Asked, read_algorithms
-from simulation.partition import read_partition
-from simulation.simulate import SimulationSettings
-from simulation.splits import read_split
+from simulation.comparison.runs import read_algorithms
+from simulation.settings import SimulationSettings
 from tests.support.fleets import synthetic_fleet
 from wire.errors import ConfigError, DataError
 
@@ -36,10 +34,15 @@ def files(tmp_path: Path) -> tuple[str, str]:
     return str(tmp_path / "named.npz"), str(tmp_path / "plain.npz")
 
 
+def read_cells(*values: str) -> tuple[Cell, ...]:
+    """The cells of data, labels and splits with commas between them."""
+    return make_cells(*([part for part in text.split(",") if part] for text in values))
+
+
 def grid(data: str, labels: str = "all,2", splits: str = "random,session", seeds: int = 2) -> Grid:
-    return Grid(
-        read_cells(data, labels, splits),
-        Asked("", read_algorithms("fedavg,local"), seeds, settings=SimulationSettings(rounds=1)),
+    settings = SimulationSettings(rounds=1)
+    return make_grid(
+        read_cells(data, labels, splits), read_algorithms("fedavg,local"), seeds, settings
     )
 
 
@@ -52,7 +55,7 @@ def test_cells_are_every_combination_and_the_usual_ones_where_nothing_is_asked()
     ]
     usual = read_cells("watch", "", "")
     assert {cell.labels for cell in usual} == {"all", 20, 5, 1, "none"}
-    assert {cell.split.name for cell in usual} == {"time", "session"}
+    assert {cell.split for cell in usual} == {"time", "session"}
     assert len(usual) == 10
 
 
@@ -81,21 +84,20 @@ def test_what_data_do_not_allow_is_left_out_by_name(files: tuple[str, str]) -> N
         f"{files[1]}, session, 2 labels",
     ]
     assert all("data plain do not say the session" in why for why in left_out.values())
-    assert sorted(map(str, [*allowed, *left_out])) == sorted(map(str, asked.cells))
+    assert sorted(map(str, [*allowed, *left_out])) == sorted(map(str, asked))
 
 
 def test_what_cannot_be_read_or_split_at_all_is_an_error(files: tuple[str, str]) -> None:
     with pytest.raises(DataError, match=r"missing\.npz"):
         sort_out(grid("missing.npz"))
-    pooled = Asked("", read_algorithms("fedavg"), partition=read_partition("iid"))
+    settings, cells = SimulationSettings(partition="iid"), read_cells(files[0], "all", "time")
     with pytest.raises(ConfigError, match="with partition iid"):
-        sort_out(Grid(read_cells(files[0], "all", "time"), pooled))
+        sort_out(make_grid(cells, read_algorithms("fedavg"), 1, settings))
 
 
 def test_runs_are_resumed_and_seeds_come_first(files: tuple[str, str], tmp_path: Path) -> None:
     asked = grid(files[0], splits="random")
-    cells, _ = sort_out(asked)
-    jobs = asked.all_jobs(cells)
+    jobs = all_jobs(sort_out(asked)[0])
     assert [job.settings.seed for job in jobs] == [0] * 4 + [1] * 4
     assert len({job.key for job in jobs}) == 8
     assert len(check_jobs(jobs, tmp_path / "runs")) == 2
@@ -196,4 +198,4 @@ def test_over_all_cells_each_counts_the_same_and_those_without_a_model_are_left_
 
 
 def test_a_cell_has_one_name() -> None:
-    assert str(Cell("uci-har", "none", read_split("time"))) == "uci-har, time, no labels"
+    assert str(Cell("uci-har", "time", "none")) == "uci-har, time, no labels"

@@ -9,7 +9,8 @@ from sklearn.metrics import f1_score
 from aggregator.core.summary import spread
 from algorithms.composition import read_algorithm
 from simulation.measures import macro_f1
-from simulation.simulate import SimulationSettings, simulate
+from simulation.settings import SimulationSettings
+from simulation.simulate import simulate
 from tests.support.fleets import synthetic_fleet
 from tests.support.known import known
 

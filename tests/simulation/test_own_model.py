@@ -21,8 +21,8 @@ from export.lowering.onnx_graph import to_onnx
 from simulation.datasets.windows import FleetData
 from simulation.engine.options import EngineOptions
 from simulation.objective import objective_for_fleet
-from simulation.settings import BackendName
-from simulation.simulate import SimulationSettings, simulate
+from simulation.settings import BackendName, SimulationSettings
+from simulation.simulate import simulate
 from tests.support.fleets import synthetic_fleet
 from tests.support.known import known
 from tests.support.objectives import OBJECTIVES

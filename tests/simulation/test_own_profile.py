@@ -11,8 +11,8 @@ from aggregator.core.round.cohort import policy_settings, read_policy
 from aggregator.profile import BYTES_PER_S, profile_of
 from algorithms.composition import read_algorithm
 from simulation.datasets.windows import FleetData
-from simulation.simulate import SimulationSettings, simulate
-from simulation.timing.profiles import read_profiles
+from simulation.settings import SimulationSettings
+from simulation.simulate import simulate
 from simulation.timing.traces import read_trace
 from tests.aggregator.timed_fleet import TimedFleet
 from tests.support.known import known
@@ -49,8 +49,8 @@ def test_simulated_rounds_take_as_long_as_those_of_the_fleet(
             read_algorithm("fedavg"),
             rounds=rounds,
             batch_size=16,
-            profiles=read_profiles(f"trace:devices={path}"),
-            policy=read_policy(policy),
+            profiles=f"trace:devices={path}",
+            policy=policy,
         ),
     )
     records = [record for record in measured.store.rounds() if record.phase == "training"]

@@ -9,7 +9,8 @@ import torch
 from algorithms.composition import read_algorithm
 from simulation.objective import objective_for_fleet
 from simulation.pretrain import pretrained_extractor
-from simulation.simulate import SimulationSettings, simulate
+from simulation.settings import SimulationSettings
+from simulation.simulate import simulate
 from tests.support.fleets import synthetic_fleet
 from tests.support.known import known
 from wire.errors import DataError

@@ -15,7 +15,8 @@ from algorithms.composition import read_algorithm
 from simulation.engine.options import EngineOptions
 from simulation.engine.workers.private_store import MappedStore, TravellingStore
 from simulation.objective import objective_for_fleet
-from simulation.simulate import SimulationResult, SimulationSettings, simulate
+from simulation.settings import SimulationSettings
+from simulation.simulate import SimulationResult, simulate
 from tests.support.engines import run, same
 from tests.support.fleets import synthetic_fleet
 from wire.errors import ConfigError, ShoalError
@@ -93,18 +94,14 @@ def in_second_round(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) ->
 
 
 def test_what_a_device_keeps_goes_with_the_plan_and_comes_back() -> None:
-    kept, first, second = (
-        TravellingStore(),
-        {"private/a": synthetic_fleet(1).devices["d0"].train_x},
-        dict[str, Any](),
-    )
-    kept.load(first)
+    first, second = {"private/a": synthetic_fleet(1).devices["d0"].train_x}, dict[str, Any]()
+    kept = TravellingStore(first)
     assert kept.get("d0", 1) == first
     assert kept.after is None
     kept.put("d0", 1, second)
     assert kept.after is second
-    kept.load({})
-    assert (kept.get("d1", 1), kept.after) == ({}, None)
+    kept.before = {}
+    assert kept.get("d1", 1) == {}
 
 
 def test_same_bits_as_in_one_process(cluster: Any, workers: list[Any]) -> None:

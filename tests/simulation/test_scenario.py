@@ -17,7 +17,8 @@ from simulation.datasets.windows import FleetData
 from simulation.newcomers import Received, Reception, hold_out
 from simulation.partition import partition, read_partition
 from simulation.scenario import Labels, Scenario, check_scenario, labelled, read_labels, set_scene
-from simulation.simulate import SimulationSettings, check_settings, simulate
+from simulation.settings import SimulationSettings
+from simulation.simulate import check_settings, simulate
 from simulation.splits import read_split
 from tests.support.fleets import synthetic_fleet
 from tests.support.known import known
@@ -160,7 +161,7 @@ def test_labels_go_with_every_partition(assigned: str) -> None:
 
 def test_a_run_is_made_and_told_in_its_scenario() -> None:
     settings = SimulationSettings(
-        read_algorithm("fedavg"), 2, labels=3, split=read_split("random:test=0.5"), newcomers=1
+        read_algorithm("fedavg"), 2, labels="3", split="random:test=0.5", newcomers=1
     )
     summary = simulate(synthetic_fleet(4), settings).summary
     assert [(d.num_train, d.num_test) for d in summary.devices.values()] == [(9, 26)] * 3
@@ -171,7 +172,7 @@ def test_a_run_is_made_and_told_in_its_scenario() -> None:
 def test_a_run_has_the_same_bits_by_messages() -> None:
     from simulation.engine.options import EngineOptions
 
-    settings = SimulationSettings(read_algorithm("fedavg"), 2, labels=3, split=read_split("random"))
+    settings = SimulationSettings(read_algorithm("fedavg"), 2, labels="3", split="random")
     runs = [
         simulate(synthetic_fleet(3), settings, engine=EngineOptions(backend=b)).summary
         for b in ("eager", "messages")

@@ -21,7 +21,8 @@ from simulation.datasets.watch import LENGTH
 from simulation.datasets.windows import FleetData, cut_windows, select_devices
 from simulation.engine.options import EngineOptions
 from simulation.partition import partition, read_partition
-from simulation.simulate import SimulationResult, SimulationSettings, simulate
+from simulation.settings import SimulationSettings
+from simulation.simulate import SimulationResult, simulate
 from tests.support.fleets import synthetic_fleet
 from tests.support.known import known
 from wire.errors import ConfigError, DataError

@@ -16,8 +16,8 @@ from simulation.datasets.windows import FleetData
 from simulation.engine.options import EngineOptions
 from simulation.local.fleet import write_device_folder
 from simulation.objective import objective_for_fleet
-from simulation.settings import BackendName
-from simulation.simulate import SimulationResult, SimulationSettings, simulate
+from simulation.settings import BackendName, SimulationSettings
+from simulation.simulate import SimulationResult, simulate
 from tests.support.fleets import synthetic_fleet
 from wire.errors import ConfigError
 

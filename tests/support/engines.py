@@ -8,7 +8,8 @@ import pytest
 from aggregator.core.summary import Traffic
 from algorithms.composition import read_algorithm
 from simulation.engine.options import EngineOptions
-from simulation.simulate import SimulationResult, SimulationSettings, simulate
+from simulation.settings import SimulationSettings
+from simulation.simulate import SimulationResult, simulate
 from tests.support.fleets import synthetic_fleet
 
 

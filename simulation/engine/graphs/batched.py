@@ -75,7 +75,10 @@ class BatchedGraphs(EagerGraphs):
         """
         if more := [*objective.random, *objective.columns]:
             raise ConfigError(f"{objective.name} needs {', '.join(more)} with every batch")
-        moved = _moved(objective, device)
+        moved = deepcopy(objective)
+        for name, value in vars(moved).items():
+            if isinstance(value, nn.Module | Tensor):
+                setattr(moved, name, value.to(device))
         super().__init__(moved, device)
         self.rendezvous: Rendezvous[Request, Tensors] = Rendezvous()
         self._functions, self._bf16, self._held = dict(moved.graphs()), bf16, Examples(device)
@@ -201,9 +204,11 @@ class BatchedGraphs(EagerGraphs):
         sizes = torch.tensor([len(request.batch["x"]) for request in same])
         padding = torch.arange(batch["x"].shape[1]) >= sizes[:, None]
         outputs = _over_devices(_over_examples(self._functions[graph]))(tensors, batch, hyper)
-        return unstack(
-            {name: _fill(value, padding).sum(1) for name, value in outputs.items()}, len(same)
-        )
+        sums = {}
+        for name, value in outputs.items():
+            beyond = padding.reshape(*padding.shape, *[1] * (value.dim() - 2))
+            sums[name] = value.double().masked_fill(beyond, 0.0).sum(1)
+        return unstack(sums, len(same))
 
     def _context(self) -> ExitStack:
         """Constants that functions make lie on the device; nothing is rounded more coarsely than
@@ -306,19 +311,3 @@ def _adds_up(
 
 def _twice(tensors: TorchTensors) -> TorchTensors:
     return {name: torch.stack([value, value]) for name, value in tensors.items()}
-
-
-def _fill(values: Tensor, padding: Tensor) -> Tensor:
-    """`values` (devices, batch, \\*shape) with zeros where `padding` (devices, batch) is."""
-    return values.double().masked_fill(
-        padding.reshape(*padding.shape, *[1] * (values.dim() - 2)), 0.0
-    )
-
-
-def _moved(objective: Supervised, device: torch.device) -> Supervised:
-    """A copy whose model lies on the device."""
-    moved = deepcopy(objective)
-    for name, value in vars(moved).items():
-        if isinstance(value, nn.Module | Tensor):
-            setattr(moved, name, value.to(device))
-    return moved

@@ -22,20 +22,18 @@ def turns(trainings: Sequence[Sequence[Array]]) -> Iterator[tuple[Array, list[Ar
     for those; then come the smaller ones that are next, each size once."""
     next_of = [0] * len(trainings)
     largest = max((len(batch) for batches in trainings for batch in batches), default=0)
-    while ready := _by_size(trainings, next_of):
+    while True:
+        ready: dict[int, list[int]] = {}
+        for row, (batches, i) in enumerate(zip(trainings, next_of, strict=True)):
+            if i < len(batches):
+                ready.setdefault(len(batches[i]), []).append(row)
+        if not ready:
+            return
         for size in [largest] if largest in ready else sorted(ready, reverse=True):
             rows = ready[size]
             yield np.array(rows), [trainings[row][next_of[row]] for row in rows]
             for row in rows:
                 next_of[row] += 1
-
-
-def _by_size(trainings: Sequence[Sequence[Array]], next_of: Sequence[int]) -> dict[int, list[int]]:
-    ready: dict[int, list[int]] = {}
-    for row, (batches, i) in enumerate(zip(trainings, next_of, strict=True)):
-        if i < len(batches):
-            ready.setdefault(len(batches[i]), []).append(row)
-    return ready
 
 
 def stack(arrays: Sequence[Array], device: torch.device) -> Tensor:

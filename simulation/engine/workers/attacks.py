@@ -10,7 +10,6 @@ honest device: admission and defences see what they would see in the field.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -76,32 +75,30 @@ class Attack:
     def tamper(self, tensors: Tensors, device_id: str, number: int) -> Tensors:
         """What an attacker sends in place of its update's tensors in the round of this number."""
         rng = np.random.default_rng([self.seed, number, crc32(device_id.encode())])
-        return {key: self._tampered(key, value, rng) for key, value in tensors.items()}
-
-    def _tampered(self, key: str, value: Array, rng: np.random.Generator) -> Array:
-        if names.role_of(key) != names.DELTA or self.name == "label-flip":
-            return value
-        if self.name == "nan":
-            return np.full_like(value, np.nan)
-        if self.name == "gaussian":
-            size = (
-                float(np.sqrt(np.mean(np.square(value, dtype=np.float64)))) if value.size else 0.0
-            )
-            return np.asarray(self.scale * size * rng.standard_normal(value.shape), np.float32)
-        return np.asarray(
-            value * (-self.scale if self.name == "sign-flip" else self.scale), np.float32
-        )
+        changed = {}
+        for key, value in tensors.items():
+            if names.role_of(key) != names.DELTA or self.name == "label-flip":
+                changed[key] = value
+            elif self.name == "nan":
+                changed[key] = np.full_like(value, np.nan)
+            elif self.name == "gaussian":
+                squares = np.square(value, dtype=np.float64)
+                size = float(np.sqrt(np.mean(squares))) if value.size else 0.0
+                noise = self.scale * size * rng.standard_normal(value.shape)
+                changed[key] = np.asarray(noise, np.float32)
+            else:
+                scale = -self.scale if self.name == "sign-flip" else self.scale
+                changed[key] = np.asarray(value * scale, np.float32)
+        return changed
 
 
 class Attacker(Agent):
     """A device that sends another update than its own."""
 
-    def __init__(self, *arguments: Any, attack: Attack, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._attack = attack
+    attack: Attack
 
     def _encode(self, plan: Plan, done: Done) -> bytes:
-        tensors = self._attack.tamper(done.result.tensors, self.device_id, plan.round)
+        tensors = self.attack.tamper(done.result.tensors, self.device_id, plan.round)
         return super()._encode(plan, replace(done, result=replace(done.result, tensors=tensors)))
 
 

@@ -1,7 +1,7 @@
 """Where a simulated device's plan is carried out: by the edge client's own executor, over the
 device's windows and what it keeps."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from zlib import crc32
@@ -71,6 +71,11 @@ def repeatable_secret(plan: Plan) -> np.random.Generator:
     return np.random.default_rng([plan.seed, crc32(plan.device_id.encode()), 0x5EC])
 
 
+Workers = Callable[[Sequence[Plan], Models, bool], Iterator[DeviceResult]]
+"""Carry out plans, in any order; each result is yielded as soon as it is there. Its tensors hold
+until the next call. Where nobody looks at single updates (True), workers may yield sums instead."""
+
+
 @dataclass(frozen=True)
 class DeviceHostSpec:
     """All that makes a host but what its devices keep. It can be sent to another machine: graphs
@@ -84,27 +89,29 @@ class DeviceHostSpec:
     attack: Attack | None
 
 
+@dataclass(frozen=True)
 class DeviceHost:
     """One worker's share of the machine. Everything but `store` is only read; different devices may
     be worked on at the same time."""
 
-    def __init__(self, spec: DeviceHostSpec, graphs: Graphs, store: PrivateStore) -> None:
-        """`graphs`: those that the spec makes."""
-        self._spec, self.graphs, self._store = spec, graphs, store
+    spec: DeviceHostSpec
+    graphs: Graphs
+    """Those that the spec makes."""
+    store: PrivateStore
 
     def carry_out(self, plan: Plan, models: Models) -> DeviceResult:
         """Carry out a plan as the device would, and look at the update as the aggregator's
         admission would. A plan at which an objective or a model of the user's own raises is
         declined."""
         device_id, started_s = plan.device_id, perf_counter()
-        windows, attack = self._windows(device_id), self._spec.attack
+        windows, attack = self._windows(device_id), self.spec.attack
         try:
-            executor = Executor(self._spec.bundle, self.graphs, windows, repeatable_secret)
+            executor = Executor(self.spec.bundle, self.graphs, windows, repeatable_secret)
             with blaming():
                 result = executor.execute(
                     plan,
                     models[plan.model],
-                    self._store.get(device_id, plan.round),
+                    self.store.get(device_id, plan.round),
                     models.__getitem__,
                 )
         except ShoalError as error:
@@ -112,11 +119,11 @@ class DeviceHost:
         tensors = result.tensors
         if attack is not None and device_id in attack.attackers:
             tensors = attack.tamper(tensors, device_id, plan.round)
-        self._store.put(device_id, plan.round, result.private)
+        self.store.put(device_id, plan.round, result.private)
         sent = encoded(tensors, plan.encoding, plan.seed, device_id)
         if names.of_role(sent, names.INT8):
             tensors = decoded(sent, layout_of(tensors))
-        refused = check_tensors(self._spec.settings, plan.verbs, tensors, norms_of(tensors))
+        refused = check_tensors(self.spec.settings, plan.verbs, tensors, norms_of(tensors))
         if refused is not None:
             return DeviceResult(device_id, problem=refused.detail, refused=True)
         took_s = perf_counter() - started_s
@@ -127,17 +134,17 @@ class DeviceHost:
     def predict(self, device_id: str, model: Tensors, number: int, x: Array) -> Array:
         """Class probabilities (n, classes) float32 by the model of this device before the round of
         this number."""
-        return Executor(self._spec.bundle, self.graphs, self._windows(device_id)).predict(
-            model, self._store.get(device_id, number), x
+        return Executor(self.spec.bundle, self.graphs, self._windows(device_id)).predict(
+            model, self.store.get(device_id, number), x
         )
 
     def own_tensors(self, device_id: str, model: Tensors, number: int) -> Tensors:
         """Every tensor that this device answers with before the round of this number, what it keeps
         included."""
-        return own_tensors(self._spec.bundle, model, self._store.get(device_id, number))
+        return own_tensors(self.spec.bundle, model, self.store.get(device_id, number))
 
     def _windows(self, device_id: str) -> Windows:
-        windows, attack = self._spec.devices[device_id], self._spec.attack
+        windows, attack = self.spec.devices[device_id], self.spec.attack
         return (
             attack.poison(windows)
             if attack is not None and device_id in attack.attackers

@@ -3,39 +3,29 @@ interpreter's lock; or many at a time whose graphs are run together."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from math import ceil
 
 from simulation.engine.graphs.batched import BatchedGraphs
-from simulation.engine.workers.device_host import DeviceHost, DeviceResult, Models
+from simulation.engine.workers.device_host import DeviceHost, DeviceResult, Models, Workers
 from wire.messages import Plan
 
 
-class Inline:
-    """One device after the other."""
-
-    def __init__(self, host: DeviceHost) -> None:
-        self._host = host
-
-    def run(
-        self, plans: Sequence[Plan], models: Models, summed: bool = False
-    ) -> Iterator[DeviceResult]:
-        for plan in plans:
-            yield self._host.carry_out(plan, models)
-
-    def close(self) -> None:
-        pass
+def inline(
+    host: DeviceHost, plans: Sequence[Plan], models: Models, summed: bool = False
+) -> Iterator[DeviceResult]:
+    """Carry out plans one after the other."""
+    del summed
+    for plan in plans:
+        yield host.carry_out(plan, models)
 
 
-class Threads:
-    """So many devices at a time."""
+@contextmanager
+def threads(host: DeviceHost, count: int) -> Iterator[Workers]:
+    """Yield workers that carry out `count` plans at a time."""
 
-    def __init__(self, host: DeviceHost, count: int) -> None:
-        self._host, self._pool = host, ThreadPoolExecutor(count, "shoal-worker")
-
-    def run(
-        self, plans: Sequence[Plan], models: Models, summed: bool = False
-    ) -> Iterator[DeviceResult]:
-        futures = [self._pool.submit(self._host.carry_out, plan, models) for plan in plans]
+    def run(plans: Sequence[Plan], models: Models, summed: bool = False) -> Iterator[DeviceResult]:
+        futures = [pool.submit(host.carry_out, plan, models) for plan in plans]
         try:
             for future in as_completed(futures):
                 yield future.result()
@@ -43,30 +33,31 @@ class Threads:
             for future in futures:
                 future.cancel()
 
-    def close(self) -> None:
-        self._pool.shutdown(cancel_futures=True)
+    with ThreadPoolExecutor(count, "shoal-worker") as pool:
+        try:
+            yield run
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
-class Batched:
-    """Up to `count` devices at a time, each in a thread of its own; the thread that asks for
-    results runs their graphs together."""
+@contextmanager
+def batched(host: DeviceHost, graphs: BatchedGraphs, count: int) -> Iterator[Workers]:
+    """Yield workers that carry out up to `count` plans at a time, each in a thread of its own; the
+    thread that asks for results runs their graphs together. `graphs`: those of the host."""
+    rendezvous = graphs.rendezvous
 
-    def __init__(self, host: DeviceHost, graphs: BatchedGraphs, count: int) -> None:
-        """`graphs`: those of the host."""
-        self._host, self._graphs, self._count = host, graphs, count
-        self._pool = ThreadPoolExecutor(count, "shoal-device")
+    def carry_out(plan: Plan, models: Models) -> DeviceResult:
+        with rendezvous.taking_part():
+            return host.carry_out(plan, models)
 
-    def run(
-        self, plans: Sequence[Plan], models: Models, summed: bool = False
-    ) -> Iterator[DeviceResult]:
-        rendezvous = self._graphs.rendezvous
-        size = ceil(len(plans) / ceil(len(plans) / self._count))
+    def run(plans: Sequence[Plan], models: Models, summed: bool = False) -> Iterator[DeviceResult]:
+        size = ceil(len(plans) / ceil(len(plans) / count))
         for first in range(0, len(plans), size):
             wave = plans[first : first + size]
             rendezvous.expect(len(wave))
-            futures = [self._pool.submit(self._carry_out, plan, models) for plan in wave]
+            futures = [pool.submit(carry_out, plan, models) for plan in wave]
             try:
-                while rendezvous.answer(self._graphs.together):
+                while rendezvous.answer(graphs.together):
                     pass
             except BaseException:
                 rendezvous.close()
@@ -74,10 +65,9 @@ class Batched:
             for future in futures:
                 yield future.result()
 
-    def close(self) -> None:
-        self._graphs.rendezvous.close()
-        self._pool.shutdown(cancel_futures=True)
-
-    def _carry_out(self, plan: Plan, models: Models) -> DeviceResult:
-        with self._graphs.rendezvous.taking_part():
-            return self._host.carry_out(plan, models)
+    with ThreadPoolExecutor(count, "shoal-device") as pool:
+        try:
+            yield run
+        finally:
+            rendezvous.close()
+            pool.shutdown(cancel_futures=True)

@@ -12,10 +12,9 @@ interruption reads the same values as before.
 import os
 import tempfile
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
-from typing import Protocol
 from urllib.parse import quote, unquote
 
 import numpy as np
@@ -26,31 +25,16 @@ from wire.arrays.tensors import Array, Tensors
 SIGNS = ".rounds"
 
 
-class PrivateStore(Protocol):
-    """What devices keep (``private/NAME``, ``column/NAME``, ``kept/ROLE/NAME``)."""
-
-    def get(self, device_id: str, number: int) -> Tensors:
-        """A copy of what a device keeps before the round of this number; empty at first."""
-
-    def put(self, device_id: str, number: int, tensors: Tensors) -> None:
-        """Keep these tensors after the round of this number, in place of what the device kept
-        before."""
-
-
+@dataclass
 class TravellingStore:
     """What one device at a time keeps: it comes with its plan, and goes back with the result."""
 
-    def __init__(self) -> None:
-        self.load({})
-
-    def load(self, before: Tensors) -> None:
-        """Take in what the next plan's device keeps."""
-        self._before = before
-        self.after: Tensors | None = None
-        """What was put; None: nothing was."""
+    before: Tensors = field(default_factory=dict)
+    after: Tensors | None = None
+    """What was put; None: nothing was."""
 
     def get(self, device_id: str, number: int) -> Tensors:
-        return dict(self._before)
+        return dict(self.before)
 
     def put(self, device_id: str, number: int, tensors: Tensors) -> None:
         self.after = tensors
@@ -83,6 +67,7 @@ class MappedStore:
         self._listed: tuple[int, list[str]] = (-1, [])
 
     def get(self, device_id: str, number: int) -> Tensors:
+        """Return a copy of what a device keeps before the round of this number; empty at first."""
         at = self._index[device_id]
         found: Tensors = {}
         for name in self._names(number):
@@ -93,6 +78,8 @@ class MappedStore:
         return found
 
     def put(self, device_id: str, number: int, tensors: Tensors) -> None:
+        """Keep these tensors after the round of this number, in place of what the device kept
+        before."""
         at = self._index[device_id]
         written = {_name(key, value): value for key, value in tensors.items()}
         for name in sorted(written.keys() | set(self._names(number))):
@@ -130,6 +117,10 @@ class MappedStore:
             rounds = _map(self.folder / f"{name}{SIGNS}", np.dtype(np.int32), (len(self._index), 2))
             self._open[name] = _File(_map(self.folder / name, dtype, (2, count, *shape)), rounds)
         return self._open[name]
+
+
+PrivateStore = TravellingStore | MappedStore
+"""What devices keep (``private/NAME``, ``column/NAME``, ``kept/ROLE/NAME``)."""
 
 
 def _newest(rounds: Array, number: int) -> int:

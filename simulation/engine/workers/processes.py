@@ -9,7 +9,7 @@ import mmap
 import multiprocessing as mp
 import signal
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from math import prod
 from multiprocessing.connection import Connection, wait
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from simulation.engine.workers.device_host import DeviceHost, DeviceResult, Models
+from simulation.engine.workers.device_host import DeviceHost, DeviceResult, Models, Workers
 from wire.arrays.tensors import Array, Tensors
 from wire.errors import ShoalError
 from wire.messages import Plan
@@ -29,68 +29,64 @@ IN_FLIGHT = 4
 RowLayout = tuple[tuple[str, tuple[int, ...]], ...]
 
 
-class Processes:
-    """`count` processes; an update may have up to `width` float32 values."""
-
-    def __init__(self, host: DeviceHost, count: int, width: int) -> None:
-        context = mp.get_context("fork")
-        memory = mmap.mmap(-1, max(1, count * IN_FLIGHT * width * 4))
-        self._rows: Array = np.frombuffer(memory, np.float32)[: count * IN_FLIGHT * width].reshape(
-            count * IN_FLIGHT, width
+@contextmanager
+def processes(host: DeviceHost, count: int, width: int) -> Iterator[Workers]:
+    """Yield `count` worker processes; an update may have up to `width` float32 values."""
+    context = mp.get_context("fork")
+    memory = mmap.mmap(-1, max(1, count * IN_FLIGHT * width * 4))
+    values: Array = np.frombuffer(memory, np.float32)[: count * IN_FLIGHT * width]
+    rows = values.reshape(count * IN_FLIGHT, width)
+    links: list[Connection] = []
+    started = []
+    for worker in range(count):
+        ours, theirs = context.Pipe()
+        own_rows = rows[worker * IN_FLIGHT : (worker + 1) * IN_FLIGHT]
+        process = context.Process(
+            target=_work, args=(host, theirs, own_rows, [*links, ours]), daemon=True
         )
-        self._links: list[Connection] = []
-        self._processes = []
-        for worker in range(count):
-            ours, theirs = context.Pipe()
-            rows = self._rows[worker * IN_FLIGHT : (worker + 1) * IN_FLIGHT]
-            process = context.Process(
-                target=_work, args=(host, theirs, rows, [*self._links, ours]), daemon=True
-            )
-            process.start()
-            theirs.close()
-            self._links.append(ours)
-            self._processes.append(process)
+        process.start()
+        theirs.close()
+        links.append(ours)
+        started.append(process)
 
-    def run(
-        self, plans: Sequence[Plan], models: Models, summed: bool = False
-    ) -> Iterator[DeviceResult]:
-        for link in self._links:
+    def run(plans: Sequence[Plan], models: Models, summed: bool = False) -> Iterator[DeviceResult]:
+        for link in links:
             link.send(models)
         waiting = iter(plans)
         running = 0
-        for number, link in enumerate(self._links * IN_FLIGHT):
+        for number, link in enumerate(links * IN_FLIGHT):
             plan = next(waiting, None)
             if plan is not None:
-                link.send((number // len(self._links), plan))
+                link.send((number // len(links), plan))
                 running += 1
         while running:
-            for ready in wait(self._links):
-                worker = self._links.index(ready)  # type: ignore[arg-type]
-                link = self._links[worker]
+            for ready in wait(links):
+                worker = links.index(ready)  # type: ignore[arg-type]
                 try:
-                    row, layout, result = link.recv()
+                    row, layout, result = links[worker].recv()
                 except EOFError:
-                    code = self._processes[worker].exitcode
+                    code = started[worker].exitcode
                     raise ShoalError(
                         f"a worker process of the simulation ended (exit code {code}): out of "
                         "memory?"
                     ) from None
                 if layout is not None:
-                    result = replace(
-                        result, tensors=_read(self._rows[worker * IN_FLIGHT + row], layout)
-                    )
+                    tensors = _read(rows[worker * IN_FLIGHT + row], layout)
+                    result = replace(result, tensors=tensors)
                 running -= 1
                 plan = next(waiting, None)
                 if plan is not None:
-                    link.send((row, plan))
+                    links[worker].send((row, plan))
                     running += 1
                 yield result
 
-    def close(self) -> None:
-        for link in self._links:
+    try:
+        yield run
+    finally:
+        for link in links:
             with suppress(OSError):
                 link.send(None)
-        for process in self._processes:
+        for process in started:
             process.join(5.0)
             if process.is_alive():
                 process.terminate()

@@ -13,6 +13,7 @@ import socket
 import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from time import monotonic, sleep
 from typing import Any
@@ -34,7 +35,13 @@ from algorithms import outside
 from algorithms.algorithm import Contribution
 from algorithms.core.contract import exchanged
 from algorithms.means.streaming import LEVELS, Branch, place_of
-from simulation.engine.workers.device_host import DeviceHost, DeviceHostSpec, DeviceResult, Models
+from simulation.engine.workers.device_host import (
+    DeviceHost,
+    DeviceHostSpec,
+    DeviceResult,
+    Models,
+    Workers,
+)
 from simulation.engine.workers.private_store import PrivateStore, TravellingStore
 from wire.arrays.tensors import Tensors
 from wire.errors import ConfigError, ShoalError
@@ -97,7 +104,7 @@ class Worker:
             self._models = (models[0], tensors)
         results: list[Result] = []
         for plan, kept in tasks:
-            self._store.load(kept)
+            self._store.before, self._store.after = kept, None
             result = self._host.carry_out(plan, self._models[1])
             results.append((result, self._store.after))
         return results if level is None else self._sum_up(results, level)
@@ -141,17 +148,32 @@ class _Member:
     """At work or waiting there, in order."""
 
 
+@contextmanager
+def on_ray(
+    address: str, count: int, spec: DeviceHostSpec, store: PrivateStore
+) -> Iterator[Workers]:
+    """Yield workers on a cluster, `count` actors.
+
+    Raises:
+        ConfigError: there is no cluster at this address.
+    """
+    ours = not ray.is_initialized()
+    if ours:
+        _connect(address, count)
+    workers = RayWorkers(address, count, spec, store)
+    try:
+        yield workers.run
+    finally:
+        for member in workers._members:
+            ray.kill(member.actor)
+        if ours:
+            ray.shutdown()
+
+
 class RayWorkers:
     """`count` actors, 0 for one for each CPU that the cluster has at the time."""
 
     def __init__(self, address: str, count: int, spec: DeviceHostSpec, store: PrivateStore) -> None:
-        """
-        Raises:
-            ConfigError: there is no cluster at this address.
-        """
-        self._ours = not ray.is_initialized()
-        if self._ours:
-            _connect(address, count)
         self._address, self._count, self._store = address, count, store
         for module in outside.modules():  # the cluster's machines do not have a user's own files
             ray.cloudpickle.register_pickle_by_value(module)
@@ -174,8 +196,11 @@ class RayWorkers:
         self._fill_up()
         size = min(LARGEST_CHUNK, max(1, len(plans) // (CHUNKS * max(1, len(self._members)))))
         level = min(LEVELS, max(0, LEVELS - (len(plans) // size).bit_length())) if summed else None
-        in_order = [_Chunk(plans[at : at + size]) for at in range(0, len(plans), size)]
-        waiting = deque(in_order if level is None else _by_branch(plans, level))
+        parts: dict[int, list[Plan]] = {}
+        for at, plan in enumerate(plans):  # in order, or by branches of the tree
+            branch = at // size if level is None else place_of(plan.device_id) >> level
+            parts.setdefault(branch, []).append(plan)
+        waiting = deque(_Chunk(parts[branch]) for branch in sorted(parts))
         seen_s = monotonic()
         try:
             while waiting or any(member.chunks for member in self._members):
@@ -183,8 +208,13 @@ class RayWorkers:
                 if any(member.greeting is None for member in self._members):
                     seen_s = monotonic()
                 elif monotonic() - seen_s > PATIENCE_S:
+                    free, there = (
+                        resources.get("CPU", 0.0)
+                        for resources in (ray.available_resources(), ray.cluster_resources())
+                    )
+                    room = f"{free:g} of the cluster's {there:g} CPUs are free, one is needed"
                     raise ShoalError(
-                        f"Ray at {self._address}: no worker for {PATIENCE_S:g} s; {self._room()}"
+                        f"Ray at {self._address}: no worker for {PATIENCE_S:g} s; {room}{self._why}"
                     )
                 else:
                     self._fill_up()
@@ -201,13 +231,6 @@ class RayWorkers:
         finally:
             for member in self._members:
                 member.chunks.clear()
-
-    def close(self) -> None:
-        for member in self._members:
-            ray.kill(member.actor)
-        self._members.clear()
-        if self._ours:
-            ray.shutdown()
 
     def _fill_up(self) -> None:
         """Start the actors that there is room for. One that there is no room for yet waits until
@@ -282,21 +305,6 @@ class RayWorkers:
             self._fill_up()
         else:
             self._why = f"; the last that was started: {str(error).strip().splitlines()[-1]}"
-
-    def _room(self) -> str:
-        free, there = (
-            resources.get("CPU", 0.0)
-            for resources in (ray.available_resources(), ray.cluster_resources())
-        )
-        return f"{free:g} of the cluster's {there:g} CPUs are free, one is needed{self._why}"
-
-
-def _by_branch(plans: Sequence[Plan], level: int) -> list[_Chunk]:
-    """The plans of each branch of this level."""
-    found: dict[int, list[Plan]] = {}
-    for plan in plans:
-        found.setdefault(place_of(plan.device_id) >> level, []).append(plan)
-    return [_Chunk(found[branch]) for branch in sorted(found)]
 
 
 def _connect(address: str, count: int) -> None:
