@@ -220,29 +220,20 @@ def _kind_of(made: Any, where: str) -> str:
     if lacking:
         raise ConfigError(f"{where} is {'an' if kind[0] in 'aeiou' else 'a'} {kind}{lacks}")
     if KINDS[kind].folder != "objectives":
-        _try(made, where)
+        for p in inspect.signature(made).parameters.values():
+            if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
+                raise ConfigError(
+                    f"{where}: {p.name!r} of its __init__ has no default: what it is made with are "
+                    "its options, and may be left out"
+                )
+        try:
+            made()
+        except Exception as error:  # the user's code may raise anything
+            reason = f"{type(error).__name__}: {error}"
+            raise ConfigError(f"{where} cannot be made with its defaults: {reason}") from error
     if not isinstance(made.name, str) or not NAME.fullmatch(made.name):
         raise ConfigError(
             f"{where} is named {made.name!r}: expected letters, digits, - and _, beginning with a "
             "letter"
         )
     return kind
-
-
-def _try(made: type, where: str) -> None:
-    """Make an object of a class, with the defaults of its options.
-
-    Raises:
-        ConfigError: an option has none, or the class raises something.
-    """
-    for p in inspect.signature(made).parameters.values():
-        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
-            raise ConfigError(
-                f"{where}: {p.name!r} of its __init__ has no default: what it is made with are its "
-                "options, and may be left out"
-            )
-    try:
-        made()
-    except Exception as error:  # the user's code may raise anything
-        reason = f"{type(error).__name__}: {error}"
-        raise ConfigError(f"{where} cannot be made with its defaults: {reason}") from error

@@ -33,17 +33,13 @@ class WeightedMean(Mean):
     def combine(
         self, stack: Stack, num_examples: Array, layout: Sequence[Slice], seed: int
     ) -> Combined:
-        return average(stack, shares(num_examples))
+        return average(stack, shares(num_examples if self.by_examples else np.ones(len(stack))))
 
 
-class UniformMean(Mean):
+class UniformMean(WeightedMean):
     """sum_i w_i / N."""
 
     name: ClassVar[str] = "uniform"
     citation: ClassVar[str] = "Liu et al., IMWUT 2021, Eq. 3 and 7"
     averages: ClassVar[bool] = True
-
-    def combine(
-        self, stack: Stack, num_examples: Array, layout: Sequence[Slice], seed: int
-    ) -> Combined:
-        return average(stack, shares(np.ones(len(stack))))
+    by_examples: ClassVar[bool] = False

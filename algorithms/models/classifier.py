@@ -10,7 +10,6 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from wire.errors import ConfigError
 
@@ -126,17 +125,6 @@ def watch_representation(model: Classifier) -> Iterator[list[Tensor]]:
         yield seen
     finally:
         hook.remove()
-
-
-def answers_of_head(model: Classifier, parameters: dict[str, Tensor], features: Tensor) -> Tensor:
-    """Logits (batch, classes) of the head with these parameters, by their names in the model, for a
-    representation (batch, K)."""
-    logits: Tensor = functional_call(
-        model.head,
-        {name.removeprefix("head."): value for name, value in parameters.items()},
-        (features,),
-    )
-    return logits
 
 
 def some_examples(

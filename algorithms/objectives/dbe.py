@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor
+from torch.func import functional_call
 
 from algorithms.core.contract import (
     GraphFunction,
@@ -32,7 +33,6 @@ from algorithms.core.contract import (
     Work,
 )
 from algorithms.models.adoption.dropout import dropping
-from algorithms.models.classifier import answers_of_head
 from algorithms.objectives.coordinator import DefaultCoordinator, Wrapper
 from algorithms.objectives.supervised import Pass, Supervised
 from algorithms.spec import WithOptions, option
@@ -64,11 +64,12 @@ class PrivateBias(Wrapper[Supervised]):
         """The representation before the bias is added, and the logits after it."""
         made, whole = self.inner.forward(tensors, batch, training), self.whole
         head = {
-            f"head.{n}": tensors[whole.key(tensors, f"head.{n}")]
+            n: tensors[whole.key(tensors, f"head.{n}")]
             for n, _ in whole.model.head.named_parameters()
         }
         with dropping(whole.model, whole.factors(batch) if training else {}):
-            made.logits = answers_of_head(whole.model, head, made.features + tensors[_BIAS])
+            features = made.features + tensors[_BIAS]
+            made.logits = functional_call(whole.model.head, head, (features,))
         return made
 
 

@@ -41,6 +41,8 @@ from algorithms.spec import option
 from wire.arrays import names
 from wire.messages import MOST_EPOCHS, Apply, Evaluate, Verb
 
+_BEFORE, _TOWARD = names.private("before."), names.private("toward.")
+
 
 class FedAlaServer(DefaultCoordinator):
     """Every round: `toward_epochs` passes of W over the device's windows, the start, its
@@ -79,9 +81,11 @@ class FedAla(Supervised):
     def initial(self) -> TorchTensors:
         tensors = super().initial()
         own = {key: tensors[key] for key in self.adapted(tensors)}
-        before = {_before(key): value.clone() for key, value in own.items()}
+        before = {_BEFORE + names.name_of(key): value.clone() for key, value in own.items()}
         return (
-            tensors | before | {_toward(key): torch.ones_like(value) for key, value in own.items()}
+            tensors
+            | before
+            | {_TOWARD + names.name_of(key): torch.ones_like(value) for key, value in own.items()}
         )
 
     def adapted(self, tensors: TorchTensors) -> list[str]:
@@ -103,11 +107,15 @@ class FedAla(Supervised):
 
     def started(self, tensors: TorchTensors) -> TorchTensors:
         """The start in the place of the received model (Eq. 4)."""
-        apart = {key: tensors[key] - tensors[_before(key)] for key in self.adapted(tensors)}
+        apart = {
+            key: tensors[key] - tensors[_BEFORE + names.name_of(key)]
+            for key in self.adapted(tensors)
+        }
         return {
             **tensors,
             **{
-                key: tensors[_before(key)] + value * tensors[_toward(key)]
+                key: tensors[_BEFORE + names.name_of(key)]
+                + value * tensors[_TOWARD + names.name_of(key)]
                 for key, value in apart.items()
             },
         }
@@ -122,7 +130,7 @@ class FedAla(Supervised):
         ) -> tuple[Tensor, Pass]:
             return self.loss(self.started(tensors), batch, hyper)
 
-        weights = [_toward(key) for key in self.adapted(tensors)]
+        weights = [_TOWARD + names.name_of(key) for key in self.adapted(tensors)]
         gradients, loss, made = differentiate(at_start, weights, tensors, batch, hyper)
         moved = {
             key: (tensors[key] - hyper["toward_lr"] * value).clamp(0.0, 1.0)
@@ -144,13 +152,8 @@ class FedAla(Supervised):
     ) -> TorchTensors:
         """The last layer after its training is the one that the next round begins with."""
         return following_values(
-            {_before(key): torch.clone(tensors[key]) for key in self.adapted(tensors)}
+            {
+                _BEFORE + names.name_of(key): torch.clone(tensors[key])
+                for key in self.adapted(tensors)
+            }
         )
-
-
-def _before(key: str) -> str:
-    return names.private(f"before.{names.name_of(key)}")
-
-
-def _toward(key: str) -> str:
-    return names.private(f"toward.{names.name_of(key)}")
