@@ -41,8 +41,8 @@ from aggregator.service.place import Place
 from aggregator.service.runner import Runner
 from aggregator.service.steering import Steering
 from aggregator.service_settings import ServeSettings
+from aggregator.storage.blob_bucket import open_blobs
 from aggregator.storage.charter import RELEASES, check_campaign_name
-from aggregator.storage.choice import open_blobs
 from aggregator.storage.registry_table import RegistryTable
 from aggregator.storage.sql_store import FLEET, SqlStore
 from aggregator.transfer.assembly import Assembly

@@ -12,7 +12,7 @@ from aggregator.enrolment.desk import ban, forget
 from aggregator.operator.desk import Handler
 from aggregator.service.forgetting import REMAINS, forgotten
 from aggregator.service.runner import Runner
-from aggregator.storage.choice import open_blobs
+from aggregator.storage.blob_bucket import open_blobs
 from aggregator.storage.engine import sqlite_url
 from aggregator.storage.enrolment_store import EnrolmentStore, open_enrolments
 from aggregator.storage.sql_store import SqlStore, run_names
@@ -26,7 +26,7 @@ class DeviceOrders:
 
     def __init__(self, runner: Runner, folder: Path, database: str, blobs: str = "") -> None:
         """`runner`: runs campaigns in this process; the other runs of the database lie still.
-        `database`: its URL. `blobs`: as `aggregator.storage.choice.open_blobs` takes it."""
+        `database`: its URL. `blobs`: as `aggregator.storage.blob_bucket.open_blobs` takes it."""
         self._runner, self._devices = runner, runner.devices
         self._folder, self._database, self._blobs = folder, database, blobs
         self._enrolments = "" if database == sqlite_url(folder / "shoal.db") else database

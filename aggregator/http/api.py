@@ -59,7 +59,7 @@ from aggregator.http.views import (
 from aggregator.operator.desk import Desk
 from aggregator.service.conditions import Conditions
 from aggregator.service.devices import Devices
-from aggregator.storage.choice import check_blobs
+from aggregator.storage.blob_bucket import check_blobs
 
 DOWNLOAD = "application/octet-stream"
 

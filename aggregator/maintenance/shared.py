@@ -8,7 +8,7 @@ from aggregator.core.ports import StorageFailed
 from aggregator.maintenance.blobs import needs
 from aggregator.maintenance.database import read_run
 from aggregator.maintenance.finding import Finding
-from aggregator.storage.choice import blobs_name, open_blobs
+from aggregator.storage.blob_bucket import blobs_name, open_blobs
 from aggregator.storage.engine import database_name, sqlite_url
 from aggregator.storage.schema import reading
 from aggregator.storage.sql_store import run_names

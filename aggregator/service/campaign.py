@@ -39,7 +39,7 @@ from aggregator.core.versions import remembered
 from aggregator.leadership.identity import kept_alive
 from aggregator.service.devices import Devices
 from aggregator.service.forgetting import forgotten, without_kept
-from aggregator.storage.choice import check_blobs
+from aggregator.storage.blob_bucket import check_blobs
 from aggregator.transfer.fleet import Fleet
 from aggregator.transfer.offered import needed, offered
 from algorithms.algorithm import Algorithm

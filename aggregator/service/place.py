@@ -12,6 +12,7 @@ import sqlalchemy as sql
 from aggregator.core.ports import Blobs
 from aggregator.leadership.fleet_lease import FleetLease
 from aggregator.service.start import Trust
+from aggregator.storage.blob_bucket import open_blobs
 from aggregator.storage.charter import (
     BUNDLES,
     FILES,
@@ -22,7 +23,6 @@ from aggregator.storage.charter import (
     propose_files,
     write_charter,
 )
-from aggregator.storage.choice import open_blobs
 from aggregator.storage.engine import is_server
 from aggregator.storage.schema import CHARTERS, Database, Fence
 

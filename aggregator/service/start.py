@@ -15,9 +15,8 @@ from aggregator.core.round.hours import read_hours
 from aggregator.core.settings import RunSettings
 from aggregator.leadership.identity import own_secret
 from aggregator.service_settings import CampaignSettings
-from aggregator.storage.blob_bucket import BlobBucket
+from aggregator.storage.blob_bucket import BlobBucket, blobs_name
 from aggregator.storage.blob_folder import blob_names
-from aggregator.storage.choice import blobs_name
 from aggregator.storage.engine import database_name
 from aggregator.storage.memory import MemoryBlobs
 from aggregator.storage.sql_store import load_run
@@ -86,7 +85,7 @@ def refuse_lost_run(
     """Refuse to begin a run anew whose blobs are there: its database is lost, or another one was
     named, and a run that begins deletes what it does not need. A start that was killed before it
     saved its first event leaves the bundle and the first models alone: those are begun with again.
-    `folder`, `blobs`: as `aggregator.storage.choice.open_blobs` takes them; no folder is made.
+    `folder`, `blobs`: as `aggregator.storage.blob_bucket.open_blobs` takes them; no folder is made.
 
     Raises:
         ConfigError: the database does not have the run, but blobs of it are here; or the database

@@ -24,6 +24,7 @@ from aggregator.service.start import (
     refuse_lost_run,
     run_secret,
 )
+from aggregator.storage.blob_bucket import open_blobs
 from aggregator.storage.charter import (
     INITIAL,
     LATEST,
@@ -34,7 +35,6 @@ from aggregator.storage.charter import (
     proposed,
     write_charter,
 )
-from aggregator.storage.choice import open_blobs
 from aggregator.storage.sql_store import SqlStore
 from algorithms.composition import make_algorithm, read_algorithm
 from algorithms.core.keys import is_no_group

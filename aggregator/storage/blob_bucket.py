@@ -1,16 +1,19 @@
-"""Blobs in a bucket of an S3-compatible store, as objects named by their SHA-256."""
+"""Blobs in a bucket of an S3-compatible store, as objects named by their SHA-256; and where a service
+keeps the blobs of its runs, by its settings."""
 
 import base64
 import hashlib
 import logging
+import secrets
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from aggregator.core.ports import BlobLost, StorageFailed
-from aggregator.storage.blob_folder import DAMAGED, DIGEST
+from aggregator.core.ports import BlobLost, Blobs, StorageFailed
+from aggregator.storage.blob_folder import DAMAGED, DIGEST, BlobFolder
 from wire.codec import digest as digest_of
 from wire.errors import ConfigError
 
@@ -167,3 +170,31 @@ class BlobBucket:
             yield
         except self._failures as error:
             raise StorageFailed(f"blobs in {self._where}: {error}") from None
+
+
+def open_blobs(
+    where: str, folder: Path, run: str, may_delete: Callable[[], bool] = lambda: True
+) -> BlobBucket | BlobFolder:
+    """A run's blobs: in the service's folder, or, as `serve --blobs` names it, below
+    ``s3://BUCKET/PREFIX`` or in another folder.
+
+    Raises:
+        ConfigError: they cannot be opened.
+    """
+    if "://" in where:
+        return BlobBucket(where, run, may_delete)
+    return BlobFolder((Path(where) if where else folder / "blobs") / run, may_delete)
+
+
+def blobs_name(where: str, folder: Path, run: str) -> str:
+    """Where a run's blobs are, for people."""
+    return f"{where.rstrip('/') or folder / 'blobs'}/{run}"
+
+
+def check_blobs(blobs: Blobs) -> None:
+    """Write something that means nothing, and delete it.
+
+    Raises:
+        StorageFailed: it cannot be written.
+    """
+    blobs.drop({*blobs.put(secrets.token_bytes(2**16))})

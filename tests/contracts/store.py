@@ -8,7 +8,7 @@ from aggregator.core.record import RoundRecord
 from aggregator.core.round.machine import step
 from aggregator.core.settings import ADMIT_ALL, RunSettings
 from aggregator.core.state import DeviceCheckedIn, DeviceHeard, Resumed, Started
-from aggregator.storage.choice import check_blobs
+from aggregator.storage.blob_bucket import check_blobs
 from algorithms.core.contract import Programs
 from wire.codec import digest
 from wire.messages import Evaluate, Metrics, Train
