@@ -1,5 +1,5 @@
-"""Blobs in a bucket of an S3-compatible store, as objects named by their SHA-256; and where a service
-keeps the blobs of its runs, by its settings."""
+"""Blobs in a bucket of an S3-compatible store, as objects named by their SHA-256; and where a
+service keeps the blobs of its runs, by its settings."""
 
 import base64
 import hashlib
