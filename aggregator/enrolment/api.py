@@ -37,7 +37,6 @@ STATUS: dict[Reason, int] = {"malformed": 400, "too-many": 429, "busy": 503}
 
 def create_enrolment_api(office: Office, clock: Callable[[], float] = time.monotonic) -> FastAPI:
     """The application. `clock`: seconds, from a clock that cannot be set."""
-    pem = certificate_pem(office.authority.certificate)
     api, rates = (
         FastAPI(title="Shoal enrolment", docs_url=None, redoc_url=None, openapi_url=None),
         Rates(clock),
@@ -51,6 +50,7 @@ def create_enrolment_api(office: Office, clock: Callable[[], float] = time.monot
         """The authority's certificate, which a token's fingerprint tells from another."""
         if rates.wait_s(_peer(request)):
             return _response(Refused("too-many", "too many requests; ask again later"))
+        pem = certificate_pem(office.authority.certificate)
         return Response(pem, media_type="application/x-pem-file")
 
     @api.post(ENROL)
