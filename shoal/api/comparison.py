@@ -18,7 +18,7 @@ from host.files import prepare_folder
 from host.settings import check
 from host.threads import one_thread
 from shoal.api.data import fleet_of
-from shoal.api.settings import make_settings
+from shoal.api.run import make_settings
 from shoal.api.tables import to_frame
 from shoal.reports.files import write_comparison, write_grid
 from shoal.reports.tables import flat_rows

@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec.structs import replace
@@ -21,7 +21,6 @@ from shoal.api.data import fleet_of
 from shoal.api.model_files import why_left_out
 from shoal.api.progress import Models, progress_of
 from shoal.api.result import Result
-from shoal.api.settings import make_settings
 from shoal.asked import NOW
 from simulation import simulate as simulation
 from simulation.cost import count
@@ -32,8 +31,8 @@ from simulation.engine.progress import STOP, RunProgress, Stop
 from simulation.heterogeneity import measure
 from simulation.objective import ModelMaker, objective_on, suited
 from simulation.scenario import scenario_of
-from simulation.settings import EngineSettings
-from simulation.simulate import SimulationResult
+from simulation.settings import EngineSettings, SimulationSettings
+from simulation.simulate import SimulationResult, read_settings
 from wire.errors import ConfigError
 from wire.tasks import CLASSIFICATION, SEQUENCE
 
@@ -212,3 +211,19 @@ def extras_of(outcome: SimulationResult, algorithm: AlgorithmSpec, held: FleetDa
         counted=count(outcome.records, verbs, objective, data.window.shape),
         settings=NOW.get().settings,
     )
+
+
+def make_settings(words: Mapping[str, Any]) -> SimulationSettings:
+    """Return the settings of a simulation from those of `SimulationSettings`, by name.
+
+    Raises:
+        ConfigError: an option that cannot be read, or is out of its bounds.
+    """
+    values = {
+        name: setting.read(words[name])
+        for name, setting in settings_of(SimulationSettings).items()
+        if name != "algorithm" and words.get(name) is not None
+    }
+    if "algorithm" in words:
+        values["algorithm"] = words["algorithm"]
+    return read_settings(SimulationSettings(**values))
