@@ -141,6 +141,7 @@ class Fleet:
                 self._after(device_id, (memorise,), group, {key: model[key] for key in moving})
             )
             memory = self.keeping.memorised(tensors)
+            assert isinstance(memory, Memory)
             row["finite"] = row.get("finite", True) and bool(memory.finite)
             losses, judged = memory.losses(SHARES)
             self._take(

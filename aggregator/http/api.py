@@ -138,8 +138,11 @@ def create_api(
         them is not as it should be."""
         now, shown = conditions(), campaigns()
         problems = {"database": "ok", "disk": "ok"}
-        for campaign in reversed(shown.values()):
-            parts = {"database": campaign.store.check, "disk": partial(check_blobs, campaign.blobs)}
+        for campaign in reversed([*shown.values()]):
+            parts: dict[str, Callable[[], object]] = {
+                "database": campaign.store.check,
+                "disk": partial(check_blobs, campaign.blobs),
+            }
             for name, check in parts.items():
                 try:
                     check()

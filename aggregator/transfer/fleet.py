@@ -2,6 +2,7 @@
 digest."""
 
 from collections.abc import Iterable
+from functools import partial
 from itertools import chain
 
 from aggregator.core.ports import Blobs
@@ -65,11 +66,7 @@ class Fleet:
             if digest not in self._offered:
                 payload = blobs.get(digest)
                 is_small = len(payload) <= WHOLE_BYTES
-                pieces = None
-                if not is_small:
-                    pieces = cut(
-                        len(payload), lambda at, size, whole=payload: whole[at : at + size]
-                    )
+                pieces = None if is_small else cut(len(payload), partial(_part, payload))
                 offered = Offered(digest, pieces, payload if is_small else b"", blobs)
                 self._offered[digest] = offered
                 self._publish(offered)
@@ -126,3 +123,7 @@ class Fleet:
         """Publish what is retained in a blob's name."""
         payload = offered.payload() if offered.pieces is None else self.sign(offered.pieces)
         self.link.publish(self.topics.blob(offered.digest), payload, retain=True)
+
+
+def _part(payload: bytes, at: int, size: int) -> bytes:
+    return payload[at : at + size]

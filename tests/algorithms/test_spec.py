@@ -144,7 +144,7 @@ def test_algorithms_of_several_choices_are_written_and_read_too(data: st.DataObj
         name: {key: option for key, option in options.items() if key not in ("lr", "momentum")}
         for name, options in taken.items()
     }
-    others = {
+    others: dict[str, Mapping[str, Options]] = {
         **CHOICES,
         "privacy": {n: o for n, o in CHOICES["privacy"].items() if n != "dp-sgd"},
     }  # not with balanced classes

@@ -45,9 +45,9 @@ class Results(dict[str, shoal.Result]):
     """A run of each algorithm, made when it is first asked for."""
 
     def __missing__(self, name: str) -> shoal.Result:
-        model = {} if name == "cgau" else {"model": small}
+        model = "" if name == "cgau" else small
         fleet = synthetic_fleet(4, shift=0.5)
-        self[name] = shoal.simulate(fleet, algorithm=name, **model, **SMALL)
+        self[name] = shoal.simulate(fleet, algorithm=name, model=model, **SMALL)
         return self[name]
 
 
