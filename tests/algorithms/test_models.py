@@ -245,7 +245,7 @@ LOWERED = [
 ]
 
 
-@pytest.mark.representatives("har-cnn-gn")
+@pytest.mark.full
 @pytest.mark.parametrize(("name", "window"), LOWERED)
 def test_a_training_step_on_the_device_equals_eager_torch(name: str, window: Window) -> None:
     torch.manual_seed(0)

@@ -105,6 +105,7 @@ class TestSimulation:
     SCHEDULE = "exponential:factor=0.5"
     RATES = (0.005, 0.0025, 0.00125)
 
+    @pytest.mark.full
     def test_messages_give_the_same_bits_and_the_summary_names_the_rates(self) -> None:
         fast, by_messages = (
             run(self.SCHEDULE, backend, "dbe+distfl") for backend in ("eager", "messages")
@@ -114,6 +115,7 @@ class TestSimulation:
             assert outcome.summary.lr_by_round == list(self.RATES)
             assert outcome.summary.preparations == 1
 
+    @pytest.mark.full
     def test_batches_of_devices_train_with_the_same_rates(self) -> None:
         eager, batched = run(self.SCHEDULE), run(self.SCHEDULE, "batched", device="cpu")
         assert batched.summary.lr_by_round == list(self.RATES)

@@ -148,6 +148,7 @@ def test_every_objective_composes_or_is_refused_by_name(name: str) -> None:
     check_composed(name, "sequence", 3, Window(("a", "b"), 32, 32, steps=STEPS))
 
 
+@pytest.mark.full
 def test_tiny_fleets_of_steps_repeat() -> None:
     repeats("dbe+distfl+sequence")
 

@@ -289,6 +289,7 @@ def test_what_it_declares_holds(name: str) -> None:
     declarations.parameter_by_parameter(make_algorithm(read_algorithm(name)).server_optimizer)
 
 
+@pytest.mark.full
 def test_it_goes_with_every_objective_grouping_and_mean_but_scaffold() -> None:
     objectives = [f"{rounds.small(name)}+fedadam" for name in OBJECTIVES]
     others = [

@@ -28,6 +28,7 @@ def test_the_rule_as_it_is_keeps_what_the_simulation_keeps(rows: list[dict[str, 
     )
 
 
+@pytest.mark.full
 def test_fedavgs_and_the_devices_own_models_are_those_of_their_runs(
     rows: list[dict[str, object]],
 ) -> None:

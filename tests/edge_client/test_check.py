@@ -121,6 +121,7 @@ class TestBroker:
         assert list(lines) == subjects
         assert "40 training and 12 test windows" in lines["data"]
 
+    @pytest.mark.full
     def test_a_device_without_any_window(self, folder: Path, capsys: Captured) -> None:
         for name in ("train.npz", "test.npz"):
             np.savez(folder / "data" / name, X=np.zeros((0, 3, 32)), y=[])

@@ -32,6 +32,7 @@ def running(
     field.stop()
 
 
+@pytest.mark.full
 def test_aggregator_killed_in_mid_round(running: Field, undisturbed: RunState) -> None:
     with running.edges():
         process = running.serve()

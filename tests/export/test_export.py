@@ -45,6 +45,7 @@ class Net(Classifier):
         )
 
 
+@pytest.mark.representatives("net0-*")
 @pytest.mark.parametrize(
     ("net", "shape"),
     [
@@ -269,6 +270,7 @@ def test_probe_file_answers_like_the_model(exported: Exported) -> None:
     assert float(gradient.abs().max()) > 0
 
 
+@pytest.mark.representatives("har-cnn")
 @pytest.mark.parametrize("name", ["har-cnn", "resnet-18"])
 def test_a_probe_answers_alike_in_all_its_ways(name: str) -> None:
     """ResNet's convolutions have no bias; its BatchNorm layers follow them inside blocks."""

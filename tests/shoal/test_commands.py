@@ -83,6 +83,7 @@ def test_ctrl_c_stops_everything_the_demo_started(tmp_path: Path) -> None:
     assert left_running(tmp_path) == []
 
 
+@pytest.mark.full
 def test_ctrl_c_ends_a_comparison_without_a_word(tmp_path: Path) -> None:
     command = [
         *SHOAL,
@@ -208,10 +209,10 @@ def left_running(folder: Path) -> list[str]:
         ),
         (["simulate", "--partition", "x"], "error: partition 'x'"),
         (["simulate", "--devices", "21"], "error: devices = 21: data watch has 20 devices"),
-        (["simulate", "--out", "/proc/nothing"], "error: --out /proc/nothing"),
+        (["simulate", "--out", "/proc/nothing"], "error: out /proc/nothing"),
         (
             ["export", "--out", "o", "--key", "missing.key"],
-            "error: --key missing.key: there is no such file",
+            "error: key missing.key: there is no such file",
         ),
         (["serve", "--folder", "f", "--bundle", "none"], "error: bundle file none/trust.pem"),
         (

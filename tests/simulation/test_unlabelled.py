@@ -82,7 +82,7 @@ def test_each_is_placed_among_those_with_inputs_like_its_own_and_weighs_nothing(
     )
 
 
-@pytest.mark.representatives("distfl")
+@pytest.mark.full
 @pytest.mark.parametrize(
     "algorithm",
     [

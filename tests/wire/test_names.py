@@ -30,8 +30,10 @@ OTHERS = (
     "simulation/engine/checkpoint.py",
     "edge_client/commands/live.py",
     "wire/asyncapi.py",
+    "edge_client/storage/files.py",
+    "edge_client/storage/state.py",
 )
-"""These cut at slashes too: topics, the names in a checkpoint, and an address."""
+"""These cut at slashes too: topics, names in a checkpoint, an address, and names of files."""
 
 
 @pytest.mark.parametrize("vector", VECTORS["parsed"], ids=lambda v: v["key"])
