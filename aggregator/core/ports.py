@@ -90,8 +90,9 @@ class Blobs(Protocol):
     def keep(self, digests: set[str]) -> None:
         """Forget every blob but these."""
 
-    def drop(self, digests: set[str]) -> None:
-        """Forget these blobs, those that were set aside as damaged as well.
+    def drop(self, digests: set[str], own: bool = False) -> None:
+        """Forget these blobs, those that were set aside as damaged as well. `own`: nobody else can
+        need them, so that they are deleted even if another service has the fleet.
 
         Raises:
             StorageFailed: one may still be here.

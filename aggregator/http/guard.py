@@ -64,7 +64,7 @@ class Rates:
                 left = min(burst, before + (now_s - at_s) * per_s)
                 self._left[key] = left - (left >= 1), now_s
                 if len(self._left) > MOST_CALLERS:
-                    self._left.popitem(last=False)
+                    del self._left[next(name for name in self._left if name is not None)]
                 if left < 1:
                     return max(1, math.ceil((1 - left) / per_s))
             return 0

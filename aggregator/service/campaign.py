@@ -281,23 +281,28 @@ class Campaign:
 
     def add(self, group: Group, event: Event) -> None:
         """Take one event into a group."""
-        if isinstance(event, UpdateAdmitted):
-            payload = group.updates[-1][1]
-            try:
-                event = place_late(group.state, self._algorithm, self.blobs, event, payload)
-            except (BlobLost, StorageFailed) as error:
-                log.error(
-                    "device=%s belongs where devices do of which nothing is known: %s",
-                    event.device_id,
-                    error,
-                )
         try:
+            if isinstance(event, UpdateAdmitted):
+                event = self._place_late(group, event)
             group.add(event)
         except (
             Exception
         ):  # a defect of the round core must not end the service: the event is left out
             log.exception("defect: an event was left out: %s", type(event).__name__)
             self._count("defect", type(event).__name__)
+
+    def _place_late(self, group: Group, event: UpdateAdmitted) -> UpdateAdmitted:
+        """Return the event with the group that a late device belongs to, where it is known."""
+        payload = group.updates[-1][1]
+        try:
+            return place_late(group.state, self._algorithm, self.blobs, event, payload)
+        except (BlobLost, StorageFailed) as error:
+            log.error(
+                "device=%s belongs where devices do of which nothing is known: %s",
+                event.device_id,
+                error,
+            )
+            return event
 
     def commit(self, group: Group) -> bool:
         """Save a group, then carry out what follows from it. If it cannot be saved, nothing of it

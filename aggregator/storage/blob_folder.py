@@ -94,7 +94,7 @@ class BlobFolder:
         except OSError as error:
             return f"it cannot be read: {error.strerror}"
 
-    def drop(self, digests: set[str]) -> None:
+    def drop(self, digests: set[str], own: bool = False) -> None:
         try:
             for name in digests:
                 (self._folder / name).unlink(missing_ok=True)

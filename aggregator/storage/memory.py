@@ -67,5 +67,5 @@ class MemoryBlobs:
     def keep(self, digests: set[str]) -> None:
         self._blobs = {name: payload for name, payload in self._blobs.items() if name in digests}
 
-    def drop(self, digests: set[str]) -> None:
+    def drop(self, digests: set[str], own: bool = False) -> None:
         self.keep(self._blobs.keys() - digests)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from aggregator.core.ports import BlobLost, Blobs, StorageFailed
-from aggregator.storage.blob_bucket import BlobBucket
+from aggregator.storage.blob_bucket import BlobBucket, check_blobs
 from aggregator.storage.blob_folder import BlobFolder
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import free_port
@@ -87,6 +87,7 @@ def test_a_service_that_has_lost_its_lease_deletes_nothing(
     (name,) = blobs.put(b"1")
     blobs.keep(set())
     assert blobs.get(name) == b"1"
+    check_blobs(blobs)  # what it writes it deletes all the same
 
 
 def test_a_bucket_that_is_not_there_is_no_lost_blob(s3: S3Server) -> None:

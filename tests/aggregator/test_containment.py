@@ -261,11 +261,14 @@ def test_a_flood_is_logged_in_part(fleet: FleetData, caplog: pytest.LogCaptureFi
     assert "reason=malformed times=1001" in caplog.records[-1].getMessage()
 
 
-def test_an_event_that_the_core_fails_at_is_left_out(
-    fleet: FleetData, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "failing", ["aggregator.core.record.step", "aggregator.service.campaign.place_late"]
+)
+def test_an_event_that_the_core_or_a_grouping_fails_at_is_left_out(
+    fleet: FleetData, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
     bench = Bench(fleet)
-    monkeypatch.setattr("aggregator.core.record.step", lambda *_: 1 // 0)
+    monkeypatch.setattr(failing, lambda *_: 1 // 0)
     bench.send("a", "update", bench.payload("a"))
     assert (bench.runner.refused, bench.state.received) == ({"defect": 1}, {})
     monkeypatch.undo()

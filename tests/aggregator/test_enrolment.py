@@ -408,6 +408,15 @@ def test_rates_bound_an_address_and_all_of_them() -> None:
     assert len(rates._left) <= 4096
 
 
+def test_nobody_fills_the_limit_of_all_by_more_addresses_than_are_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("aggregator.http.guard.MOST_CALLERS", 8)
+    rates = Rates(lambda: 0.0, burst=1, per_s=1, burst_all=20, per_s_all=1)
+    callers = [str(number // 2) for number in range(200)]  # each is refused by its own limit too
+    assert [rates.wait_s(caller) == 0 for caller in callers].count(True) == 20
+
+
 def test_the_authority_is_the_same_after_a_restart_and_its_keys_are_its_owners(
     tmp_path: Path,
 ) -> None:

@@ -185,12 +185,14 @@ def close_if_full(state: RunState, at_s: float) -> Step:
     if state.phase != "evaluating" and lacks_updates(state):
         # those that do not rest, or where there are none, any; until the round's deadline
         lacking = _short_by(state, at_s)
+        if not lacking:
+            return state, []
         spare = [
             d for d, device in state.devices.items() if device.online and _is_spare(state, d, at_s)
         ]
         rested = [d for d in spare if state.devices[d].rests_until <= state.round]
         invited = drawn(rested or spare, lacking, round_seed(state.settings, state.round))
-        state = join(state, invited, at_s) if lacking else state
+        state = join(state, invited, at_s)
         return state, [SendPlan(plan_for(state, d)) for d in invited]
     if not state.received or state.idle:
         return state, []
