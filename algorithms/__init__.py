@@ -1,2 +1,3 @@
 """The federated mathematics: no I/O, no clock, no hidden randomness. An algorithm is eight choices;
-contract.py says what each is."""
+core/contract.py has the contracts of means and server optimizers, their folders those of the
+others."""

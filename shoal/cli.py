@@ -2,8 +2,7 @@
 
 `shoal --help` and `shoal --version` load neither torch nor anything else that an extra installs, so
 they work on a board that has `shoal[edge]` alone. A command's options (`shoal.commands`) are
-imported when its name is read, and what carries it out (`shoal.handlers`) when its options have
-been read.
+imported when its name is read, and what carries it out when its options have been read.
 """
 
 import argparse

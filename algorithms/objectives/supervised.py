@@ -90,7 +90,8 @@ class Supervised(WithOptions):
     """The training graphs that are plain SGD. A class that overrides a method of `TRAINING`
     inherits none: it declares its own."""
     model_answers: ClassVar[bool] = True
-    """See `Objective`. A class that overrides a method of `ANSWERS` does not inherit it."""
+    """True if the model alone answers. A class that overrides a method of `ANSWERS` does not
+    inherit it."""
     has_memory: ClassVar[bool] = False
     optimizer: Optimizer = Sgd()
     """How tensors are moved by their gradients; set before `initial` is asked for."""

@@ -43,7 +43,6 @@ OPERATOR = (
     "shoal doctor",
     "shoal models",
     "shoal devices",
-    "shoal database",
     "shoal token",
     "curl ",
 )

@@ -4,7 +4,7 @@ import io.shoal.core.wire.Names
 import io.shoal.core.wire.TensorSpec
 
 /**
- * Of what the device has [stored] of its own in a run, what a plan goes on from (`edge_client/core/own.py`): [private] tensors as the manifest
+ * Of what the device has [stored] of its own in a run, what a plan goes on from (`edge_client/core/kept.py`): [private] tensors as the manifest
  * says them, since another version of the bundle may have others, and columns of as many windows as the device trains on.
  */
 internal fun usable(private: List<TensorSpec>, stored: Tensors, numTrain: Int): Tensors {
