@@ -80,17 +80,12 @@ def installed() -> dict[str, tuple[str, EntryPoint, str]]:
     and the package with its version.
 
     Raises:
-        ConfigError: two packages have one of the same name, or one has that of a registered choice.
+        ConfigError: two packages have one of the same name.
     """
     found: dict[str, tuple[str, EntryPoint, str]] = {}
     groups = {kind: entry_points(group=f"shoal.{rule.folder}") for kind, rule in KINDS.items()}
     for kind, entry in ((kind, entry) for kind, group in groups.items() for entry in group):
         package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
-        if any(entry.name in table for table in CHOICES.values()):
-            raise ConfigError(
-                f"{entry.name!r} is registered here, and an installed package has it too "
-                f"({entry.group}: {entry.value}): uninstall it"
-            )
         _, other, others = found.setdefault(entry.name, (kind, entry, package))
         if other.value != entry.value:
             raise ConfigError(
@@ -114,8 +109,9 @@ class Known(Mapping[str, Options]):
         return {key: option for options in parts for key, option in options.items()}
 
     def __iter__(self) -> Iterator[str]:
-        yield from (name for kind in self.kinds for name in CHOICES[kind])
-        yield from (name for name, (kind, *_) in installed().items() if kind in self.kinds)
+        names = [name for kind in self.kinds for name in CHOICES[kind]]
+        others = (name for name, (kind, *_) in installed().items() if kind in self.kinds)
+        yield from dict.fromkeys([*names, *others])
         yield from SHORT if "memory" in self.kinds else ()
 
     def __len__(self) -> int:
@@ -136,10 +132,16 @@ def find(name: str, source: str = "") -> tuple[str, Any, str]:
 
     Raises:
         ConfigError: it is from outside, and cannot be loaded, is of no kind, or is called as a
-        registered choice is.
+        registered choice is; or it is registered, and an installed package has it too.
     """
     for kind, table in CHOICES.items():
         if name in table:
+            if name in installed():
+                entry = installed()[name][1]
+                raise ConfigError(
+                    f"{name!r} is registered here, and an installed package has it too "
+                    f"({entry.group}: {entry.value}): uninstall it"
+                )
             return kind, table[name], ""
     if ":" in name:
         made, source = outside.load(name, source)

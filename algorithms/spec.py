@@ -89,11 +89,15 @@ class WithOptions:
     values. A class that derives from it may set one to a plain value, which is then no option."""
 
     def __init__(self, *values: Any, **named: Any) -> None:
-        """
+        """`values` are those of the first options, in the order of `fields_of`.
+
         Raises:
-            ConfigError: an option cannot have its value.
+            ConfigError: an option cannot have its value, or there are more values than options.
         """
         fields, where = fields_of(type(self)), str(getattr(self, "name", type(self).__name__))
+        if len(values) > len(fields):
+            allowed = f"at most {len(fields)} ({', '.join(fields)})" if fields else "none"
+            raise ConfigError(f"{where}: {len(values)} values without a name, expected {allowed}")
         named |= dict(zip(fields, values, strict=False))
         if unknown := named.keys() - fields:
             raise ConfigError(f"{where}: {min(unknown)!r} is no option")
@@ -104,9 +108,18 @@ class WithOptions:
 
 
 def fields_of(cls: type) -> Options:
-    """Return what a class and those that it derives from declare by `option`."""
-    names = (key for base in reversed(cls.__mro__) for key in vars(base))
-    return {key: each for key in names if isinstance(each := getattr(cls, key, None), Option)}
+    """Return what a class and its bases declare by `option`, its own options first.
+
+    One that a base has too stays in its place, and what the class declares after it follows there.
+    """
+    order: list[str] = []
+    for base in reversed(cls.__mro__):
+        place = 0
+        for key in (key for key, each in vars(base).items() if isinstance(each, Option)):
+            if key not in order:
+                order.insert(place, key)
+            place = order.index(key) + 1
+    return {key: each for key in order if isinstance(each := getattr(cls, key, None), Option)}
 
 
 def hyper_of(cls: type) -> Options:

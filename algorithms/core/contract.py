@@ -247,7 +247,10 @@ def exchanged(tensors: Mapping[str, T]) -> dict[str, T]:
 
 
 def without(info: Any, key: str | None) -> Any:
-    """Return JSON values without what is kept under a key, or says it, at any depth."""
+    """Return JSON values without what is kept under a key, or says it, at any depth.
+
+    For the values of a memory's fields, one by one: a device's id may be the name of a field.
+    """
     if isinstance(info, dict):
         return {k: without(value, key) for k, value in info.items() if k != key}
     return (

@@ -99,7 +99,7 @@ class Defaults(WithOptions, ABC):
         return replace(
             memory,
             membership=membership,
-            info=without(memory.info, device_id),
+            info={k: without(value, device_id) for k, value in memory.info.items()},
             arrays={k: v for k, v in memory.arrays.items() if k != FIRST + device_id},
         )
 

@@ -68,6 +68,7 @@ class MultiKrum(Krum):
 
     name: ClassVar[str] = "multi-krum"
     citation: ClassVar[str] = "Blanchard et al., NeurIPS 2017, section 5"
+    num_attackers: int | None = Krum.num_attackers  # stays the first option
     num_selected: int | None = option(
         None, "models of the mean, at most N; N - f by default", low=1, whole=True
     )

@@ -72,11 +72,10 @@ def tcn(window: Window, num_classes: int, size: Tensor) -> Classifier:
             "so many divide"
         )
     dims, inputs = dimensions(window), len(window.channels) * (WIDTH if window.vocabulary else 1)
-    layers = [
-        *([Embedded(window.vocabulary, WIDTH)] if window.vocabulary else []),
-        conv(dims, inputs, CHANNELS, 1),
-        *(Dilated(dims, CHANNELS, 2**layer) for layer in range(LAYERS)),
-        Steps(window.steps),
-    ]
+    # the order of these three is that of the draws: another one starts from other weights
+    dilated = [Dilated(dims, CHANNELS, 2**layer) for layer in range(LAYERS)]
+    first = conv(dims, inputs, CHANNELS, 1)
+    embedding = [Embedded(window.vocabulary, WIDTH)] if window.vocabulary else []
+    layers = nn.Sequential(*embedding, first, *dilated, Steps(window.steps))
     scale = nn.Identity() if window.vocabulary else Scale(size, dims)
-    return Classifier(scale, nn.Sequential(*layers), nn.Linear(CHANNELS, num_classes))
+    return Classifier(scale, layers, nn.Linear(CHANNELS, num_classes))

@@ -46,7 +46,8 @@ class DefaultCoordinator(WithOptions):
     ) -> ObjectiveMemory:
         """Return the memory without what is kept for the device, or for its own group, if it has
         one in which it is `alone`."""
-        info = without(context.info, device_id if self.by_device else alone)
+        key = device_id if self.by_device else alone
+        info = {k: without(value, key) for k, value in context.info.items()}
         own = f"{alone}/"
         arrays = {k: v for k, v in context.arrays.items() if alone is None or not k.startswith(own)}
         return ObjectiveMemory(arrays, info)

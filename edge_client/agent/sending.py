@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import dataclass, field
+from errno import ENOENT
 
 from edge_client.agent.outbox import Outbox
 from edge_client.agent.traffic import Traffic
@@ -85,7 +86,14 @@ class Sending:
         return True
 
     def _update_part(self, offset: int, size: int) -> bytes:
-        return self.state.files.read(UPDATE, offset, size) or b""
+        """
+        Raises:
+            FileNotFoundError: the update has vanished.
+        """
+        payload = self.state.files.read(UPDATE, offset, size)
+        if payload is None:
+            raise FileNotFoundError(ENOENT, "the update has vanished", UPDATE)
+        return payload
 
     def _permits(self, num_bytes: int) -> bool:
         exceeded = self.traffic.exceeds(self.most_a_day, num_bytes)

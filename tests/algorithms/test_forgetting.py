@@ -111,3 +111,14 @@ def test_a_device_that_an_objective_has_weighted_is_no_longer_listed() -> None:
     assert left("feddisk", state(GroupingMemory({"gone": "0", "kept": "0"}), context))[
         0
     ].context.info["weighted"] == ["kept"]
+
+
+def test_a_device_that_is_called_as_a_field_of_the_memory_takes_no_field_with_it() -> None:
+    cfl = make_algorithm(read_algorithm("cfl")).grouping
+    assert cfl.forget(GroupingMemory(info={"scale": 0.5}), "scale").info == {"scale": 0.5}
+    feddisk = make_algorithm(read_algorithm("feddisk")).coordinator
+    context = ObjectiveMemory(info={"weighted": ["kept", "weighted"], "prepared": True})
+    assert feddisk.forget(context, "weighted", None).info == {
+        "weighted": ["kept"],
+        "prepared": True,
+    }

@@ -388,6 +388,11 @@ class TestEntryPoints:
         with pytest.raises(ConfigError, match=reason):
             read_algorithm(text)
 
+    def test_a_package_with_a_registered_name_takes_no_other_name_away(self, package: Path) -> None:
+        package.write_text(self.ENTRIES.format("objectives", "fedavg", "FedAvg"))
+        assert str(read_algorithm("fedprox+median")) == "fedprox+median"
+        assert [*registry.Known("objective")].count("fedavg") == 1
+
     def test_a_module_of_a_package_can_be_named(self, package: Path) -> None:
         assert (
             make_algorithm(

@@ -14,7 +14,10 @@ from torch import Tensor, nn
 
 import shoal
 from algorithms.composition import read_algorithm
+from algorithms.models.blocks import conv
 from algorithms.models.registry import make_model
+from algorithms.models.tcn import CHANNELS, LAYERS, Dilated, tcn
+from algorithms.models.text import WIDTH, Embedded
 from algorithms.tasks.sequence import Sequence
 from edge_client.commands.predict import told
 from edge_client.data.labels import classes_of_steps
@@ -229,6 +232,22 @@ def test_models_of_the_list_take_ids_and_windows_without_steps() -> None:
     for wrong in ({"steps": 3}, {"steps": 4, "height": 5}):
         with pytest.raises(ConfigError, match="steps: expected windows that so many divide"):
             make_model("tcn", msgspec.structs.replace(whole, **wrong), 3, torch.ones(1))
+
+
+@pytest.mark.parametrize("vocabulary", [0, 9])
+def test_a_seed_gives_the_weights_of_layers_drawn_in_the_order_of_the_first_version(
+    vocabulary: int,
+) -> None:
+    torch.manual_seed(0)
+    classifier = tcn(Window(("a",), 12, 12, vocabulary=vocabulary), 3, torch.ones(1))
+    torch.manual_seed(0)
+    blocks = [Dilated(1, CHANNELS, 2**layer) for layer in range(LAYERS)]
+    first = conv(1, WIDTH if vocabulary else 1, CHANNELS, 1)
+    embedding = [Embedded(vocabulary, WIDTH)] if vocabulary else []
+    head = nn.Linear(CHANNELS, 3)
+    expected = nn.Sequential(*embedding, first, *blocks, head).parameters()
+    for value, same in zip(classifier.parameters(), expected, strict=True):
+        assert torch.equal(value, same)
 
 
 def test_files_and_arrays_of_steps_are_read(tmp_path: Path) -> None:

@@ -22,9 +22,12 @@ from algorithms.composition import (
 from algorithms.core.contract import Work
 from algorithms.groupings.ifca import Ifca
 from algorithms.means.krum import MultiKrum
+from algorithms.optimizers.adam import AdamW
+from algorithms.optimizers.sgd import Sgd
 from algorithms.registry import CHOICES as REGISTERED
 from algorithms.registry import Known, options_of
-from algorithms.spec import DEFAULT_ALGORITHM, Choice, Option, Options, Value, read
+from algorithms.server_optimizers.adaptive import FedAdam
+from algorithms.spec import DEFAULT_ALGORITHM, Choice, Option, Options, Value, fields_of, read
 from algorithms.spec import option as declared
 from simulation.contract.fleet import tiny_model
 from simulation.engine.workers.attacks import ATTACKS, read_attack
@@ -279,9 +282,18 @@ def test_an_option_of_an_object_is_checked_like_one_in_the_text() -> None:
         (lambda: Ifca(k=0), "ifca: k is '0', expected a whole number from 1 to 64"),
         (lambda: MultiKrum(num_selected=1.5), "num_selected is '1.5', expected a whole number"),
         (lambda: Ifca(groups=3), "ifca: 'groups' is no option"),
+        (lambda: Ifca(3, 4), r"ifca: 2 values without a name, expected at most 1 \(k\)"),
     ):
         with pytest.raises(ConfigError, match=error):
             make()
+
+
+def test_a_value_without_a_name_is_that_of_the_first_option_of_the_class_itself() -> None:
+    assert [*fields_of(Sgd)] == ["weight_decay", "nesterov", "max_norm"]
+    assert Sgd(0.01).weight_decay == 0.01
+    assert [*fields_of(AdamW)] == ["lr", "beta1", "beta2", "eps", "weight_decay", "max_norm"]
+    assert [*fields_of(FedAdam)] == ["server_lr", "beta1", "beta2", "tau"]
+    assert MultiKrum(2).num_attackers == 2
 
 
 def test_an_option_has_one_home_which_a_derived_class_changes() -> None:

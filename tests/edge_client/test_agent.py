@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from edge_client.agent.loop import STATUS_WAIT_S
+from edge_client.agent.sending import Sending
 from edge_client.core.backoff import RESEND_S
+from edge_client.core.session import Session
 from edge_client.storage.state import BLOBS, UPDATE, DeviceState
 from simulation.datasets.windows import FleetData
 from tests.edge_client.device import NOW_S, Device, finished
@@ -20,6 +22,7 @@ from wire.codec import decode, decode_update, digest, encode
 from wire.identity.keys import new_key
 from wire.identity.signed import Signer, Verifier, vouch
 from wire.links.port import Delivery, Denied, LinkDown, LinkUp
+from wire.pieces import cut
 
 Make = Callable[..., Device]
 
@@ -41,6 +44,15 @@ def test_what_the_broker_denies_is_said(
     device.agent.handle(Denied(action, "shoal/1/f/device/d0/plan"))
     said = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert said == [f"the broker does not let device=d0 {action} shoal/1/f/device/d0/plan"]
+
+
+def test_an_update_that_has_vanished_is_not_sent_as_empty_pieces(device: Device) -> None:
+    agent, pieces = device.agent, cut(10, lambda _offset, size: bytes(size))
+    sending = Sending("d0", DeviceState(), agent._outbox, agent._traffic, None, offered=pieces)
+    with pytest.raises(FileNotFoundError):
+        sending.on_want(
+            m.Want("d0", pieces.digest, (0,)), Session(stage="pending", update=pieces.digest)
+        )
 
 
 class TestRounds:
