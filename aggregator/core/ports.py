@@ -91,8 +91,9 @@ class Blobs(Protocol):
         """Forget every blob but these."""
 
     def drop(self, digests: set[str], own: bool = False) -> None:
-        """Forget these blobs, those that were set aside as damaged as well. `own`: nobody else can
-        need them, so that they are deleted even if another service has the fleet.
+        """Forget these blobs, those that were set aside as damaged as well.
+
+        `own`: nobody else can need them, so that they go even if another service has the fleet.
 
         Raises:
             StorageFailed: one may still be here.

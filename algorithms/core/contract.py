@@ -1,5 +1,6 @@
-"""The contracts of means (`Mean`) and server optimizers (`ServerOptimizer`), and what all choices
-share. The other kinds have theirs as base classes in their folders.
+"""The contracts of means and server optimizers, and what all choices share.
+
+The other kinds have theirs as base classes in their folders.
 
 Tensors are named ``ROLE/NAME``. On the server they are numpy float32 arrays; inside an objective
 they are torch tensors, because its functions are traced into graphs. Nothing here or below it reads

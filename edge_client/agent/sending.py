@@ -86,7 +86,8 @@ class Sending:
         return True
 
     def _update_part(self, offset: int, size: int) -> bytes:
-        """
+        """Return a part of the update.
+
         Raises:
             FileNotFoundError: the update has vanished.
         """

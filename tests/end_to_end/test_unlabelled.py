@@ -114,7 +114,7 @@ def test_it_is_placed_once_over_kills_of_the_service_and_weighs_nothing(
         "d4": (0, said, 0),
     }
     assert json.loads((field.folder / "rounds.json").read_text())[-1]["placed"] == {"d4": said}
-    show(field.folder / "run", "d4")
+    show(folder=field.folder / "run", device_id="d4")
     assert f"placed            {said} (group 0)" in capsys.readouterr().out
     log = (field.folder / "devices" / "d4" / "edge.log").read_text()
     assert log.count("declined") == 0

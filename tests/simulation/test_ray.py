@@ -189,7 +189,7 @@ def test_a_cluster_without_room_ends_the_run(cluster: Any, monkeypatch: pytest.M
     ray.init(cluster.address, log_to_driver=False)
     try:
         others = [ray.remote(num_cpus=1)(TravellingStore).remote() for _ in range(2)]
-        ray.get([other.load.remote({}) for other in others])
+        ray.get([other.get.remote("", 0) for other in others])
         with pytest.raises(
             ShoalError, match="no worker for 1 s; 0 of the cluster's 2 CPUs are free, one is needed"
         ):
