@@ -120,7 +120,10 @@ def serve(
             opening.begin(settings)
             named = (settings.fleet, settings.broker, folder / "trust.pem", settings.database)
             opened.enter_context(enrolment(settings.enrolment, folder, *named))
-            return _serve(settings, topics, http, opening, begins, known, boot_id, stop, observe)
+            tags = opened.enter_context(enrolled_tags(folder, settings.database))
+            return _serve(
+                settings, topics, http, opening, tags, begins, known, boot_id, stop, observe
+            )
     except OtherAggregator as error:
         raise LeaseLost(str(error)) if settings.standby else error from None
     finally:
@@ -132,6 +135,7 @@ def _serve(
     topics: Topics,
     http: HttpServer,
     opening: Opening,
+    tags: Callable[[str], tuple[str, ...]],
     begins: Callable[[str], None],
     known: list[str],
     boot_id: str,
@@ -178,7 +182,7 @@ def _serve(
 
     fleet = Fleet(link, topics, boot_id, signer)
     registry = RegistryTable(opening.place.database, opening.place.fence())
-    devices = Devices(registry, clock, partial(enrolled_tags, folder, settings.database))
+    devices = Devices(registry, clock, tags)
     releases = (
         _releases(settings, opening.place, devices, fleet, clock, lambda: runner)
         if settings.release != "off"

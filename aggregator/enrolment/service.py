@@ -4,8 +4,9 @@ authority."""
 import logging
 import time
 import tomllib
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -33,17 +34,25 @@ from wire.messages import Policy
 log = logging.getLogger("shoal.enrolment")
 
 
-def enrolled_tags(folder: Path, database: str, device_id: str) -> tuple[str, ...]:
-    """Return the tags that a device was given with its token; none if nobody has enrolled here.
+@contextmanager
+def enrolled_tags(folder: Path, database: str) -> Iterator[Callable[[str], tuple[str, ...]]]:
+    """Yield a function that returns the tags that a device was given with its token.
 
-    Raises:
-        ConfigError, StorageFailed: the database of enrolment cannot be read.
+    There are none if nobody has enrolled here. The database of enrolment is opened when it is first
+    needed, and closed with the context. The function raises ConfigError or StorageFailed if it
+    cannot be read.
     """
-    if not (folder / CERTIFICATE).exists():
-        return ()
-    with closing(open_enrolments(folder, database)) as store, store.transaction() as within:
-        row = within.device(device_id)
-    return tuple(row.tags) if row is not None else ()
+    with ExitStack() as stack:
+        store = cache(lambda: stack.enter_context(closing(open_enrolments(folder, database))))
+
+        def tags_of(device_id: str) -> tuple[str, ...]:
+            if not (folder / CERTIFICATE).exists():
+                return ()
+            with store().transaction() as within:
+                row = within.device(device_id)
+            return tuple(row.tags) if row is not None else ()
+
+        yield tags_of
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from aggregator.core.ports import BlobLost, Blobs, Clock, StorageFailed
 from aggregator.core.release import reach
+from aggregator.core.release.gate import answer_of
 from aggregator.core.release.releases import Draft
 from aggregator.core.release.rollout import step
 from aggregator.core.release.state import (
@@ -213,9 +214,9 @@ class Rollouts:
             StorageFailed: nothing of it has happened; what came before is tried again at the next
             `tick`.
         """
-        if not self._is_known:
-            self.state, self._is_known = self._store.load(), True
-        state, saved, gives = self.state, list[FleetEvent](), list[Give]()
+        is_reloaded = not self._is_known
+        state: FleetState = self._store.load() if is_reloaded else self.state
+        saved, gives = list[FleetEvent](), list[Give]()
         for event in (*self._waiting, *events):
             try:
                 after, more = step(state, event)
@@ -232,11 +233,17 @@ class Rollouts:
             is_long = self._store.num_events + len(saved) >= SNAPSHOT_EVERY
             self._is_known = False
             self._store.commit(saved, snapshot=state if is_long else None)
-            self._is_known = True
+        self._is_known = True
         self._waiting.clear()
         before, self.state = self.state, state
         self._tell(before)
-        for give in gives:
+        if is_reloaded:  # what the lost commit gave was never sent
+            gives += [
+                Give(device_id, holder.given)
+                for device_id, holder in state.devices.items()
+                if holder.given and answer_of(holder, holder.given)[0] == "waiting"
+            ]
+        for give in dict.fromkeys(gives):
             self._send(give)
         if before.catalogue is not state.catalogue:
             releases = state.catalogue.releases

@@ -6,18 +6,27 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
+from aggregator.enrolment import service
 from aggregator.enrolment.authority import FILES, hosts_of, make_authority, read_authority
 from aggregator.enrolment.desk import approve, ban, forget, reject
 from aggregator.enrolment.mosquitto import CONFIGURATION, make_broker_folder, renew_broker
 from aggregator.http.guard import Rates
 from aggregator.maintenance.backup import KEYS
-from aggregator.storage.enrolment_store import FILE, AuditRow, BanRow, DeviceRow, open_enrolments
+from aggregator.storage.enrolment_store import (
+    FILE,
+    AuditRow,
+    BanRow,
+    DeviceRow,
+    EnrolmentStore,
+    open_enrolments,
+)
 from tests.support.enrolment import EnrolmentBench, enrolment_bench
 from wire.errors import ConfigError
 from wire.identity.certificates import (
@@ -43,6 +52,38 @@ from wire.identity.enrolment import (
     read_token,
     renewal_text,
 )
+
+
+def test_the_tags_of_devices_are_read_from_one_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores: list[EnrolmentStore] = []
+    closed: list[EnrolmentStore] = []
+    close = EnrolmentStore.close
+
+    def open_counted(*args: Any) -> EnrolmentStore:
+        stores.append(open_enrolments(*args))
+        return stores[-1]
+
+    def close_counted(store: EnrolmentStore) -> None:
+        closed.append(store)
+        close(store)
+
+    monkeypatch.setattr(service, "open_enrolments", open_counted)
+    monkeypatch.setattr(EnrolmentStore, "close", close_counted)
+    folder = tmp_path / "served"
+    with service.enrolled_tags(folder, "") as tags_of:
+        assert (tags_of("pi-1"), stores) == ((), []), "nobody has enrolled here"
+        with enrolment_bench(folder) as bench:
+            bench.enrol(bench.token(tags=("lab", "left")), name="pi-1")
+            assert [tags_of(d) for d in ("pi-1", "pi-2", "pi-1")] == [
+                ("lab", "left"),
+                (),
+                ("lab", "left"),
+            ]
+        assert len(stores) == 1
+        assert stores[0] not in closed
+    assert stores[0] in closed
 
 
 @pytest.fixture

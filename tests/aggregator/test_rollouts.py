@@ -13,7 +13,7 @@ from aggregator.releases import rollouts
 from aggregator.releases.rollouts import KEPT, read_steps
 from aggregator.service_settings import RolloutSettings
 from aggregator.storage.blob_folder import blob_names
-from tests.aggregator.rollout_cases import Service, draft
+from tests.aggregator.rollout_cases import Service, draft, metrics
 from wire.codec import digest
 from wire.errors import ConfigError
 from wire.links.port import Delivery
@@ -115,6 +115,38 @@ def test_what_came_is_not_lost_on_a_full_disk_and_nothing_is_given_that_is_not_s
     assert set(service.rollouts.state.devices) == {"a", "b"}
     service.release("first")
     assert given(service.sent()) == {"a": 1, "b": 1}
+
+
+def test_what_a_commit_gave_whose_answer_was_lost_is_sent_and_what_it_took_is_withdrawn(
+    service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    service.check_in("a", "b", "answers")
+    service.release("first")
+    (second,) = service.release("second", roll_out=False)
+    service.sent()
+    commit = service.store.commit
+
+    def lost(*args: Any, **named: Any) -> None:
+        commit(*args, **named)
+        raise StorageFailed("the connection is gone")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(service.store, "commit", lost)
+        with pytest.raises(StorageFailed):
+            service.rollouts.roll_out([second], dict.fromkeys(service.online, "0"))
+        service.rollouts.on_in_use(InUse("answers", second, second, "", metrics(0.9), metrics(0.9)))
+        service.tick(10)  # the state is read again, and one more answer is lost
+    assert not service.sent()
+    caplog.set_level("INFO")
+    service.tick(10)
+    assert given(service.sent()) == {"a": second, "b": second}
+    assert f"campaign=c rollout of releases {second}: done" in caplog.text
+    late = service.broker.connect("late")
+    late.subscribe(*(service.topics.blob(digest(name)) for name in (b"first", b"second")))
+    blobs = [e for e in iter(lambda: late.receive(timeout_s=0), None) if isinstance(e, Delivery)]
+    assert [digest(e.payload) for e in blobs] == [digest(b"second")]
+    service.tick(10)
+    assert not service.sent()
 
 
 def test_the_same_models_of_the_same_round_are_released_once(service: Service) -> None:
