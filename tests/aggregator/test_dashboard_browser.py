@@ -113,6 +113,7 @@ def test_an_order_whose_meaning_changes_while_it_is_read_is_not_given(
         expect(seen.page.get_by_role("button", name="Promote")).to_be_hidden()
 
 
+@pytest.mark.representatives("True-True")
 @pytest.mark.parametrize(("dark", "phone"), [(False, False), (True, True)])
 def test_axe_finds_nothing_in_what_an_operator_may_order(
     service: tuple[HttpService, str], browser: Browser, dark: bool, phone: bool
@@ -226,6 +227,7 @@ def test_without_scripts_every_page_is_there(
         )
 
 
+@pytest.mark.representatives("True-True")
 @pytest.mark.parametrize(("dark", "phone"), [(False, False), (True, True)])
 def test_axe_finds_nothing_and_nothing_is_wider_than_the_screen(
     made: tuple[MadeUpService, str], browser: Browser, dark: bool, phone: bool

@@ -246,6 +246,7 @@ def test_graphs_on_devices_and_files_of_models_are_those_of_eager_torch(tmp_path
     np.testing.assert_allclose(whole, answers.detach().numpy(), atol=1e-5)
 
 
+@pytest.mark.full
 def test_a_model_of_a_devices_own_answers_as_the_device_does(tmp_path: Path) -> None:
     result = shoal.simulate(
         several_labels(synthetic_fleet(2)), algorithm="apfl+multi-label", rounds=1

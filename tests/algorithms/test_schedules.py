@@ -121,6 +121,7 @@ class TestSimulation:
         assert batched.summary.lr_by_round == list(self.RATES)
         assert batched.summary.accuracy.mean == pytest.approx(eager.summary.accuracy.mean, abs=0.03)
 
+    @pytest.mark.full
     def test_a_full_rate_changes_nothing_and_another_does(self) -> None:
         plain, constant, falling = (run(schedule) for schedule in ("", "constant", self.SCHEDULE))
         assert plain.state.models == constant.state.models != falling.state.models

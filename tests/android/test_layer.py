@@ -132,7 +132,7 @@ def test_calls_are_those_of_api_36() -> None:
     assert int(found[1]) > 60
 
 
-@pytest.mark.representatives("*onStartCommand*")
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("right", "wrong", "named"),
     [

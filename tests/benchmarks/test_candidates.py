@@ -37,6 +37,7 @@ def test_fedavgs_and_the_devices_own_models_are_those_of_their_runs(
         assert [alone.accuracy(row) for row in rows] == pytest.approx([row[run] for row in rows])
 
 
+@pytest.mark.full
 def test_no_rule_exceeds_the_best_by_the_test_windows(rows: list[dict[str, object]]) -> None:
     assert all(rule.accuracy(row) <= rule.best(row) for rule in RULES for row in rows)
 

@@ -52,6 +52,7 @@ def test_a_unit_gives_little_away(unit: Path) -> None:
     assert done.returncode == 0, done.stdout[-300:] + done.stderr
 
 
+@pytest.mark.full
 def test_a_service_says_that_it_is_ready_and_goes_on_saying_so(
     exported: Exported, embedded_broker: EmbeddedBroker, tmp_path: Path
 ) -> None:

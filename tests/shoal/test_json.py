@@ -111,6 +111,7 @@ def test_what_a_command_says_to_people_and_what_came_of_it(said: Any, tmp_path: 
     assert said("token", "revoke", tmp_path, "ann") == {"said": ["token ann: revoked"]}
 
 
+@pytest.mark.full
 def test_a_simulation_prints_its_summary_alone(tmp_path: Path) -> None:
     words = [
         "simulate",

@@ -66,6 +66,7 @@ PAGES = (
 )
 
 
+@pytest.mark.representatives("True-True")
 @pytest.mark.parametrize(("dark", "phone"), [(False, False), (True, True)])
 def test_axe_finds_nothing_and_nothing_is_wider_than_the_screen(
     address: str, browser: Browser, dark: bool, phone: bool

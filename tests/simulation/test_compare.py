@@ -55,6 +55,7 @@ def asked(npz: str, **others: Any) -> list[Job]:
     )
 
 
+@pytest.mark.full
 def test_runs_are_made_once_and_a_comparison_goes_on_where_it_stopped(
     npz: str, tmp_path: Path
 ) -> None:
