@@ -116,7 +116,7 @@ def load(
 
     Raises:
         DataError: the data cannot be read, or do not have this layout; the text says what was
-        expected.
+            expected.
         ConfigError: a partition that cannot be read or does not fit.
     """
     if isinstance(source, str | Path):

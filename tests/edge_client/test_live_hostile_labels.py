@@ -3,7 +3,6 @@ page."""
 
 import http.client
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -177,12 +176,5 @@ class TestPage:
             self.ask(page, "GET")
         for connection in idle:
             connection.close()
-        deadline_s = time.monotonic() + 5
-        while True:
-            try:
-                assert self.ask(page, "GET") == 200
-                break
-            except OSError:
-                assert time.monotonic() < deadline_s
-                time.sleep(0.05)
+        assert wait_until(lambda: self.ask(page, "GET")) == 200
         page.close()

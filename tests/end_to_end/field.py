@@ -1,8 +1,9 @@
 """A service and its devices as processes, on a broker that can be stopped."""
 
+import contextlib
+import io
 import json
 import subprocess
-import time
 import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,10 +12,12 @@ from typing import Any
 from aggregator.core.state import RunState
 from aggregator.storage.engine import sqlite_url
 from aggregator.storage.sql_store import load_run
+from shoal.cli import application
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import free_port
 from simulation.local.fleet import LocalFleet, start_process, stop_processes
 from tests.support.bundles import Exported
+from tests.support.waiting import wait_until
 
 ROUNDS = 6
 
@@ -52,6 +55,15 @@ class Field:
         )
         return self.serving[-1]
 
+    def devices(self, command: str, *arguments: str) -> str:
+        """Return what `shoal devices` prints of the service's folder."""
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            application("devices")(
+                ["devices", command, str(self.folder / "run"), *arguments], standalone_mode=False
+            )
+        return printed.getvalue()
+
     def edges(self) -> LocalFleet:
         return LocalFleet(
             self.data,
@@ -66,19 +78,10 @@ class Field:
             return json.load(response)
 
     def wait(self, ready: Any, patience_s: float = 120.0) -> dict[str, Any]:
-        end_s = time.monotonic() + patience_s
-        run: dict[str, Any] = {}
-        while time.monotonic() < end_s:
-            try:
-                run = self.get("/run")
-                if ready(run):
-                    return run
-            except OSError:
-                pass
-            time.sleep(0.02)
-        raise TimeoutError(
-            f"the run did not get there: {run}\n"
-            f"{(self.folder / 'aggregator.log').read_text()[-3000:]}"
+        return wait_until(
+            lambda: run if ready(run := self.get("/run")) else None,
+            patience_s,
+            lambda: (self.folder / "aggregator.log").read_text()[-3000:],
         )
 
     def wait_for_round(self, number: int) -> None:

@@ -19,6 +19,7 @@ from simulation.local.broker import free_port
 from simulation.local.fleet import start_process, stop_processes
 from tests.support.brokers import wait_for_port
 from tests.support.known import known
+from tests.support.waiting import wait_until
 from wire.identity.certificates import new_tls_key
 from wire.links.mqtt import BrokerAddress, MqttLink
 
@@ -118,17 +119,8 @@ class Fleet:
             return json.load(response)
 
     def wait(self, ready: Callable[[], Found], patience_s: float = 90.0) -> Found:
-        """What this finds, once it finds something. While the service does not answer there is
-        nothing to be found."""
-        end_s = time.monotonic() + patience_s
-        while True:
-            try:
-                if found := ready():
-                    return found
-            except OSError:
-                pass
-            assert time.monotonic() < end_s, f"it did not come to that\n{self.log('serve')[-6000:]}"
-            time.sleep(0.1)
+        """Return what this finds, once it finds something."""
+        return wait_until(ready, patience_s, lambda: self.log("serve")[-6000:])
 
     def link(self, name: str) -> MqttLink:
         """A client with a certificate of this name, as a thief of a device's credentials would have

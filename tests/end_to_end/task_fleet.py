@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from simulation.datasets.windows import FleetData
 from simulation.local.broker import EmbeddedBroker
 from tests.end_to_end.field import Field
 from tests.support.bundles import Exported, write_bundle
+from tests.support.waiting import wait_until
 from wire.arrays.tensors import Array
 from wire.bundle import unpack
 
@@ -37,12 +37,7 @@ def learned(
                 field.finish()
                 summary: dict[str, Any] = field.get("/summary")
                 states = [folder / "devices" / d / "state" for d in data.devices]
-                end_s = time.monotonic() + 60
-                while (
-                    not all((state / "model.json").exists() for state in states)
-                    and time.monotonic() < end_s
-                ):
-                    time.sleep(0.2)
+                wait_until(lambda: all((state / "model.json").exists() for state in states))
         finally:
             field.stop()
     return summary, states

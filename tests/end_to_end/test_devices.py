@@ -1,8 +1,6 @@
 """An operator's word on devices, with a real broker and real processes: a rule, tags, a ban, a
 device that is forgotten, and a kill."""
 
-import contextlib
-import io
 import json
 import signal
 from collections.abc import Iterator
@@ -12,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from shoal.cli import application
 from simulation.datasets.windows import FleetData
 from tests.aggregator.device_cases import found
 from tests.contracts.link import deliveries
@@ -40,17 +37,6 @@ def field(data: FleetData, exported: Exported, tmp_path: Path, mosquitto: str) -
     field = Field(data, exported, tmp_path / "field", mosquitto, epochs=1)
     yield field
     field.stop()
-
-
-def shoal(field: Field, *arguments: str) -> str:
-    """What a command prints."""
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        application("devices")(
-            ["devices", arguments[0], str(field.folder / "run"), *arguments[1:]],
-            standalone_mode=False,
-        )
-    return printed.getvalue()
 
 
 def line(field: Field, device_id: str) -> dict[str, Any]:
@@ -82,7 +68,7 @@ def test_tags_a_ban_and_a_forgotten_device_in_a_service_that_runs_is_killed_and_
         wait_until(lambda: _answers(field) and field.get("/devices")["total"] == 3)
         assert field.get("/run")["phase"] == "waiting"
         assert (
-            shoal(field, "tag", ONE, TWO, THREE, "--tags", "lab,berlin")
+            field.devices("tag", ONE, TWO, THREE, "--tags", "lab,berlin")
             == "3 devices tagged lab, berlin\n"
         )
         field.wait(lambda run: run["round"] >= 2)
@@ -100,8 +86,8 @@ def test_tags_a_ban_and_a_forgotten_device_in_a_service_that_runs_is_killed_and_
         ] == [TWO]
         assert field.get(f"/devices/{ONE}")["entry"]["said"]["runtime"] == "onnxruntime"
 
-        assert "is banned: nothing of it is taken" in shoal(
-            field, "ban", THREE, "--reason", "stolen"
+        assert "is banned: nothing of it is taken" in field.devices(
+            "ban", THREE, "--reason", "stolen"
         )
         number = field.get("/run")["round"]
         field.wait(lambda run: run["round"] >= number + 3)
@@ -110,7 +96,7 @@ def test_tags_a_ban_and_a_forgotten_device_in_a_service_that_runs_is_killed_and_
         serving.send_signal(signal.SIGKILL)
         serving.wait(10)
 
-        listed = json.loads(shoal(field, "list", "--json"))
+        listed = json.loads(field.devices("list", "--json"))
         assert {d["id"]: (d["tags"], "ban" in d) for d in listed}[THREE] == (
             ["berlin", "lab"],
             True,
@@ -120,7 +106,7 @@ def test_tags_a_ban_and_a_forgotten_device_in_a_service_that_runs_is_killed_and_
         assert field.get("/run")["cohort"] == 2
         assert line(field, THREE)["banned"]
 
-        shoal(field, "unban", THREE)
+        field.devices("unban", THREE)
         field.wait(lambda run: run["cohort"] == 3)
         edges.processes[TWO].send_signal(signal.SIGTERM)
         edges.processes[TWO].wait(20)
@@ -132,7 +118,7 @@ def test_tags_a_ban_and_a_forgotten_device_in_a_service_that_runs_is_killed_and_
                 in {Path(name).parts[0] for name in found(field.folder / "run", TWO.encode())}
             )
         )
-        told = shoal(field, "forget", TWO, "--yes")
+        told = field.devices("forget", TWO, "--yes")
         assert "is forgotten; it stays in models that it helped to train" in told
         left = found(field.folder / "run", TWO.encode())
         assert set(left) <= {"audit.log"}, "the log of the order alone names it"

@@ -3,7 +3,6 @@ service that is killed goes on."""
 
 import json
 import subprocess
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from simulation.local.broker import free_port
 from simulation.local.fleet import LocalFleet, start_process, stop_processes
 from tests.support.bundles import Exported
 from tests.support.fleets import synthetic_fleet
+from tests.support.waiting import wait_until
 
 DEVICES = 6
 
@@ -70,16 +70,8 @@ class Field:
         return next((each for each in self.get("/rollouts") if each["campaign"] == campaign), {})
 
     def wait(self, ready: Callable[[], Any], patience_s: float = 120.0) -> Any:
-        end_s = time.monotonic() + patience_s
-        while time.monotonic() < end_s:
-            try:
-                if found := ready():
-                    return found
-            except OSError:
-                pass
-            time.sleep(0.1)
-        raise TimeoutError(
-            f"it did not get there\n{(self.folder / 'aggregator.log').read_text()[-5000:]}"
+        return wait_until(
+            ready, patience_s, lambda: (self.folder / "aggregator.log").read_text()[-5000:]
         )
 
     def in_use(self) -> dict[str, tuple[int, str]]:

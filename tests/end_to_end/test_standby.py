@@ -29,6 +29,7 @@ from tests.support.known import known
 from tests.support.lossy_proxy import LossyProxy, lossy_proxy
 from tests.support.postgres import Postgres
 from tests.support.s3 import BUCKET, S3Server
+from tests.support.waiting import wait_until
 from wire.errors import OtherAggregator
 
 TAKES_OVER_S = LEASE_S + 10
@@ -74,12 +75,11 @@ class Pair(Field):
         return (self.folder / f"service-{number}.log").read_text()
 
     def wait_for_log(self, number: int, text: str, patience_s: float = 60.0) -> None:
-        end_s = time.monotonic() + patience_s
-        while text not in (
-            self.log(number) if (self.folder / f"service-{number}.log").exists() else ""
-        ):
-            assert time.monotonic() < end_s, f"{text!r} is not in: {self.log(number)[-2000:]}"
-            time.sleep(0.05)
+        wait_until(
+            lambda: text in self.log(number),
+            patience_s,
+            lambda: f"{text!r} is not in: {self.log(number)[-2000:]}",
+        )
 
     def look_at(self, number: int) -> None:
         self.port = self.ports[number]

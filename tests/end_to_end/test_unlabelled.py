@@ -20,7 +20,6 @@ from aggregator.storage.sql_store import SqlStore
 from algorithms.composition import make_algorithm, read_algorithm
 from algorithms.core.probe import make_probe
 from edge_client.core.ports import Windows
-from shoal.commands.devices import show
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import EmbeddedBroker
 from simulation.objective import objective_for_fleet
@@ -80,7 +79,7 @@ def finished(
 
 
 def test_it_is_placed_once_over_kills_of_the_service_and_weighs_nothing(
-    exported: Exported, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    exported: Exported, tmp_path: Path
 ) -> None:
     data = fleet()
     with EmbeddedBroker() as broker:
@@ -114,8 +113,7 @@ def test_it_is_placed_once_over_kills_of_the_service_and_weighs_nothing(
         "d4": (0, said, 0),
     }
     assert json.loads((field.folder / "rounds.json").read_text())[-1]["placed"] == {"d4": said}
-    show(folder=field.folder / "run", device_id="d4")
-    assert f"placed            {said} (group 0)" in capsys.readouterr().out
+    assert f"placed            {said} (group 0)" in field.devices("show", "d4")
     log = (field.folder / "devices" / "d4" / "edge.log").read_text()
     assert log.count("declined") == 0
 

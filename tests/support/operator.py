@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from shoal.cli import main
 from simulation.local.broker import EmbeddedBroker, free_port
 from simulation.local.fleet import start_process, stop_processes
 from tests.support.bundles import Exported
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "operate.md").read_text()
@@ -77,13 +77,14 @@ class Operator:
         self.processes.append(
             start_process(["-m", *shlex.split(f"{command} --port {self.port} {more}")], log)
         )
-        end_s = time.monotonic() + 100
-        while (
-            time.monotonic() < end_s
-            and self.processes[-1].poll() is None
-            and (self.get("/health")[1] or {}).get("status") != "ok"
-        ):
-            time.sleep(0.1)
+        wait_until(
+            lambda: (
+                self.processes[-1].poll() is not None
+                or (self.get("/health")[1] or {}).get("status") == "ok"
+            ),
+            100,
+            self.log,
+        )
         return self.processes[-1]
 
     def stop(self) -> None:

@@ -8,18 +8,23 @@ T = TypeVar("T")
 
 
 def wait_until(
-    condition: Callable[[], T],
+    condition: Callable[[], T | None],
     patience_s: float = 60.0,
     explain: Callable[[], str] = lambda: "the condition did not come true",
 ) -> T:
-    """Return the first true value of a condition, which is looked at 20 times a second.
+    """Return the first true value of a condition, which is looked at 50 times a second.
+
+    An OSError of the condition counts as false: a service or a file may not be there yet.
 
     Raises:
         TimeoutError: there was none within the patience, with the explanation.
     """
-    end_s = time.monotonic() + patience_s
-    while not (value := condition()):
-        if time.monotonic() > end_s:
-            raise TimeoutError(explain())
-        time.sleep(0.05)
-    return value
+    end_s, failure = time.monotonic() + patience_s, None
+    while time.monotonic() < end_s:
+        try:
+            if value := condition():
+                return value
+        except OSError as error:
+            failure = error
+        time.sleep(0.02)
+    raise TimeoutError(explain()) from failure
