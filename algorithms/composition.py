@@ -155,13 +155,13 @@ class AlgorithmSpec:
             and parts.task.plain
         )
 
-    def with_privacy(self, privacy: Choice) -> "AlgorithmSpec":
-        """Return this algorithm with a privacy mechanism, which the name must not have yet.
+    def with_privacy(self, privacy: str) -> "AlgorithmSpec":
+        """Return this algorithm with the privacy mechanism of this name; itself if it is empty.
 
         Raises:
-            ConfigError: it has one.
+            ConfigError: it has one, or the name cannot be read.
         """
-        return compose((*self.named, privacy), str(self))
+        return compose((*self.named, read_privacy(privacy)), str(self)) if privacy else self
 
 
 Part = str | type | Choice
@@ -194,6 +194,8 @@ def algorithm_of(*parts: Given) -> AlgorithmSpec:
         have its value, or a part from outside cannot be loaded, is of no known kind, or is called
         as a registered one is.
     """
+    if len(parts) == 1 and isinstance(parts[0], AlgorithmSpec):
+        return parts[0]
     named: list[Choice] = []
     for part in parts:
         if isinstance(part, AlgorithmSpec):

@@ -58,7 +58,7 @@ def load(name: str, expected: str = "") -> tuple[Any, str]:
         )
     if (name, source) not in _loaded:
         where = f"module {place}" if module else f"{WHAT} {place}"
-        held = vars(module or _run(Path(place)))
+        held = vars(module or _run(Path(place), source))
         if attribute not in held:
             classes = (k for k, v in held.items() if isinstance(v, type))
             has = ", ".join(k for k in classes if held[k].__module__ == held["__name__"])
@@ -160,10 +160,10 @@ def blaming() -> Iterator[None]:
         raise
 
 
-def _run(file: Path) -> ModuleType:
-    """Return the module that a Python file makes; the same contents are run once."""
+def _run(file: Path, source: str) -> ModuleType:
+    """Return the module that a Python file in this state makes; the same contents are run once."""
     path = file.resolve()
-    name = f"{MODULES}{file.stem}_{_digest(f'{path}{_source(str(file))}'.encode())}"
+    name = f"{MODULES}{file.stem}_{_digest(f'{path}{source}'.encode())}"
     if name not in sys.modules:
         module = sys.modules[name] = ModuleType(name)
         module.__file__ = str(path)

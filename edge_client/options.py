@@ -53,7 +53,7 @@ COMMANDS = {
     ),
     "record": ("record live samples, without training", ("state", *LIVE, *SIZES, "log")),
 }
-"""By command, what it does and the names of its settings (`edge_client.settings`)."""
+"""Purpose of each command, and the names of its settings (`edge_client.settings`)."""
 
 
 def parser() -> argparse.ArgumentParser:

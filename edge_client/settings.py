@@ -13,12 +13,12 @@ from wire.pieces import MOST_BYTES
 
 PAGE = "127.0.0.1:8765"
 LENGTH, STRIDE = 128, 64
-"""Of windows that nobody has said the size of."""
+"""Size of windows where none is given."""
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 
 
 class DeviceSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What `shoal-edge` is started with; each of its commands has some of these."""
+    """Settings of `shoal-edge`; each of its commands has some of them."""
 
     state: Annotated[Path | None, about("Folder for what must survive a restart.")] = None
     id: Annotated[

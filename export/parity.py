@@ -132,8 +132,8 @@ def _check_graph(
     steps: int,
     batch_size: int,
 ) -> tuple[Parity, Tensors]:
-    """What was found for a graph on a runtime from these tensors, and the tensors as it leaves
-    them."""
+    """Return the differences of a graph on a runtime from these tensors, and the tensors as it
+    leaves them."""
     rng = np.random.default_rng(0)
     graph, eager, exact = (
         _graph_step(bundle, name, runtime),

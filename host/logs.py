@@ -1,5 +1,5 @@
-"""What a process says: lines of a log that nobody can forge, and signs of life for whatever started
-it and restarts it when it says nothing more. These go to systemd (sd_notify(3), without a library),
+"""Log lines that nobody can forge, and signs of life of a process for whatever started it and
+restarts it when they end. These go to systemd (sd_notify(3), without a library),
 and into the time of a file, which a container's health check looks at."""
 
 import contextlib
@@ -22,7 +22,7 @@ ExceptionInfo = (
 FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 FORMS = ("text", "json")
 STARTS_S = 120
-"""By so many seconds a start that is at work may take longer than the unit permits."""
+"""Seconds by which a start that is at work may take longer than the unit permits."""
 ALIVE_FILE = "SHOAL_ALIVE_FILE"
 """The variable that names a file. Its time is when the process last said that it is at work."""
 _PLACE = re.compile(r"(?:(?P<name>[a-z_]+)=)?%[-+ #0]*[0-9]*(?:\.[0-9]+)?(?P<kind>[a-zA-Z%])")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from aggregator.core.round.cohort import policy_settings, read_policy, with_cohort
-from algorithms.composition import read_algorithm, read_privacy
+from algorithms.composition import read_algorithm
 from algorithms.registry import CHOICES, Known
 from algorithms.schedules import read_schedule
 from algorithms.spec import DEFAULT_ALGORITHM
@@ -26,9 +26,7 @@ def campaign_fields(bundle: Path | None, values: Mapping[str, Any]) -> dict[str,
     algorithm, privacy, lr, policy, window, zone = (fields.pop(name) for name in words)
     if policy:
         fields |= with_asking(policy, fields["cohort"], fields["over_select"])
-    spec = read_algorithm(algorithm or usual_algorithm(bundle))
-    if privacy:
-        spec = spec.with_privacy(read_privacy(privacy))
+    spec = read_algorithm(algorithm or usual_algorithm(bundle)).with_privacy(privacy)
     if schedule := fields["lr_schedule"]:
         fields["lr_schedule"] = str(read_schedule(schedule))
     return fields | {

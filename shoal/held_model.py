@@ -26,7 +26,7 @@ class HeldModel:
     itself has its initial value."""
 
     name: str
-    """What the model is called."""
+    """Name of the model."""
     digest: str
     bundle: Bundle
     tensors: Tensors

@@ -27,20 +27,22 @@ def working(console: Console) -> Iterator[Callable[..., None]]:
     """Yield a function that says what is being done: a step, or with numbers (rounds that are over,
     their total, what is to be current besides) how far it is."""
     with ExitStack() as stack:
-        current = ("", 0)
+        shown: tuple[str, int] | None = None
         tell: Any = None
 
         def say(about: str, done: int = 0, total: int = 0, beside: str = "") -> None:
-            nonlocal current, tell
-            if tell is None or (total and current != (about, total)) or (current[1] and not total):
+            nonlocal shown, tell
+            wanted = (about, total) if total else ("", 0)
+            if wanted != shown:
                 stack.close()
-                shown = rounds(console, about, total) if total else steps(console, about)
-                tell = stack.enter_context(shown)
+                tell = stack.enter_context(
+                    rounds(console, about, total) if total else steps(console, about)
+                )
+                shown = wanted
             elif not total:
                 tell(about)
             if total:
                 tell(done, beside)
-            current = about, total
 
         yield say
 

@@ -47,8 +47,8 @@ class EngineSettings(msgspec.Struct, frozen=True):
 
 
 class SimulationSettings(TrainingSettings[Any], frozen=True):
-    """What a simulation trains, and in which scenario, as words and numbers. The algorithm is a
-    name, or what was read of it."""
+    """Training and scenario of a simulation, as words and numbers. The algorithm is a name, or an
+    algorithm that was read."""
 
     algorithm: Annotated[
         Any,

@@ -25,7 +25,7 @@ from aggregator.core.summary import (
     summarize,
 )
 from algorithms.build import check_model, probe_of
-from algorithms.composition import algorithm_of, make_algorithm, read_privacy
+from algorithms.composition import algorithm_of, make_algorithm
 from algorithms.core.contract import USUAL_PASSES
 from algorithms.objectives.supervised import Supervised
 from algorithms.schedules import read_schedule
@@ -107,9 +107,7 @@ def read_settings(settings: SimulationSettings) -> SimulationSettings:
     Raises:
         ConfigError: a choice that cannot be read.
     """
-    algorithm = algorithm_of(settings.algorithm)
-    if settings.privacy:
-        algorithm = algorithm.with_privacy(read_privacy(settings.privacy))
+    algorithm = algorithm_of(settings.algorithm).with_privacy(settings.privacy)
     check_model(settings.model)
     return msgspec.structs.replace(
         settings,

@@ -195,9 +195,10 @@ def _offered_again(
 def _groups(
     state: State, algorithm: Algorithm, started: Mapping[str, str], before: Mapping[str, Tensors]
 ) -> dict[str, tuple[int, str | None]]:
-    """By key of the groups that have a model, how many of its devices were counted, and the key of
-    its last model; None where it has none. A new group's last model is the one that its first
-    device started from (`started`)."""
+    """Return, for each group that has a model, the number of its devices that were counted and the
+    key of its last model, or None.
+
+    A new group's last model is the one that its first device started from (`started`)."""
     members: dict[str, list[str]] = {}
     for device_id in started:
         members.setdefault(algorithm.grouping.start(state.memory, device_id), []).append(device_id)

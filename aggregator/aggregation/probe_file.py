@@ -108,14 +108,15 @@ def _first_output(module: GraphModule, fold: bool) -> GraphModule:
 def _fold(graph: Graph, conv: Node, norm: Node) -> None:
     """Put the scale and bias that a BatchNorm layer is, with running statistics, into the
     convolution before it."""
-    x, weight, bias, stride, *others = conv.args
+    arguments: Any = conv.args
+    x, weight, bias, stride, *others = arguments
     _, gamma, beta, mean, variance, _, eps = norm.args
     with graph.inserting_before(norm):
         scale = graph.call_function(
             aten.rsqrt.default, (graph.call_function(aten.add.Tensor, (variance, eps)),)
         )
         scale = scale if gamma is None else graph.call_function(aten.mul.Tensor, (scale, gamma))
-        shape: Any = [-1, *[1] * (len(stride) + 1)]  # type: ignore[arg-type]
+        shape = [-1, *[1] * (len(stride) + 1)]
         column = graph.call_function(aten.reshape.default, (scale, shape))
         shift = (
             graph.call_function(aten.neg.default, (mean,))

@@ -146,17 +146,17 @@ def record_of(before: RunState | None, event: Event, after: RunState) -> RoundRe
 
 @dataclass
 class Group:
-    """What came between two writes. `state` is the run's state after the events so far."""
+    """Events between two writes, and the run's state after them."""
 
     state: RunState
     steps: list[tuple[Event, RunState]] = field(default_factory=list)
     """The events, and the state after each."""
     records: list[RoundRecord] = field(default_factory=list)
-    """Of the rounds that were closed."""
+    """Records of the rounds that were closed."""
     commands: list[Command | Reply] = field(default_factory=list)
-    """What follows, in order: a reply to a later message must not overtake a plan."""
+    """Commands that follow, in order: a reply to a later message must not overtake a plan."""
     whole: bool = False
-    """Whether the state is to be saved as a whole, so that the log of events before it is
+    """True if the state is to be saved as a whole, so that the log of events before it is
     deleted."""
     updates: list[tuple[str, bytes]] = field(default_factory=list)
     """The device and the bytes of each update among the events."""

@@ -4,6 +4,7 @@ without tensors or time.
 Tensors lie in the blob store; state and events name them by digest.
 """
 
+from types import GenericAlias
 from typing import Any, Literal, get_args
 
 import msgspec
@@ -267,7 +268,7 @@ def decode_state(payload: bytes, kind: type[Any] = RunState) -> Any:
 
     def to_map(field: Any, value: Any) -> Map[Any, Any]:
         key, each = get_args(field)
-        return Map(msgspec.convert(value, dict[key, each], strict=False))  # type: ignore[valid-type]
+        return Map(msgspec.convert(value, GenericAlias(dict, (key, each)), strict=False))
 
     return msgspec.json.decode(payload, type=kind, dec_hook=to_map)
 

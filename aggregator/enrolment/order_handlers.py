@@ -37,7 +37,7 @@ class DeviceOrders:
             "unban-device": partial(self._ban, False),
             "forget-device": self._forget,
         }
-        """By name of an order."""
+        """Handlers by the names of their orders."""
 
     def _tag(
         self, has: bool, device_ids: tuple[str, ...], tags: tuple[str, ...], where: str = ""

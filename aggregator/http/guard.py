@@ -51,8 +51,8 @@ class Rates:
         self._clock, self._one, self._all = clock, (burst, per_s), (burst_all, per_s_all)
         self._lock = threading.Lock()
         self._left: OrderedDict[str | None, tuple[float, float]] = OrderedDict()
-        """By caller what is left of its burst and since when, for all together under None; the one
-        that asked longest ago first."""
+        """Rest of each caller's burst and the time of that, under None for all together; the caller
+        that asked longest ago is first."""
 
     def wait_s(self, caller: str) -> int:
         """Take one of what this caller has. Returns 0 if there was one, else the whole seconds

@@ -59,7 +59,7 @@ class _Bounded(H11Protocol):
 
     @property
     def asks(self) -> bool:
-        """Whether there is a whole request on it that is not answered."""
+        """True if a whole request on it is not answered."""
         return (
             self.cycle is not None and not self.cycle.more_body and not self.cycle.response_complete
         )

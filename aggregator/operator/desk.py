@@ -47,7 +47,7 @@ class Desk:
     folder: Path
     """Folder of the service, which has the audit log."""
     handlers: Mapping[str, Handler]
-    """By name of an order, such as ``campaign-pause``."""
+    """Handlers by the names of their orders, such as ``campaign-pause``."""
     _waiting: "queue.Queue[tuple[str, str, dict[str, Any], Future[Answer]]]" = field(
         default_factory=partial(queue.Queue, MOST)
     )

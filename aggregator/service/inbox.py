@@ -133,7 +133,7 @@ class Inbox:
         self._limits = Limits(0, 0, 0)
         self._budgets: dict[tuple[str, str], tuple[float, float]] = {}
         self.refused: dict[str, int] = {}
-        """How often something that arrived was refused, by reason."""
+        """Number of refused messages by reason."""
         self._readers: dict[str, Callable[[bytes, Reading], None]] = {
             "check-in": self._check_in,
             "update": self._update,

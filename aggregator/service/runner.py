@@ -76,8 +76,7 @@ class Runner:
         self.link = fleet.link
         """The link whose events `handle` takes."""
         self.refused = self._inbox.refused
-        """How often something that arrived was refused, by reason; under ``defect``, what Shoal
-        failed at."""
+        """Number of refused messages by reason; under ``defect``, those that Shoal failed at."""
         self._rivals = Rivals(verifier, clock, self._inbox.count)
         self._was_connected, self.connected = False, False
         self._look_at_s, self._started_s = 0.0, clock()

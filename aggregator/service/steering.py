@@ -70,7 +70,7 @@ class Steering:
             "campaign-set": self._retune,
             "campaign-rollback": self._roll_back,
         }
-        """By name of an order."""
+        """Handlers by the names of their orders."""
 
     def open(
         self,

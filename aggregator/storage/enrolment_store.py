@@ -73,7 +73,7 @@ _TABLES: dict[type[Any], tuple[sql.Table, sql.Column[Any]]] = {
     BanRow: (BANS, BANS.c.device_id),
     AuditRow: (AUDIT, AUDIT.c.number),
 }
-"""By kind of row, its table and the order in which they are read."""
+"""Table of each kind of row, and the order in which its rows are read."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Transaction:
         for row in rows:
             if "tags" in row:
                 row["tags"] = row["tags"].split(",") if row["tags"] else []
-        return msgspec.convert(rows, list[kind])  # type: ignore[valid-type]
+        return [msgspec.convert(row, kind) for row in rows]
 
     def device(self, device_id: str) -> DeviceRow | None:
         """Return a device that has enrolled, or wants to."""

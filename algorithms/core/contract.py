@@ -233,7 +233,7 @@ class ServerOptimizer(WithOptions, ABC):
     moves: ClassVar[bool] = True
     """True if it does anything else than take the mean."""
     moments: Mapping[str, float] = {}
-    """What it remembers of a parameter, by name, each with its value before the first step."""
+    """Moments of a parameter by name, each with its value before the first step."""
 
     @abstractmethod
     def step(self, change: Array, moments: Tensors) -> Moved:

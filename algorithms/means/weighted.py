@@ -41,5 +41,4 @@ class UniformMean(WeightedMean):
 
     name: ClassVar[str] = "uniform"
     citation: ClassVar[str] = "Liu et al., IMWUT 2021, Eq. 3 and 7"
-    averages: ClassVar[bool] = True
     by_examples: ClassVar[bool] = False

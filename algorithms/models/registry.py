@@ -28,7 +28,7 @@ Builder = Callable[..., Classifier]
 MODELS: dict[str, Builder] = {
     "har-cnn": cnn2,
     "har-cnn-gn": partial(cnn2, kind="group"),
-    "har-cnn-dbe": partial(cnn4, kernel=9, widths=(1024, 512)),
+    "har-cnn-dbe": partial(cnn4, kernel=9, widths=(1024, 512), name="har-cnn-dbe"),
     "cnn2-bn": cnn2,
     "cnn4": cnn4,
     "autocfl": autocfl,

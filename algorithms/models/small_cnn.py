@@ -36,6 +36,7 @@ def cnn4(
     cut: Cut = "last",
     kernel: int = 5,
     widths: tuple[int, ...] = (512,),
+    name: str = "cnn4",
 ) -> Classifier:
     """Two convolutions without padding (32 and 64 channels, ReLU, max-pool 2), then linear layers
     of `widths` and of the classes.
@@ -45,7 +46,6 @@ def cnn4(
     linear layers (``cut=convolutions``): its representation then has 64 * 26 = 1,664 values for
     windows of 128 samples.
     """
-    name = "cnn4" if kernel == 5 else "har-cnn-dbe"
     extractor = conv_stack(dimensions(window), (len(window.channels), 32, 64), kernel)
     features = count_features(name, window, extractor)
     layers, head = split_linear(features, widths, num_classes, cut)

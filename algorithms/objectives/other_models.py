@@ -72,7 +72,7 @@ def as_model(tensors: TorchTensors) -> TorchTensors:
 
 
 def as_personal_model(following: TorchTensors) -> TorchTensors:
-    """What a pass through the personal model changed, under its own names."""
+    """Return the statistics that a pass through the personal model changed, by its own names."""
     return {
         personal_key(k) if names.role_of(k) == names.STATISTIC else k: v
         for k, v in following.items()

@@ -126,7 +126,7 @@ class Supervised(WithOptions):
         """
         Raises:
             ConfigError: the model has a layer that draws random numbers which cannot be inputs, or
-            its last layer is frozen.
+                its last layer is frozen.
         """
         super().__init__(*values, **options)
         self.hyper = {key: each.default for key, each in hyper_of(type(self)).items()}

@@ -1,4 +1,4 @@
-"""What optimizers of devices share: their hyper-parameters, and the clipping of gradients."""
+"""Base class of the optimizers of devices: hyper-parameters, and the clipping of gradients."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ def slot_of(key: str, prefix: str = "momentum") -> str:
 
 
 class Optimizer(WithOptions, ABC):
-    """How a device moves a tensor by its gradient. Traced into the graphs that train.
+    """Rule by which a device moves a tensor along its gradient; traced into training graphs.
 
     Gradients longer than `max_norm`, all tensors of a step together, are shortened to it (R.
     Pascanu et al., ICML 2013), before anything else; 0 clips nothing.

@@ -25,8 +25,8 @@ measured."""
 
 
 class Answers:
-    """How a task's answers are remembered and mixed: rows (n, width), of which the last column is
-    the weight. Here quantities in the fleet's units, as a model gives them."""
+    """Rule by which a task's answers are remembered and mixed: rows (n, width), of which the last
+    column is the weight. Here quantities in the fleet's units, as a model gives them."""
 
     by_class: ClassVar[bool] = False
     """True if a window has one of the classes, so that a device may have labels of a part of them

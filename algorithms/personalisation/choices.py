@@ -108,7 +108,7 @@ class KeepingServer(Wrapper[DefaultCoordinator]):
 
 
 class ByRecipe(WithOptions):
-    """What a device keeps when a run is over, chosen by a recipe; without one, what it is given."""
+    """Choice of what a device keeps after a run, by a recipe; without one, what it is given."""
 
     name: ClassVar[str]
     citation: ClassVar[str]
@@ -144,8 +144,11 @@ class ByRecipe(WithOptions):
             ConfigError: it has nothing to go by there.
         """
         recipe = self.recipe
-        alone = recipe is not None and task not in ANSWERS and len(recipe.alone.candidates) == 1
-        if recipe is not None and alone and len(recipe.candidates) > 1:
+        if (
+            recipe
+            and task not in ANSWERS
+            and len(recipe.candidates) > len(recipe.alone.candidates) == 1
+        ):
             raise ConfigError(
                 f"by {self.name} devices choose how much neighbours among their windows are to "
                 f"say, and in {task} there are none to look "

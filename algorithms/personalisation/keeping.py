@@ -329,7 +329,7 @@ class Keeping(Wrapper[Supervised]):
 
     @property
     def answers(self) -> Answers:
-        """What answers and labels are in the task."""
+        """Rule of the task's answers and labels."""
         return ANSWERS[self.whole.task.of]
 
     def no_memory(self) -> TorchTensors:

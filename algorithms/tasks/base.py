@@ -1,4 +1,4 @@
-"""What a model is to learn. Traced into the graphs that train."""
+"""Base class of tasks, which say what a model is to learn; traced into training graphs."""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar, Self
@@ -22,7 +22,7 @@ class Task(WithOptions, ABC):
     of: ClassVar[TaskName]
     """The task of the wire that it is a loss of: what devices do with labels and answers."""
     accuracy: str
-    """What accuracy is the share of, in words."""
+    """Words for the examples whose share is the accuracy."""
     plain: bool = False
     """True if its loss is the cross-entropy and nothing else, which every backend has."""
     balanced: bool = False

@@ -51,9 +51,11 @@ def why_alone(held: Sequence[Kept], bundle: str, model: str) -> str:
 
 
 def usable(private: Sequence[TensorSpec], stored: Tensors, num_train: int) -> Tensors:
-    """Of what the device has stored of its own in a run, what a plan goes on from: the tensors that
-    the manifest calls `private`, as it says them, since another version of the bundle may have
-    others, and columns of as many windows as the device trains on."""
+    """Return the stored tensors of the device's own that a plan goes on from.
+
+    These are tensors that the manifest calls `private`, in its dtypes and shapes, since another
+    version of the bundle may have others, and columns of as many windows as the device trains
+    on."""
     layouts = {spec.key: (spec.dtype, spec.shape) for spec in private}
     own = {
         key: value
@@ -65,8 +67,8 @@ def usable(private: Sequence[TensorSpec], stored: Tensors, num_train: int) -> Te
 
 
 def own_tensors(bundle: Bundle, model: Tensors, private: Tensors) -> Tensors:
-    """What the device was given, and what it has kept of that model, as far as the bundle has room
-    for it: another version may have other tensors."""
+    """Return the tensors that the device was given, and what it has kept of that model, as far as
+    the bundle has room for them: another version may have other tensors."""
     layouts = {spec.key: (spec.dtype, spec.shape) for spec in bundle.manifest.tensors}
     own = names.of_role(private, names.PRIVATE) | names.part(private, names.KEPT)
     fitting = {

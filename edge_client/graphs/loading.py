@@ -17,8 +17,9 @@ RUNTIMES = {"onnx": "onnxruntime", "executorch": "executorch"}
 def load_graphs_of(
     runtime: str, provider: str = "CPU", threads: int = 1, library: Path | None = None
 ) -> GraphLoader:
-    """What loads bundles on a runtime of `RUNTIMES`; the other runtime's package need not be
-    installed.
+    """Return the loader of bundles for a runtime of `RUNTIMES`.
+
+    The other runtime's package need not be installed.
 
     Raises:
         ConfigError: there is no such runtime, or it is not here.
@@ -41,7 +42,7 @@ def load_graphs_of(
 
 
 def load_model_of(provider: str = "CPU", threads: int = 1) -> Callable[[bytes], Predict]:
-    """What loads models in one file.
+    """Return the loader of models in one file.
 
     Raises:
         ConfigError: onnxruntime is not here.

@@ -47,9 +47,9 @@ class Model:
     """The names of the classes, in the order of the probabilities; in another task, of the numbers
     that it answers."""
     task: TaskName
-    """What the model has learned, which says what its answers are."""
+    """Task of the model, which says what its answers are."""
     window: Window
-    """What one example is."""
+    """Shape, channels and rate of one example."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Model:
 
         Raises:
             DataError: x has another shape, or holds values that are not finite, or that are no ids
-            where the model takes ids.
+                where the model takes ids.
         """
         self.refresh()
         check_windows(to_length(x, self.window), self.window.shape)

@@ -1,5 +1,5 @@
-"""What went wrong and was survived: counted by its cause, and logged so that neither a flood nor a
-rare defect is lost."""
+"""Failures that a device survived: counted by cause, and logged so that a rare defect shows in a
+flood of others."""
 
 import logging
 import traceback
@@ -11,7 +11,8 @@ from wire.errors import ShoalError
 log = logging.getLogger("shoal.edge")
 
 LOGGED = 10
-"""Of each cause, so many are logged one by one; then one in ten, in a hundred, and so on."""
+"""Number of failures of a cause that are logged one by one; then one in ten, in a hundred, and
+so on."""
 
 
 @dataclass(frozen=True)

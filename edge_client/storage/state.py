@@ -1,4 +1,4 @@
-"""What must survive a restart of the device."""
+"""State of a device that must survive a restart."""
 
 import logging
 import os
@@ -33,7 +33,7 @@ DIGEST_BYTES = 64
 hexadecimal digits."""
 ROUND_DIGITS = 8
 MOST_RUNS = 4
-"""Of so many runs, besides the last one, private tensors are kept: those that were written last."""
+"""Number of runs besides the last one whose private tensors are kept: those written last."""
 T = TypeVar("T")
 
 

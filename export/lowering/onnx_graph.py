@@ -88,7 +88,7 @@ def count_operators(data: bytes) -> dict[str, int]:
 
 
 def _export(traced: Trace, program: CoreProgram) -> torch.onnx.ONNXProgram:
-    """What `torch.onnx.export` does with the program of a trace; that one would read its hundreds
+    """Translate the program of a trace as `torch.onnx.export` does, which would read its hundreds
     of translations anew for every graph."""
     with quiet(), likely_patterns():
         return _core.export(

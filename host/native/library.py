@@ -51,7 +51,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "shoal_backward": (_INTEGER, [_POINTER, _POINTER]),
     "shoal_weighted_sum": (None, [_POINTER, _POINTER, _NUMBER, _NUMBER, _POINTER]),
 }
-"""By the name of a function of the library, the types of its result and arguments."""
+"""Types of the result and arguments of the library's functions, by name."""
 
 _loaded: dict[tuple[str | None, ...], ctypes.CDLL] = {}
 _lock = threading.Lock()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from algorithms.composition import AlgorithmSpec, Given, algorithm_of, make_algorithm, read_privacy
+from algorithms.composition import AlgorithmSpec, Given, algorithm_of, make_algorithm
 from algorithms.objectives.supervised import Supervised
 from algorithms.spec import PYTHON
 from host.files import prepare_folder
@@ -43,7 +43,7 @@ class Compared:
     """Data and a model of a comparison that are objects."""
 
     fleets: Mapping[str, FleetData]
-    """By name, which is that of the data and the beginning of their digest."""
+    """Data by name, which is that of the data set and the beginning of their digest."""
     model: nn.Module | ModelMaker | None = None
     """None where it has a name."""
 
@@ -203,10 +203,7 @@ def compare(
         if len(several) > 1 and not scenarios:
             value = ",".join(map(str, several))
             raise ConfigError(f"{name} {value}: several values are a grid, which scenarios makes")
-        if not scenarios:
-            words[name] = str(several[0]) if several else None
-    if scenarios:
-        words["labels"] = words["split"] = None
+        words[name] = str(several[0]) if several and not scenarios else None
     settings = make_settings(words | {"model": model if isinstance(model, str) else ""})
     fleets = {
         f"{one.name}@{digest_of(one)[:16]}" if isinstance(one, FleetData) else str(one): one
@@ -256,9 +253,7 @@ def _read(
             f"algorithms {', '.join(map(str, read)) or 'none'}: expected different names"
         )
     base_spec = algorithm_of(reference) if reference else read[0]
-    if privacy:
-        mechanism = read_privacy(privacy)
-        base_spec, *read = (spec.with_privacy(mechanism) for spec in (base_spec, *read))
+    base_spec, *read = (spec.with_privacy(privacy) for spec in (base_spec, *read))
     for algorithm in read:
         make_algorithm(algorithm)
     names, base = [str(algorithm) for algorithm in read], str(base_spec)
@@ -332,7 +327,8 @@ def _run(
             runs = folder / "runs" if folder is not None and lasting else Path(temporary)
             if part:
                 if about.model is None:
-                    for fleet in check_jobs(part, runs, about.data_of):
+                    fleets = {fleet.name: fleet for fleet in check_jobs(part, runs, about.data_of)}
+                    for fleet in fleets.values():
                         for doubt in doubts(fleet):
                             warnings.warn(doubt, stacklevel=3)
                 results |= zip(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch import nn
 
-from algorithms.composition import Given, algorithm_of, read_privacy
+from algorithms.composition import Given, algorithm_of
 from algorithms.spec import DEFAULT_ALGORITHM
 from export.bundle import MAX_BATCH
 from export.publish import Publication, own_key, publish, read_key
@@ -43,7 +43,7 @@ def export(
 
     Raises:
         ConfigError: options that do not fit each other or the data, or an operator that cannot be
-        exported; the text names it.
+            exported; the text names it.
         DataError: the data cannot be read.
         ParityError: an exported graph does not do what eager torch does.
     """
@@ -53,9 +53,7 @@ def export(
         raise ConfigError(f"key {key_file}: there is no such file")
     signing = own_key(folder) if key_file is None else read_key(key_file)
     fleet = data if isinstance(data, FleetData) else load_data(str(data))
-    spec = suited(algorithm_of(algorithm), fleet)
-    if privacy:
-        spec = spec.with_privacy(read_privacy(privacy))
+    spec = suited(algorithm_of(algorithm), fleet).with_privacy(privacy)
     for doubt in doubts(fleet, spec.has_classes):
         warnings.warn(doubt, stacklevel=2)
     on_progress("making the model")

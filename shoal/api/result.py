@@ -87,7 +87,7 @@ class Result:
 
         Raises:
             ConfigError: the task is neither about several labels nor a reconstruction, or the data
-            do not say which windows are anomalous.
+                do not say which windows are anomalous.
         """
         self._check_task("auc", MULTI_LABEL, RECONSTRUCTION)
         if self.summary.auc is None:
@@ -155,7 +155,7 @@ class Result:
 
         Raises:
             ConfigError: there is no such group or device; or devices keep a part of the network, so
-            that the group has no whole one.
+                that the group has no whole one.
         """
         return self._models.model(self._groups, group, device)
 

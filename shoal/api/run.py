@@ -139,9 +139,10 @@ def simulate(
         None if own is None else lambda held: objective_on(own, held, settings.algorithm, seed)
     )
     outcome = simulation.simulate(fleet, settings, tell, objective, engine)
+    last = Models(outcome.models, outcome.data.devices)
+    progress = progress_of(outcome.records, last, lambda: outcome.data)
     for callback in [*callbacks, *([] if folder is None else [CsvLog(folder / "rounds.csv")])]:
-        last = Models(outcome.models, outcome.data.devices)
-        callback.on_round(progress_of(outcome.records, last, lambda: outcome.data))
+        callback.on_round(progress)
     if folder is None:
         return Result(outcome)
     on_progress("measuring how much devices differ")

@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -65,6 +65,11 @@ MEASURED = 1000
 """Of a larger fleet the heterogeneity of so many devices is measured."""
 
 
+@cache
+def _usual() -> dict[str, Any]:
+    return msgspec.structs.asdict(read_settings(SimulationSettings()))
+
+
 @dataclass(frozen=True)
 class Job:
     """One run of a comparison. `data` is what a user writes, `content` what the files that this
@@ -79,7 +84,7 @@ class Job:
         """A name for its result: the same for the same job, whenever it is asked for. What is at
         its default does not count, so that results last when a setting is added. What files hold
         does, data, a model or an algorithm's own classes: one that was edited makes another job."""
-        usual = msgspec.structs.asdict(read_settings(SimulationSettings()))
+        usual = _usual()
         settings = msgspec.structs.asdict(self.settings)
         unusual = {name: value for name, value in settings.items() if value != usual[name]}
         about = {"data": self.data, "settings": unusual}

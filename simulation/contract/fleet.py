@@ -12,9 +12,9 @@ from aggregator.core.plan import program_for
 from algorithms.algorithm import Algorithm, Contribution, State, decode_memory, encode_memory
 from algorithms.composition import (
     AlgorithmSpec,
+    algorithm_of,
     make_algorithm,
     make_objective,
-    read_algorithm,
 )
 from algorithms.core.contract import Work
 from algorithms.core.keys import NEWCOMER
@@ -40,16 +40,11 @@ NAMES = tuple("abc")
 CLASS = Label("int64", ())
 
 
-def spec_of(name: str | AlgorithmSpec) -> AlgorithmSpec:
-    """An algorithm by its name, or as it is."""
-    return name if isinstance(name, AlgorithmSpec) else read_algorithm(name)
-
-
 def window_of(name: str | AlgorithmSpec) -> Window:
     """What the windows are that this algorithm is tried on."""
     return (
         msgspec.structs.replace(WINDOW, steps=STEPS)
-        if spec_of(name).parts.task.of == SEQUENCE
+        if algorithm_of(name).parts.task.of == SEQUENCE
         else WINDOW
     )
 
@@ -61,10 +56,10 @@ def tiny_model(name: str | AlgorithmSpec, seed: int = 0) -> Classifier:
         made = tcn(window, CLASSES, torch.tensor([2.0, 1.0]))
         made.shape, made.steps = window.shape, window.steps
         return made
-    outputs = spec_of(name).parts.task.outputs((CHANNELS, LENGTH), CLASSES)
+    outputs = algorithm_of(name).parts.task.outputs((CHANNELS, LENGTH), CLASSES)
     model = HarCnn(CHANNELS, LENGTH, outputs, torch.tensor([2.0, 1.0]))
     model.shape = (CHANNELS, LENGTH)
-    if issubclass(spec_of(name).parts.objective, Cgau):
+    if issubclass(algorithm_of(name).parts.objective, Cgau):
         gated = OnFrozen(model, CLASSES, units=8)
         gated.shape = model.shape
         return gated
@@ -165,7 +160,7 @@ def make_field(
 ) -> Field:
     """A fleet of so many tiny devices that train with this algorithm; `graphs` take the place of
     its objective's own functions."""
-    spec, window = spec_of(name), window_of(name)
+    spec, window = algorithm_of(name), window_of(name)
     algorithm, model = make_algorithm(spec), tiny_model(spec, seed)
     objective = make_objective(spec, model)
     bundle = describe_bundle(objective, name="tiny", classes=NAMES, window=window)

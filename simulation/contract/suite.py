@@ -182,7 +182,7 @@ COMPOSITIONS: Mapping[str, Sequence[Composition]] = {
         ),
     ),
 }
-"""By kind, what a choice is composed with."""
+"""Choices that a choice of each kind is composed with."""
 
 
 def _declarations(kind: str, name: str, made: Any) -> list[Check]:

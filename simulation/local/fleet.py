@@ -118,6 +118,9 @@ class LocalFleet:
     phone_options: Sequence[str] = ()
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self._phone_command = [*phone_command(), *self.phone_options] if self.phones else []
+
     def start(self, device_id: str) -> subprocess.Popen[bytes]:
         """Start one device, also again after it was killed; its state folder is kept. A phone is
         started with all the others."""
@@ -141,7 +144,7 @@ class LocalFleet:
     def _start_phones(self) -> subprocess.Popen[bytes]:
         own = [part for device_id in self.phones for part in self._own_options(device_id)]
         process = start_program(
-            [*phone_command(), *self.phone_options, *self._shared_options(), *own],
+            [*self._phone_command, *self._shared_options(), *own],
             self.log(self.phones[0]),
         )
         self.processes |= dict.fromkeys(self.phones, process)

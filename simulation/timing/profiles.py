@@ -30,9 +30,8 @@ something else.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -74,28 +73,28 @@ class Profiles:
         return len(self.examples_per_s)
 
 
-_OPTIONS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "speed": ("examples a second that the median device trains", {"low": 1e-6}),
-    "spread": (
-        "sigma of the lognormal speed; uniform: half width as a share",
-        {"low": 0, "high": 10},
+_OPTIONS: Options = {
+    "speed": Option(0.0, "examples a second that the median device trains", low=1e-6),
+    "spread": Option(
+        0.0, "sigma of the lognormal speed; uniform: half width as a share", low=0, high=10
     ),
-    "down": ("bytes a second to the median device", {"low": 1e-3}),
-    "up": ("bytes a second from the median device", {"low": 1e-3}),
-    "network": (
-        "sigma of the lognormal bandwidths; uniform: half width as a share",
-        {"low": 0, "high": 10},
+    "down": Option(0.0, "bytes a second to the median device", low=1e-3),
+    "up": Option(0.0, "bytes a second from the median device", low=1e-3),
+    "network": Option(
+        0.0, "sigma of the lognormal bandwidths; uniform: half width as a share", low=0, high=10
     ),
-    "latency": ("seconds that a message is under way", {"low": 0}),
-    "dropout": ("probability that a job is not finished", {"low": 0, "high": 1}),
-    "available": ("share of devices available at the best hour", {"low": 0, "high": 1}),
-    "ratio": ("how many times more are available at night than by day", {"low": 1}),
-    "zones": ("hours over which the devices' time zones are spread", {"low": 0, "high": 24}),
-    "hour": ("hour of the day of the first time zone at virtual second 0", {"low": 0, "high": 24}),
-    "battery": ("examples a device can train per charge; 0: mains", {"low": 0}),
-    "charging": ("hours of each day on the charger, from 22:00", {"low": 0, "high": 24}),
+    "latency": Option(0.0, "seconds that a message is under way", low=0),
+    "dropout": Option(0.0, "probability that a job is not finished", low=0, high=1),
+    "available": Option(0.0, "share of devices available at the best hour", low=0, high=1),
+    "ratio": Option(0.0, "how many times more are available at night than by day", low=1),
+    "zones": Option(0.0, "hours over which the devices' time zones are spread", low=0, high=24),
+    "hour": Option(
+        0.0, "hour of the day of the first time zone at virtual second 0", low=0, high=24
+    ),
+    "battery": Option(0.0, "examples a device can train per charge; 0: mains", low=0),
+    "charging": Option(0.0, "hours of each day on the charger, from 22:00", low=0, high=24),
 }
-"""Options of a distribution: the meaning of each, and its bounds."""
+"""Options of a distribution, but for their defaults."""
 _DEFAULTS: Mapping[str, tuple[float, ...]] = {
     "phones": (200.0, 0.6, 1e6, 5e5, 1.0, 0.1, 0.08, 0.4, 4.0, 4.0, 0.0, 1e5, 8.0),
     "boards": (100.0, 1.0, 5e6, 1e6, 0.5, 0.05, 0.01, 0.98, 1.0, 0.0, 0.0, 0.0, 24.0),
@@ -110,8 +109,8 @@ _TRACE = {
 DISTRIBUTIONS: Mapping[str, Options] = {
     **{
         name: {
-            key: Option(default, about, **bounds)
-            for (key, (about, bounds)), default in zip(_OPTIONS.items(), defaults, strict=True)
+            key: replace(option, default=default)
+            for (key, option), default in zip(_OPTIONS.items(), defaults, strict=True)
         }
         for name, defaults in _DEFAULTS.items()
     },

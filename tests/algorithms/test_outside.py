@@ -140,10 +140,7 @@ class TestFiles:
             make_algorithm(read_algorithm("methods.py:Slower+methods.py:Middle")).mean.name
             == "middle"
         )
-        assert (
-            read_algorithm("fedavg").with_privacy(read_privacy("methods.py:Louder")).mean.name
-            == "uniform"
-        )
+        assert read_algorithm("fedavg").with_privacy("methods.py:Louder").mean.name == "uniform"
 
     def test_a_class_alone_has_the_servers_half_of_what_it_derives_from(
         self, methods: Path

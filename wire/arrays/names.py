@@ -98,14 +98,14 @@ private = Prefix(f"{PRIVATE}/")
 slot = Prefix(f"{SLOT}/")
 """A tensor that is set to its initial value in every round."""
 memory = Prefix(f"{MEMORY}/")
-"""What a device remembers of its windows by one model: set to its initial value every round,
-and kept with that model."""
+"""Memory of a device's windows by one model: set to its initial value every round, and kept with
+that model."""
 received = Prefix(f"{RECEIVED}/")
 """A tensor that the aggregator sends for a round."""
 received_start = Prefix("received/start.")
 """The device's copy of ``shared/NAME`` as it was received."""
 delta = Prefix(f"{DELTA}/")
-"""What an update says of ``shared/NAME``: local minus received."""
+"""Change of ``shared/NAME`` in an update: local minus received."""
 batch = Prefix(f"{BATCH}/")
 """An input with a row for each example, or a random input by ``uniform/NAME`` or
 ``normal/NAME``."""

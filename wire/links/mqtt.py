@@ -226,7 +226,7 @@ class MqttLink:
         self._inbox = _Inbox()
         self._connection = 0
         self._halves: dict[tuple[str, int | None], tuple[str, ...] | list[bool]] = {}
-        """By action and number, topics without an answer, or an answer to topics not known yet."""
+        """Topics without an answer, or an answer to topics not known yet, by action and number."""
         self._topics: dict[str, None] = {}
         self._lock = threading.Lock()
         self._closing = False

@@ -25,8 +25,8 @@ ORDERS: dict[str, dict[str, Any]] = {
     "end-rollout": _CAMPAIGN,
     "return-to-release": {"to": int, "group": str},
 }
-"""By name, the orders that forms give, and the type of each field. A device is forgotten, and
-settings are changed, where a command says all of what that means."""
+"""Orders that forms give, by name, with the type of each field. A device is forgotten, and
+settings are changed, by a command alone, which says all of what that means."""
 OPTIONAL = ("roll_out", "group")
 """Fields that a form may leave out."""
 MOST_FIELDS = 16

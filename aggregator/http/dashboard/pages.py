@@ -92,8 +92,8 @@ class Pages:
     _compared: dict[str, tuple[str, Mapping[str, str], dict[str, DistanceView]]] = field(
         default_factory=dict
     )
-    """By run the digest of the last comparison of its devices, where they started from, and what
-    came of it: a page that is looked at every second computes it once a round."""
+    """Digest of the last comparison of a run's devices, where they started from, and its result,
+    by run: a page that is looked at every second computes it once a round."""
 
     def fleet(self, request: Request) -> Response:
         """The devices, worst first."""

@@ -16,7 +16,7 @@ DEEPEST = 16
 _BREAK = object()
 SIMPLE = {20: False, 21: True, 22: None, 23: None}
 FLOATS = {25: ">e", 26: ">f", 27: ">d"}
-"""By additional information of major type 7: simple values, and the formats of numbers."""
+"""Simple values and formats of numbers, by the additional information of major type 7."""
 
 
 def decode(payload: bytes) -> Any:

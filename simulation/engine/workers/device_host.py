@@ -96,7 +96,7 @@ class DeviceHost:
 
     spec: DeviceHostSpec
     graphs: Graphs
-    """Those that the spec makes."""
+    """Graphs that the spec makes."""
     store: PrivateStore
 
     def carry_out(self, plan: Plan, models: Models) -> DeviceResult:

@@ -33,11 +33,11 @@ def threads(host: DeviceHost, count: int) -> Iterator[Workers]:
             for future in futures:
                 future.cancel()
 
-    with ThreadPoolExecutor(count, "shoal-worker") as pool:
-        try:
-            yield run
-        finally:
-            pool.shutdown(cancel_futures=True)
+    pool = ThreadPoolExecutor(count, "shoal-worker")
+    try:
+        yield run
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 @contextmanager
@@ -65,9 +65,9 @@ def batched(host: DeviceHost, graphs: BatchedGraphs, count: int) -> Iterator[Wor
             for future in futures:
                 yield future.result()
 
-    with ThreadPoolExecutor(count, "shoal-device") as pool:
-        try:
-            yield run
-        finally:
-            rendezvous.close()
-            pool.shutdown(cancel_futures=True)
+    pool = ThreadPoolExecutor(count, "shoal-device")
+    try:
+        yield run
+    finally:
+        rendezvous.close()
+        pool.shutdown(cancel_futures=True)

@@ -31,7 +31,7 @@ class TravellingStore:
 
     before: Tensors = field(default_factory=dict)
     after: Tensors | None = None
-    """What was put; None: nothing was."""
+    """Tensors that were put; None if nothing was."""
 
     def get(self, device_id: str, number: int) -> Tensors:
         return dict(self.before)
@@ -120,7 +120,7 @@ class MappedStore:
 
 
 PrivateStore = TravellingStore | MappedStore
-"""What devices keep (``private/NAME``, ``column/NAME``, ``kept/ROLE/NAME``)."""
+"""Names of tensors that devices keep (``private/NAME``, ``column/NAME``, ``kept/ROLE/NAME``)."""
 
 
 def _newest(rounds: Array, number: int) -> int:
