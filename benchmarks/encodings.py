@@ -88,10 +88,7 @@ def size_of_updates(fleet: FleetData, model: str) -> dict[str, Any]:
 def changes_of_rounds(fleet: FleetData) -> Array:
     """The changes (rounds, devices, D) that the devices made in rounds of FedAvg in float32."""
     bundle, graphs = bundle_of(fleet, "har-cnn")
-    model, rounds = (
-        {k: v for k, v in bundle.initial.items() if names.role_of(k) in names.EXCHANGED},
-        [],
-    )
+    model, rounds = names.of_role(bundle.initial, *names.EXCHANGED), []
     executors = {
         d: Executor(bundle, graphs, windows) for d, windows in sorted(fleet.devices.items())
     }

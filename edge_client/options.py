@@ -74,10 +74,12 @@ def parser() -> argparse.ArgumentParser:
         made[command] = commands.add_parser(command, help=text)
         for name in names:
             required = name == "state" or (command, name) == ("record", "source")
-            _add_option(made[command], name, required)
+            default = usual(name)
+            if (command, name) == ("enrol", "data"):
+                default = default or DATA
+            _add_option(made[command], name, required, default)
     made["enrol"].add_argument("url", help="where devices are enrolled: https://HOST[:PORT]")
     made["enrol"].add_argument("token", help="what `shoal enrol token` printed, or @FILE")
-    made["enrol"].set_defaults(data=usual("data") or DATA)
     made["predict"].add_argument(
         "input",
         nargs="?",
@@ -87,8 +89,8 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def _add_option(command: argparse.ArgumentParser, name: str, required: bool) -> None:
-    setting, default = SETTINGS[name], usual(name)
+def _add_option(command: argparse.ArgumentParser, name: str, required: bool, default: Any) -> None:
+    setting = SETTINGS[name]
     shown = f" (default: {default})" if default not in (None, False) else ""
     text = (setting.text + shown).replace("%", "%%")
     if setting.bare is bool:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from host.logs import Form
 from host.settings import LARGEST, Setting, about, settings_of
 from wire.pieces import MOST_BYTES
 
@@ -118,9 +119,7 @@ class DeviceSettings(msgspec.Struct, frozen=True, kw_only=True):
         about("libshoal_executorch.so, where `make native` did not build it on this machine."),
     ] = None
     log: Annotated[LogLevel, about("Least level of lines in the log.")] = "INFO"
-    log_format: Annotated[
-        Literal["text", "json"], about("Lines of the log as text, or as JSON.")
-    ] = "text"
+    log_format: Annotated[Form, about("Lines of the log as text, or as JSON.")] = "text"
     device: Annotated[
         str | None,
         about("Id that this device wants; that of the token, or one of its key, when not given."),
@@ -145,8 +144,10 @@ def usual(name: str) -> Any:
         ConfigError: the variable has a value that the setting cannot have.
     """
     setting = SETTINGS[name]
-    # SHOAL_BROKER is also what `shoal serve` reads
-    for variable in (f"SHOAL_EDGE_{setting.parameter.upper()}", f"SHOAL_{name.upper()}"):
-        if variable in os.environ and (variable.startswith("SHOAL_EDGE_") or name == "broker"):
+    variables = [f"SHOAL_EDGE_{setting.parameter.upper()}"]
+    if name == "broker":
+        variables.append("SHOAL_BROKER")  # which `shoal serve` reads too
+    for variable in variables:
+        if variable in os.environ:
             return setting.read(os.environ[variable], variable)
     return setting.default

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
+from typing import Literal, get_args
 
 from wire.errors import printable
 
@@ -20,7 +21,8 @@ ExceptionInfo = (
     tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 )
 FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
-FORMS = ("text", "json")
+Form = Literal["text", "json"]
+FORMS = get_args(Form)
 STARTS_S = 120
 """Seconds by which a start that is at work may take longer than the unit permits."""
 ALIVE_FILE = "SHOAL_ALIVE_FILE"

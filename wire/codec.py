@@ -31,16 +31,18 @@ def encode(message: messages.Message) -> bytes:
     return _encoder.encode(message)
 
 
-def decode(payload: bytes, kind: Any, most_bytes: int = MESSAGE_BYTES) -> Any:
+def decode(payload: bytes, kind: Any) -> Any:
     """Read one message of `kind`, a message class or a union of them; an instance of it is
     returned.
 
     Raises:
-        LimitExceeded: more than `most_bytes`.
+        LimitExceeded: more than `MESSAGE_BYTES`.
         Malformed: not JSON, another type, or a field missing or wrong; the text says which.
     """
-    if len(payload) > most_bytes:
-        raise LimitExceeded(f"message of {len(payload)} bytes: at most {most_bytes} are accepted")
+    if len(payload) > MESSAGE_BYTES:
+        raise LimitExceeded(
+            f"message of {len(payload)} bytes: at most {MESSAGE_BYTES} are accepted"
+        )
     try:
         return msgspec.json.decode(payload, type=kind)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:

@@ -84,9 +84,7 @@ async def _answer(
             payload += part
             if len(payload) > REQUEST_BYTES:
                 return refuse("malformed", f"more than {REQUEST_BYTES} bytes")
-        return _response(
-            await run_in_threadpool(office.answer, decode(payload, kind, REQUEST_BYTES), peer)
-        )
+        return _response(await run_in_threadpool(office.answer, decode(payload, kind), peer))
     except ClientDisconnect:
         return refuse("malformed", f"the connection ended after {len(payload)} bytes")
     except Malformed as error:

@@ -36,11 +36,11 @@ def ranks(num_labelled: int, num_unlabelled: int) -> Array:
             unlabelled * (IN_TURN + 1) + IN_TURN,
         ]
     )
-    of_kind, others = (
+    labelled_order, unlabelled_order = (
         np.argsort((np.arange(1, count + 1) * GOLDEN) % 1.0, kind="stable")
         for count in (num_labelled, num_unlabelled)
     )
-    order = np.concatenate([of_kind, num_labelled + others])
+    order = np.concatenate([labelled_order, num_labelled + unlabelled_order])
     made = np.empty(len(order), np.int64)
     made[order[np.argsort(turn, kind="stable")]] = np.arange(len(order))
     return made
@@ -71,9 +71,11 @@ def broken_rule(
     epochs = 0.0
     for verb in plan.verbs:
         if isinstance(verb, Train) and _trained_on(verb, num_train) >= verb.least:
-            steps = verb.steps
-            of_steps = None if steps is None else steps * verb.batch_size / max(1, num_train)
-            epochs += float(verb.epochs) if of_steps is None else of_steps
+            epochs += (
+                verb.epochs
+                if verb.steps is None
+                else verb.steps * verb.batch_size / max(1, num_train)
+            )
     if epochs > policy.max_epochs:
         return f"max_epochs: {epochs:g} are asked for, {policy.max_epochs:g} are permitted"
     return _unprotected(policy, plan.verbs, measuring) or _too_few_windows(

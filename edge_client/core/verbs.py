@@ -28,7 +28,7 @@ def check_verbs(manifest: Manifest, verbs: tuple[Verb, ...]) -> None:
         for output in graph.outputs:
             if (
                 names.role_of(output) == names.NEXT
-                and output.removeprefix(names.following("")) not in known
+                and output.removeprefix(names.following.text) not in known
             ):
                 raise BundleError(
                     f"bundle {manifest.name}: graph {verb.graph!r} has the output {output!r}, of "

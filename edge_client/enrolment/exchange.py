@@ -87,7 +87,7 @@ def ask(url: str, authority: str, path: str, message: Enrol | Renew) -> Answer:
     context.load_verify_locations(cadata=authority)
     status, payload = _request(url, context, "POST", path, msgspec.json.encode(message))
     try:
-        answer: Answer = decode(payload, Answer, REQUEST_BYTES)
+        answer: Answer = decode(payload, Answer)
     except WireError as error:
         raise LinkError(f"{url}: it answers {status}, and nothing that is known: {error}") from None
     return answer

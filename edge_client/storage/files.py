@@ -38,8 +38,9 @@ class FolderFiles:
 
     def size(self, name: str) -> int:
         """Return the number of bytes of a file; 0 if there is none."""
-        path = self.folder / name
-        return path.stat().st_size if path.exists() else 0
+        with suppress(FileNotFoundError):
+            return (self.folder / name).stat().st_size
+        return 0
 
     def write(self, name: str, payload: bytes) -> None:
         """Write a file in place of the one before, completely or not at all."""

@@ -407,7 +407,7 @@ class Job:
     def _advance(self, outputs: Tensors, report: bool) -> None:
         moved = names.part(outputs, names.NEXT)
         self.tensors.update(moved)
-        of_model = {k for k in moved if names.role_of(k) in names.EXCHANGED}
+        of_model = names.of_role(moved, *names.EXCHANGED).keys()
         self._tuned |= names.of_role(moved, names.MEMORY).keys()
         if report:
             self._changed |= of_model

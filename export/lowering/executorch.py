@@ -13,7 +13,6 @@ not, is found by arithmetic.
 
 import functools
 from math import prod
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -82,12 +81,21 @@ def convolution(
 
 
 def convolution_backward(
-    grad: Tensor, x: Tensor, weight: Tensor, bias_sizes: list[int] | None, *options: Any
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias_sizes: list[int] | None,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    transposed: bool,
+    output_padding: list[int],
+    groups: int,
+    wanted: list[bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Gradients of a convolution in one or two dimensions, by input, weight and bias. That of the
     input is the convolution of the gradient, spread out where the stride is not 1, with the flipped
     kernel."""
-    stride, padding, dilation, transposed, _, groups, wanted = options
     geometry = convolution_geometry(weight, stride, padding, dilation, transposed)
     grad_x = grad_weight = grad_bias = None
     if wanted[0]:

@@ -138,7 +138,7 @@ def test_the_ablation_prepares_once() -> None:
 
 @pytest.mark.parametrize("options", [{"holdout": 0.0}, {"patience": 0}, {"preparations": 0}])
 def test_impossible_options_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=f"{next(iter(options))} is '"):
+    with pytest.raises(ConfigError, match=f"FedDiskServer: {next(iter(options))} is '"):
         FedDiskServer(**options)
 
 

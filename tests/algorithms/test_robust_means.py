@@ -69,9 +69,13 @@ class TestKrum:
         assert np.array_equal(combine(Krum(), stack).flat, stack[int(np.argmin(scores))])
 
     def test_refuses_impossible_options(self) -> None:
-        with pytest.raises(ConfigError, match="num_attackers is '-1', expected a whole"):
+        with pytest.raises(
+            ConfigError, match="num_attackers is '-1', expected a whole number from 0"
+        ):
             Krum(num_attackers=-1)
-        with pytest.raises(ConfigError, match="num_selected is '0', expected a whole"):
+        with pytest.raises(
+            ConfigError, match="num_selected is '0', expected a whole number from 1"
+        ):
             MultiKrum(num_selected=0)
         for name in ("krum:num_attackers=1.5", "multi-krum:num_selected=1.5"):
             with pytest.raises(ConfigError, match="a whole number"):

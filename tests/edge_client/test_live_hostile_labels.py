@@ -3,6 +3,7 @@ page."""
 
 import http.client
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,7 @@ class TestLabels:
         ):
             with path.open("ab") as file:
                 file.write(line + b"\n")
+            time.sleep(0.05)  # so that each line has a look of its own
         wait_until(lambda: said.timeline.at(NOW_S + 1) == "sit")
         assert thread.is_alive()
         over = True

@@ -4,6 +4,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from edge_client.options import parser
+from wire.errors import ConfigError
+
 
 def test_importing_the_client_loads_no_torch() -> None:
     code = (
@@ -37,3 +42,22 @@ def test_command_line_errors_are_one_line_and_status_2(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert done.stderr.strip().splitlines()[-1].startswith("error: data folder")
     assert "Traceback" not in done.stderr
+
+
+def test_an_option_stands_in_the_environment_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOAL_EDGE_FLEET", "barn")
+    monkeypatch.setenv("SHOAL_BROKER", "mqtt://b")
+    given = parser().parse_args(["run", "--state", "s", "--fleet", "field"])
+    usual = parser().parse_args(["run", "--state", "s"])
+    assert (given.fleet, usual.fleet, usual.broker) == ("field", "barn", "mqtt://b")
+    monkeypatch.setenv("SHOAL_EDGE_THREADS", "x")
+    with pytest.raises(ConfigError, match=r"threads must be .*, got x \(SHOAL_EDGE_THREADS\)"):
+        parser()
+
+
+def test_help_of_enrol_names_the_folder_of_data_that_it_takes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        parser().parse_args(["enrol", "--help"])
+    assert "(default: /var/lib/shoal/data)" in " ".join(capsys.readouterr().out.split())

@@ -72,9 +72,7 @@ def test_boards_keep_the_candidate_that_simulations_keep(
     verbs = tuple(
         msgspec.structs.replace(v, hyper={"lr": lr}) if isinstance(v, Train) else v for v in closing
     )
-    model = {
-        key: value for key, value in bundle.initial.items() if names.role_of(key) in names.EXCHANGED
-    }
+    model = names.of_role(bundle.initial, *names.EXCHANGED)
     graphs = (OnnxGraphs(bundle), EagerGraphs(objective_for_fleet(fleet, spec, seed=0)))
 
     def kept_by(one: OnnxGraphs | EagerGraphs) -> Result:

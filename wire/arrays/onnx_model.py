@@ -59,7 +59,7 @@ def whole_model(bundle: Bundle, tensors: Tensors, about: Mapping[str, str]) -> b
 
 def fragment(tensors: Mapping[str, Array], about: Mapping[str, str]) -> bytes:
     """A ``ModelProto`` with these initializers and this metadata and nothing else."""
-    initializers = b""
+    initializers = []
     for name, array in tensors.items():
         raw = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
         tensor = (
@@ -69,12 +69,12 @@ def fragment(tensors: Mapping[str, Array], about: Mapping[str, str]) -> bytes:
             + _field(_TENSOR_NAME, name.encode())
             + _field(_TENSOR_RAW, raw)
         )
-        initializers += _field(_GRAPH_INITIALIZER, tensor)
+        initializers.append(_field(_GRAPH_INITIALIZER, tensor))
     entries = [
         _field(_ENTRY_KEY, key.encode()) + _field(_ENTRY_VALUE, value.encode())
         for key, value in about.items()
     ]
-    return _field(_MODEL_GRAPH, initializers) + b"".join(
+    return _field(_MODEL_GRAPH, b"".join(initializers)) + b"".join(
         _field(_MODEL_METADATA, entry) for entry in entries
     )
 

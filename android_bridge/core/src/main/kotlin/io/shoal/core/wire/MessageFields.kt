@@ -154,7 +154,7 @@ internal fun messageOf(f: Fields): Message = when (val type = f.string("type")) 
     )
     "fetch" -> Fetch(f.name("device_id"), f.digest("digest"))
     "pieces" -> piecesOf(f)
-    "offer" -> UpdateOffer(f.name("device_id"), f.name("run_id"), f.positive("round"), piecesOf(f.obj("pieces").also(::checkArePieces)))
+    "offer" -> UpdateOffer(f.name("device_id"), f.name("run_id"), f.positive("round"), piecesOf(f.obj("pieces")))
     "piece" -> Piece(f.name("device_id"), f.digest("update"), f.int("index", INDEXES).toInt())
     "want" -> Want(f.name("device_id"), f.digest("update"), f.list("pieces", item = ::indexOf).also { checkCount(it.size, 0) })
     "status" -> DeviceStatus(f.name("device_id"), f.bool("online"), f.randomBits("withdrawn"))
@@ -248,12 +248,9 @@ private val ENCODINGS = setOf("float32", "int8")
 
 private val INDEXES = 0L until MOST_PIECES
 
-private fun checkArePieces(f: Fields) {
+private fun piecesOf(f: Fields): Pieces {
     val type = f.string("type", "pieces")
     if (type != "pieces") throw Malformed("pieces of type $type")
-}
-
-private fun piecesOf(f: Fields): Pieces {
     val pieces = f.list("pieces") { value, path ->
         (value as? JsonString)?.value?.takeIf(::isDigest) ?: throw Malformed("$path: expected a SHA-256")
     }
