@@ -27,6 +27,8 @@ class PartFile:
         """
         self.path, self.pieces, self.memory = path, pieces, memory
         self.missing: dict[int, None] = {}
+        if memory is None:
+            path.touch()
         with self._open() as file:
             held = min(file.seek(0, os.SEEK_END), pieces.num_bytes)
             file.truncate(held)
@@ -81,4 +83,4 @@ class PartFile:
     def _open(self) -> AbstractContextManager[IO[bytes]]:
         if self.memory is not None:
             return nullcontext(self.memory)
-        return os.fdopen(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666), "r+b")
+        return self.path.open("r+b")

@@ -52,11 +52,11 @@ def load_probe(payload: bytes, bundle: str) -> Probe:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
-        answer, answer_folded = (_first_output(module, fold) for fold in (False, True))
+        predict, predict_folded = (
+            partial(_answer, _first_output(module, fold), description.needs)
+            for fold in (False, True)
+        )
 
-    predict, predict_folded = (
-        partial(_answer, program, description.needs) for program in (answer, answer_folded)
-    )
     held = description
     return Probe(
         run,

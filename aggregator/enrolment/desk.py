@@ -99,8 +99,7 @@ def ban(store: EnrolmentStore, device_id: str, lifted: bool = False) -> None:
     """
     check_name(device_id, "device id")
     with store.transaction() as within:
-        banned = any(not row.lifted for row in within.rows(BanRow, device_id=device_id))
-        if banned == lifted:
+        if within.is_banned(device_id) == lifted:
             within.put(BanRow(device_id, lifted, time.time()))
             what = "restored" if lifted else "banned"
             within.put(AuditRow(time.time(), what, device_id, "", ""))

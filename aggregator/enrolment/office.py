@@ -16,7 +16,6 @@ from aggregator.enrolment.attestation import NotAttested, PlayIntegrity
 from aggregator.enrolment.authority import DEVICE_DAYS, Authority
 from aggregator.storage.enrolment_store import (
     AuditRow,
-    BanRow,
     DeviceRow,
     EnrolmentStore,
     TokenRow,
@@ -257,5 +256,5 @@ def _requested(request: str) -> tuple[TlsPublicKey, str]:
 
 
 def _check_ban(within: Transaction, device_id: str) -> None:
-    if any(not row.lifted for row in within.rows(BanRow, device_id=device_id)):
+    if within.is_banned(device_id):
         raise _No("banned", f"{device_id} is banned")

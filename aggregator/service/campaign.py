@@ -67,6 +67,7 @@ class Campaign:
 
     def __init__(
         self,
+        state: RunState,
         algorithm: Algorithm,
         bundle: Bundle,
         probe: Probe,
@@ -112,8 +113,6 @@ class Campaign:
         """The digests of what groupings have compared in the rounds so far."""
         self._kept_in: dict[int, frozenset[str]] = {}
         """By round whose record says what devices keep, these devices."""
-        state = store.load()
-        assert state is not None, "the campaign was started"
         self.state = state
         self._note(store.rounds())
 

@@ -114,8 +114,12 @@ class Devices:
             case RoundAggregated() if event.starts:
                 placed = all_placed(run)
                 groups = groups_of(run, placed)
-                for d in self.entries:
-                    self._regroup(run, event.round, d, groups.get(d, ""), placed.get(d))
+                of_run = self._clock(), run.settings.name, event.round
+                after = {
+                    d: core.regrouped(entry, GroupChange(*of_run, groups.get(d, "")), placed.get(d))
+                    for d, entry in self.entries.items()
+                }
+                self._put({d: entry for d, entry in after.items() if entry is not self.entries[d]})
 
     def _regroup(
         self, run: RunState, number: int, device_id: str, group: str, placed: Placed | None = None
@@ -333,12 +337,14 @@ class Devices:
         self._put({device_id: replace(self.entry(device_id), **changes)})
 
     def _put(self, entries: Mapping[str, Entry | None]) -> None:
-        """Take in these entries; None: the device has none any more."""
-        for device_id, entry in entries.items():
-            if entry is not None:
-                self.entries = self.entries.set(device_id, entry)
-            elif device_id in self.entries:
-                self.entries = self.entries.delete(device_id)
+        """Take in these entries together; None: the device has none any more."""
+        with self.entries.mutate() as after:
+            for device_id, entry in entries.items():
+                if entry is not None:
+                    after[device_id] = entry
+                else:
+                    after.pop(device_id, None)
+            self.entries = after.finish()
         for noted in (self._unsaved, self._changed, *self._unseen.values()):
             noted.update(entries)
 

@@ -93,11 +93,11 @@ def _views(name: str, blobs: Blobs, device_id: str) -> str:
     if device_id not in ids:
         return name
     kept = np.array([row for row, d in enumerate(ids) if d != device_id], np.int64)
-    others = {
+    matrices = {
         key: np.ascontiguousarray(matrix[np.ix_(kept, kept)]) for key, matrix in arrays.items()
     }
     told["device_ids"] = [ids[row] for row in kept]
-    return blobs.put(encode_tensors(others, msgspec.json.encode(told)))[0]
+    return blobs.put(encode_tensors(matrices, msgspec.json.encode(told)))[0]
 
 
 def forget(algorithm: Algorithm, state: State, device_id: str) -> State:
@@ -113,7 +113,7 @@ def forget(algorithm: Algorithm, state: State, device_id: str) -> State:
         memory=memory,
         context=algorithm.coordinator.forget(state.context, device_id, group),
         moments={key: moments for key, moments in state.moments.items() if key != group},
-        extra_epochs={d: extra for d, extra in state.extra_epochs.items() if d != device_id},
+        extra_epochs=others(state.extra_epochs, device_id),
     )
 
 

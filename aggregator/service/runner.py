@@ -21,6 +21,7 @@ from aggregator.aggregation.stored import check_fit, start_run
 from aggregator.core.ports import Blobs, Clock, Store
 from aggregator.core.record import Group
 from aggregator.core.round.dismissal import by_end
+from aggregator.core.round.machine import step
 from aggregator.core.settings import RunSettings
 from aggregator.core.state import DeviceCheckedIn, DeviceLost, Resumed, RunState
 from aggregator.leadership.rivals import Rivals
@@ -109,14 +110,16 @@ class Runner:
             StorageFailed: the campaign cannot be begun.
         """
         self._inbox.admit_updates_of(bundle.manifest)
-        started = None
-        if store.load() is None:
+        state, started = store.load(), None
+        if state is None:
             check_fit(settings, algorithm, bundle.manifest)
             blobs.put(bundle.payload)
             run = settings, algorithm, probe, bundle.initial, blobs, self._clock()
             started = start_run(*run, self.epoch, source)
             store.commit([started])
+            state, _ = step(None, started)
         campaign = Campaign(
+            state,
             algorithm,
             bundle,
             probe,

@@ -15,8 +15,7 @@ from aggregator.core.round.hours import read_hours
 from aggregator.core.settings import RunSettings
 from aggregator.leadership.identity import own_secret
 from aggregator.service_settings import CampaignSettings
-from aggregator.storage.blob_bucket import BlobBucket, blobs_name
-from aggregator.storage.blob_folder import blob_names
+from aggregator.storage.blob_bucket import blobs_name, kept_blobs
 from aggregator.storage.engine import database_name
 from aggregator.storage.memory import MemoryBlobs
 from aggregator.storage.sql_store import load_run
@@ -92,11 +91,7 @@ def refuse_lost_run(
         cannot be opened.
         StorageFailed: the blobs cannot be listed.
     """
-    held = (
-        BlobBucket(blobs, run.name).names()
-        if "://" in blobs
-        else blob_names((Path(blobs) if blobs else folder / "blobs") / run.name)
-    )
+    held = kept_blobs(blobs, folder, run.name)
     if not held or load_run(database, run.name) is not None:
         return
     first = start_run(run, algorithm, exported.probe, exported.bundle.initial, MemoryBlobs(), 0.0)

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from aggregator.core.ports import BlobLost, Blobs, StorageFailed
-from aggregator.storage.blob_folder import DAMAGED, DIGEST, BlobFolder
+from aggregator.storage.blob_folder import DAMAGED, DIGEST, BlobFolder, blob_names
 from wire.codec import digest as digest_of
 from wire.errors import ConfigError
 
@@ -183,7 +183,18 @@ def open_blobs(
     """
     if "://" in where:
         return BlobBucket(where, run, may_delete)
-    return BlobFolder((Path(where) if where else folder / "blobs") / run, may_delete)
+    return BlobFolder(_folder(where, folder, run), may_delete)
+
+
+def kept_blobs(where: str, folder: Path, run: str) -> set[str]:
+    """Return the digests of a run's blobs, of the same place; no folder is made."""
+    if "://" in where:
+        return BlobBucket(where, run).names()
+    return blob_names(_folder(where, folder, run))
+
+
+def _folder(where: str, folder: Path, run: str) -> Path:
+    return (Path(where) if where else folder / "blobs") / run
 
 
 def blobs_name(where: str, folder: Path, run: str) -> str:

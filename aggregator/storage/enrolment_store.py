@@ -100,6 +100,10 @@ class Transaction:
         """Return a device that has enrolled, or wants to."""
         return next(iter(self.rows(DeviceRow, device_id=device_id)), None)
 
+    def is_banned(self, device_id: str) -> bool:
+        """Return True if a device is banned now."""
+        return any(not row.lifted for row in self.rows(BanRow, device_id=device_id))
+
     def put(self, row: Row) -> None:
         """Add a row, in place of an earlier one of the same device."""
         if isinstance(row, DeviceRow | BanRow):

@@ -56,6 +56,8 @@ def is_due(state: RunState, device_id: str) -> bool:
     may = device.eligible and not device.barred and max(device.closings, device.losses) < MOST_ASKED
     if not may or _is_to_tell(state, device_id):
         return may
+    if not state.settings.candidates:
+        return False
     received, least = state.received.get(device_id), state.settings.min_batch
     # by its labels if it has any, on the model that is its own or that it has found to be
     has_chosen = (
@@ -63,7 +65,7 @@ def is_due(state: RunState, device_id: str) -> bool:
         and not (can_train(state, device) and received.num_train < least)
         and (received.start == start_key(state, device_id) or _finds_its_model(state))
     )
-    return bool(state.settings.candidates) and not has_chosen
+    return not has_chosen
 
 
 def _is_to_tell(state: RunState, device_id: str) -> bool:

@@ -44,12 +44,11 @@ def bar(state: RunState, event: DeviceBarred) -> Step:
     sent for it, unless the run is over."""
     device = state.devices.get(event.device_id)
     if device is not None:
-        state = closings.without(state, event.device_id)
         away = replace(device, online=False, eligible=False, barred=True)
         state = with_device(state, event.device_id, away)
-    if state.phase not in ("waiting", "finished"):
-        state = _without(state, event.device_id)
-    return _go_on(state, event.at_s)
+    if state.phase in ("waiting", "finished"):
+        return closings.without(state, event.device_id), []
+    return _go_on(_without(state, event.device_id), event.at_s)
 
 
 def forget(state: RunState, event: DeviceForgotten) -> Step:
