@@ -124,7 +124,7 @@ def test_a_target_is_a_fraction(target: str) -> None:
     "command",
     [
         "simulate --rounds 1 --algorithm fedavg",
-        "compare --rounds 1 --algorithms fedavg --workers 1",
+        "compare --rounds 1 --algorithms fedavg,local --workers 1",
     ],
 )
 def test_data_of_one_class_is_a_warning(
