@@ -167,6 +167,7 @@ def test_a_stub_of_another_type_is_found(
     assert [line.partition(":")[0] for line in told] == [named]
 
 
+@pytest.mark.full
 def test_native_libraries_are_laid_out_for_pages_of_16_kb() -> None:
     assert re.match(
         r"\d+ native libraries are laid out for pages of 16384 bytes: .*arm64-v8a/libexecutorch.so",

@@ -74,6 +74,7 @@ def test_what_is_kept(tuned: float, windows: int, changed: dict[str, object], ke
     assert OFFERED[AS_IT_IS.chosen(row)][0] == kept
 
 
+@pytest.mark.full
 def test_the_page_says_what_each_rule_is_worth(rows: list[dict[str, object]]) -> None:
     page = text({"a cell": [rows], "another": [rows]}).page
     kept = sum(AS_IT_IS.accuracy(row) for row in rows) / len(rows)

@@ -9,7 +9,7 @@ from benchmarks import rivals
 from simulation.datasets.catalog import load_data
 
 
-@pytest.mark.representatives("FedCP")
+@pytest.mark.full
 @pytest.mark.parametrize("method", list(rivals.METHODS))
 def test_each_learns(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = load_data("watch")
