@@ -24,6 +24,7 @@ def served(tmp_path: Path, exported: Exported) -> Iterator[Fleet]:
     served.close()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_phone_enrols_and_its_job_checks_in_at_the_broker_that_the_service_names(
     served: Fleet, exported: Exported, tmp_path: Path

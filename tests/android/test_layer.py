@@ -356,6 +356,7 @@ def test_the_recipe_for_emulators_names_what_there_is() -> None:
     assert [button for button in buttons if f">{button}<" not in words] == []
 
 
+@pytest.mark.slow
 @pytest.mark.full
 @pytest.mark.timeout(600)
 def test_the_archive_is_small_and_its_entry_points_survive_shrinking(

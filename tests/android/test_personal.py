@@ -199,6 +199,7 @@ def prepare(data: FleetData, name: str, devices: dict[str, Windows], folder: Pat
     return Prepared(path, objective, bundle, model, plan, devices)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_three_clients_tell_the_same_of_the_inputs_of_a_device_without_labels(
     prepared: Prepared,

@@ -218,6 +218,7 @@ def killed(edges: LocalFleet, device_id: str) -> None:
     edges.processes[device_id].wait()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_phone_killed_in_training_and_in_upload_resumes_and_counts_once(
     tmp_path: Path, mosquitto: str

@@ -78,6 +78,7 @@ def finished(
     return field, state
 
 
+@pytest.mark.slow
 def test_it_is_placed_once_over_kills_of_the_service_and_weighs_nothing(
     exported: Exported, tmp_path: Path
 ) -> None:

@@ -69,7 +69,7 @@ def test_the_page_shows_what_the_files_hold() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "mixup.py:MixupHead",
+        pytest.param("mixup.py:MixupHead", marks=pytest.mark.slow),
         pytest.param("simclr.py:SimClr", marks=pytest.mark.slow),
         "opposed.py:Opposed",
     ],

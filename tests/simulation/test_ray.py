@@ -104,6 +104,7 @@ def test_what_a_device_keeps_goes_with_the_plan_and_comes_back() -> None:
     assert kept.get("d1", 1) == {}
 
 
+@pytest.mark.slow
 def test_same_bits_as_in_one_process(cluster: Any, workers: list[Any]) -> None:
     same(run("distfl", "eager"), on_ray(cluster.address, "distfl"))
     assert not ray.is_initialized()
