@@ -134,11 +134,10 @@ class Algorithm:
             context=self.coordinator.begin(dict(initial), seed),
         )
 
-    def received(self, state: State) -> dict[str, Tensors]:
-        """The tensors of role received that go with each model."""
-        return {
-            key: self.coordinator.received(state.context, state.models, key) for key in state.models
-        }
+    def given(self, state: State, key: str) -> Tensors:
+        """Return the model that a group's devices are given, with its tensors of role received."""
+        received = self.coordinator.received(state.context, state.models, key)
+        return {**state.models[key], **received}
 
     def programs(
         self, state: State, work: Work, digests: Mapping[str, str], after: Work | None = None

@@ -58,13 +58,14 @@ def load(name: str, expected: str = "") -> tuple[Any, str]:
         )
     if (name, source) not in _loaded:
         where = f"module {place}" if module else f"{WHAT} {place}"
-        held = vars(module or _run(Path(place), source))
-        if attribute not in held:
-            classes = (k for k, v in held.items() if isinstance(v, type))
-            has = ", ".join(k for k in classes if held[k].__module__ == held["__name__"])
+        namespace = vars(module or _run(Path(place), source))
+        if attribute not in namespace:
+            classes = (k for k, v in namespace.items() if isinstance(v, type))
+            own = (k for k in classes if namespace[k].__module__ == namespace["__name__"])
+            has = ", ".join(own)
             has = f"; it has {has}" if has else ""
             raise ConfigError(f"{where}: it has no {attribute!r}{has}")
-        _loaded[name, source] = held[attribute]
+        _loaded[name, source] = namespace[attribute]
     return _loaded[name, source], source
 
 

@@ -123,19 +123,20 @@ def store_state(
     what went with it) and its digest. Such a model is encoded and stored again only if something
     else goes with it now.
     """
-    received = algorithm.received(state)
     models = {}
-    for key, model in state.models.items():
+    for key in state.models:
+        given = algorithm.given(state, key)
+        received = names.of_role(given, names.RECEIVED)
         held, digest = (unchanged or {}).get(key, ({}, ""))
         same = (
             digest
-            and names.of_role(held, names.RECEIVED).keys() == received[key].keys()
+            and names.of_role(held, names.RECEIVED).keys() == received.keys()
             and all(
                 (held[k].dtype, held[k].shape, held[k].tobytes()) == (v.dtype, v.shape, v.tobytes())
-                for k, v in received[key].items()
+                for k, v in received.items()
             )
         )
-        models[key] = digest if same else blobs.put(encode_tensors({**model, **received[key]}))[0]
+        models[key] = digest if same else blobs.put(encode_tensors(given))[0]
     programs = make_programs(algorithm, state, settings, models)
     return StoredState(
         models,

@@ -102,34 +102,40 @@ class Devices:
             case DeviceCheckedIn(device_id=device_id):
                 entry, own = self.entry(device_id), placed_of(run, device_id)
                 if own is not None:
-                    self._regroup(run, run.round, device_id, own.group, own)
+                    self._regroup(run, run.round, {device_id: own.group}, {device_id: own})
                 elif entry.placed is not None and entry.groups[-1].campaign == run.settings.name:
                     # it has labels enough to train now
-                    self._regroup(run, run.round, device_id, run.starts.get(device_id, ""))
+                    self._regroup(run, run.round, {device_id: run.starts.get(device_id, "")}, {})
                 self._unkeep(before, run, [device_id])
             case KeptChanged(devices=devices):
                 self._unkeep(before, run, devices)
             case UpdateAdmitted(placed=Placed() as own):
-                self._regroup(run, run.round, event.device_id, own.group, own)
+                device_id = event.device_id
+                self._regroup(run, run.round, {device_id: own.group}, {device_id: own})
             case RoundAggregated() if event.starts:
                 placed = all_placed(run)
                 groups = groups_of(run, placed)
-                of_run = self._clock(), run.settings.name, event.round
-                after = {
-                    d: core.regrouped(entry, GroupChange(*of_run, groups.get(d, "")), placed.get(d))
-                    for d, entry in self.entries.items()
-                }
-                self._put({d: entry for d, entry in after.items() if entry is not self.entries[d]})
+                everybody = {device_id: groups.get(device_id, "") for device_id in self.entries}
+                self._regroup(run, event.round, everybody, placed)
 
     def _regroup(
-        self, run: RunState, number: int, device_id: str, group: str, placed: Placed | None = None
+        self,
+        run: RunState,
+        number: int,
+        groups: Mapping[str, str],
+        placed: Mapping[str, Placed],
     ) -> None:
-        """Note the group in which a run has a device since the round of this number; empty: in
-        none."""
-        change = GroupChange(self._clock(), run.settings.name, number, group)
-        entry = self.entry(device_id)
-        if (after := core.regrouped(entry, change, placed)) is not entry:
-            self._put({device_id: after})
+        """Note the groups in which a run has devices since a round; empty for none.
+
+        `number`: the round's. `groups`: by device. `placed` as `all_placed` returns it."""
+        of_run = self._clock(), run.settings.name, number
+        changed = dict[str, Entry]()
+        for device_id, group in groups.items():
+            entry = self.entry(device_id)
+            after = core.regrouped(entry, GroupChange(*of_run, group), placed.get(device_id))
+            if after is not entry:
+                changed[device_id] = after
+        self._put(changed)
 
     def _unkeep(self, before: RunState, run: RunState, device_ids: Iterable[str]) -> None:
         """Note which of these devices no longer hold what they had chosen to keep of this run's

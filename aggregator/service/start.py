@@ -15,7 +15,7 @@ from aggregator.core.round.hours import read_hours
 from aggregator.core.settings import RunSettings
 from aggregator.leadership.identity import own_secret
 from aggregator.service_settings import CampaignSettings
-from aggregator.storage.blob_bucket import blobs_name, kept_blobs
+from aggregator.storage.blob_bucket import blob_digests, blobs_name
 from aggregator.storage.engine import database_name
 from aggregator.storage.memory import MemoryBlobs
 from aggregator.storage.sql_store import load_run
@@ -91,11 +91,11 @@ def refuse_lost_run(
         cannot be opened.
         StorageFailed: the blobs cannot be listed.
     """
-    held = kept_blobs(blobs, folder, run.name)
-    if not held or load_run(database, run.name) is not None:
+    digests = blob_digests(blobs, folder, run.name)
+    if not digests or load_run(database, run.name) is not None:
         return
     first = start_run(run, algorithm, exported.probe, exported.bundle.initial, MemoryBlobs(), 0.0)
-    if held - {run.bundle, first.memory, *first.models.values()}:
+    if digests - {run.bundle, first.memory, *first.models.values()}:
         raise ConfigError(
             f"there is no run {run.name!r} in {database_name(database)}, but "
             f"{blobs_name(blobs, folder, run.name)} has its blobs: restore it, name the right "

@@ -186,7 +186,7 @@ def open_blobs(
     return BlobFolder(_folder(where, folder, run), may_delete)
 
 
-def kept_blobs(where: str, folder: Path, run: str) -> set[str]:
+def blob_digests(where: str, folder: Path, run: str) -> set[str]:
     """Return the digests of a run's blobs, of the same place; no folder is made."""
     if "://" in where:
         return BlobBucket(where, run).names()

@@ -120,8 +120,7 @@ class Field:
         return self.state
 
     def contributions(self, there: list[str], number: int) -> list[Contribution]:
-        received = self.algorithm.received(self.state)
-        blobs = {key: {**model, **received[key]} for key, model in self.state.models.items()}
+        blobs = {key: self.algorithm.given(self.state, key) for key in self.state.models}
         digests = {key: f"{i:064x}" for i, key in enumerate(sorted(blobs))}
         by_digest = {digest: key for key, digest in digests.items()}
         programs = self.algorithm.programs(self.state, WORK, digests)

@@ -275,7 +275,7 @@ class Rounds:
     def model_of(self, snapshot: Snapshot, device_id: str) -> Tensors:
         """The model that a device is given (roles shared, statistic, received)."""
         key = self._start(snapshot.state, device_id, snapshot.placed, snapshot.finished)
-        return self.model(snapshot.state, key)
+        return self.algorithm.given(snapshot.state, key)
 
     def programs(self, state: State) -> Programs:
         """What devices do in the next round; models are named by their keys."""
@@ -296,14 +296,9 @@ class Rounds:
         key = self.algorithm.grouping.start(state.memory, device_id)
         return key if key in state.models else NEWCOMER
 
-    def model(self, state: State, key: str) -> Tensors:
-        """Return the model that the devices of a group are given."""
-        received = self.algorithm.coordinator.received(state.context, state.models, key)
-        return {**state.models[key], **received}
-
     def models(self, state: State) -> dict[str, Tensors]:
         """Return the models that the devices of each group are given."""
-        return {key: self.model(state, key) for key in state.models}
+        return {key: self.algorithm.given(state, key) for key in state.models}
 
     def _plans(
         self,

@@ -112,7 +112,7 @@ def _held(rounds: Rounds, snapshot: Snapshot, host: DeviceHost) -> HeldModels:
     """The models between two rounds."""
     return HeldModels(
         rounds.experiment.objective,
-        lambda key: rounds.model(snapshot.state, key),
+        lambda key: rounds.algorithm.given(snapshot.state, key),
         lambda device_id: host.own_tensors(
             device_id, rounds.model_of(snapshot, device_id), snapshot.round + 1
         ),

@@ -25,8 +25,7 @@ def close(
 ) -> tuple[Result, Tensors]:
     """Device d0 with these windows carries out the closing plan, or other verbs; its result, and
     the model that it started from."""
-    received = field.algorithm.received(field.state)
-    blobs = {key: {**model, **received[key]} for key, model in field.state.models.items()}
+    blobs = {key: field.algorithm.given(field.state, key) for key in field.state.models}
     digests = {key: f"{i:064x}" for i, key in enumerate(sorted(blobs))}
     asked = verbs or field.algorithm.programs(field.state, WORK, digests)["closing"]
     key = field.algorithm.grouping.start(field.state.memory, "d0")

@@ -219,7 +219,6 @@ class SmallFleet:
 
     def _work(self, phase: str) -> tuple[list[Contribution], list[float]]:
         self.number += 1
-        received = self.algorithm.received(self.state)
         programs = self.algorithm.programs(
             self.state, self.work, dict.fromkeys(self.state.models, "0" * 64)
         )
@@ -230,7 +229,7 @@ class SmallFleet:
             start = self.algorithm.grouping.start(self.state.memory, device_id)
             verbs = programs[phase] if phase else program_for(programs, device_id, start)
             plan = Plan("run", 1, self.number, 0, device_id, "0" * 64, "0" * 64, verbs, 7, 0.0)
-            model = {**self.state.models[start], **received[start]}
+            model = self.algorithm.given(self.state, start)
             result = executor.execute(plan, model, self.private[device_id], lambda digest: {})
             self.private[device_id] = result.private
             self._check_layout(verbs, result.tensors)

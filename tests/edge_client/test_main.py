@@ -47,9 +47,9 @@ def test_command_line_errors_are_one_line_and_status_2(tmp_path: Path) -> None:
 def test_an_option_stands_in_the_environment_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOAL_EDGE_FLEET", "barn")
     monkeypatch.setenv("SHOAL_BROKER", "mqtt://b")
-    given = parser().parse_args(["run", "--state", "s", "--fleet", "field"])
+    explicit = parser().parse_args(["run", "--state", "s", "--fleet", "field"])
     usual = parser().parse_args(["run", "--state", "s"])
-    assert (given.fleet, usual.fleet, usual.broker) == ("field", "barn", "mqtt://b")
+    assert (explicit.fleet, usual.fleet, usual.broker) == ("field", "barn", "mqtt://b")
     monkeypatch.setenv("SHOAL_EDGE_THREADS", "x")
     with pytest.raises(ConfigError, match=r"threads must be .*, got x \(SHOAL_EDGE_THREADS\)"):
         parser()

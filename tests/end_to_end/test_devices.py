@@ -65,7 +65,7 @@ def test_tags_a_ban_and_a_forgotten_device_in_a_service_that_runs_is_killed_and_
     )
     with field.edges() as edges:
         serving = field.serve(*options)
-        wait_until(lambda: _answers(field) and field.get("/devices")["total"] == 3)
+        wait_until(lambda: field.get("/devices")["total"] == 3)
         assert field.get("/run")["phase"] == "waiting"
         assert (
             field.devices("tag", ONE, TWO, THREE, "--tags", "lab,berlin")
@@ -118,8 +118,8 @@ def test_tags_a_ban_and_a_forgotten_device_in_a_service_that_runs_is_killed_and_
                 in {Path(name).parts[0] for name in found(field.folder / "run", TWO.encode())}
             )
         )
-        told = field.devices("forget", TWO, "--yes")
-        assert "is forgotten; it stays in models that it helped to train" in told
+        answer = field.devices("forget", TWO, "--yes")
+        assert "is forgotten; it stays in models that it helped to train" in answer
         left = found(field.folder / "run", TWO.encode())
         assert set(left) <= {"audit.log"}, "the log of the order alone names it"
         assert retained(field, TWO) == []
@@ -127,10 +127,3 @@ def test_tags_a_ban_and_a_forgotten_device_in_a_service_that_runs_is_killed_and_
         field.wait(lambda run: run["round"] >= number + 2)
         assert field.get("/devices")["total"] == 2
         assert set(found(field.folder / "run", TWO.encode())) <= {"audit.log"}
-
-
-def _answers(field: Field) -> bool:
-    try:
-        return bool(field.get("/health")["status"] == "ok")
-    except OSError:
-        return False
