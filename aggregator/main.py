@@ -10,11 +10,10 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 
-from aggregator.core.ports import Clock
-from aggregator.core.round.dismissal import opened
-from aggregator.core.state import Event, RunState
 from aggregator.enrolment.order_handlers import DeviceOrders
 from aggregator.enrolment.service import enrolled_tags, enrolment
+from aggregator.fleet.events import Event
+from aggregator.fleet.records import Fleet
 from aggregator.http.api import create_api, create_starting_api
 from aggregator.http.local import FILE as LOCAL
 from aggregator.http.local import Local, open_to_owner
@@ -28,25 +27,26 @@ from aggregator.leadership.identity import (
     service_signer,
     steady_clock,
 )
+from aggregator.leadership.rivals import Rivals
 from aggregator.opening import Opening
 from aggregator.operator.desk import Desk
 from aggregator.operator.duties import Duties
-from aggregator.releases.orders import ORDERS, refuse, release_handlers
-from aggregator.releases.policy import ReleasePolicy, group_of, released_group, released_source
-from aggregator.releases.rollouts import Rollouts
-from aggregator.service.campaign import Observer
+from aggregator.operator.release_orders import ORDERS, refuse, release_handlers
+from aggregator.ports import Blobs, Clock
+from aggregator.releases import ReleaseMaker
 from aggregator.service.conditions import Conditions, Counted
-from aggregator.service.devices import Devices
-from aggregator.service.place import Place
-from aggregator.service.runner import Runner
+from aggregator.service.inbox import Inbox
+from aggregator.service.runner import Observer, Runner
 from aggregator.service.steering import Steering
+from aggregator.service.telemetry import Telemetry
 from aggregator.service_settings import ServeSettings
 from aggregator.storage.blob_bucket import open_blobs
 from aggregator.storage.charter import RELEASES, check_campaign_name
-from aggregator.storage.registry_table import RegistryTable
-from aggregator.storage.sql_store import FLEET, SqlStore
+from aggregator.storage.fleet_store import FleetStore
+from aggregator.storage.telemetry_table import TelemetryTable
 from aggregator.transfer.assembly import Assembly
-from aggregator.transfer.fleet import Fleet
+from aggregator.transfer.fleet import FleetLink
+from aggregator.view.fleet import FleetView
 from wire.errors import OtherAggregator, ShoalError
 from wire.identity.signed import Signer, Verifier
 from wire.links.mqtt import MqttLink
@@ -65,12 +65,12 @@ SILENCE_S = 180.0
 def serve(
     settings: ServeSettings,
     stop: Callable[[], bool],
-    observe: Observer = lambda _state, _event: None,
-) -> RunState | None:
-    """Run a service until `stop` returns true, or until every campaign is over where `stay` is
-    false; returns the last state of the campaign that it was started with, or of the latest; None
-    if there was none, or if it was stopped while it waited for another service. Campaigns that are
-    in the folder go on.
+    observe: Observer = lambda _fleet, _event: None,
+) -> Fleet | None:
+    """Run a service until `stop` returns True, or until every campaign is over where `stay` is
+    false. Campaigns of the folder go on.
+
+    Return the fleet as it is then; None if the service was stopped while it waited for another.
 
     Raises:
         ShoalError: a setting, a bundle, the database or the broker cannot be used; or another
@@ -141,18 +141,13 @@ def _serve(
     boot_id: str,
     stop: Callable[[], bool],
     observe: Observer,
-) -> RunState | None:
-    folder, trust, lease, clock = (
-        settings.folder,
-        opening.place.trust,
-        opening.place.lease,
-        steady_clock(opening.last_s),
-    )
-
+) -> Fleet | None:
+    folder, place, clock = settings.folder, opening.place, steady_clock(opening.last_s)
+    trust, lease = place.trust, place.lease
     if (ahead_s := clock() - time.time()) > AHEAD_S:
         log.warning(
-            "what is stored is of a time %.0f s ahead of this machine's clock: the service goes "
-            "on from that time",
+            "The stored time is %.0f s ahead of this machine's clock: the service goes on from "
+            "the stored time",
             ahead_s,
         )
 
@@ -161,101 +156,91 @@ def _serve(
 
     signer, verifier = make_signer(), Verifier(settings.fleet, trust.keys)
     client_id = client_name(settings.fleet, "aggregator")
-
     look = partial(MqttLink, settings.broker, client_id, confirmed=True)
-    stored = [state.epoch for state in opening.states.values() if state is not None]
-    least = max(lease.epoch - 1 if lease else 0, *stored, 0)
+    begun = opening.fleet.epoch if opening.fleet.at_s else 0
+    least = max(lease.epoch - 1 if lease else 0, begun)
     begins(f"looks for another aggregator of the fleet at {settings.broker}")
     epoch = find_epoch(look, topics, verifier, least, known, clock(), settings.take_over)
-    log.info("fleet=%s epoch=%d broker=%s", settings.fleet, epoch, settings.broker)
-    gone = AggregatorStatus(False, boot_id, epoch, clock())
-    link = MqttLink(
-        settings.broker, client_id, Will(topics.aggregator, signer(gone)), confirmed=True
-    )
-    counted = Counted()
+    log.info("Service started: fleet=%s epoch=%d broker=%s", settings.fleet, epoch, settings.broker)
+    will = Will(topics.aggregator, signer(AggregatorStatus(False, boot_id, epoch, clock())))
+    mqtt = MqttLink(settings.broker, client_id, will, confirmed=True)
+    counted, started_s = Counted(), time.monotonic()
 
-    def observe_too(state: RunState, event: Event) -> None:
-        counted.observe(state, event)
-        if releases is not None:
-            releases.observe(state, event)
-        observe(state, event)
+    def observe_too(fleet: Fleet, event: Event) -> None:
+        counted.observe(fleet, event)
+        observe(fleet, event)
 
-    fleet = Fleet(link, topics, boot_id, signer)
-    registry = RegistryTable(opening.place.database, opening.place.fence())
-    devices = Devices(registry, clock, tags)
+    link = FleetLink(mqtt, topics, boot_id, signer)
+    assembly = Assembly(folder / "pieces", settings.max_payload << 20)
+    telemetry = Telemetry(TelemetryTable(place.database, place.fence()), clock)
+    inbox = Inbox(topics, clock, link.offered, telemetry, assembly, silence_s=SILENCE_S, tags=tags)
     releases = (
-        _releases(settings, opening.place, devices, fleet, clock, lambda: runner)
+        open_blobs(settings.blobs or str(folder), folder, RELEASES, place.may_delete)
         if settings.release != "off"
         else None
     )
-    rollouts = releases.rollouts if releases is not None else None
-    assembly = Assembly(folder / "pieces", settings.max_payload << 20)
+    store = FleetStore(place.database, place.fence())
     runner = Runner(
-        fleet,
+        store,
+        link,
+        inbox,
+        telemetry,
+        Rivals(verifier, clock, inbox.count),
         clock,
-        epoch=epoch,
-        silence_s=SILENCE_S,
-        verifier=verifier,
-        rollouts=rollouts,
-        devices=devices,
         assembly=assembly,
+        releases=releases,
+        observe=observe_too,
     )
-    steering = Steering(
-        runner,
-        opening.place,
-        observe_too,
-        lambda: (
-            released_source(rollouts.state, rollouts.blobs.get) if rollouts is not None else None
-        ),
+    maker = ReleaseMaker(
+        settings.release,
+        settings.rollout.steps,
+        settings.rollout.gate,
+        releases,
+        lambda name: runner.trainers[name].blobs,
+        clock,
+        settings.release_every,
     )
+    steering = Steering(runner, place, maker)
+
+    def renew() -> float:
+        link.sign = signer = make_signer()
+        return signer.until_s
+
     try:
-        started_s = time.monotonic()
-        wanted = {*opened({name: opening.states[name] for name in opening.known}), settings.run}
         for name, charter in opening.known.items():
-            if name not in wanted:
-                continue
-            state, doing = opening.states[name], f"opens campaign {name}"
-            if state is not None and state.phase == "aggregating":
-                doing += f", and aggregates the {len(state.received)} updates of its round "
-                doing += str(state.round)
-            begins(doing)
-            if opening.fresh is not None and name == settings.run:
-                steering.open(charter, opening.exported, opening.fresh)
-                continue
+            begins(f"opens campaign {name}")
+            is_own = opening.fresh is not None and name == settings.run
             try:
-                steering.open(charter)
+                if is_own:
+                    steering.open(charter, opening.exported, opening.fresh)
+                else:
+                    steering.open(charter)
             except ShoalError as error:  # the others go on without it
+                if is_own:
+                    raise
                 steering.broken[name] = str(error)
-                log.error("campaign %s cannot be opened: %s", name, error)
-
-        def renew() -> float:
-            signer = make_signer()
-            fleet.sign = signer
-            return signer.until_s
-
-        orders = DeviceOrders(runner, folder, opening.place.database, opening.place.blobs)
+                log.error("Campaign cannot be opened: campaign=%s: %s", name, error)
+        runner.begin(epoch)
+        orders = DeviceOrders(runner, folder, place.database)
         handlers = {**steering.handlers, **orders.handlers}
         handlers |= (
             dict.fromkeys(ORDERS, refuse)
-            if releases is None
-            else release_handlers(
-                releases,
-                lambda: {name: campaign.state for name, campaign in runner.campaigns.items()},
-            )
+            if settings.release == "off"
+            else release_handlers(runner, maker)
         )
         desk, local = Desk(folder, handlers), Local.new(*http.address)
         access = http_access(folder, settings.http_host, local.token)
-        duties = Duties(runner, desk, clock, renew, releases)
+        duties = Duties(runner, desk, clock, renew, maker)
         conditions = partial(_conditions, runner, steering, duties, counted)
-        fleet_state = None if rollouts is None else lambda: rollouts.state
-        shown = (
-            lambda: runner.campaigns,
-            conditions,
-            lambda: time.monotonic() - started_s,
-            devices,
-            fleet_state,
-        )
-        http.serve(create_api(*shown, access, desk, folder))
+        view = partial(_view, runner, steering, telemetry, clock)
+
+        def blobs_of(name: str) -> Blobs | None:
+            return runner.trainers[name].blobs if name in runner.trainers else None
+
+        def wall_s() -> float:
+            return time.monotonic() - started_s
+
+        http.serve(create_api(view, store, blobs_of, conditions, wall_s, access, desk, folder))
         with open_to_owner(folder, local):
             runner.run(
                 lambda: (
@@ -265,69 +250,32 @@ def _serve(
                     or (runner.finished and not settings.stay)
                 )
             )
-        fleet.announce(runner.epoch, clock(), "", online=False)
-        devices.save()
-        last = runner.campaigns.get(settings.run) or next(reversed(runner.campaigns.values()), None)
-        return last.state if last is not None else None
+        link.announce(runner.fleet.epoch, clock(), "", online=False)
+        telemetry.save()
+        return runner.fleet
     finally:
-        link.close()
-        steering.stores.close()
-        registry.close()
+        mqtt.close()
+        store.close()
+        telemetry.close()
 
 
-def _releases(
-    settings: ServeSettings,
-    place: Place,
-    devices: Devices,
-    fleet: Fleet,
-    clock: Clock,
-    runner: Callable[[], Runner],
-) -> ReleasePolicy:
-    """The fleet's releases, and what makes them of campaigns' models. `runner`: what runs these."""
-
-    def is_online(device_id: str) -> bool:
-        known = (campaign.state.devices.get(device_id) for campaign in runner().campaigns.values())
-        return any(device is not None and device.online for device in known)
-
-    def group(device_id: str) -> str:
-        running = runner()
-        latest = released_group(
-            [c.state for c in running.campaigns.values() if c.may_ask(device_id)],
-            rollouts.state,
-            device_id,
-        )
-        campaign = running.campaign_of(device_id)
-        return latest or (group_of(campaign.state, device_id) if campaign is not None else "")
-
-    rollouts = Rollouts(
-        SqlStore(place.database, settings.fleet, place.fence(), FLEET),
-        open_blobs(settings.blobs or str(place.folder), place.folder, RELEASES, place.may_delete),
-        fleet,
-        clock,
-        lambda: runner().epoch,
-        online=is_online,
-        group=group,
-        tags=lambda device_id: devices.entry(device_id).tags,
-        settings=settings.rollout,
-    )
-    return ReleasePolicy(
-        rollouts,
-        lambda name: runner().campaigns[name].blobs,
-        settings.release,
-        settings.release_every,
-    )
+def _view(runner: Runner, steering: Steering, telemetry: Telemetry, clock: Clock) -> FleetView:
+    """Return the fleet as it is now, for readers."""
+    problems = {n: runner.problem or trainer.problem for n, trainer in runner.trainers.items()}
+    stopped = {name: why for name, why in problems.items() if why}
+    return FleetView(runner.fleet, telemetry.records, {**steering.broken, **stopped}, clock())
 
 
 def _conditions(runner: Runner, steering: Steering, duties: Duties, counted: Counted) -> Conditions:
-    """What the HTTP API says of the service beside its campaigns."""
+    """Return the condition of the service, for the HTTP API."""
     broken = "; ".join(
         f"campaign {name} cannot be opened: {why}" for name, why in steering.broken.items()
     )
     return Conditions(
         dict(runner.refused),
         runner.connected,
-        runner.paused or broken,
+        runner.condition or broken,
         duties.unvouched,
         counted,
-        dict(runner.devices.declined),
+        dict(runner.telemetry.declined),
     )

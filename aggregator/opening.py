@@ -7,7 +7,7 @@ import msgspec
 
 from aggregator.aggregation.stored import check_fit
 from aggregator.core.settings import RunSettings
-from aggregator.core.state import RunState
+from aggregator.fleet.records import Campaign, Fleet
 from aggregator.leadership.identity import service_signer, steady_clock
 from aggregator.service.place import Place
 from aggregator.service.start import (
@@ -22,7 +22,8 @@ from aggregator.service.start import (
 from aggregator.service_settings import ServeSettings
 from aggregator.storage.charter import Charter, accept, charters, next_number, propose
 from aggregator.storage.engine import sqlite_url
-from aggregator.storage.sql_store import load_run
+from aggregator.storage.fleet_store import load_fleet
+from algorithms.algorithm import Algorithm
 from algorithms.composition import make_algorithm
 from host.files import write_atomically
 from host.native.arithmetic import NativeArithmetic
@@ -41,7 +42,8 @@ class Opening:
     """Of the campaign that the service was started with."""
     fresh: RunSettings | None
     """That campaign's settings."""
-    states: dict[str, RunState | None] = field(default_factory=dict)
+    fleet: Fleet = field(default_factory=Fleet)
+    """The fleet as it is stored."""
 
     @classmethod
     def read(cls, settings: ServeSettings) -> "Opening":
@@ -60,9 +62,7 @@ class Opening:
         if settings.bundle is not None:
             exported = read_exported(settings.bundle, place.trust)
             fresh = run_settings(settings, exported.bundle, secrets.token_hex(16))
-            algorithm = make_algorithm(settings.algorithm, arithmetic=NativeArithmetic())
-            check_fit(fresh, algorithm, exported.bundle.manifest)
-            refuse_lost_run(database, fresh, algorithm, exported, folder, settings.blobs)
+            check_fit(fresh, cls._algorithm(settings), exported.bundle.manifest)
         return cls(place, charters(folder), exported, fresh)
 
     def look(self, settings: ServeSettings) -> bytes:
@@ -73,11 +73,7 @@ class Opening:
             ConfigError: the campaign that the service is started with cannot go on with these
             settings.
         """
-        names = [
-            *self.known,
-            *([settings.run] if self.fresh is not None and settings.run not in self.known else []),
-        ]
-        self.states = {name: load_run(self.place.database, name) for name in names}
+        self.fleet = load_fleet(self.place.database) or Fleet()
         service_signer(
             settings.folder,
             settings.fleet,
@@ -87,16 +83,24 @@ class Opening:
         )
         if self.fresh is None:
             return b""
-        stored = self.states[settings.run]
-        if stored is not None:
+        stored, algorithm = self.stored(settings.run), self._algorithm(settings)
+        if stored is None:
+            assert self.exported is not None
+            place = self.place
+            own = (place.database, self.fresh, algorithm, self.exported, place.folder, place.blobs)
+            refuse_lost_run(*own)
+        else:
             check_retuned(
                 stored.next_settings,
                 msgspec.structs.replace(self.fresh, run_id=stored.settings.run_id),
                 settings.folder,
             )
-        algorithm = make_algorithm(settings.algorithm, arithmetic=NativeArithmetic())
         secret = run_secret(settings.folder, settings.run, stored is not None, algorithm)
         return secret if algorithm.privacy.server_noise else b""
+
+    @staticmethod
+    def _algorithm(settings: ServeSettings) -> Algorithm:
+        return make_algorithm(settings.algorithm, arithmetic=NativeArithmetic())
 
     def begin(self, settings: ServeSettings) -> None:
         """Let the campaign that the service is started with be one of the folder's, and keep whom
@@ -108,7 +112,7 @@ class Opening:
         if self.fresh is None or settings.bundle is None:
             return
         if settings.run not in self.known:
-            stored = self.states[settings.run]
+            stored = self.stored(settings.run)
             begun = stored.settings if stored is not None else self.fresh
             self.known[settings.run] = Charter(
                 next_number(settings.folder), begun, start_from=settings.start_from
@@ -124,7 +128,11 @@ class Opening:
         except OSError as error:
             raise ConfigError(f"folder {settings.folder}: trust.pem: {error.strerror}") from None
 
+    def stored(self, name: str) -> Campaign | None:
+        """Return the stored record of a campaign; None if it has not begun."""
+        return self.fleet.campaigns.get(name)
+
     @property
     def last_s(self) -> float:
         """The latest second that is stored."""
-        return max((state.at_s for state in self.states.values() if state is not None), default=0.0)
+        return self.fleet.at_s

@@ -1,18 +1,17 @@
-"""What a fleet's devices are like, as simulations read it (`simulation.timing.traces`): a line of
-CSV for each, from the registry.
+"""Profiles of a fleet's devices, as simulations read them (`simulation.timing.traces`): a line of
+CSV for each.
 
-Of a device's last plan that trained, the registry knows how many examples it trained on in how many
-seconds, when it was asked, when its update was there, and the bytes both ways. From these:
+Telemetry has of a device's last assignment to train the number of examples, the seconds of work,
+the seconds to its update, and the bytes both ways. From these:
 
-- examples a second are the examples over the seconds of the whole plan, evaluations included;
+- examples a second are the examples over the seconds of the whole assignment, evaluations included;
 - bytes a second are the bytes both ways over the rest of the time, the same number down and up. In
   it are the broker, the aggregator, and what the device waited for, so that a job of the simulation
-  takes as long as the plan did;
-- drop-outs are declined plans over declined plans and updates.
+  takes as long as the assignment did;
+- drop-outs are declined assignments over these and updates.
 
-Of a device that has not trained yet, and of one whose update was there at once, it takes the median
-of the others. Batteries and hours are not known: every device of the profile is on mains and always
-there.
+A device that has not trained yet, or whose update was there at once, has the median of the others.
+Batteries and hours are not known: every device of the profile is on mains and always there.
 """
 
 import csv
@@ -22,12 +21,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 
-from aggregator.core.registry import Entry
+from aggregator.core.telemetry import NO_TELEMETRY, DeviceTelemetry
+from aggregator.fleet.records import Device
 from wire.errors import ConfigError
 
 COLUMNS = ("device", "examples_per_s", "down_bytes_per_s", "up_bytes_per_s", "dropout")
 BYTES_PER_S = 1e6
-"""Of a fleet in which no transfer could be measured."""
+"""Bytes a second in a fleet where no transfer could be measured."""
 
 
 @dataclass(frozen=True)
@@ -43,21 +43,22 @@ class FleetProfile:
     """Their bytes a second are the median of the others, or `BYTES_PER_S`."""
 
 
-def profile_of(entries: Mapping[str, Entry]) -> FleetProfile:
-    """The profile of these devices, but for those that are banned or have never been here.
+def profile_of(
+    devices: Mapping[str, Device], telemetry: Mapping[str, DeviceTelemetry]
+) -> FleetProfile:
+    """Return the profile of these devices, but for those that are banned or have never been here.
 
     Raises:
         ConfigError: none of them has trained yet.
     """
     here = {
-        d: entry
-        for d, entry in sorted(entries.items())
-        if entry.said is not None and entry.ban is None
+        d: device
+        for d, device in sorted(devices.items())
+        if device.facts is not None and device.ban is None
     }
-    speeds, rates = (
-        {d: _speed(entry) for d, entry in here.items()},
-        {d: _rate(entry) for d, entry in here.items()},
-    )
+    records = {d: telemetry.get(d, NO_TELEMETRY) for d in here}
+    speeds = {d: _speed(record) for d, record in records.items()}
+    rates = {d: _rate(record) for d, record in records.items()}
     known = [speed for speed in speeds.values() if speed]
     if not known:
         raise ConfigError(
@@ -71,9 +72,10 @@ def profile_of(entries: Mapping[str, Entry]) -> FleetProfile:
     out = io.StringIO()
     lines = csv.writer(out, lineterminator="\n")
     lines.writerow(COLUMNS)
-    for device_id, entry in here.items():
+    for device_id, device in here.items():
         rate = f"{rates[device_id] or usual_rate:.6g}"
-        dropout = entry.declines / (entry.declines + entry.updates) if entry.updates else 0.0
+        answers = device.declines + device.updates
+        dropout = device.declines / answers if device.updates else 0.0
         lines.writerow(
             (device_id, f"{speeds[device_id] or usual_speed:.6g}", rate, rate, f"{dropout:.6g}")
         )
@@ -81,15 +83,15 @@ def profile_of(entries: Mapping[str, Entry]) -> FleetProfile:
     return FleetProfile(out.getvalue(), len(here), untrained, unmeasured)
 
 
-def _speed(entry: Entry) -> float:
-    """Examples a second; 0: not known."""
-    done = entry.training
+def _speed(record: DeviceTelemetry) -> float:
+    """Return the examples a second; 0 if they are not known."""
+    done = record.training
     return done.examples / done.train_s if done is not None and 0 < done.train_s < math.inf else 0.0
 
 
-def _rate(entry: Entry) -> float:
-    """Bytes a second; 0: not known."""
-    done = entry.training
+def _rate(record: DeviceTelemetry) -> float:
+    """Return the bytes a second; 0 if they are not known."""
+    done = record.training
     if done is None:
         return 0.0
     rest_s, total = done.answer_s - done.train_s, done.bytes_up + done.bytes_down

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import msgspec
 
-from aggregator.core.release.state import Gate, RolloutStep
+from aggregator.core.steps import Gate, Step
 from aggregator.core.training import AdmissionSettings
 from host.settings import LARGEST, about
 from wire.pieces import MOST_BYTES
@@ -66,7 +66,7 @@ class EnrolmentSettings(msgspec.Struct, frozen=True, kw_only=True):
 class RolloutSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How releases are rolled out."""
 
-    steps: tuple[RolloutStep, ...] = (RolloutStep(0.1), RolloutStep(0.5), RolloutStep(1.0))
+    steps: tuple[Step, ...] = (Step(0.1), Step(0.5), Step(1.0))
     gate: Gate = Gate()
 
 

@@ -88,6 +88,9 @@ class State:
     moments: dict[str, Tensors] = field(default_factory=dict, repr=False)
     """By group that has had a step, what the server optimizer remembers (``MOMENT/shared/NAME``,
     float32)."""
+    starts: dict[str, str] = field(default_factory=dict)
+    """By device, the key of a model that others have trained and that it starts from; only before
+    the first round."""
 
 
 @dataclass(frozen=True)
@@ -555,6 +558,7 @@ def encode_memory(state: State) -> bytes:
         "extra_epochs": state.extra_epochs,
         "moments": sorted(state.moments),
     }
+    text |= {"starts": state.starts} if state.starts else {}
     return encode_tensors(arrays, msgspec.json.encode(text))
 
 
@@ -571,7 +575,6 @@ def decode_memory(payload: bytes, models: dict[str, Tensors]) -> State:
         rest["epsilon"],
         rest["rounds"],
         rest["extra_epochs"],
-        {
-            group: names.part(moments, group) for group in rest.get("moments", ())
-        },  # a run of an earlier version has none
+        {group: names.part(moments, group) for group in rest["moments"]},
+        rest.get("starts", {}),
     )

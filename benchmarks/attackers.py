@@ -1,7 +1,7 @@
 """One attacker among ten devices, inside every bound of the service. ``python -m
 benchmarks.attackers``.
 
-A run is made by the service's own functions (the round core, admission, `aggregate`) with the
+A run is made by the service's own functions (the machine, admission, `aggregate`) with the
 settings that `shoal serve` has by default; messages alone are left out. The attacker knows what the
 others send: its norm is the largest that the bounds let through. Every grouping of the registry
 meets every mean. Writes ``benchmarks/results/attackers.json`` and a section of RESULTS.md.
@@ -22,25 +22,19 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from aggregator.aggregation.admission import admit, norms_of
 from aggregator.aggregation.apply import aggregate
-from aggregator.aggregation.stored import start_run
-from aggregator.core.admission import admit, norms_of
-from aggregator.core.record import record_of
-from aggregator.core.round.influence import FLOOR
-from aggregator.core.round.machine import step
-from aggregator.core.state import (
-    Aggregate,
-    Command,
-    DeviceCheckedIn,
-    Event,
-    Received,
-    RunState,
-    SendPlan,
-    UpdateAdmitted,
-)
+from aggregator.aggregation.bounds import FLOOR
+from aggregator.aggregation.orders import start_campaign
+from aggregator.fleet import events as e
+from aggregator.fleet.plan import plan_of
+from aggregator.fleet.records import Campaign, Fleet, Received
+from aggregator.fleet.step import step
 from aggregator.service.start import run_settings
 from aggregator.service_settings import ServeSettings
 from aggregator.storage.memory import MemoryBlobs
+from aggregator.transfer.offered import needed
+from aggregator.view.round_record import records_of
 from algorithms.composition import make_algorithm, read_algorithm
 from algorithms.core.contract import Probe
 from algorithms.core.probe import make_probe
@@ -62,7 +56,7 @@ from wire.arrays.tensors import Tensors, decode_tensors
 from wire.bundle import Bundle, Window
 from wire.codec import encode_update
 from wire.links.mqtt import BrokerAddress
-from wire.messages import Metrics, Plan, Update
+from wire.messages import CheckIn, Metrics, Plan, Update
 
 OUT = Path(__file__).parents[1] / "benchmarks" / "results" / "attackers.json"
 DEVICES, ROUNDS, EPOCHS, TRAIN, TEST, NOISE = 10, 20, 3, 96, 60, 0.7
@@ -165,53 +159,56 @@ class Service:
         )
         self.notes: list[Mapping[str, Any]] = []
         self.finite = True
-        started = start_run(
-            settings, self.algorithm, self.probe, field.bundle.initial, self.blobs, 0.0
-        )
-        self.state, _ = step(None, started)
-        self.commands: list[Command] = []
+        self.fleet, self.commands = Fleet(), list[e.Command]()
+        begun = (settings, self.algorithm, self.probe, field.bundle.initial, self.blobs, 0.0)
+        self.name = settings.name
+        self.feed(start_campaign(*begun))
         for device_id, windows in field.data.devices.items():
             claimed = CLAIMED if self._claims(device_id) else windows.num_train
-            self.feed(DeviceCheckedIn(0.0, device_id, claimed, windows.num_test))
+            facts = CheckIn(device_id, claimed, windows.num_test)
+            self.feed(e.CheckedIn(at_s=0.0, device_id=device_id, facts=facts))
 
-    def feed(self, event: Event) -> None:
+    @property
+    def campaign(self) -> Campaign:
+        """The campaign, as it is now."""
+        return self.fleet.campaigns[self.name]
+
+    def feed(self, event: e.Event) -> None:
         """Take in an event, and keep the commands that follow."""
-        before: RunState = self.state
-        self.state, commands = step(before, event)
-        record = record_of(before, event, self.state)
-        if record is not None:
-            self.notes.append(record.notes)
+        before = self.fleet
+        self.fleet, commands = step(before, event)
+        self.notes += [record.notes for _, record in records_of(before, [(event, self.fleet)])]
         self.commands += commands
 
     def run(self) -> float:
         """Run to the end; the mean accuracy over honest devices of the models that they are
         given."""
-        while self.state.phase != "finished":
+        while self.campaign.phase != "finished":
             commands, self.commands = self.commands, []
-            self._answer([command.plan for command in commands if isinstance(command, SendPlan)])
-            if any(isinstance(command, Aggregate) for command in self.commands):
-                self.feed(
-                    aggregate(
-                        self.state, self.algorithm, self.probe, self.blobs, lambda: self.state.at_s
-                    )
-                )
+            self._answer([command for command in commands if isinstance(command, e.SendPlan)])
+            if any(isinstance(command, e.Aggregate) for command in self.commands):
+                parts = (self.algorithm, self.probe, self.blobs, lambda: self.fleet.at_s)
+                self.feed(aggregate(self.campaign, *parts))
                 self._check()
-        return statistics.fmean(
-            r.evaluated.accuracy for d, r in self.state.received.items() if d != ATTACKER
-        )
+            self.feed(e.Tick(at_s=self.fleet.at_s, keys=("",)))
+        updates = self.campaign.updates.items()
+        return statistics.fmean(u.evaluated.accuracy for d, u in updates if d != ATTACKER)
 
-    def _answer(self, plans: Sequence[Plan]) -> None:
+    def _answer(self, commands: Sequence[e.SendPlan]) -> None:
         """Carry out plans, attack, and send the updates through admission."""
+        settings, epoch = self.campaign.settings, self.fleet.epoch
+        plans = [plan_of(settings, c.assignment, c.device_id, epoch, ()) for c in commands]
         models = {
             digest: decode_tensors(self.blobs.get(digest))[0]
-            for digest in self.state.models.values()
+            for digest in self.campaign.models.values()
         }
         results = {plan.device_id: self.host.carry_out(plan, models) for plan in plans}
+        trains = self.campaign.phase == "training"
         for plan in plans:
             result = results[plan.device_id]
             assert not result.problem, f"{plan.device_id}: {result.problem}"
             tensors = result.tensors
-            if plan.device_id == ATTACKER and self.state.phase == "training":
+            if plan.device_id == ATTACKER and trains:
                 tensors = self._tampered(
                     tensors,
                     models[result.model],
@@ -234,7 +231,7 @@ class Service:
         )
         payload = encode_update(update, tensors)
         verdict = admit(
-            self.state,
+            self.fleet,
             plan.device_id,
             update,
             tensors,
@@ -245,7 +242,8 @@ class Service:
         assert isinstance(verdict, Received), (
             f"the attacker is to stay inside the bounds: {verdict}"
         )
-        self.feed(UpdateAdmitted(self.state.at_s + 1, plan.device_id, plan.round, verdict))
+        answer: dict[str, Any] = {"device_id": plan.device_id, "serial": plan.attempt}
+        self.feed(e.Updated(at_s=self.fleet.at_s + 1, update=verdict, **answer))
 
     def _tampered(
         self, tensors: Tensors, received: Tensors, others: Sequence[tuple[Tensors, Tensors]]
@@ -256,7 +254,7 @@ class Service:
         if self.attack not in ("sign", "noise", "statistics"):
             return tensors
         bound = self._largest(role, [norms_of(*other) for other in others])
-        rng = np.random.default_rng([self.state.round, 7])
+        rng = np.random.default_rng([self.campaign.round, 7])
         noise = self.attack == "noise"
         false = {}
         for name, array in names.of_role(tensors, role).items():
@@ -274,7 +272,7 @@ class Service:
 
     def _largest(self, role: str, norms: Sequence[Mapping[str, float]]) -> float:
         """A norm just inside the bound, from those of all other devices."""
-        settings, before = self.state.settings, self.state.norms
+        settings, before = self.campaign.settings, self.campaign.norms
         known = [norm[role] for norm in norms] + ([before[role]] if role in before else [])
         return 0.999 * max(FLOOR, settings.norm_cap * statistics.median_low([*known, float("inf")]))
 
@@ -283,17 +281,12 @@ class Service:
 
     def _check(self) -> None:
         """Look at every model that is offered, and forget blobs as the runner does."""
-        for digest in self.state.models.values():
+        for digest in self.campaign.models.values():
             model = decode_tensors(self.blobs.get(digest))[0]
             self.finite &= all(
                 np.isfinite(array).all() for array in model.values() if array.dtype.kind == "f"
             )
-        earlier = {
-            digest
-            for version in self.state.history
-            for digest in (*version.models.values(), version.memory)
-        }
-        self.blobs.keep({self.state.memory, *self.state.models.values(), *earlier})
+        self.blobs.keep(needed(self.campaign, self.fleet))
 
 
 def measure(case: tuple[str, str, str], rounds: int = ROUNDS) -> dict[str, Any]:
@@ -309,12 +302,12 @@ def measure(case: tuple[str, str, str], rounds: int = ROUNDS) -> dict[str, Any]:
         "attack": attack,
         "accuracy": round(accuracy, 4),
         "finite": bool(service.finite),
-        "rounds": service.state.trained,
+        "rounds": service.campaign.trained,
         "set_aside": sum("set_aside" in notes for notes in service.notes),
         "rolled_back": sum("rolled_back" in notes for notes in service.notes),
         "left_out": sum("left_out" in notes for notes in service.notes),
         "too_far": sum("too_far" in notes for notes in service.notes),
-        "groups": len({key for device_id, key in service.state.starts.items() if device_id}),
+        "groups": len({m.group for m in service.campaign.members.values() if m.group}),
     }
 
 

@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from aggregator.aggregation.stored import load_state, work_of
-from aggregator.core.plan import by_labels, make_plan
+from aggregator.fleet.desired import by_labels, trained_group
+from aggregator.fleet.plan import make_plan
 from algorithms.composition import make_algorithm, read_algorithm
 from algorithms.core.contract import TorchTensors
 from algorithms.optimizers.base import slot_of
@@ -83,10 +84,11 @@ class Fleet:
         self.bundle = describe_bundle(
             objective, name=devices.name, classes=devices.classes, window=devices.window
         )
-        state, algorithm = load_state(self.run.state, self.run.blobs), make_algorithm(spec)
-        self.closing = algorithm.programs(
-            state, work_of(self.run.state.settings), self.run.state.models
-        )["closing"]
+        campaign, algorithm = self.run.campaign, make_algorithm(spec)
+        state = load_state(campaign.version, self.run.blobs)
+        self.closing = algorithm.programs(state, work_of(campaign.settings), campaign.models)[
+            "closing"
+        ]
 
     def device(self, device_id: str) -> dict[str, Any]:
         """What each candidate of a device is worth, as `benchmarks.candidate_rules` reads it."""
@@ -164,7 +166,8 @@ class Fleet:
     @staticmethod
     def _served(run: SimulationResult, device_id: str) -> Tensors:
         """The model that a run gave a device in the end."""
-        return decode_tensors(run.blobs.get(run.state.models[run.state.starts[device_id]]))[0]
+        key = trained_group(run.campaign, device_id)
+        return decode_tensors(run.blobs.get(run.campaign.models[key]))[0]
 
     def _after(
         self,
@@ -175,12 +178,12 @@ class Fleet:
     ) -> Tensors:
         """All tensors of a device when it has carried out these verbs, from `model` and `others` in
         the place of parts of it."""
-        state, manifest = self.run.state, self.bundle.manifest
+        campaign, manifest = self.run.campaign, self.bundle.manifest
         windows = windows_for(
             manifest, fit_windows(self.run.data.devices[device_id], manifest.window, PARTS)
         )
-        digest = state.models[state.starts[device_id]]
-        plan = make_plan(state.settings, state.round + 1, device_id, digest, verbs)
+        digest = campaign.models[trained_group(campaign, device_id)]
+        plan = make_plan(campaign.settings, campaign.round + 1, device_id, digest, verbs)
         job = Job(
             self.bundle, self.graphs, windows, plan, lambda _: {}, repeatable_secret, lambda: None
         )

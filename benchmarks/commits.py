@@ -1,4 +1,4 @@
-"""How many commits a second a run's database takes, one event each and 64, and how long one takes.
+"""Measures commits a second of a service's database, of one event and of 64, and their times.
 
 Run as ``python -m benchmarks.commits``, with ``--database postgresql://...`` for another database
 beside SQLite on this machine's disk; writes ``benchmarks/results/commits.json``. Nothing else is
@@ -13,10 +13,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from aggregator.core.state import DeviceHeard
+from msgspec.structs import replace
+
+from aggregator.fleet.events import Seen
+from aggregator.fleet.records import Device
 from aggregator.service.runner import GROUP
 from aggregator.storage.engine import sqlite_url
-from aggregator.storage.sql_store import SqlStore
+from aggregator.storage.fleet_store import FleetStore
 from benchmarks.results.report import describe_machine, keep
 
 OUT = Path(__file__).parent / "results" / "commits.json"
@@ -24,14 +27,22 @@ SECONDS = 5.0
 """For so long each way is measured."""
 
 
-def measure(url: str, events: int) -> dict[str, float]:
-    """Commits a second, and the median and the 99th percentile of one in milliseconds."""
-    store, took_s = SqlStore(url, f"commits-{time.time_ns()}"), list[float]()
-    heard = [DeviceHeard(1.0, f"device-{number}") for number in range(events)]
+def measure(url: str, count: int) -> dict[str, float]:
+    """Return commits a second, and the median and the 99th percentile of one in milliseconds."""
+    store, took_s = FleetStore(url), list[float]()
+    fleet, names = store.load(), [f"device-{number}" for number in range(count)]
     end_s = time.perf_counter() + SECONDS
     while (began_s := time.perf_counter()) < end_s:
-        store.commit(heard)
+        seen = {name: Device(seen_s=began_s, online=True) for name in names}
+        after = replace(fleet, devices=fleet.devices.update(seen))
+        store.commit(
+            fleet,
+            after,
+            set(names),
+            [Seen(at_s=began_s, device_id=name, online=True) for name in names],
+        )
         took_s.append(time.perf_counter() - began_s)
+        fleet = after
     store.close()
     parts = statistics.quantiles(took_s, n=100)
     return {
@@ -89,7 +100,7 @@ def main() -> None:
         f"{results['fsync_ms']:.2f} ms"
     )
     head = f"`python -m benchmarks.commits`. {results['machine']}; {disk}."
-    text = "\n".join(["## Commits of a run's database", "", head, "", *lines])
+    text = "\n".join(["## Commits of a service's database", "", head, "", *lines])
     print(text)
     keep(results, arguments.out, OUT, "commits", text)
 

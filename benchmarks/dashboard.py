@@ -13,11 +13,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from immutables import Map
 from msgspec.structs import replace
 from playwright.sync_api import Page, expect
 
 from aggregator.http.server import HttpServer
+from aggregator.view.fleet import FleetView
 from benchmarks.made_up_fleet import MadeUpService, made_up_service
 from benchmarks.results.report import describe_machine, keep
 from simulation.local.broker import free_port
@@ -73,20 +73,21 @@ def measure(count: int, folder: Path) -> dict[str, Any]:
 
 
 def event_ms(made: MadeUpService, page: Page, number: int) -> float:
-    """Milliseconds from a tag, which a device of the page is given, until it is seen there; all
-    other devices are heard meanwhile."""
+    """Return the milliseconds from a tag, which a device of the page is given, until it is seen
+    there; all other devices send messages meanwhile."""
     device_id = str(page.locator("tbody tr").nth(number).get_attribute("id")).removeprefix(
         "device-"
     )
     time.sleep(0.37 * number % 1)  # somewhere between two looks
-    now_s = time.time()
+    view, now_s = made.view, time.time()
     heard = {
-        d: replace(entry, last_seen_s=now_s) if entry.online else entry
-        for d, entry in made.devices.entries.items()
+        d: replace(each, heard_s=now_s) if view.fleet.devices[d].online else each
+        for d, each in view.telemetry.items()
     }
     began_s = time.perf_counter()
-    made.devices.entries = Map(heard)
-    made.devices.tag([device_id], [f"tag-{number}"])
+    tagged = replace(view.fleet.devices[device_id], tags=(f"tag-{number}",))
+    fleet = replace(view.fleet, devices=view.fleet.devices.set(device_id, tagged))
+    made.view = FleetView(fleet, heard, {}, now_s)
     expect(page.locator(f"#device-{device_id}")).to_contain_text(f"tag-{number}", timeout=20_000)
     return 1e3 * (time.perf_counter() - began_s)
 

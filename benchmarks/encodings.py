@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from aggregator.core.summary import Summary
+from aggregator.view.summary import Summary
 from algorithms.composition import read_algorithm
 from benchmarks.results.report import describe_machine, put
 from benchmarks.stopwatch import seconds_of

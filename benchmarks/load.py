@@ -21,12 +21,18 @@ import numpy as np
 
 from aggregator.core.settings import RunSettings
 from aggregator.core.training import TrainingSettings
+from aggregator.fleet.records import Campaign
 from aggregator.leadership.identity import steady_clock
+from aggregator.leadership.rivals import Rivals
+from aggregator.service.inbox import Inbox
 from aggregator.service.runner import GROUP, Runner
+from aggregator.service.start import Exported
+from aggregator.service.telemetry import Telemetry
 from aggregator.storage.blob_folder import BlobFolder
 from aggregator.storage.engine import sqlite_url
-from aggregator.storage.sql_store import SqlStore
-from aggregator.transfer.fleet import Fleet
+from aggregator.storage.fleet_store import FleetStore
+from aggregator.storage.telemetry_table import TelemetryTable
+from aggregator.transfer.fleet import FleetLink
 from algorithms.composition import make_algorithm, read_algorithm
 from algorithms.core.probe import make_probe
 from benchmarks.results.report import describe_machine, keep
@@ -89,24 +95,31 @@ class Bench:
         self.devices.subscribe("shoal/1/load/device/+/plan")
         self.link, clock = Watched(broker), steady_clock()
         signer = Signer(service, vouch(root, "load", service.public_key(), clock() + 1e6))
-        self.store = SqlStore(sqlite_url(folder / "shoal.db"), "load")
-        made = make_algorithm(algorithm, arithmetic=NativeArithmetic())
-        fleet = Fleet(self.link, self.topics, "boot", signer)
-        probe = make_probe(objective.model, window.shape)
-        self.runner = Runner(fleet, clock, silence_s=180.0)
+        url, fleet = sqlite_url(folder / "shoal.db"), FleetLink(self.link, TOPICS, "boot", signer)
+        self.store, telemetry = FleetStore(url), Telemetry(TelemetryTable(url), clock)
+        inbox = Inbox(TOPICS, clock, fleet.offered, telemetry, silence_s=180.0)
+        rivals = Rivals(None, clock, inbox.count)
+        self.runner = Runner(self.store, fleet, inbox, telemetry, rivals, clock)
         training = TrainingSettings(algorithm=algorithm, rounds=rounds)
         times = {"deadline_s": 600.0, "grace_s": 60.0}
         limits = {"max_drop": 1.0, "keep_models": 0}
         settings = RunSettings.for_bundle(
             bundle, training, run_id="0" * 32, data="load", min_devices=devices, **times, **limits
         )
-        self.campaign = self.runner.add(
-            settings, made, bundle, probe, self.store, BlobFolder(folder / "blobs")
-        )
+        made = make_algorithm(algorithm, arithmetic=NativeArithmetic())
+        exported = Exported(bundle, make_probe(objective.model, window.shape))
+        self.name = settings.name
+        self.runner.open(settings, made, exported, BlobFolder(folder / "blobs"))
+        self.runner.begin(1)
         rng, layout = np.random.default_rng(1), bundle.manifest.reported("step")
         self.tensors = {name: 0.01 * rng.random(shape, np.float32) for name, _, shape in layout}
         self.num_floats = sum(array.size for array in self.tensors.values())
         self.seconds: dict[str, float] = {}
+
+    @property
+    def campaign(self) -> Campaign:
+        """The campaign."""
+        return self.runner.fleet.campaigns[self.name]
 
     def handle(self, what: str, deliveries: list[LinkEvent]) -> None:
         """Give these to the aggregator in groups, as its loop does, and count the time that it
@@ -114,7 +127,15 @@ class Bench:
         began = time.perf_counter()
         for at in range(0, len(deliveries), GROUP):
             self.runner.handle(*deliveries[at : at + GROUP])
+            self.runner.tick()
+        while self.runner.next_s() <= self.runner.now_s:  # many plans are made bit by bit
+            self.runner.tick()
         self.seconds[what] = self.seconds.get(what, 0.0) + time.perf_counter() - began
+
+    def close(self) -> None:
+        """Close the database."""
+        self.store.close()
+        self.runner.telemetry.close()
 
     def check_in(self, count: int) -> None:
         names = [f"d{i:05d}" for i in range(count)]
@@ -181,8 +202,8 @@ def measure_rounds(folder: Path, devices: int) -> dict[str, float]:
         began_s = acknowledged[-1]
         pauses.append(1e3 * (planned[0] - began_s))
         rates.append(devices / (bench.seconds["update"] - (bench.link.published[-1][0] - began_s)))
-    assert bench.campaign.state.trained == ROUNDS, bench.runner.paused
-    bench.store.close()
+    assert bench.campaign.trained == ROUNDS, bench.runner.condition
+    bench.close()
     return {
         "updates_per_s": round(statistics.median(rates), 1),
         "pause_ms": round(statistics.median(pauses), 1),
@@ -194,10 +215,8 @@ def measure_check_ins(folder: Path, count: int) -> dict[str, float]:
     bench = Bench(folder, 10**6)
     bench.check_in(count)
     began = time.perf_counter()
-    state = bench.store.load()
-    assert state is not None
-    assert len(state.devices) == count
-    bench.store.close()
+    assert len(bench.store.load().devices) == count
+    bench.close()
     return {
         "per_s": round(count / bench.seconds["check-in"]),
         "replay_ms": round(1e3 * (time.perf_counter() - began)),

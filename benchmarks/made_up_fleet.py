@@ -1,5 +1,5 @@
-"""A service whose fleet is made up, of any size, for looking at its dashboard: states, records,
-distances and releases are of the right shape, and no device has ever been there."""
+"""A service whose fleet is made up, of any size, for looking at its dashboard: records, distances
+and releases are of the right shape, and no device has ever been there."""
 
 import time
 from collections.abc import Mapping
@@ -11,19 +11,17 @@ from fastapi import FastAPI
 from immutables import Map
 
 from aggregator.aggregation.apply import encode_views
-from aggregator.core import registry as known
-from aggregator.core.ports import Blobs, Store
-from aggregator.core.record import RoundRecord
-from aggregator.core.release.releases import Draft, add, put
-from aggregator.core.release.state import FleetState, Gate, Holder, Rollout, RolloutStep
+from aggregator.core import telemetry as seen
 from aggregator.core.settings import ADMIT_ALL, RunSettings
-from aggregator.core.state import Device, ModelVersion, Received, RunState
+from aggregator.core.steps import Gate, Step
+from aggregator.fleet import records as r
 from aggregator.http.api import create_api
 from aggregator.http.tokens import Access
 from aggregator.operator.desk import Desk
 from aggregator.service.conditions import Conditions, Counted
-from aggregator.service.devices import Devices
 from aggregator.storage.memory import MemoryBlobs, MemoryStore
+from aggregator.view.fleet import FleetView
+from aggregator.view.round_record import RoundRecord
 from algorithms.core.contract import Grouped, GroupingMemory
 from algorithms.personalisation.kept import Kept
 from wire import messages as m
@@ -41,23 +39,14 @@ KEEPS = ("served", "recalibrated", "knn-per", "personal")
 
 
 @dataclass
-class MadeUp:
-    """A campaign as `aggregator.http.views.Shown` has it, whose state can be changed."""
-
-    state: RunState
-    store: Store
-    blobs: Blobs
-    paused: str = ""
-
-
-@dataclass
 class MadeUpService:
     """The application, and what is behind it."""
 
     api: FastAPI
-    campaign: MadeUp
-    devices: Devices
-    releases: FleetState
+    view: FleetView
+    """What readers are shown; another may take its place."""
+    store: MemoryStore
+    blobs: MemoryBlobs
 
 
 def made_up_service(
@@ -66,44 +55,59 @@ def made_up_service(
     audit: Path | None = None,
     orders: Desk | None = None,
 ) -> MadeUpService:
-    """A service of so many devices in four groups, in its 13th round and with a rollout under
-    way."""
-    now_s, rng = time.time(), np.random.default_rng(count)
+    """Return a service of so many devices in four groups, in its 13th round and with a rollout
+    under way."""
+    now_s, rng, blobs = time.time(), np.random.default_rng(count), MemoryBlobs()
     names = [f"{'watch' if i % 4 == 3 else 'board'}-{i:0{len(str(count))}d}" for i in range(count)]
     group = {name: str(min(3, int(4 * rng.random() ** 1.5))) for name in names}
-    devices = Devices(None, time.time)
-    devices.entries = Map(
-        {name: _entry(i, name, group[name], now_s, rng) for i, name in enumerate(names)}
+    cohort = names[: max(4, len(names) // 2)]
+    devices = {
+        name: _device(i, name, group[name], name in cohort, now_s, rng)
+        for i, name in enumerate(names)
+    }
+    records = _records(names, group, now_s, rng, blobs)
+    at_work = [name for name in cohort if devices[name].assignment is not None]
+    received = {name: _received(group[name]) for name in cohort if name not in at_work}
+    received = {d: u for d, u in received.items() if not devices[d].failures}
+    campaign = _campaign(group, received, records, len(cohort), now_s)
+    releases, rollouts = _releases(names, now_s)
+    fleet = r.Fleet(
+        at_s=now_s,
+        devices=Map(devices),
+        campaigns={"autumn": campaign},
+        releases=releases,
+        rollouts=rollouts,
+        counts=Map({"train/autumn": len(at_work), f"train/autumn/{ROUNDS + 1}": len(at_work)}),
     )
-    campaign = _campaign(names, group, now_s, rng)
-    releases = _releases(names, group, devices.entries, now_s)
+    telemetry = {
+        name: _telemetry(i, group[name], devices[name], now_s, rng) for i, name in enumerate(names)
+    }
     counted = Counted(
         bytes={"up": 3 * 10**6 * count, "down": 5 * 10**6 * count}, stragglers=count // 20
     )
-    conditions = Conditions(
-        {"malformed": 3, "too-many": 41, "stale-round": 12},
-        True,
-        "",
-        "",
-        counted,
-        {"battery": 17, "metered": 4},
-    )
-    api = create_api(
-        lambda: {"autumn": campaign},
+    refused, declined = {"malformed": 3, "too-many": 41, "stale-round": 12}, {"battery": 17}
+    conditions = Conditions(refused, True, "", "", counted, declined)
+    store, view = MemoryStore(), FleetView(fleet, telemetry, {}, now_s)
+    store.commit(r.Fleet(), fleet, set(), (), [("autumn", record) for record in records])
+    service = MadeUpService(FastAPI(), view, store, blobs)
+    service.api = create_api(
+        lambda: service.view,
+        store,
+        lambda _name: blobs,
         lambda: conditions,
         lambda: 86_400.0,
-        devices,
-        lambda: releases,
         access,
         orders,
         audit=audit,
     )
-    return MadeUpService(api, campaign, devices, releases)
+    return service
 
 
-def _entry(i: int, name: str, group: str, now_s: float, rng: np.random.Generator) -> known.Entry:
+def _device(
+    i: int, name: str, group: str, in_cohort: bool, now_s: float, rng: np.random.Generator
+) -> r.Device:
     kind, asked_s = i % 50, now_s - 90
-    said = m.CheckIn(
+    facts = m.CheckIn(
         name,
         int(rng.integers(80, 900)),
         int(rng.integers(20, 200)),
@@ -116,45 +120,82 @@ def _entry(i: int, name: str, group: str, now_s: float, rng: np.random.Generator
         free_bytes=int(rng.integers(10**8, 10**10)),
         temperature_c=float(rng.integers(20, 70)),
     )
-    moved = (
-        (known.GroupChange(now_s - 9000, "autumn", 2, "1"),)
-        if kind in (7, 8) and group != "1"
-        else ()
-    )
     is_away = kind in (10, 11, 12)
-    decline = (
-        known.Decline(asked_s + 5, "autumn", 13, "policy", "battery at 18 %, 30 % are needed")
-        if kind == 3
-        else None
+    online = not is_away and kind != 30
+    failures = 3 if kind == 2 else 1 if kind == 3 else 0
+    has_update = bool(i % 3) and online
+    work = None
+    if in_cohort and kind != 30 and (failures or not has_update):
+        work = r.Assignment(
+            serial=i + 1,
+            kind="train",
+            campaign="autumn",
+            round=ROUNDS + 1,
+            start=group,
+            model="1" * 64,
+            verbs=(),
+            deadline_s=now_s + 510,
+            lapsed=failures > 0,
+        )
+    is_reached = i % 20 == 1 or i % 10 == 0
+    release = int(group) + (5 if is_reached else 1)
+    problem = "it answers with what is not finite" if kind == 5 and i % 4 == 0 else ""
+    in_use = m.InUse(
+        name,
+        release,
+        release,
+        problem,
+        evaluated=m.Metrics(100, 30.0, 81),
+        before=m.Metrics(100, 33.0, 79),
     )
-    return known.Entry(
-        tags=("canary", "lab") if i % 20 == 1 else ("lab",) if i % 3 == 0 else (),
-        ban=known.Ban(now_s - 86_400, "stolen") if kind == 30 else None,
-        said=said,
+    return r.Device(
+        facts=facts,
         first_seen_s=now_s - 40 * 86_400,
-        last_seen_s=now_s - float(rng.integers(600, 400_000) if is_away else rng.integers(1, 50)),
-        online=not is_away and kind != 30,
+        seen_s=now_s - float(rng.integers(600, 400_000) if is_away else rng.integers(1, 50)),
+        online=online,
+        tags=("canary", "lab") if i % 20 == 1 else ("lab",) if i % 3 == 0 else (),
+        ban=r.Ban(now_s - 86_400, "stolen") if kind == 30 else None,
+        holds=("1" * 64,),
+        assignment=work,
         campaign="autumn",
         asked_s=asked_s,
-        decline=decline,
-        declines=int(decline is not None),
         updates=ROUNDS,
+        declines=int(kind == 3),
         train_s=float(rng.integers(4, 40)),
-        training=known.Training(900, 12.0, float(rng.integers(20, 60)), 61_440, 204_800),
-        kept=known.KeptModel(
-            now_s - 40_000, "summer", 20, Kept(KEEPS[i % 4], 24, 0.31, {"served": 0.42})
-        ),
-        group=group,
-        groups=(*moved, known.GroupChange(now_s - 8000, "autumn", 3, group)),
-        release=2,
-        release_problem="it answers with what is not finite" if kind == 5 and i % 4 == 0 else "",
+        failures=failures,
+        failing_s=now_s - 4000 if failures else 0.0,
+        rests_until_s=now_s + 200 if failures else 0.0,
+        in_use=in_use if i % 30 else None,
+        given=r.Given(release, release, now_s - 500),
+        settled=r.Given(1, int(group) + 1, now_s - 90_000),
     )
 
 
-def _campaign(
-    names: list[str], group: Mapping[str, str], now_s: float, rng: np.random.Generator
-) -> MadeUp:
-    blobs, store = MemoryBlobs(), MemoryStore()
+def _telemetry(
+    i: int, group: str, device: r.Device, now_s: float, rng: np.random.Generator
+) -> seen.DeviceTelemetry:
+    kind = i % 50
+    moved = (seen.GroupChange(now_s - 9000, "autumn", 2, "1"),)
+    text = "battery at 18 %, 30 % are needed"
+    decline = seen.LastDecline(device.asked_s + 5, "autumn", ROUNDS + 1, "policy", text)
+    return seen.DeviceTelemetry(
+        heard_s=device.seen_s,
+        training=seen.LastTraining(900, 12.0, float(rng.integers(20, 60)), 61_440, 204_800),
+        decline=decline if kind == 3 else None,
+        groups=(
+            *(moved if kind in (7, 8) and group != "1" else ()),
+            seen.GroupChange(now_s - 8000, "autumn", 3, group),
+        ),
+    )
+
+
+def _records(
+    names: list[str],
+    group: Mapping[str, str],
+    now_s: float,
+    rng: np.random.Generator,
+    blobs: MemoryBlobs,
+) -> list[RoundRecord]:
     compared = tuple(names[:COMPARED])
     numbers = np.array([int(group[name]) for name in compared])
     places = rng.normal(size=(len(compared), 5)) * 0.35 + np.eye(5)[numbers] * 2
@@ -201,64 +242,56 @@ def _campaign(
                 },
             )
         )
-    store.commit([], records)
-    cohort = names[: max(4, len(names) // 2)]
-    there = {
-        name: Device(
-            num_train=200,
-            num_test=80,
-            online=i % 50 not in (10, 11, 12, 30),
-            last_seen_s=now_s,
-            failures=3 * (i % 50 == 2),
+    return records
+
+
+def _campaign(
+    group: Mapping[str, str],
+    received: Mapping[str, r.Received],
+    records: list[RoundRecord],
+    width: int,
+    now_s: float,
+) -> r.Campaign:
+    def version(number: int) -> r.Version:
+        return r.Version(
+            round=number,
+            models=dict.fromkeys("0123", "1" * 64),
+            memory="",
+            programs={"": (), "closing": ()},
+            newcomers="0",
+            evaluated=records[number].evaluated if number < len(records) else {},
         )
-        for i, name in enumerate(names)
-    }
-    received = {
-        name: _received(group[name])
-        for i, name in enumerate(cohort)
-        if i % 3 and there[name].online
-    }
-    state = RunState(
+
+    return r.Campaign(
         settings=_settings(),
-        started_at_s=now_s - 14 * 86_400,
+        next_settings=_settings(),
+        started_s=now_s - 14 * 86_400,
         phase="training",
+        phase_s=now_s - 90,
+        version=version(ROUNDS),
+        history=tuple(map(version, (9, 10, 11))),
         round=ROUNDS + 1,
-        devices=Map(there),
-        num_online=sum(device.online for device in there.values()),
-        models=dict.fromkeys("0123", digest),
-        starts=dict(group),
         trained=ROUNDS,
-        cohort={name: group[name] for name in cohort},
-        received=received,
-        declined=tuple(name for i, name in enumerate(cohort) if i % 50 == 3),
-        opened_at_s=now_s - 90,
-        deadline_at_s=now_s + 510,
-        history=tuple(
-            ModelVersion(
-                round=n,
-                models={},
-                memory="",
-                starts={},
-                programs={},
-                evaluated=records[n].evaluated,
-            )
-            for n in (9, 10, 11)
-        ),
+        width=width,
+        opened_s=now_s - 90,
+        deadline_s=now_s + 510,
+        members=Map({name: r.Member(group=key) for name, key in group.items()}),
+        updates=Map(received),
     )
-    return MadeUp(state, store, blobs)
 
 
-def _received(start: str) -> Received:
-    told = m.Metrics(100, 40.0, 80)
-    return Received(
-        evaluated=told,
-        trained=told,
+def _received(start: str) -> r.Received:
+    metrics = m.Metrics(100, 40.0, 80)
+    return r.Received(
+        evaluated=metrics,
+        trained=metrics,
         bytes_up=61_440,
         bytes_down=204_800,
         blob="1" * 64,
         start=start,
         num_train=200,
         num_steps=7,
+        round=ROUNDS + 1,
     )
 
 
@@ -280,56 +313,48 @@ def _settings() -> RunSettings:
     )
 
 
-def _releases(
-    names: list[str], group: Mapping[str, str], entries: Mapping[str, known.Entry], now_s: float
-) -> FleetState:
-    def drafts(number: int) -> list[Draft]:
-        common = {
-            "bundle": "0" * 64,
-            "model": "1" * 64,
-            "run_id": "made-up",
-            "campaign": "autumn",
-            "algorithm": "distfl",
-        }
-        metrics, share = m.Metrics(1000, 300.0, 780 + number), len(names) // 4
-        return [
-            Draft(group=f"autumn/{key}", round=number, devices=share, metrics=metrics, **common)
-            for key in "0123"
-        ]
-
-    catalogue, before = add(FleetState().catalogue, drafts(6), now_s - 90_000)
-    catalogue = put(catalogue, [release.number for release in before], "released")
-    catalogue, made = add(catalogue, drafts(ROUNDS), now_s - 4000)
-    catalogue = put(catalogue, [release.number for release in made], "canary")
-    steps = (RolloutStep(0.0, ("canary",)), RolloutStep(0.1), RolloutStep(1.0))
-    numbers = {release.group: release.number for release in made}
-    rollout = Rollout(
-        releases=numbers,
-        steps=steps,
-        gate=Gate(),
-        began_at_s=now_s - 3600,
-        step=1,
-        step_at_s=now_s - 600,
-        salt="salt",
-        reason="4 of 5 confirmed",
-    )
-    holders = {}
-    for i, name in enumerate(names):
-        own, online = f"autumn/{group[name]}", entries[name].online
-        is_reached = i % 20 == 1 or i % 10 == 0
-        number = numbers[own] if is_reached else int(group[name]) + 1
-        said = (
-            m.InUse(
-                name,
-                number,
-                number,
-                evaluated=m.Metrics(100, 30.0, 81),
-                before=m.Metrics(100, 33.0, 79),
+def _releases(names: list[str], now_s: float) -> tuple[dict[int, r.Release], tuple[r.Rollout, ...]]:
+    def make(first: int, number: int, made_s: float) -> dict[str, r.Release]:
+        metrics = m.Metrics(1000, 300.0, 780 + number)
+        return {
+            key: r.Release(
+                number=first + int(key),
+                group=key,
+                bundle="0" * 64,
+                model="1" * 64,
+                run_id="made-up",
+                campaign="autumn",
+                round=number,
+                algorithm="distfl",
+                devices=len(names) // 4,
+                metrics=metrics,
+                made_s=made_s,
             )
-            if i % 30
-            else None
-        )
-        holders[name] = Holder(own, entries[name].tags, online, number, now_s - 500, 1, said)
-    return FleetState(
-        at_s=now_s, catalogue=catalogue, devices=Map(holders), rollouts={"autumn": rollout}
+            for key in "0123"
+        }
+
+    before, made = make(1, 6, now_s - 90_000), make(5, ROUNDS, now_s - 4000)
+    done = r.Rollout(
+        campaign="autumn",
+        releases={key: release.number for key, release in before.items()},
+        steps=(Step(1.0),),
+        gate=Gate(),
+        phase="done",
+        step=1,
+        share=1.0,
+        began_s=now_s - 90_000,
     )
+    going = r.Rollout(
+        campaign="autumn",
+        releases={key: release.number for key, release in made.items()},
+        steps=(Step(0.0, ("canary",)), Step(0.1), Step(1.0)),
+        gate=Gate(),
+        began_s=now_s - 3600,
+        step=1,
+        step_s=now_s - 600,
+        share=0.1,
+        salt="salt",
+        reason="4 of 5 devices have confirmed",
+    )
+    releases = {release.number: release for release in (*before.values(), *made.values())}
+    return releases, (done, going)

@@ -109,7 +109,7 @@ def one(name: str, seed: int) -> dict[str, dict[str, float]]:
         probe, graphs = probe_of(objective, fleet.window.shape), EagerGraphs(objective)
         reception = Reception(
             make_algorithm(spec),
-            result.state,
+            result.campaign,
             result.blobs,
             probe,
             bundle,

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from aggregator.core.summary import spread
+from aggregator.view.summary import spread
 from algorithms.composition import read_algorithm
 from algorithms.core.contract import USUAL_PASSES
 from algorithms.models.classifier import Classifier

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from msgspec import structs
 from msgspec.structs import replace
 
-from aggregator.core.record import RoundRecord
-from aggregator.core.summary import Comparison, Spread, Summary, accuracy_of, spread
 from aggregator.http.pages.words import percent
+from aggregator.view.round_record import RoundRecord
+from aggregator.view.summary import Comparison, Spread, Summary, accuracy_of, spread
 from algorithms.composition import read_algorithm
 from simulation.datasets.windows import FleetData
 from simulation.settings import SimulationSettings

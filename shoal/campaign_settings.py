@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from aggregator.core.round.cohort import policy_settings, read_policy, with_cohort
+from aggregator.core.policies import policy_settings, read_policy, with_cohort
 from algorithms.composition import read_algorithm
 from algorithms.registry import CHOICES, Known
 from algorithms.schedules import read_schedule

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aggregator.core.state import RunState
-from aggregator.maintenance.database import read_whole
+from aggregator.fleet.records import Campaign
+from aggregator.maintenance.database import read_view
 from aggregator.storage.blob_folder import BlobFolder
 from aggregator.storage.charter import RELEASES
 from aggregator.storage.engine import database_name
-from aggregator.storage.sql_store import load_run
 from host.files import write_atomically
 from wire.arrays.tensors import OWN_FILES, Array, Tensors, check_layout, decode_tensors
 from wire.bundle import Bundle, unpack
@@ -48,22 +47,21 @@ class HeldModel:
         }
 
 
-def models_of_run(state: RunState, run: str, made_in: int | None) -> Mapping[str, str]:
-    """The digests of the models by group: of the round that made them, or of those on offer now.
+def models_of_run(campaign: Campaign, made_in: int | None) -> Mapping[str, str]:
+    """Return the digests of a campaign's models by group: of the round that made them, or the
+    current ones.
 
     Raises:
-        ConfigError: the run does not remember that round.
+        ConfigError: the models of that round are not stored.
     """
-    models = {state.made_in: state.models} | {
-        version.round: version.models for version in state.history if version.round != state.made_in
-    }
-    number = state.made_in if made_in is None else made_in
-    if number not in models:
+    versions = {version.round: version for version in (*campaign.history, campaign.version)}
+    number = campaign.version.round if made_in is None else made_in
+    if number not in versions:
         raise ConfigError(
-            f"--round {made_in}: run {run} remembers the models of the rounds "
-            f"{', '.join(map(str, sorted(models)))}"
+            f"--round {made_in}: run {campaign.name} has the models of the rounds "
+            f"{', '.join(map(str, sorted(versions)))}"
         )
-    return models[number]
+    return versions[number].models
 
 
 def _read(blobs: BlobFolder, name: str, bundle_digest: str, digest: str) -> HeldModel:
@@ -80,27 +78,19 @@ def _read(blobs: BlobFolder, name: str, bundle_digest: str, digest: str) -> Held
     return HeldModel(name, digest, bundle, {**bundle.initial, **model})
 
 
-def state_of(folder: Path, run: str, database: str = "") -> RunState:
-    """A run's state. Of SQLite in the folder, it is read without a trace.
+def campaign_of(folder: Path, run: str, database: str = "") -> Campaign:
+    """Return a campaign of a folder, or of another database; nothing is written.
 
     Raises:
-        ConfigError: there is no such run, or the database cannot be opened or is damaged.
+        ConfigError: there is no such campaign, or the database cannot be opened or is damaged.
         StorageFailed: the database cannot be read.
     """
-    if database:
-        state = load_run(database, run)
-        if state is None:
-            raise ConfigError(
-                f"database {database_name(database)}: there is no run {run!r} (--run)"
-            )
-    else:
-        runs = read_whole(folder).runs
-        if run not in runs:
-            raise ConfigError(f"folder {folder}: there is no run {run!r} (--run)")
-        state = runs[run].state
-    if state is None:
-        raise ConfigError(f"folder {folder}: run {run!r} has not begun")
-    return state
+    campaigns = read_view(folder, database).fleet.campaigns
+    if run not in campaigns:
+        where = f"database {database_name(database)}" if database else f"folder {folder}"
+        known = ", ".join(campaigns) or "none"
+        raise ConfigError(f"{where}: no run {run!r} (--run). Known runs: {known}")
+    return campaigns[run]
 
 
 def model_payload(held: HeldModel, to: Path, probe: Path | None, max_batch: int) -> bytes:
@@ -168,7 +158,6 @@ def model_of(
     group: str,
     made_in: int | None,
     release: int | None,
-    fleet: str,
     database: str,
 ) -> HeldModel:
     """Read the model of a release of the fleet, or where none is named that of a group of a run.
@@ -180,15 +169,16 @@ def model_of(
         return held_by_run(folder, run, group, made_in, database)
     if group or made_in is not None:
         raise ConfigError("--release names a model by itself: leave --group and --round out")
-    state = read_whole(folder).fleets.get(fleet)
-    one = state.catalogue.releases.get(release) if state is not None else None
+    fleet = read_view(folder, database).fleet
+    one = fleet.releases.get(release)
     if one is None:
         raise ConfigError(
-            f"--release {release}: fleet {fleet} has none of this number; `shoal models list` says "
-            "which there are"
+            f"--release {release}: No release {release}. `shoal models list` names all."
         )
-    blobs = BlobFolder(folder / RELEASES)
-    return _read(blobs, f"release {release}, {one.group}", one.bundle, one.model)
+    is_staged = any(release in r.releases.values() for r in fleet.rollouts if not r.direct)
+    place = folder / RELEASES if is_staged else folder / "blobs" / one.campaign
+    name = f"release {release}, {one.campaign}/{one.group}"
+    return _read(BlobFolder(place), name, one.bundle, one.model)
 
 
 def held_by_run(
@@ -199,8 +189,8 @@ def held_by_run(
     Raises:
         ConfigError: the run has no such model, or several and none was named.
     """
-    state = state_of(folder, run, database)
-    named = models_of_run(state, run, made_in)
+    campaign = campaign_of(folder, run, database)
+    named = models_of_run(campaign, made_in)
     if not group and len(named) == 1:
         (group,) = named
     if group not in named:
@@ -210,8 +200,8 @@ def held_by_run(
             else f"run {run} has several models: say which with --group"
         )
         raise ConfigError(f"{problem}; its groups are {', '.join(sorted(named))}")
-    name = f"{run} {group}@{state.made_in if made_in is None else made_in}"
-    return _read(BlobFolder(folder / "blobs" / run), name, state.settings.bundle, named[group])
+    name = f"{run} {group}@{campaign.version.round if made_in is None else made_in}"
+    return _read(BlobFolder(folder / "blobs" / run), name, campaign.settings.bundle, named[group])
 
 
 def _probe(path: Path | None, held: HeldModel) -> "Probe":

@@ -13,7 +13,7 @@ from math import ceil
 from time import perf_counter
 from typing import NamedTuple
 
-from aggregator.core.record import RoundRecord
+from aggregator.view.round_record import RoundRecord
 from algorithms.objectives.supervised import Supervised
 from export.describe import example_inputs, to_numpy
 from host.threads import one_thread

@@ -16,9 +16,10 @@ import msgspec
 import numpy as np
 
 from aggregator.aggregation.stored import load_state, work_of
-from aggregator.core.plan import by_labels, make_plan, program_for, round_seed
-from aggregator.core.ports import Blobs
-from aggregator.core.state import RunState
+from aggregator.fleet.desired import by_labels
+from aggregator.fleet.plan import make_plan, program_for, round_seed
+from aggregator.fleet.records import Campaign
+from aggregator.ports import Blobs
 from algorithms.algorithm import Algorithm, Contribution
 from algorithms.core.contract import Placement, Probe, Programs
 from algorithms.core.keys import NEWCOMER, UNLABELLED
@@ -71,7 +72,7 @@ class Reception:
     """Receives newcomers into a finished run."""
 
     algorithm: Algorithm
-    run: RunState
+    run: Campaign
     blobs: Blobs
     probe: Probe
     bundle: Bundle
@@ -79,7 +80,7 @@ class Reception:
     secret: Secret
 
     def __post_init__(self) -> None:
-        self.state = load_state(self.run, self.blobs)
+        self.state = load_state(self.run.version, self.blobs)
         self.programs: Programs = self.algorithm.programs(
             self.state, work_of(self.run.settings), self.run.models
         )

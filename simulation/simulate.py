@@ -9,12 +9,13 @@ import msgspec
 import numpy as np
 
 from aggregator.aggregation.stored import check_fit
-from aggregator.core.ports import Blobs
-from aggregator.core.record import RoundRecord
-from aggregator.core.round.cohort import read_policy, with_cohort
+from aggregator.core.policies import read_policy, with_cohort
 from aggregator.core.settings import ADMIT_ALL, RunSettings
-from aggregator.core.state import RunState
-from aggregator.core.summary import (
+from aggregator.fleet.records import Campaign, Fleet
+from aggregator.ports import Blobs
+from aggregator.view.fleet import FleetView
+from aggregator.view.round_record import RoundRecord
+from aggregator.view.summary import (
     AttackSummary,
     Newcomers,
     Spread,
@@ -58,8 +59,8 @@ from simulation.pretrain import examples_for
 from simulation.scenario import read_labels, scenario_of, set_scene
 from simulation.settings import SimulationSettings
 from simulation.splits import read_split
-from simulation.timing.fleet import Fleet, Work
-from simulation.timing.policies import make_policy
+from simulation.timing.campaign import TimedCampaign
+from simulation.timing.fleet import TimedFleet, Work
 from simulation.timing.profiles import make_profiles, read_profiles
 from wire.arrays import names
 from wire.arrays.quantised import change_bytes
@@ -71,11 +72,11 @@ from wire.tasks import CLASSIFICATION, MULTI_LABEL, RECONSTRUCTION, REGRESSION, 
 
 @dataclass(frozen=True)
 class SimulationResult:
-    """A finished simulation: its summary, its last state, its records, and the blobs that these
-    name."""
+    """A finished simulation: its summary, the fleet at its end, its records, and the blobs that
+    these name."""
 
     summary: Summary
-    state: RunState
+    fleet: Fleet
     records: list[RoundRecord]
     blobs: Blobs
     data: FleetData
@@ -87,6 +88,11 @@ class SimulationResult:
     predict: Callable[[str, Array], Array]
     """(device, x (n, \\*window)) -> what that device answers, class probabilities (n, classes)
     float32 or others in their place."""
+
+    @property
+    def campaign(self) -> Campaign:
+        """The fleet's one campaign."""
+        return next(iter(self.fleet.campaigns.values()))
 
 
 CHOICES: Mapping[str, Callable[[str], Choice]] = {
@@ -143,11 +149,10 @@ def simulate(
     started_s = perf_counter()
     settings = read_settings(settings)
     if engine.backend == "messages":
-        for name in ("cohort", "profiles", "policy"):
+        for name in ("profiles", "policy"):
             if value := getattr(settings, name):
                 raise ConfigError(
-                    f"{name} {value}: backend messages has all devices in every round, and no "
-                    "virtual clock but its own"
+                    f"{name} {value}: backend messages has no virtual clock but its own"
                 )
     data, newcomers, experiment = _set_up(data, settings, objective)
     algorithm, probe, bundle, attack = (
@@ -172,11 +177,12 @@ def simulate(
                 | {f"source of {n}": s for n, s in settings.algorithm.sources.items()}
             )
             result = run_fast(experiment, schedule, asked, engine, on_progress)
-        summary = summarize(result.state, result.records, perf_counter() - started_s)
+        view, name = FleetView(result.fleet), result.campaign.name
+        summary = summarize(view, name, result.records, perf_counter() - started_s)
         summary = msgspec.structs.replace(
             summary, backend=result.backend, backend_reason=result.reason
         )
-        if result.state.ended == "order":
+        if result.campaign.ended == "order":
             summary = msgspec.structs.replace(summary, ended="a callback stopped it")
         parts = settings.algorithm.parts
         task = parts.task.of
@@ -202,7 +208,7 @@ def simulate(
         models = result.models
         if newcomers:
             reception = Reception(
-                algorithm, result.state, result.blobs, probe, bundle, graphs, repeatable_secret
+                algorithm, result.campaign, result.blobs, probe, bundle, graphs, repeatable_secret
             )
             received = reception.receive(newcomers)
             summary = msgspec.structs.replace(
@@ -214,7 +220,7 @@ def simulate(
                 of_device=lambda d: received[d].tensors if d in received else of_device(d),
             )
     return SimulationResult(
-        summary, result.state, result.records, result.blobs, data, newcomers, models, result.predict
+        summary, result.fleet, result.records, result.blobs, data, newcomers, models, result.predict
     )
 
 
@@ -279,6 +285,7 @@ def _set_up(
         data=data.name,
         min_devices=max(1, len(able_to_train(data, bundle.manifest.min_batch))),
         deadline_s=3600.0,
+        cohort=settings.cohort,
         **ADMIT_ALL,
     )
     return (
@@ -322,8 +329,8 @@ def make_schedule(settings: SimulationSettings, data: FleetData, bundle: Bundle)
     up = statistics + change_bytes(changed, settings.update_encoding)
     devices = read_profiles(settings.profiles or "always")
     profiles = make_profiles(devices, len(ids), settings.seed)
-    fleet = Fleet(profiles, Work(examples, down, up), settings.seed)
-    return Timed(ids, make_policy(policy, fleet))
+    fleet = TimedFleet(profiles, Work(examples, down, up), settings.seed)
+    return Timed(ids, TimedCampaign(policy, fleet, ids))
 
 
 def _with_measures(

@@ -189,8 +189,8 @@ class Plan(msgspec.Struct, frozen=True, tag="plan"):
 
     `model` is the blob with the tensors to start from (roles shared and statistic, and received
     where the objective has them); `seed` makes the order of the batches repeatable; after
-    `deadline_at_s` (the aggregator's clock) updates are refused. `attempt` counts how often the
-    device has been asked for this round again: a greater one asks for another update.
+    `deadline_at_s` (the aggregator's clock) updates are refused. `attempt` is the number of the
+    assignment, greater than that of every plan that the device was given before.
     """
 
     run_id: Name

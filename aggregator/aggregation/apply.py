@@ -1,37 +1,37 @@
 """Applies an algorithm to the updates of a closed round. Updates, models and memory are blobs; the
 same blobs give the same bytes again.
 
-`start_run` and `aggregate` are the service's: blobs in, an event for the round core out.
-`apply_algorithm`, `round_notes` and `store_state` are what a simulation without messages has in
-common with them.
+`aggregate` is the service's: blobs in, an event of the fleet's machine out. `apply_algorithm`,
+`round_notes` and `store_state` are also what a simulation without messages uses.
 """
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from statistics import median_low
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from aggregator.aggregation.admission import with_change
+from aggregator.aggregation.bounds import bounded, too_far, worse_than
 from aggregator.aggregation.placing import place_unlabelled
 from aggregator.aggregation.stored import (
+    groups_in,
     load_models,
     programs_of,
     store_state,
     work_of,
 )
-from aggregator.core.admission import norms_of, with_change
-from aggregator.core.plan import round_seed
-from aggregator.core.ports import Blobs, Clock
-from aggregator.core.round.cohort import staleness_weights
-from aggregator.core.round.influence import bounded, bounds_of, first_beyond
+from aggregator.core.policies import staleness_weights
 from aggregator.core.settings import RunSettings
-from aggregator.core.state import ModelVersion, Received, RoundAggregated, RunState
 from aggregator.core.training import TrainingSettings
-from aggregator.core.versions import worse_than
+from aggregator.fleet.events import Aggregated
+from aggregator.fleet.plan import round_seed
+from aggregator.fleet.records import Campaign, Received, Version
+from aggregator.fleet.rounds import counted_updates
+from aggregator.ports import Blobs, Clock
 from algorithms.algorithm import Algorithm, Contribution, State, decode_memory
 from algorithms.core.contract import (
     Grouped,
@@ -40,6 +40,7 @@ from algorithms.core.contract import (
     Programs,
     exchanged,
 )
+from algorithms.core.keys import NEWCOMER
 from algorithms.means.streaming import Branch
 from algorithms.schedules import rate_in
 from wire.arrays import names
@@ -48,61 +49,67 @@ from wire.codec import decode_update
 
 
 def aggregate(
-    run: RunState, algorithm: Algorithm, probe: Probe, blobs: Blobs, clock: Clock
-) -> RoundAggregated:
-    """The event that answers the command `Aggregate`: the algorithm, applied to the updates that
-    the run's state names, as far as they are within bounds (`aggregator.core.round.influence`).
-    Where what comes out is not fit to be offered, the last models stay; where devices say that they
-    are much worse than earlier ones (`aggregator.core.versions`), those are offered again. It is
-    dated when its models are there: from then on the next round's deadline is counted."""
-    if (better := worse_than(run)) is not None:
+    campaign: Campaign, algorithm: Algorithm, probe: Probe, blobs: Blobs, clock: Clock
+) -> Aggregated:
+    """Apply the algorithm to the updates that count in a round, as far as they are within bounds
+    (`aggregator.aggregation.bounds`).
+
+    Where the new models are not fit to be offered, the last ones stay. Where devices report that
+    the last ones are much worse than earlier ones, those are offered again. The event is dated when
+    its models are stored.
+
+    Raises:
+        BlobLost: an update, a survey, a model or the memory cannot be read any more.
+        StorageFailed: something cannot be read or written.
+    """
+    received, settings = counted_updates(campaign), campaign.settings
+    if (better := worse_than(campaign)) is not None:
         version, drop = better
         reason = (
             f"the mean accuracy of devices that evaluated both fell by {drop:.3f}: more than "
-            f"{run.settings.max_drop:g}"
+            f"{settings.max_drop:g}"
         )
         rolled_back = {
-            "from": run.made_in,
+            "from": campaign.version.round,
             "to": version.round,
             "reason": reason,
-            "made_by": list(run.made_by),
+            "made_by": list(campaign.made_by),
         }
         return _offered_again(
-            run, algorithm, blobs, clock(), version, version.round, {"rolled_back": rolled_back}
+            campaign, algorithm, blobs, clock(), version, {"rolled_back": rolled_back}
         )
-    kept, left_out, norms = bounded(run.settings, run.received, run.norms)
+    kept, left_out, norms = bounded(settings, received, campaign.norms)
     remarks: dict[str, Any] = {"left_out": left_out} if left_out else {}
-    if late := {d: r.staleness for d, r in sorted(run.received.items()) if r.staleness}:
+    if late := {d: update.staleness for d, update in received.items() if update.staleness}:
         remarks["staleness"] = late
 
-    def set_aside(reason: str) -> RoundAggregated:
-        return _offered_again(
-            run, algorithm, blobs, clock(), run, run.made_in, remarks | {"set_aside": reason}
-        )
+    def set_aside(reason: str) -> Aggregated:
+        note = remarks | {"set_aside": reason}
+        return _offered_again(campaign, algorithm, blobs, clock(), campaign.version, note)
 
-    if len(kept) < min(len(run.received), run.settings.min_updates):
+    if len(kept) < min(len(received), settings.min_updates):
         return set_aside(
-            f"{len(kept)} updates are within bounds, at least {run.settings.min_updates} are needed"
+            f"{len(kept)} updates are within bounds, at least {settings.min_updates} are needed"
         )
-    held = load_models(run, blobs)
+    held = load_models(campaign.version, blobs)
     before = {key: exchanged(tensors) for key, tensors in held.items()}
     contributions = [
         Contribution(
             d,
-            r.num_train,
-            r.num_steps,
-            r.start,
-            partial(_read, blobs, run.settings, r, before[r.start]),
-            r.trained.mean_loss,
+            update.num_train,
+            update.num_steps,
+            update.start,
+            partial(_read, blobs, settings, update, before[update.start]),
+            update.trained.mean_loss,
         )
-        for d, r in sorted(kept.items())
+        for d, update in kept.items()
     ]
     last = replace(
-        decode_memory(blobs.get(run.memory), before), rounds=run.trained
+        decode_memory(blobs.get(campaign.version.memory), before), rounds=campaign.trained
     )  # rounds that were given up have spent privacy too
     groups_before = set(last.memory.membership.values())
     state, grouped = apply_algorithm(
-        algorithm, last, contributions, probe, run.settings, run.round, run.preparing
+        algorithm, last, contributions, probe, settings, campaign.round, campaign.preparing
     )
     for key, model in state.models.items():
         for name, array in model.items():
@@ -111,158 +118,143 @@ def aggregate(
                     f"tensor {name!r} of model {key!r} would hold values that are not finite"
                 )
     distances: dict[str, float] = {}
-    if not run.preparing:
-        groups = _groups(state, algorithm, {d: r.start for d, r in kept.items()}, before)
-        small = {
-            key: size for key, (size, _) in groups.items() if 0 < size < run.settings.min_group
-        }
-        state = _with_last(state, groups, small, last)
-        far, distances = _distances(run, state, groups, before)
-        state = _with_last(state, groups, far, last)
+    if not campaign.preparing:
+        started = {d: update.start for d, update in kept.items()}
+        sizes, origins = _origins(state, algorithm, started, before)
+        small = {key: size for key, size in sizes.items() if 0 < size < settings.min_group}
+        state = _with_last(state, origins, small, last)
+        far, distances = too_far(campaign, state.models, origins, before)
+        state = _with_last(state, origins, far, last)
         remarks |= {"too_small": small} if small else {}
         remarks |= {"too_far": far} if far else {}
         if far and not distances:
             return set_aside("every new model is too far from the last one")
     unchanged = {
-        key: (held[key], run.models[key]) for key in held if state.models.get(key) is before[key]
+        key: (held[key], campaign.models[key])
+        for key in held
+        if state.models.get(key) is before[key]
     }
-    stored = store_state(run.next_settings, algorithm, state, blobs, unchanged)
-    starts = {
-        device_id: algorithm.grouping.start(state.memory, device_id)
-        for device_id in state.memory.membership
-    }
-    return RoundAggregated(
+    stored = store_state(campaign.next_settings, algorithm, state, blobs, unchanged)
+    return Aggregated(
         at_s=clock(),
-        round=run.round,
-        models=stored.models,
-        memory=stored.memory,
-        starts={} if run.preparing else starts | {"": algorithm.grouping.start(state.memory, "")},
-        programs=stored.programs,
+        campaign=campaign.name,
+        round=campaign.round,
+        version=Version(
+            round=campaign.round,
+            models=stored.models,
+            memory=stored.memory,
+            programs=stored.programs,
+            newcomers=NEWCOMER
+            if campaign.preparing
+            else algorithm.grouping.start(state.memory, ""),
+        ),
+        groups=changed_groups(
+            campaign, {} if campaign.preparing else groups_in(state, algorithm.grouping)
+        ),
+        placed=place_unlabelled(campaign, algorithm, state, blobs, groups_before),
         preparing=stored.preparing,
-        views=blobs.put(encode_views(grouped))[0] if grouped.views else "",
-        notes=round_notes(state, grouped) | rate_noted(run.settings, run.programs) | remarks,
         norms=norms,
-        left_out=tuple(sorted(left_out)),
         distances=distances,
-        placed=place_unlabelled(run, algorithm, state, blobs, groups_before),
+        left_out=tuple(sorted(left_out)),
+        notes=round_notes(state, grouped)
+        | rate_noted(settings, campaign.version.programs)
+        | remarks,
+        views=blobs.put(encode_views(grouped))[0] if grouped.views else "",
     )
 
 
 def rate_noted(settings: TrainingSettings[Any], programs: Programs) -> dict[str, float]:
-    """For the notes of a round with a scheduled learning rate: the rate with which these programs
+    """Return the note of a round with a scheduled learning rate: the rate with which these programs
     train."""
     lr = rate_in(programs.get("", ())) if settings.lr_schedule else None
     return {} if lr is None else {"lr": lr}
 
 
 def _offered_again(
-    run: RunState,
+    campaign: Campaign,
     algorithm: Algorithm,
     blobs: Blobs,
     at_s: float,
-    version: RunState | ModelVersion,
-    made_in: int,
+    version: Version,
     remarks: dict[str, Any],
-) -> RoundAggregated:
-    """A round that ends with models that were there before: those of this version, which the round
-    `made_in` had made. Its notes say what the privacy mechanism has spent, the updates of this
-    round included."""
+) -> Aggregated:
+    """Return the end of a round with models that were there before, those of this version. Its
+    notes say what the privacy mechanism has spent, the updates of this round included."""
     spent: dict[str, float] = {}
-    if not run.preparing:
+    if not campaign.preparing:
         models = [
-            LocalModel(device_id, r.num_train, r.num_steps, r.start, {})
-            for device_id, r in sorted(run.received.items())
+            LocalModel(device_id, update.num_train, update.num_steps, update.start, {})
+            for device_id, update in counted_updates(campaign).items()
         ]
-        epsilon = algorithm.privacy.epsilon(run.trained + 1, models, work_of(run.settings))
+        epsilon = algorithm.privacy.epsilon(
+            campaign.trained + 1, models, work_of(campaign.settings)
+        )
         if epsilon is not None and math.isfinite(epsilon):
             spent = {"epsilon": epsilon}
     state = decode_memory(blobs.get(version.memory), {})
-    same = set(state.memory.membership.values()) if version.memory == run.memory else set()
-    return RoundAggregated(
+    is_same = version.memory == campaign.version.memory
+    groups_before = set(state.memory.membership.values()) if is_same else set[str]()
+    trained = campaign.trained + 1
+    programs = programs_of(version, campaign.next_settings, algorithm, blobs, trained)
+    groups = {} if is_same else changed_groups(campaign, groups_in(state, algorithm.grouping))
+    return Aggregated(
         at_s=at_s,
-        round=run.round,
-        models=version.models,
-        memory=version.memory,
-        starts=version.starts,
-        programs=programs_of(version, run.next_settings, algorithm, blobs, run.trained + 1),
-        preparing=run.preparing,
-        notes=spent | rate_noted(run.settings, run.programs) | remarks,
-        made_in=made_in,
-        placed=place_unlabelled(run, algorithm, state, blobs, same),
+        campaign=campaign.name,
+        round=campaign.round,
+        version=msgspec.structs.replace(version, programs=programs),
+        groups=groups,
+        placed=place_unlabelled(campaign, algorithm, state, blobs, groups_before),
+        preparing=campaign.preparing,
+        reverted=True,
+        notes=spent | rate_noted(campaign.settings, campaign.version.programs) | remarks,
     )
 
 
-def _groups(
+def changed_groups(campaign: Campaign, groups: Mapping[str, str]) -> dict[str, str]:
+    """Return the groups that are other ones than before, by device; empty for a device that is in
+    none any more."""
+    gone = {d: "" for d, m in sorted(campaign.members.items()) if m.group and d not in groups}
+    changed = {
+        d: group
+        for d, group in groups.items()
+        if d not in campaign.members or campaign.members[d].group != group
+    }
+    return gone | changed
+
+
+def _origins(
     state: State, algorithm: Algorithm, started: Mapping[str, str], before: Mapping[str, Tensors]
-) -> dict[str, tuple[int, str | None]]:
-    """Return, for each group that has a model, the number of its devices that were counted and the
-    key of its last model, or None.
+) -> tuple[dict[str, int], dict[str, str | None]]:
+    """Return, for each group that has a model, the number of its devices that were counted, and the
+    key of its last model; None if it has none.
 
     A new group's last model is the one that its first device started from (`started`)."""
     members: dict[str, list[str]] = {}
     for device_id in started:
         members.setdefault(algorithm.grouping.start(state.memory, device_id), []).append(device_id)
-    return {
-        key: (
-            len(devices := members.get(key, [])),
-            key if key in before else started[devices[0]] if devices else None,
-        )
+    sizes = {key: len(members.get(key, [])) for key in state.models}
+    origins = {
+        key: key if key in before else started[members[key][0]] if sizes[key] else None
         for key in state.models
     }
+    return sizes, origins
 
 
 def _with_last(
-    state: State, groups: Mapping[str, tuple[int, str | None]], keys: Iterable[str], last: State
+    state: State, origins: Mapping[str, str | None], keys: Iterable[str], last: State
 ) -> State:
-    """The state with the last models of these groups, and with what the server optimizer remembered
-    of those."""
-    origins = {key: origin for key in keys if (origin := groups[key][1]) is not None}
-    models = {key: last.models[origin] for key, origin in origins.items()}
+    """Return the state with the last models of these groups, and with what the server optimizer
+    remembered of those."""
+    origin_of = {key: origin for key in keys if (origin := origins[key]) is not None}
+    models = {key: last.models[origin] for key, origin in origin_of.items()}
     moments = {
-        key: last.moments[origin] for key, origin in origins.items() if origin in last.moments
+        key: last.moments[origin] for key, origin in origin_of.items() if origin in last.moments
     }
-    others = {key: held for key, held in state.moments.items() if key not in origins}
+    others = {key: held for key, held in state.moments.items() if key not in origin_of}
     return (
-        replace(state, models=state.models | models, moments=others | moments) if origins else state
-    )
-
-
-def _distances(
-    run: RunState,
-    state: State,
-    groups: Mapping[str, tuple[int, str | None]],
-    before: Mapping[str, Tensors],
-) -> tuple[dict[str, str], dict[str, float]]:
-    """By key, why a new model is too far from every last one; and by role, the median distance of
-    the others from their own last ones."""
-    # without distances of earlier rounds, nothing is too far
-    roles = sorted({role for distance in run.distances for role in distance})
-    usual = {role: [d[role] for d in run.distances if role in d] for role in roles}
-    bounds = bounds_of(run.settings, usual)
-    far, near = dict[str, str](), list[dict[str, float]]()
-    for key, (_, origin) in groups.items():
-        model, last = state.models[key], None if origin is None else before[origin]
-        if last is None or model is last or run.settings.norm_cap <= 0:
-            continue
-        distance = _distance(model, last)
-        beyond = first_beyond(distance, bounds)
-        if beyond and all(
-            first_beyond(_distance(model, other), bounds) for other in before.values()
-        ):
-            far[key] = (
-                f"the distance of its {beyond} is {distance[beyond]:.3g}: more than "
-                f"{bounds[beyond]:.3g} is not usual in this run"
-            )
-        else:
-            near.append(distance)
-    roles = sorted({role for distance in near for role in distance})
-    return far, {role: median_low(distance.get(role, 0.0) for distance in near) for role in roles}
-
-
-def _distance(model: Tensors, other: Tensors) -> dict[str, float]:
-    """By role, the Euclidean distance of two models."""
-    return norms_of(
-        {name: array - other[name] for name, array in model.items() if array.dtype.kind == "f"}
+        replace(state, models=state.models | models, moments=others | moments)
+        if origin_of
+        else state
     )
 
 
@@ -276,7 +268,7 @@ def apply_algorithm(
     preparing: bool,
     branches: Mapping[str, Sequence[Branch]] | None = None,
 ) -> tuple[State, Grouped]:
-    """The algorithm's state after the round of this number, and how it grouped the devices.
+    """Return the algorithm's state after the round of this number, and how it grouped the devices.
     `branches` as in `Algorithm.apply`."""
     if preparing:
         return algorithm.prepare(state, contributions), Grouped(state.memory)
@@ -286,8 +278,8 @@ def apply_algorithm(
 
 
 def round_notes(state: State, grouped: Grouped) -> dict[str, Any]:
-    """What a round's record says about it: the grouping's notes, and what the privacy mechanism has
-    spent so far."""
+    """Return the notes of a round's record: those of the grouping, and what the privacy mechanism
+    has spent so far."""
     return grouped.notes | ({"epsilon": state.epsilon} if state.epsilon is not None else {})
 
 
@@ -303,19 +295,19 @@ def _read(blobs: Blobs, settings: RunSettings, received: Received, model: Tensor
 
 
 def weakened(tensors: Tensors, weight: float, model: Tensors) -> Tensors:
-    """An update whose change counts `weight` times, as one to this model, however old the model is
-    that it started from."""
-    made = dict(tensors)
+    """Return an update whose change counts `weight` times, as one to this model, however old the
+    model is that it started from."""
+    weak = dict(tensors)
     for key, value in tensors.items():
         role = names.role_of(key)
         if role == names.DELTA:
-            made[key] = np.float32(weight) * value
+            weak[key] = np.float32(weight) * value
         elif role == names.STATISTIC:
-            made[key] = model[key] + np.float32(weight) * (value - model[key])
-    return made
+            weak[key] = model[key] + np.float32(weight) * (value - model[key])
+    return weak
 
 
 def encode_views(grouped: Grouped) -> bytes:
-    """A round's distance matrices and whose they are, for people to look at."""
+    """Return a round's distance matrices with the ids of their devices, for people to look at."""
     arrays = {name: matrix.astype("float32") for name, matrix in grouped.views.items()}
     return encode_tensors(arrays, msgspec.json.encode({"device_ids": grouped.device_ids}))

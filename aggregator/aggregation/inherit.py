@@ -18,10 +18,10 @@ log = logging.getLogger("shoal.aggregator")
 
 @dataclass(frozen=True)
 class Source:
-    """Models of groups, and who is in each."""
+    """Models of groups, and the devices of each."""
 
     name: str
-    """Whose models these are, for people."""
+    """Where the models come from, for people."""
     models: Mapping[str, Tensors] = field(repr=False)
     """By group. At least one; roles as in a model's blob."""
     groups: Mapping[str, str]
@@ -29,7 +29,7 @@ class Source:
     newcomers."""
 
     def mean(self) -> Tensors:
-        """The mean of the models, weighted by the devices of each; integers are those of the
+        """Return the mean of the models, weighted by the devices of each; integers are those of the
         largest group."""
         sizes = Counter(self.groups.values())
         weights = {group: max(1, sizes[group]) for group in self.models}
@@ -48,8 +48,8 @@ class Source:
 
 
 def fitting(initial: Mapping[str, Array], model: Mapping[str, Array]) -> tuple[Tensors, list[str]]:
-    """The exchanged tensors of a bundle with the values of another model, where that has one of the
-    same name, type and shape; and the names of those that it has not, or in another shape."""
+    """Return the exchanged tensors of a bundle with the values of another model, where that has one
+    of the same name, type and shape; and the names of the other tensors."""
     tensors, missing = {}, []
     for name, array in exchanged(dict(initial)).items():
         other = model.get(name)
@@ -64,8 +64,8 @@ def fitting(initial: Mapping[str, Array], model: Mapping[str, Array]) -> tuple[T
 def begin_from(
     source: Source, initial: Tensors, algorithm: Algorithm
 ) -> tuple[Tensors, dict[str, Tensors], dict[str, str]]:
-    """What a campaign begins with in place of a bundle's initial tensors; by key, further models;
-    and by device, the key of the model that it starts from.
+    """Return the tensors with which a campaign begins in place of a bundle's initial ones; by key,
+    further models; and by device, the key of the model that it starts from.
 
     Every device starts from its group's model where the grouping can take that in. Else all start
     from the mean of the groups; a grouping that begins with models of its own has those of the

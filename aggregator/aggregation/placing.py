@@ -1,14 +1,11 @@
-"""Places devices without labels in the groups that a round has left, by what they have told of
-their inputs (`aggregator.core.round.inputs`)."""
+"""Places devices without labels in the groups that training has found, by their surveys."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from msgspec.structs import replace
-
-from aggregator.core.ports import Blobs
-from aggregator.core.round.closings import tells
-from aggregator.core.state import Placed, RunState, UpdateAdmitted
+from aggregator.fleet.events import PlacedBySurvey
+from aggregator.fleet.records import Campaign, Placed
+from aggregator.ports import Blobs
 from algorithms.algorithm import Algorithm, State, decode_memory
 from algorithms.core.contract import Placement
 from algorithms.core.keys import is_no_group
@@ -16,7 +13,7 @@ from wire.arrays.tensors import OWN_FILES, Tensors
 from wire.codec import decode_update
 
 ReadSurvey = Callable[[], Tensors]
-"""Reads what a device surveyed of its inputs (``response/survey.NAME``)."""
+"""Reads a device's survey of its inputs (``response/survey.NAME``)."""
 
 
 def place_all(
@@ -26,10 +23,10 @@ def place_all(
     before: Mapping[str, Placed],
     groups_before: set[str],
 ) -> dict[str, Placed]:
-    """Where the devices of these surveys belong by an algorithm's state, of which only the memory
-    is read, and under the empty id where a device belongs that has told nothing. Those that belong
-    nowhere, since there are no groups, are left out. Where the fleet's groups are those of before
-    (`groups_before`), a device stays where it was placed (`before`), and its survey is not read."""
+    """Return the groups of the devices of these surveys by an algorithm's state, of which only the
+    memory is read; under the empty id that of a device without a survey. Where there are no groups,
+    nobody is placed. Where the groups are those of before (`groups_before`), a device stays where
+    it was placed (`before`), and its survey is not read."""
     groups = set(state.memory.membership.values())
     placed = {"": _placed(algorithm.place_unlabelled(state, "", {}))}
     for device_id, read in sorted(surveys.items()):
@@ -44,44 +41,43 @@ def place_all(
 
 
 def place_unlabelled(
-    run: RunState, algorithm: Algorithm, state: State, blobs: Blobs, groups_before: set[str]
+    campaign: Campaign, algorithm: Algorithm, state: State, blobs: Blobs, groups_before: set[str]
 ) -> dict[str, Placed]:
-    """Where a run's devices without labels belong, as `RunState.placed` has it. Where every device
-    trains, nobody asks.
+    """Return the groups of a campaign's devices without labels, as `Aggregated.placed` has them;
+    none where every device trains.
 
     Raises:
-        BlobLost: what a device has told is lost.
+        BlobLost: a survey is lost.
     """
-    if not run.settings.min_batch:
+    if not campaign.settings.min_batch:
         return {}
+    members = {d: member for d, member in campaign.members.items() if member.survey is not None}
     surveys = {
-        device_id: partial(_survey, blobs, told.blob) for device_id, told in run.inputs.items()
+        d: partial(_survey, blobs, member.survey.blob)
+        for d, member in members.items()
+        if member.survey is not None
     }
-    return place_all(algorithm, state, surveys, run.placed, groups_before)
+    before = {d: member.placed for d, member in members.items() if member.placed is not None}
+    return place_all(algorithm, state, surveys, before, groups_before)
 
 
-def place_late(
-    run: RunState, algorithm: Algorithm, blobs: Blobs, event: UpdateAdmitted, payload: bytes
-) -> UpdateAdmitted:
-    """The event of an update by which a device tells of its inputs when a run is over, with where
-    that places it; others as they are. `payload`: the update's bytes.
+def place_by_survey(
+    campaign: Campaign, device_id: str, algorithm: Algorithm, blobs: Blobs, at_s: float
+) -> PlacedBySurvey | None:
+    """Place a device by its survey after training; None if it has none, or there are no groups.
 
     Raises:
-        BlobLost: what the algorithm remembers is lost.
+        BlobLost: the survey is lost, or the algorithm's memory.
     """
-    flight = run.closings.get(event.device_id)
-    if (
-        run.phase != "finished"
-        or flight is None
-        or not tells(run, flight)
-        or not event.update.norms
-    ):
-        return event
-    state = decode_memory(blobs.get(run.memory), {})
-    placed = _placed(
-        algorithm.place_unlabelled(state, event.device_id, decode_update(payload, OWN_FILES)[1])
-    )
-    return event if is_no_group(placed.group) else replace(event, placed=placed)
+    member = campaign.members.get(device_id)
+    if member is None or member.survey is None:
+        return None
+    state = decode_memory(blobs.get(campaign.version.memory), {})
+    survey = _survey(blobs, member.survey.blob)
+    placed = _placed(algorithm.place_unlabelled(state, device_id, survey))
+    if is_no_group(placed.group):
+        return None
+    return PlacedBySurvey(at_s=at_s, campaign=campaign.name, device_id=device_id, placed=placed)
 
 
 def _survey(blobs: Blobs, name: str) -> Tensors:

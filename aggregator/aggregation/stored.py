@@ -1,23 +1,22 @@
-"""An algorithm's state as blobs, and what devices do next because of it; how a run starts from
-it. The same state gives the same bytes again."""
+"""An algorithm's state as blobs, and what devices do next because of it. The same state gives the
+same bytes again."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from aggregator.aggregation.inherit import Source, begin_from
-from aggregator.core.ports import Blobs
 from aggregator.core.settings import RunSettings
-from aggregator.core.state import ModelVersion, Retuned, RunState, Started
 from aggregator.core.training import TrainingSettings
+from aggregator.fleet.records import Version
+from aggregator.ports import Blobs
 from algorithms.algorithm import Algorithm, State, decode_memory, encode_memory
 from algorithms.core.contract import (
     USUAL_PASSES,
-    Probe,
     Programs,
     Work,
     exchanged,
 )
+from algorithms.groupings.base import Defaults
 from algorithms.schedules import scheduled
 from wire.arrays import names
 from wire.arrays.tensors import OWN_FILES, Tensors, decode_tensors, encode_tensors
@@ -35,7 +34,7 @@ class StoredState:
     """The digest of everything else that the algorithm remembers."""
     programs: Programs
     preparing: bool
-    """Whether the next round is a preparation."""
+    """True if the next round is a preparation."""
 
 
 def check_fit(settings: RunSettings, algorithm: Algorithm, manifest: Manifest) -> None:
@@ -71,42 +70,6 @@ def check_fit(settings: RunSettings, algorithm: Algorithm, manifest: Manifest) -
                 f"algorithm {algorithm.name!r} needs a step with {name} = {value:g}; bundle "
                 f"{manifest.name} has {text}"
             )
-
-
-def start_run(
-    settings: RunSettings,
-    algorithm: Algorithm,
-    probe: Probe,
-    initial: Tensors,
-    blobs: Blobs,
-    at_s: float,
-    epoch: int = 1,
-    source: Source | None = None,
-) -> Started:
-    """The first event of a run, whose models are those that `initial` makes, or those of `source`.
-
-    Raises:
-        ConfigError: the algorithm's choices do not fit the bundle.
-    """
-    models, starts = dict[str, Tensors](), dict[str, str]()
-    if source is not None:
-        initial, models, starts = begin_from(source, initial, algorithm)
-    state = algorithm.begin(initial, probe, settings.seed)
-    if not algorithm.coordinator.preparing(state.context):
-        state = replace(state, models={**state.models, **models})
-    else:
-        starts = {}
-    stored = store_state(settings, algorithm, state, blobs)
-    return Started(
-        at_s=at_s,
-        settings=settings,
-        models=stored.models,
-        memory=stored.memory,
-        programs=stored.programs,
-        preparing=stored.preparing,
-        starts=starts | {"": algorithm.grouping.start(state.memory, "")},
-        epoch=epoch,
-    )
 
 
 def store_state(
@@ -146,38 +109,32 @@ def store_state(
     )
 
 
-def load_state(run: RunState | ModelVersion, blobs: Blobs) -> State:
-    """The algorithm's state as `store_state` left it in the blob store."""
+def load_state(version: Version, blobs: Blobs) -> State:
+    """Return the algorithm's state as `store_state` left it in the blob store."""
     return decode_memory(
-        blobs.get(run.memory),
-        {key: exchanged(tensors) for key, tensors in load_models(run, blobs).items()},
+        blobs.get(version.memory),
+        {key: exchanged(tensors) for key, tensors in load_models(version, blobs).items()},
     )
 
 
-def load_models(run: RunState | ModelVersion, blobs: Blobs) -> dict[str, Tensors]:
-    """By key, the run's models with what goes with them."""
+def load_models(version: Version, blobs: Blobs) -> dict[str, Tensors]:
+    """Return a version's models with what goes with them, by key."""
     return {
-        key: decode_tensors(blobs.get(digest), OWN_FILES)[0] for key, digest in run.models.items()
+        key: decode_tensors(blobs.get(digest), OWN_FILES)[0]
+        for key, digest in version.models.items()
     }
 
 
-def retune(
-    run: RunState, settings: RunSettings, algorithm: Algorithm, blobs: Blobs, at_s: float
-) -> list[Retuned]:
-    """The event that gives a run these settings; none if it has them."""
-    if settings == run.next_settings:
-        return []
-    return [Retuned(at_s, settings, programs_of(run, settings, algorithm, blobs, run.trained))]
+def groups_in(state: State, grouping: Defaults) -> dict[str, str]:
+    """Return the groups of devices by what the algorithm remembers, by device."""
+    members = state.memory.membership
+    return state.starts | {d: grouping.start(state.memory, d) for d in members}
 
 
 def programs_of(
-    version: RunState | ModelVersion,
-    settings: RunSettings,
-    algorithm: Algorithm,
-    blobs: Blobs,
-    trained: int,
+    version: Version, settings: RunSettings, algorithm: Algorithm, blobs: Blobs, trained: int
 ) -> Programs:
-    """What devices do with the models of a version, by these settings, after so many rounds of
+    """Return the verbs for the models of a version, by these settings, after so many rounds of
     training."""
     return make_programs(
         algorithm, replace(load_state(version, blobs), rounds=trained), settings, version.models
@@ -187,13 +144,13 @@ def programs_of(
 def make_programs(
     algorithm: Algorithm, state: State, settings: TrainingSettings[Any], digests: Mapping[str, str]
 ) -> Programs:
-    """What devices do in the next round, with the learning rate that it has by the run's schedule,
-    and after the last with the run's own. `digests` names each model's blob."""
+    """Return the verbs of the next round, with the learning rate that it has by the schedule, and
+    of the evaluation, with the settings' own rate. `digests` names each model's blob."""
     work = work_of(settings)
     hyper = scheduled(settings.hyper, settings.lr_schedule, state.rounds, settings.rounds)
     return algorithm.programs(state, replace(work, hyper=hyper), digests, work)
 
 
 def work_of(settings: TrainingSettings[Any]) -> Work:
-    """What a run's settings ask of devices in every round."""
+    """Return the work of devices in every round by these settings."""
     return Work(settings.batch_size, settings.local_epochs, settings.hyper, USUAL_PASSES)

@@ -14,8 +14,8 @@ from wire.messages import Digest, Name
 from wire.tasks import RECONSTRUCTION
 
 Ended = Literal["", "rounds", "days", "patience", "order"]
-"""Why no further round of training is opened: a budget that is spent (`aggregator.core.budget`), or
-the operator's order."""
+"""Why no further round of training is opened: a budget that is spent (`aggregator.fleet.budget`),
+or the operator's order."""
 ADMIT_ALL: Mapping[str, Any] = {
     "min_group": 1,
     "weight_cap": 0.0,

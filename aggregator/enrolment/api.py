@@ -10,9 +10,9 @@ from fastapi import FastAPI, Request, Response
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
-from aggregator.core.ports import StorageFailed
 from aggregator.enrolment.office import Office
 from aggregator.http.guard import Rates
+from aggregator.ports import StorageFailed
 from wire.codec import decode
 from wire.errors import Malformed
 from wire.identity.certificates import certificate_pem

@@ -17,8 +17,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from aggregator.core.ports import StorageFailed
 from aggregator.enrolment.authority import OPERATOR, Authority, write_pair
+from aggregator.ports import StorageFailed
 from aggregator.storage.enrolment_store import BanRow, EnrolmentStore
 from wire.errors import LinkError, ShoalError
 from wire.identity.certificates import new_tls_key

@@ -26,7 +26,7 @@ from aggregator.http.server import HttpServer
 from aggregator.service_settings import EnrolmentSettings
 from aggregator.storage.engine import sqlite_url
 from aggregator.storage.enrolment_store import open_enrolments
-from aggregator.storage.registry_table import has_entry
+from aggregator.storage.fleet_store import has_device
 from wire.errors import ConfigError, WireError
 from wire.links.mqtt import BrokerAddress
 from wire.messages import Policy
@@ -109,7 +109,7 @@ def enrolment(
             store,
             offer,
             days=settings.days,
-            is_known=lambda device_id: has_entry(registry, device_id),
+            is_known=lambda device_id: has_device(registry, device_id),
             attester=attester,
         )
         https.serve(create_enrolment_api(office))

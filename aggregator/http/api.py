@@ -5,7 +5,7 @@ models to download, and orders.
 (`aggregator.http.dashboard`). Nothing is loaded from another machine.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,8 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException as Refusal
 from starlette.responses import RedirectResponse
 
-from aggregator.core.budget import why_ended
-from aggregator.core.ports import BlobLost, Blobs, StorageFailed
-from aggregator.core.registry import Entry
-from aggregator.core.release.state import FleetState
-from aggregator.core.summary import Summary, count_groups, summarize
+from aggregator.core.telemetry import DeviceTelemetry
+from aggregator.fleet.records import Campaign, Device
 from aggregator.http.dashboard.app import HOME, REFERENCE, Dashboard, starting, static_files
 from aggregator.http.dashboard.pages import Sources
 from aggregator.http.devices import device_routes
@@ -46,41 +43,44 @@ from aggregator.http.releases import release_routes
 from aggregator.http.session import PAGES
 from aggregator.http.tokens import Access
 from aggregator.http.views import (
-    CampaignView,
+    BlobsOf,
+    CampaignLine,
     HealthView,
     ReadyView,
     RoundView,
     RunView,
     SettingsView,
-    Shown,
-    campaign_view,
+    campaign_line,
     round_view,
+    waiting_view,
 )
 from aggregator.operator.desk import Desk
+from aggregator.ports import BlobLost, Blobs, StorageFailed, Store
 from aggregator.service.conditions import Conditions
-from aggregator.service.devices import Devices
 from aggregator.storage.blob_bucket import check_blobs
+from aggregator.view.fleet import FleetView
+from aggregator.view.summary import Summary, summarize
 
 DOWNLOAD = "application/octet-stream"
 
 
 def create_api(
-    campaigns: Callable[[], Mapping[str, Shown]],
+    view: Callable[[], FleetView],
+    store: Store,
+    blobs: BlobsOf,
     conditions: Callable[[], Conditions],
     wall_s: Callable[[], float],
-    devices: Devices,
-    releases: Callable[[], FleetState] | None = None,
     access: Access | None = None,
     orders: Desk | None = None,
     audit: Path | None = None,
 ) -> FastAPI:
-    """The application.
+    """Return the application.
 
-    `campaigns` returns the campaigns as they are now, by name, in the order of their starts;
-    `conditions` what else there is to say; `wall_s` the seconds since the service was started. A
-    handler reads a campaign's state once. `releases`: the fleet's releases, if it has some.
-    `access`: who may ask what; without it everybody may read. `orders`: where operators' orders go;
-    without it none are taken. `audit`: the folder with the audit log that the dashboard shows.
+    `view` returns the fleet as it is now: a handler asks for it once. `store`: the store of
+    rounds' records. `blobs` returns the blobs of a campaign. `conditions`: the condition of the
+    service. `wall_s`: seconds since the service was started. `access`: the rights of callers;
+    without it everybody may read. `orders`: the desk that takes operators' orders; without it none
+    are taken. `audit`: the folder with the audit log that the dashboard shows.
     """
     api = FastAPI(
         title="Shoal aggregator",
@@ -93,33 +93,44 @@ def create_api(
         dependencies=[Depends(refuse_unknown)],
         exception_handlers=HANDLERS,
     )
-    describe(api, (Summary, Entry), FREE)
+    describe(api, (Summary, Device, DeviceTelemetry), FREE)
 
-    def find(name: str) -> Shown:
-        """Return a campaign by its name, the latest by an empty one."""
-        shown = campaigns()
-        if not shown:
+    def find(name: str) -> tuple[FleetView, str]:
+        """Return the fleet, and the name of a campaign that it has, the latest by an empty one."""
+        now = view()
+        known = now.fleet.campaigns
+        if not known:
             raise HTTPException(404, "there is no campaign yet: `shoal campaign start` begins one")
-        if name and name not in shown:
-            raise HTTPException(404, f"campaign {name!r}: expected one of {', '.join(shown)}")
-        return shown[name] if name else list(shown.values())[-1]
+        if name and name not in known:
+            raise HTTPException(404, f"No campaign {name!r}. Known campaigns: {', '.join(known)}.")
+        return now, name or now.latest
 
-    scraped = CampaignMetrics(
-        lambda: {name: shown.state for name, shown in campaigns().items()},
-        conditions,
-        lambda: devices.entries,
-        lambda: access.refused if access is not None else {},
-    )
+    def record(name: str) -> Campaign:
+        """Return a campaign by its name."""
+        now, name = find(name)
+        return now.fleet.campaigns[name]
+
+    def download(name: str, digest: str, file: str) -> Response:
+        """Return a blob of a campaign as a file."""
+        files = blobs(find(name)[1])
+        if files is None:
+            raise HTTPException(404, "The files of this campaign cannot be read.")
+        return _download(files, digest, file)
+
+    def current(name: str) -> FleetView:
+        """Return the fleet, if it has this campaign."""
+        return find(name)[0] if name else view()
+
+    scraped = CampaignMetrics(view, conditions, lambda: access.refused if access else {})
 
     @api.get(FREE, responses=refusals(422))
     def health() -> HealthView:
-        """That the process runs, and where its latest campaign stands. It never needs a token."""
-        if not campaigns():
+        """That the process runs, and the phase of its latest campaign. It never needs a token."""
+        now = view().fleet
+        if not now.campaigns:
             return HealthView(status="ok", run="", phase="", round=0)
-        state = find("").state
-        return HealthView(
-            status="ok", run=state.settings.name, phase=state.phase, round=state.round
-        )
+        latest = list(now.campaigns.values())[-1]
+        return HealthView(status="ok", run=latest.name, phase=latest.phase, round=latest.round)
 
     @api.get("/", include_in_schema=False)
     @api.get(PAGES.rstrip("/"), include_in_schema=False)
@@ -136,18 +147,15 @@ def create_api(
     def ready(response: Response) -> ReadyView:
         """Whether updates are taken: broker, database, disk, campaigns and voucher. 503 if one of
         them is not as it should be."""
-        now, shown = conditions(), campaigns()
+        now, names = conditions(), list(view().fleet.campaigns)
         problems = {"database": "ok", "disk": "ok"}
-        for campaign in reversed([*shown.values()]):
-            parts: dict[str, Callable[[], object]] = {
-                "database": campaign.store.check,
-                "disk": partial(check_blobs, campaign.blobs),
-            }
-            for name, check in parts.items():
-                try:
-                    check()
-                except StorageFailed as error:
-                    problems[name] = str(error)
+        parts: list[tuple[str, Callable[[], object]]] = [("database", store.check)]
+        parts += [("disk", partial(check_blobs, each)) for each in map(blobs, names) if each]
+        for part, check in parts:
+            try:
+                check()
+            except StorageFailed as error:
+                problems[part] = str(error)
         checks = {
             "broker": "ok" if now.connected else "no connection",
             **problems,
@@ -156,7 +164,7 @@ def create_api(
         }
         as_it_should = all(value == "ok" for value in checks.values())
         response.status_code = 200 if as_it_should else 503
-        return ReadyView(ready=as_it_should, **checks, phase=find("").state.phase if shown else "")
+        return ReadyView(ready=as_it_should, **checks, phase=record("").phase if names else "")
 
     @guarded.get(
         "/metrics", response_class=Response, responses=_content("text/plain", {"type": "string"})
@@ -166,68 +174,65 @@ def create_api(
         return Response(generate_latest(scraped), media_type=CONTENT_TYPE_LATEST)
 
     @guarded.get("/campaigns")
-    def list_campaigns(limit: Limit = PAGE) -> list[CampaignView]:
-        """The campaigns that are open, the first ones in the order of their starts."""
-        return [
-            campaign_view(name, shown.state, shown.paused)
-            for name, shown in list(campaigns().items())[:limit]
-        ]
+    def list_campaigns(limit: Limit = PAGE) -> list[CampaignLine]:
+        """The campaigns, in the order of their starts."""
+        lines = list(view().campaigns.items())[:limit]
+        return [campaign_line(name, each) for name, each in lines]
 
     @guarded.get("/run")
     def run(name: Chosen = "") -> RunView:
-        """A campaign's settings, and where it stands."""
-        shown = find(name)
-        state = shown.state
-        settings = msgspec.to_builtins(state.settings)
+        """A campaign with its settings."""
+        now, name = find(name)
+        each, received = now.campaigns[name], now.fleet.campaigns[name].updates.values()
+        campaign = each.record
+        settings = msgspec.to_builtins(campaign.settings)
         for field in ("reported", "responses"):
             settings.pop(field)
         return RunView(
             settings=SettingsView.model_validate(settings),
-            phase=state.phase,
-            round=state.round,
-            online=state.num_online,
-            cohort=len(state.cohort),
-            received=len(state.received),
-            groups=count_groups(state.starts),
-            deadline_at_s=state.deadline_at_s,
-            bytes_up=sum(r.bytes_up for r in state.received.values()),
-            bytes_down=sum(r.bytes_down for r in state.received.values()),
+            phase=campaign.phase,
+            round=campaign.round,
+            online=each.online,
+            cohort=campaign.width,
+            received=campaign.received,
+            groups=each.groups,
+            deadline_s=campaign.deadline_s,
+            bytes_up=sum(update.bytes_up for update in received),
+            bytes_down=sum(update.bytes_down for update in received),
             refused=conditions().refused,
-            paused=shown.paused,
-            ended=why_ended(state),
-            epoch=state.epoch,
-            attempt=state.attempt,
+            paused=each.paused,
+            ended=each.ended,
+            waiting=waiting_view(each.waiting),
+            epoch=now.fleet.epoch,
+            attempt=campaign.attempt,
         )
 
     @guarded.get("/rounds")
     def rounds(name: Chosen = "", after: After = 0, limit: Limit = PAGE) -> list[RoundView]:
         """The closed rounds, by number."""
-        return [round_view(record) for record in find(name).store.rounds(after)[:limit]]
+        return [round_view(each) for each in store.rounds(find(name)[1], after)[:limit]]
 
     @guarded.get("/models")
     def models(name: Chosen = "") -> dict[str, str]:
         """The digest of each group's current model."""
-        return dict(find(name).state.models)
+        return dict(record(name).models)
 
     @guarded.get("/models/{group}", response_class=Response, responses=_content(DOWNLOAD))
     def model(group: Group, name: Chosen = "") -> Response:
         """A group's current model as safetensors."""
-        shown = find(name)
-        state = shown.state
-        if group not in state.models:
+        campaign = record(name)
+        if group not in campaign.models:
             raise HTTPException(
-                404, f"group {group!r}: expected one of {', '.join(sorted(state.models))}"
+                404, f"No group {group!r}. Known groups: {', '.join(sorted(campaign.models))}."
             )
-        return _download(
-            shown.blobs, state.models[group], f"{state.settings.run_id}-{group}.safetensors"
-        )
+        file = f"{campaign.settings.run_id}-{group}.safetensors"
+        return download(name, campaign.models[group], file)
 
     @guarded.get("/bundle", response_class=Response, responses=_content(DOWNLOAD))
     def bundle(name: Chosen = "") -> Response:
         """The bundle that devices train with."""
-        shown = find(name)
-        state = shown.state
-        return _download(shown.blobs, state.settings.bundle, f"{state.settings.run_id}.shoal")
+        settings = record(name).settings
+        return download(name, settings.bundle, f"{settings.run_id}.shoal")
 
     @guarded.get(
         "/summary",
@@ -236,31 +241,28 @@ def create_api(
     )
     def summary(name: Chosen = "") -> Response:
         """The summary of a campaign, as `summary.json` has it, so far."""
-        shown = find(name)
-        told = msgspec.json.encode(summarize(shown.state, shown.store.rounds(), wall_s()))
-        return Response(told, media_type="application/json")
+        now, name = find(name)
+        result = summarize(now, name, store.rounds(name), wall_s())
+        return Response(msgspec.json.encode(result), media_type="application/json")
 
     @guarded.get("/views/{number}", response_class=Response, responses=_content(DOWNLOAD))
     def views(number: Number, name: Chosen = "") -> Response:
         """The distance matrices of a round as safetensors."""
-        shown = find(name)
-        for record in shown.store.rounds(number - 1, number):
-            if record.round == number and record.views:
-                return _download(shown.blobs, record.views, f"round-{number}.safetensors")
-        raise HTTPException(404, f"round {number}: no distances were computed in it")
+        for each in store.rounds(find(name)[1], number - 1, number):
+            if each.round == number and each.views:
+                return download(name, each.views, f"round-{number}.safetensors")
+        raise HTTPException(404, f"No distances were computed in round {number}.")
 
-    guarded.include_router(
-        device_routes(lambda name: find(name).state if name or campaigns() else None, devices)
-    )
-    guarded.include_router(release_routes(releases or FleetState))
+    guarded.include_router(device_routes(current))
+    guarded.include_router(release_routes(view))
     if orders is not None:
         guarded.include_router(order_routes(orders))
     api.include_router(guarded)
     sources = Sources(
-        campaigns=campaigns,
+        view=view,
+        store=store,
+        blobs=blobs,
         conditions=conditions,
-        devices=devices,
-        releases=releases,
         access=access,
         orders=orders,
         audit=audit,

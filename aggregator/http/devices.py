@@ -8,13 +8,12 @@ import msgspec
 from fastapi import APIRouter, HTTPException, Query
 from pydantic import BaseModel, Field
 
-from aggregator.core.eligibility import LONGEST, read_rule
-from aggregator.core.registry import Entry
-from aggregator.core.round.asking import placed_of
-from aggregator.core.state import RunState
-from aggregator.core.summary import group_number
+from aggregator.fleet.desired import takes
+from aggregator.fleet.eligibility import LONGEST, read_rule
 from aggregator.http.problem import STRUCT, Chosen, DeviceId, Limit
-from aggregator.service.devices import Devices
+from aggregator.view.device import DeviceView, stored_fields
+from aggregator.view.fleet import FleetView, is_of_round
+from aggregator.view.summary import group_number
 from wire.errors import ConfigError
 
 
@@ -38,28 +37,31 @@ class DeviceLine(BaseModel):
     free_bytes: int | None
     first_seen_s: float
     last_seen_s: float
-    campaign: str
-    release: int
+    campaign: str = Field(description="The campaign that gave it its last assignment.")
+    assignment: str = Field(description="Kind of its current assignment; empty: it has none.")
+    release: int = Field(description="The release in use; 0: none.")
+    answer: str | None = Field(
+        description="Its answer to the release that it was offered last; null: it was offered none."
+    )
     alone: str = Field(
-        description="Why it uses that release without what it has kept; empty: it uses that, or "
-        "has kept nothing."
+        description="Why it uses that release without its personal model; empty: it uses that, or "
+        "has none."
     )
     kept: str | None = Field(
-        description="What it keeps of the last campaign of which it has told that; null: it has "
-        "not told."
+        description="The kind of its personal model; null: it has reported none."
     )
     declines: int
-    last_decline: str
-    """Its reason."""
-    eligible: bool = Field(description="Whether the campaign may ask it for anything.")
+    last_decline: str = Field(description="Reason of its last decline.")
+    eligible: bool = Field(description="True if the campaign may ask it for anything.")
     group: int | None = Field(description="The number of its group in the campaign.")
     placed: str | None = Field(
-        description="How sure its group is, where it has too few labels to train; null: it has "
-        "enough."
+        description="How sure its group is, where its group is not by its training."
     )
-    in_cohort: bool
-    received: bool
-    failures: int
+    in_cohort: bool = Field(description="True if it works for the campaign's current round.")
+    received: bool = Field(description="True if its update counts in that round.")
+    failures: int = Field(description="Assignments in a row that it did not carry out.")
+    failing_s: float = Field(description="When it failed the first of them.")
+    rests_until_s: float = Field(description="It is assigned nothing until then.")
 
 
 class DevicePage(BaseModel):
@@ -71,15 +73,16 @@ class DevicePage(BaseModel):
 
 
 class DeviceDetails(BaseModel):
-    """One device: the line of the list, and all else that the registry has."""
+    """One device: the line of the list, its record and its telemetry."""
 
     line: DeviceLine
-    entry: dict[str, Any] = Field(json_schema_extra={STRUCT: "Entry"})
+    record: dict[str, Any] = Field(json_schema_extra={STRUCT: "Device"})
+    telemetry: dict[str, Any] = Field(json_schema_extra={STRUCT: "DeviceTelemetry"})
 
 
-def device_routes(current: Callable[[str], RunState | None], devices: Devices) -> APIRouter:
-    """The routes. `current` returns the state of a campaign as it is now, of the latest where none
-    is named; None where there is none."""
+def device_routes(current: Callable[[str], FleetView]) -> APIRouter:
+    """Return the routes. `current` returns the fleet as it is now, and checks the name of a
+    campaign."""
     routes = APIRouter()
 
     @routes.get("/devices")
@@ -91,67 +94,83 @@ def device_routes(current: Callable[[str], RunState | None], devices: Devices) -
         limit: Limit = 100,
         campaign: Chosen = "",
     ) -> DevicePage:
-        """Every device that the registry knows."""
+        """The devices of the fleet."""
         try:
             means = read_rule(where).means
         except ConfigError as error:
             raise HTTPException(422, str(error)) from None
-        run, known = current(campaign), devices.entries
-        ids = sorted(device_id for device_id, entry in known.items() if means(device_id, entry))
-        begin = bisect_right(ids, after)
-        page = ids[begin : begin + limit]
-        more = page[-1] if begin + limit < len(ids) else None
+        view, matches = current(campaign), list[DeviceView]()
+
+        def visit(device: DeviceView) -> None:
+            if means(device.id, device.record, view.fleet.campaigns):
+                matches.append(device)
+
+        view.walk(visit, campaign)
+        matches.sort(key=lambda device: device.id)
+        begin = bisect_right(matches, after, key=lambda device: device.id)
+        page = matches[begin : begin + limit]
+        more = page[-1].id if begin + limit < len(matches) else None
         return DevicePage(
-            total=len(ids), devices=[device_line(run, d, known[d]) for d in page], after=more
+            total=len(matches), devices=[device_line(view, device) for device in page], after=more
         )
 
     @routes.get("/devices/{device_id}")
     def show_device(device_id: DeviceId, campaign: Chosen = "") -> DeviceDetails:
         """One device."""
-        entry = devices.entries.get(device_id)
-        if entry is None:
-            raise HTTPException(404, f"device {device_id[:64]!r}: it has never been here")
+        view = current(campaign)
+        device = view.device(device_id, campaign)
+        if device is None:
+            raise HTTPException(404, f"No device {device_id[:64]!r}: it has never been here.")
         return DeviceDetails(
-            line=device_line(current(campaign), device_id, entry), entry=msgspec.to_builtins(entry)
+            line=device_line(view, device),
+            record=stored_fields(device.record),
+            telemetry=msgspec.to_builtins(device.telemetry),
         )
 
     return routes
 
 
-def device_line(run: RunState | None, device_id: str, entry: Entry) -> DeviceLine:
-    """A device in a list. `run`: the campaign whose group and cohort are said."""
-    said, device = entry.said, run.devices.get(device_id) if run is not None else None
-    placed = placed_of(run, device_id) if run is not None else None
+def device_line(view: FleetView, device: DeviceView) -> DeviceLine:
+    """Return a device's line in a list."""
+    record, facts, campaign = device.record, device.record.facts, device.of
+    placed, kept = device.placed, device.kept
+    decline, work = device.telemetry.decline, device.assignment
     return DeviceLine(
-        id=device_id,
-        online=entry.online,
-        banned=entry.ban is not None,
-        tags=list(entry.tags),
-        client=said.client if said else "",
-        runtime=said.runtime if said else "",
-        hardware=said.hardware if said else "",
-        num_train=said.num_train if said else 0,
-        num_test=said.num_test if said else 0,
-        battery_percent=said.battery_percent if said else None,
-        charging=said.charging if said else None,
-        metered=None if said is None or said.unmetered is None else not said.unmetered,
-        idle=said.idle if said else None,
-        temperature_c=said.temperature_c if said else None,
-        free_bytes=said.free_bytes if said else None,
-        first_seen_s=entry.first_seen_s,
-        last_seen_s=entry.last_seen_s,
-        campaign=entry.campaign,
-        release=entry.release,
-        alone=entry.release_alone,
-        kept=entry.kept.kept.candidate if entry.kept else None,
-        declines=entry.declines,
-        last_decline=entry.decline.reason if entry.decline else "",
-        eligible=device is not None and device.eligible,
-        group=group_number(placed.group if placed else run.starts.get(device_id))
-        if run is not None
-        else None,
+        id=device.id,
+        online=record.online,
+        banned=record.ban is not None,
+        tags=list(record.tags),
+        client=facts.client if facts else "",
+        runtime=facts.runtime if facts else "",
+        hardware=facts.hardware if facts else "",
+        num_train=facts.num_train if facts else 0,
+        num_test=facts.num_test if facts else 0,
+        battery_percent=facts.battery_percent if facts else None,
+        charging=facts.charging if facts else None,
+        metered=None if facts is None or facts.unmetered is None else not facts.unmetered,
+        idle=facts.idle if facts else None,
+        temperature_c=facts.temperature_c if facts else None,
+        free_bytes=facts.free_bytes if facts else None,
+        first_seen_s=record.first_seen_s,
+        last_seen_s=device.seen_s,
+        campaign=record.campaign,
+        assignment=work.kind if work is not None else "",
+        release=device.release,
+        answer=device.answer[0],
+        alone=device.alone,
+        kept=kept.kept.candidate if kept is not None else None,
+        declines=record.declines,
+        last_decline=decline.reason if decline else "",
+        eligible=campaign is not None
+        and not record.barred
+        and takes(view.fleet, campaign, device.id, record),
+        group=group_number(device.group),
         placed=str(placed) if placed else None,
-        in_cohort=run is not None and device_id in run.cohort,
-        received=run is not None and device_id in run.received,
-        failures=device.failures if device is not None else 0,
+        in_cohort=campaign is not None
+        and device.assignment is not None
+        and is_of_round(campaign, record),
+        received=campaign is not None and device.id in campaign.updates,
+        failures=record.failures,
+        failing_s=record.failing_s,
+        rests_until_s=record.rests_until_s,
     )

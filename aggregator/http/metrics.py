@@ -1,4 +1,4 @@
-"""What `/metrics` says, in Prometheus' text format."""
+"""Metrics for Prometheus."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from aggregator.core.registry import Entry
-from aggregator.core.state import Phase, RunState
-from aggregator.core.summary import count_groups
+from aggregator.fleet.records import Phase
 from aggregator.service.conditions import Conditions
+from aggregator.view.fleet import CampaignView, FleetView
 
 PHASES: tuple[Phase, ...] = (
     "waiting",
@@ -23,94 +22,81 @@ PHASES: tuple[Phase, ...] = (
 
 @dataclass(frozen=True)
 class CampaignMetrics(Collector):
-    """Reads campaigns and their service when it is asked; keeps nothing. What is said of a campaign
-    has its name as the label ``campaign``."""
+    """Reads a fleet and its service at each scrape. Metrics of a campaign have its name as the
+    label ``campaign``; no label names a device, since there may be many."""
 
-    current: Callable[[], Mapping[str, RunState]]
-    """Returns the state of each campaign, by name."""
+    view: Callable[[], FleetView]
+    """Returns the fleet as it is now."""
     conditions: Callable[[], Conditions]
-    entries: Callable[[], Mapping[str, Entry]]
-    """Returns the registry's entries, by device id."""
     http_refused: Callable[[], Mapping[str, int]]
     """Returns the number of refused HTTP requests, by reason."""
 
     def collect(self) -> Iterable[Metric]:
-        """The metrics now."""
-        # no label for a single device: there may be many
-        counts = dict.fromkeys(("known", "online", "banned", "metered", "charging", "idle"), 0.0)
-        for entry in self.entries().values():
-            counts["known"] += 1
-            counts["online"] += entry.online
-            counts["banned"] += entry.ban is not None
-            if (said := entry.said) is not None:
-                counts["metered"] += said.unmetered is False
-                counts["charging"] += said.charging is True
-                counts["idle"] += said.idle is True
-        states, now = self.current(), self.conditions()
+        """Yield the metrics as they are now."""
+        view, now = self.view(), self.conditions()
+        totals, campaigns = view.totals, view.campaigns
         for name, text, read in _OF_A_CAMPAIGN:
-            yield _labelled(
-                GaugeMetricFamily,
-                name,
-                text,
-                "campaign",
-                {campaign: float(read(state)) for campaign, state in states.items()},
-            )
+            values = {campaign: float(read(each)) for campaign, each in campaigns.items()}
+            yield _labelled(GaugeMetricFamily, name, text, "campaign", values)
         info = InfoMetricFamily("shoal_campaign", "What is trained.", labels=["campaign"])
-        for campaign, state in states.items():
-            settings = state.settings
-            about = {"algorithm": settings.algorithm, "data": settings.data}
-            info.add_metric([campaign], {**about, "bundle": settings.bundle[:12]})
-        yield info
         phases = GaugeMetricFamily(
-            "shoal_phase", "1 for the phase that a campaign is in.", labels=["campaign", "phase"]
+            "shoal_phase", "1 for the phase of a campaign.", labels=["campaign", "phase"]
         )
         devices = GaugeMetricFamily(
-            "shoal_devices", "Devices that have checked in.", labels=["campaign", "state"]
+            "shoal_devices", "Devices of a campaign.", labels=["campaign", "state"]
         )
-        for campaign, state in states.items():
+        for campaign, each in campaigns.items():
+            settings = each.record.settings
+            about = {"algorithm": settings.algorithm, "data": settings.data}
+            info.add_metric([campaign], {**about, "bundle": settings.bundle[:12]})
             for phase in PHASES:
-                phases.add_metric([campaign, phase], float(phase == state.phase))
-            devices.add_metric([campaign, "online"], state.num_online)
-            devices.add_metric([campaign, "offline"], len(state.devices) - state.num_online)
-        yield from (phases, devices)
+                phases.add_metric([campaign, phase], float(phase == each.record.phase))
+            devices.add_metric([campaign, "online"], each.online)
+            devices.add_metric([campaign, "offline"], each.devices - each.online)
+        yield from (info, phases, devices)
         yield GaugeMetricFamily(
             "shoal_epoch",
-            "Which start of the service this is.",
-            value=float(max((state.epoch for state in states.values()), default=0)),
+            "Number of the service's start.",
+            value=float(view.fleet.epoch),
         )
         yield GaugeMetricFamily(
             "shoal_paused",
-            "1 while nothing goes on; /ready says why.",
+            "1 if the service is paused; /ready says why.",
             value=float(bool(now.paused)),
         )
         yield GaugeMetricFamily(
             "shoal_broker_connected",
-            "1 while there is a connection to the broker.",
+            "1 if the service is connected to the broker.",
             value=float(now.connected),
         )
         yield GaugeMetricFamily(
             "shoal_unvouched",
-            "1 while devices believe nothing that the service signs.",
+            "1 if devices do not accept the service's signature.",
             value=float(bool(now.unvouched)),
         )
         yield _labelled(
             CounterMetricFamily,
             "shoal_refused",
-            "What arrived and was refused since the service was started.",
+            "Refused messages since the service was started.",
             "reason",
             now.refused,
         )
         yield _labelled(
             GaugeMetricFamily,
             "shoal_devices_by",
-            "Devices that the registry knows, by what there is to say of them.",
+            "Devices by property.",
             "what",
-            counts,
+            totals.devices,
+        )
+        yield GaugeMetricFamily(
+            "shoal_devices_not_answering",
+            "Devices that did not carry out their last assignment.",
+            value=float(len(totals.unanswered)),
         )
         yield _labelled(
             CounterMetricFamily,
             "shoal_declined",
-            "Plans that devices declined since the service was started.",
+            "Assignments that devices declined since the service was started.",
             "reason",
             now.declined,
         )
@@ -122,7 +108,7 @@ class CampaignMetrics(Collector):
         yield _labelled(
             CounterMetricFamily,
             "shoal_http_refused",
-            "HTTP requests that were refused.",
+            "Refused HTTP requests.",
             "reason",
             self.http_refused(),
         )
@@ -142,46 +128,61 @@ class CampaignMetrics(Collector):
         )
 
 
-_OF_A_CAMPAIGN: tuple[tuple[str, str, Callable[[RunState], float]], ...] = (
+_OF_A_CAMPAIGN: tuple[tuple[str, str, Callable[[CampaignView], float]], ...] = (
     (
         "shoal_devices_failing",
-        "Devices without an update in their last rounds.",
-        lambda state: sum(d.failures > 0 for d in state.devices.values()),
+        "Devices that did not carry out their last assignment.",
+        lambda view: view.failing,
     ),
     (
         "shoal_devices_eligible",
         "Devices that a campaign may ask.",
-        lambda state: sum(d.eligible for d in state.devices.values()),
+        lambda view: view.eligible,
     ),
-    ("shoal_round", "Number of the latest round.", lambda state: state.round),
+    (
+        "shoal_devices_working",
+        "Devices at work for the current round.",
+        lambda view: view.working,
+    ),
+    (
+        "shoal_waiting",
+        "1 if a campaign lacks devices, updates or its hours; /run says what, since when, and who "
+        "could serve.",
+        lambda view: view.waiting is not None,
+    ),
+    ("shoal_round", "Number of the current round.", lambda view: view.record.round),
     (
         "shoal_round_attempt",
-        "How often the latest round was opened again.",
-        lambda state: state.attempt,
+        "Number of times that the current round was opened again.",
+        lambda view: view.record.attempt,
     ),
     (
         "shoal_round_opened_seconds",
-        "When the latest round was opened, in Unix seconds.",
-        lambda state: state.opened_at_s,
+        "When the last round was opened, in Unix seconds.",
+        lambda view: view.record.opened_s,
     ),
     (
         "shoal_round_deadline_seconds",
-        "The latest round's deadline, in Unix seconds.",
-        lambda state: state.deadline_at_s,
+        "Deadline of the last round, in Unix seconds.",
+        lambda view: view.record.deadline_s,
     ),
-    ("shoal_round_cohort", "Devices that the latest round asked.", lambda state: len(state.cohort)),
+    (
+        "shoal_round_cohort",
+        "Devices that the last round asks.",
+        lambda view: view.record.width,
+    ),
     (
         "shoal_round_received",
-        "Updates that the latest round has.",
-        lambda state: len(state.received),
+        "Updates of the current round.",
+        lambda view: view.record.received,
     ),
-    ("shoal_rounds_trained", "Rounds of training that are over.", lambda state: state.trained),
+    ("shoal_rounds_trained", "Closed rounds of training.", lambda view: view.record.trained),
     (
         "shoal_rounds_wanted",
         "Rounds of training that the campaign is to have.",
-        lambda state: state.next_settings.rounds,
+        lambda view: view.record.next_settings.rounds,
     ),
-    ("shoal_groups", "Groups of devices.", lambda state: count_groups(state.starts)),
+    ("shoal_groups", "Groups of devices.", lambda view: view.groups),
 )
 
 

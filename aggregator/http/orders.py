@@ -18,9 +18,9 @@ from pydantic import (
     create_model,
 )
 
-from aggregator.core.eligibility import LONGEST
-from aggregator.core.registry import MOST_TAGS
 from aggregator.core.settings import RunSettings
+from aggregator.fleet.eligibility import LONGEST
+from aggregator.fleet.records import MOST_TAGS
 from aggregator.http.problem import ID, LARGEST, NAME, RETRY_S, Campaign, DeviceId, Number, refusals
 from aggregator.operator.desk import WAIT_S, Desk
 from host.settings import Setting, about, settings_of

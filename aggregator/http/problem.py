@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
-from aggregator.core.ports import StorageFailed
+from aggregator.ports import StorageFailed
 
 PROBLEM = "application/problem+json"
 STRUCT = "x-struct"

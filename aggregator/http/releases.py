@@ -1,5 +1,4 @@
-"""Releases and rollouts over HTTP, for people and tools: what there is.
-`aggregator.http.orders` has the orders."""
+"""Releases and rollouts over HTTP. `aggregator.http.orders` has the orders."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,17 +7,17 @@ import msgspec
 from fastapi import APIRouter, HTTPException
 from pydantic import BaseModel
 
-from aggregator.core.release.progress import in_use, progress_of
-from aggregator.core.release.state import FleetState
 from aggregator.http.problem import PAGE, After, Limit, Number
+from aggregator.view.fleet import FleetView
+from aggregator.view.progress import ReleaseState
 
 
 class ReleaseView(BaseModel):
-    """A release as `GET /releases` says it."""
+    """A release as `GET /releases` returns it."""
 
     number: int
     group: str
-    state: str
+    state: ReleaseState
     campaign: str
     run_id: str
     round: int
@@ -26,28 +25,28 @@ class ReleaseView(BaseModel):
     bundle: str
     model: str
     devices: int
-    """How many devices of the group it was made for."""
+    """Number of devices of the group it was made for."""
     accuracy: float | None
     """Over the windows of the devices that evaluated it before it was released; null where none
     did."""
-    parent: int
-    returns_to: int
-    made_at_s: float
+    made_s: float
     in_use: int
-    """How many devices say that they use it."""
+    """Number of devices that report it as their model in use."""
 
 
 class CountsView(BaseModel):
-    """What devices say that were given a release."""
+    """Answers of devices that were offered a release."""
 
     offered: int
     confirmed: int
     failed: int
     waiting: int
+    silent: int
+    """Number of online devices that have never reported a model in use."""
     away: int
     alone: int
-    """Of those that confirmed, how many use it without what they have kept: their accuracy is of
-    the release's model alone."""
+    """Number of devices that confirmed and use it without their personal model: their accuracy is
+    of the release's model alone."""
     reasons: dict[str, int]
 
 
@@ -59,41 +58,42 @@ class StepView(CountsView):
 
 
 class RolloutView(BaseModel):
-    """A campaign's last rollout as `GET /rollouts` says it."""
+    """A campaign's last rollout as `GET /rollouts` returns it."""
 
     campaign: str
     releases: dict[str, int]
     phase: str
+    direct: bool
+    """True if devices take up the models since their campaign has ended; they do not confirm."""
     step: int
     reason: str
-    began_at_s: float
+    began_s: float
+    step_s: float
+    """When the step began, or was resumed."""
     steps: list[StepView]
-    returned: CountsView
 
 
-def release_views(state: FleetState) -> list[ReleaseView]:
-    """Every release, by number."""
-    used, views = in_use(state), []
-    for number, release in sorted(state.catalogue.releases.items()):
-        said: dict[str, Any] = msgspec.to_builtins(release)
-        metrics = said.pop("metrics")
+def release_views(view: FleetView) -> list[ReleaseView]:
+    """Return every release, by number."""
+    used, views = view.totals.answers.in_use, []
+    for number, release in sorted(view.fleet.releases.items()):
+        fields: dict[str, Any] = msgspec.to_builtins(release)
+        metrics = fields.pop("metrics")
         accuracy = release.metrics.accuracy if metrics["num_examples"] else None
-        views.append(ReleaseView(**said, accuracy=accuracy, in_use=used.get(number, 0)))
+        state = view.release_states[number]
+        views.append(
+            ReleaseView(**fields, state=state, accuracy=accuracy, in_use=used.get(number, 0))
+        )
     return views
 
 
-def rollout_views(state: FleetState) -> list[RolloutView]:
-    """The last rollout of each campaign."""
-    views = []
-    for campaign, rollout in state.rollouts.items():
-        said: dict[str, Any] = msgspec.to_builtins(progress_of(state, campaign, rollout))
-        said["steps"] = [{**step, **step.pop("step")} for step in said["steps"]]
-        views.append(RolloutView.model_validate(said))
-    return views
+def rollout_views(view: FleetView) -> list[RolloutView]:
+    """Return the last rollout of each campaign."""
+    return [RolloutView.model_validate(msgspec.to_builtins(each)) for each in view.rollouts]
 
 
-def release_routes(current: Callable[[], FleetState]) -> APIRouter:
-    """The routes. `current` returns the state as it is now."""
+def release_routes(current: Callable[[], FleetView]) -> APIRouter:
+    """Return the routes. `current` returns the fleet as it is now."""
     routes = APIRouter()
 
     @routes.get("/releases")
@@ -107,11 +107,11 @@ def release_routes(current: Callable[[], FleetState]) -> APIRouter:
         for view in release_views(current()):
             if view.number == number:
                 return view
-        raise HTTPException(404, f"release {number}: there is none of this number")
+        raise HTTPException(404, f"No release {number}.")
 
     @routes.get("/rollouts")
     def rollouts(limit: Limit = PAGE) -> list[RolloutView]:
-        """The last rollout of each campaign, and what devices say of it."""
+        """The last rollout of each campaign, with the answers of devices."""
         return rollout_views(current())[:limit]
 
     return routes

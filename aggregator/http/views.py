@@ -1,28 +1,21 @@
-"""What the HTTP API says of a service and its campaigns. Times are Unix seconds."""
+"""Answers of the HTTP API about a service and its campaigns. Times are Unix seconds."""
 
 from collections import Counter
-from typing import Any, Literal, Protocol
+from collections.abc import Callable
+from typing import Any, Literal
 
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field
 
-from aggregator.core.budget import why_ended
-from aggregator.core.ports import Blobs, Store
-from aggregator.core.record import RoundRecord
-from aggregator.core.state import OpenPhase, Phase, RunState
-from aggregator.core.summary import accuracy_of, count_groups, spread
+from aggregator.fleet.records import Phase
+from aggregator.ports import Blobs
+from aggregator.view.fleet import CampaignView, CampaignWait
+from aggregator.view.round_record import RoundRecord
+from aggregator.view.summary import accuracy_of, count_groups, spread
 from wire.messages import Encoding
 
-
-class Shown(Protocol):
-    """What of a campaign is shown."""
-
-    state: RunState
-    """Its state as it is now."""
-    store: Store
-    blobs: Blobs
-    paused: str
-    """Why nothing goes on; empty while it does."""
+BlobsOf = Callable[[str], Blobs | None]
+"""Returns the blobs of a campaign, by its name; None if they cannot be opened."""
 
 
 class HealthView(BaseModel):
@@ -47,7 +40,26 @@ class ReadyView(BaseModel):
     phase: Phase | Literal[""] = Field(description="Of the latest campaign.")
 
 
-class CampaignView(BaseModel):
+class ServerLine(BaseModel):
+    """A device that could serve a campaign."""
+
+    id: str
+    why: str = Field(description="Why it does not serve now; `free`: it waits for others.")
+    at_s: float = Field(description="When it can; 0: nobody knows.")
+
+
+class WaitingView(BaseModel):
+    """What a campaign waits for."""
+
+    lacks: str
+    since_s: float
+    could_serve: dict[str, int] = Field(
+        description="Devices that could serve, by the reason why they do not now."
+    )
+    devices: list[ServerLine] = Field(description="The first of them, soonest first.")
+
+
+class CampaignLine(BaseModel):
     """A campaign in a list."""
 
     name: str
@@ -61,10 +73,11 @@ class CampaignView(BaseModel):
     groups: int
     paused: str = Field(description="Why it does not go on; empty while it does.")
     ended: str = Field(description="Why it trains no further; empty while it does.")
+    waiting: WaitingView | None = Field(description="Null: it waits for nothing.")
 
 
 class SettingsView(BaseModel):
-    """What a campaign goes by; `aggregator/core/settings.py` says what each means."""
+    """Settings of a campaign; `aggregator/core/settings.py` describes each."""
 
     model_config = ConfigDict(extra="forbid")
     run_id: str
@@ -106,7 +119,7 @@ class SettingsView(BaseModel):
 
 
 class RunView(BaseModel):
-    """A campaign's settings, and where it stands."""
+    """A campaign with its settings."""
 
     settings: SettingsView
     phase: Phase
@@ -115,7 +128,7 @@ class RunView(BaseModel):
     cohort: int
     received: int
     groups: int
-    deadline_at_s: float
+    deadline_s: float
     bytes_up: int
     bytes_down: int
     refused: dict[str, int] = Field(
@@ -123,6 +136,7 @@ class RunView(BaseModel):
     )
     paused: str
     ended: str
+    waiting: WaitingView | None
     epoch: int
     attempt: int
 
@@ -139,7 +153,7 @@ class RoundView(BaseModel):
     """A closed round."""
 
     round: int
-    phase: OpenPhase
+    phase: Phase
     opened_at_s: float
     closed_at_s: float
     devices: int
@@ -158,25 +172,39 @@ class RoundView(BaseModel):
     )
 
 
-def campaign_view(name: str, state: RunState, paused: str) -> CampaignView:
-    """A campaign's line."""
-    return CampaignView(
+def campaign_line(name: str, view: CampaignView) -> CampaignLine:
+    """Return a campaign's line."""
+    campaign = view.record
+    return CampaignLine(
         name=name,
-        algorithm=state.settings.algorithm,
-        phase=state.phase,
-        round=state.round,
-        trained=state.trained,
-        rounds=state.next_settings.rounds,
-        devices=len(state.devices),
-        online=state.num_online,
-        groups=count_groups(state.starts),
-        paused=paused,
-        ended=why_ended(state),
+        algorithm=campaign.settings.algorithm,
+        phase=campaign.phase,
+        round=campaign.round,
+        trained=campaign.trained,
+        rounds=campaign.next_settings.rounds,
+        devices=view.devices,
+        online=view.online,
+        groups=view.groups,
+        paused=view.paused,
+        ended=view.ended,
+        waiting=waiting_view(view.waiting),
+    )
+
+
+def waiting_view(waiting: CampaignWait | None) -> WaitingView | None:
+    """Return what a campaign waits for; None if it waits for nothing."""
+    if waiting is None:
+        return None
+    return WaitingView(
+        lacks=waiting.lacks,
+        since_s=waiting.since_s,
+        could_serve=dict(waiting.could),
+        devices=[ServerLine(id=d, why=why, at_s=at_s) for d, why, at_s in waiting.servers],
     )
 
 
 def round_view(record: RoundRecord) -> RoundView:
-    """A closed round's line."""
+    """Return a closed round's line."""
     return RoundView(
         round=record.round,
         phase=record.phase,

@@ -17,7 +17,7 @@ from typing import Any
 import sqlalchemy as sql
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
-from aggregator.core.ports import StorageFailed
+from aggregator.ports import StorageFailed
 from aggregator.storage.engine import database_name, is_server
 from aggregator.storage.schema import LEASES, opened
 from wire.errors import ConfigError, OtherAggregator

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from aggregator.core.ports import Clock
 from aggregator.leadership.rivals import WrongFleet
+from aggregator.ports import Clock
 from host.files import is_locked, lock_folder, write_atomically
 from host.logs import at_work
 from wire.errors import BundleError, ConfigError, OtherAggregator, ShoalError, WireError

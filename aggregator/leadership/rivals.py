@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from aggregator.core.ports import Clock
+from aggregator.ports import Clock
 from wire.errors import ConfigError, OtherAggregator, WireError
 from wire.identity.signed import Verifier
 from wire.messages import AggregatorStatus, Plan

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aggregator.enrolment import authority
+from aggregator.fleet.records import Fleet
 from aggregator.http.tokens import FILE as TOKENS
 from aggregator.leadership.identity import is_served
 from aggregator.maintenance.blobs import needs
@@ -171,10 +172,11 @@ def _copy_runs(folder: Path, to: Path) -> Copied:
                 f"database {folder / 'shoal.db'}: damaged, {contents.damage[0]}; `shoal doctor "
                 f"{folder}` says more"
             )
+        fleet = contents.fleet or Fleet()
         wanted = [
-            Path("blobs") / run / name
-            for run, saved in contents.runs.items()
-            for name in sorted(needs(saved))
+            Path("blobs") / campaign / name
+            for campaign in fleet.campaigns
+            for name in sorted(needs(fleet, campaign, contents.records[campaign]))
         ]
         wanted += [Path(RELEASES) / name for name in sorted(release_needs(contents))]
         try:
@@ -197,7 +199,7 @@ def _copy_runs(folder: Path, to: Path) -> Copied:
             _settle(to / part, {to / path for path in wanted if path.parts[0] == part})
             for part in parts
         )
-        return Copied(tuple(contents.runs), len(wanted), size)
+        return Copied(tuple(fleet.campaigns), len(wanted), size)
     raise ConfigError(
         f"folder {folder}: blob {missing} is not here, {TRIES} times in a row: `shoal doctor "
         f"{folder}` says more"

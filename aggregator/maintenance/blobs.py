@@ -1,5 +1,4 @@
-"""Checks the blobs of a run: that each has its hash, and that each that the run's state names is
-there."""
+"""Checks the blobs of a campaign: each has its hash, and none that it needs is missing."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,13 +9,15 @@ from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from aggregator.core.round.machine import OPEN
-from aggregator.core.state import UpdatesLost
-from aggregator.maintenance.database import Contents, SavedRun
+from aggregator.fleet.events import UpdatesLost
+from aggregator.fleet.records import Fleet
+from aggregator.maintenance.database import Contents, carry_out
 from aggregator.maintenance.finding import RESTORE, Finding
 from aggregator.storage.blob_folder import DAMAGED, DIGEST, BlobFolder
 from aggregator.storage.engine import sqlite_url
-from aggregator.storage.sql_store import SqlStore
+from aggregator.storage.fleet_store import FleetStore
+from aggregator.transfer.offered import needed
+from aggregator.view.round_record import RoundRecord
 from wire.codec import digest as digest_of
 
 HALF_WRITTEN = re.compile(r".*\.new")
@@ -24,9 +25,9 @@ HALF_WRITTEN = re.compile(r".*\.new")
 
 
 class Need(NamedTuple):
-    """For what a blob is needed."""
+    """A use of a blob."""
 
-    kind: Literal["bundle", "model", "memory", "update", "views", "earlier"]
+    kind: Literal["bundle", "model", "memory", "update", "survey", "views", "earlier", "assigned"]
     which: str = ""
     """A model's key, a device's id, or a round's number."""
 
@@ -34,52 +35,46 @@ class Need(NamedTuple):
         return {
             "bundle": "the bundle",
             "model": f"the model {self.which}",
-            "memory": "what the algorithm remembers",
+            "memory": "the algorithm's memory",
             "update": f"the update of device {self.which}",
+            "survey": f"the survey of device {self.which}",
+            "assigned": "a model that devices are at work on or take up",
             "views": f"the distances of round {self.which}",
             "earlier": f"a part of the models of round {self.which}",
         }[self.kind]
 
 
-def needs(run: SavedRun) -> dict[str, list[Need]]:
-    """By digest, for what each blob is needed."""
-    state, found = run.state, dict[str, list[Need]]()
-    if state is None:
-        return found
-    named = [
-        (state.settings.bundle, Need("bundle")),
-        (state.memory, Need("memory")),
-        *((model, Need("model", key)) for key, model in state.models.items()),
-    ]
+def needs(fleet: Fleet, name: str, records: Sequence[RoundRecord]) -> dict[str, list[Need]]:
+    """Return the uses of each blob that a campaign needs, by its digest."""
+    campaign, found = fleet.campaigns[name], dict[str, list[Need]]()
+    version = campaign.version
+    named = [(campaign.settings.bundle, Need("bundle"))]
+    named += [(version.memory, Need("memory"))] if version.memory else []
+    named += [(model, Need("model", key)) for key, model in version.models.items()]
+    if campaign.phase != "finished":
+        named += [(u.blob, Need("update", device_id)) for device_id, u in campaign.updates.items()]
     named += [
-        (flight.model, Need("model", flight.start))
-        for flight in (*state.flights.values(), *state.placing.values())
+        (member.survey.blob, Need("survey", device_id))
+        for device_id, member in campaign.members.items()
+        if member.survey is not None
     ]
-    if state.phase != "finished":
-        named += [
-            (received.blob, Need("update", device_id))
-            for device_id, received in state.received.items()
-        ]
-        named += [
-            (told.blob, Need("update", device_id)) for device_id, told in state.inputs.items()
-        ]
-    for version in state.history:
-        named += [
-            (name, Need("earlier", str(version.round)))
-            for name in (*version.models.values(), version.memory)
-        ]
+    for earlier in campaign.history:
+        digests = (*earlier.models.values(), *filter(None, [earlier.memory]))
+        named += [(digest, Need("earlier", str(earlier.round))) for digest in digests]
     named += [
-        (record.views, Need("views", str(record.round))) for record in run.records if record.views
+        (record.views, Need("views", str(record.round))) for record in records if record.views
     ]
-    for name, need in named:
-        found.setdefault(name, []).append(need)
+    for digest, need in named:
+        found.setdefault(digest, []).append(need)
+    for digest in needed(campaign, fleet) - found.keys():
+        found[digest] = [Need("assigned")]
     return found
 
 
 def look(
     blobs: Path, where: str, uses: Mapping[str, Sequence[object]], mend: bool
 ) -> tuple[list[Finding], set[str]]:
-    """Look at every file of a folder of blobs. Returns the findings, and the digests of the blobs
+    """Look at every file of a folder of blobs. Return the findings, and the digests of the blobs
     that are whole. `where`: the folder's name in findings. `uses`: by digest, the uses of a blob.
     """
     found, whole = list[Finding](), set[str]()
@@ -119,12 +114,12 @@ def look(
 
 @dataclass(frozen=True)
 class BlobCheck:
-    """Checks the folder of one run's blobs."""
+    """Checks the folder of one campaign's blobs."""
 
     folder: Path
     """Folder of the service."""
     name: str
-    run: SavedRun
+    contents: Contents
     bundle: bytes
     """Bytes of a bundle that may be missing."""
     mend: bool
@@ -136,13 +131,13 @@ class BlobCheck:
         blobs, where, wanted = (
             self.folder / "blobs" / self.name,
             f"blobs/{self.name}",
-            needs(self.run),
+            self._needs(self.contents),
         )
         found, whole = look(blobs, where, wanted, self.mend)
         yield from found
         missing = wanted.keys() - whole
-        if missing and not self.mend and (now := self.again().runs.get(self.name)) is not None:
-            current = needs(now)
+        if missing and not self.mend:
+            current = self._needs(self.again())
             missing = {
                 name for name in missing & current.keys() if problem_of(blobs / name) is not None
             }
@@ -153,23 +148,25 @@ class BlobCheck:
             yield Finding(
                 "ok",
                 where,
-                f"{len(whole)} blobs are whole, and none of the {len(wanted)} that the run needs "
-                "is missing",
+                f"{len(whole)} blobs are whole, and none of the {len(wanted)} that the campaign "
+                "needs is missing",
             )
+
+    def _needs(self, contents: Contents) -> dict[str, list[Need]]:
+        fleet = contents.fleet
+        if fleet is None or self.name not in fleet.campaigns:
+            return {}
+        return needs(fleet, self.name, contents.records.get(self.name, []))
 
     def _missing(self, name: str, need: Need) -> Finding:
         where = f"blobs/{self.name}/{name[:12]}"
         told = f"{need} is lost"
         match need.kind:
-            case "update":
-                return self._ask_again(where, need.which)
+            case "update" | "survey":
+                return self._ask_again(where, need)
             case "views":
                 if self.mend:
-                    with closing(
-                        SqlStore(sqlite_url(self.folder / "shoal.db"), self.name)
-                    ) as store:
-                        records = [r for r in store.rounds() if str(r.round) == need.which]
-                        store.commit([], [replace(record, views="") for record in records])
+                    self._take_views_off(int(need.which))
                     return Finding(
                         "mended",
                         where,
@@ -185,7 +182,7 @@ class BlobCheck:
                 return Finding(
                     "wrong",
                     where,
-                    f"{told}: the run goes on, but cannot return to that round. "
+                    f"{told}: the campaign goes on, but cannot return to that round. "
                     f"{RESTORE[0].upper()}{RESTORE[1:]}",
                 )
             case "bundle":
@@ -193,32 +190,29 @@ class BlobCheck:
         return Finding(
             "wrong",
             where,
-            f"{told}: the run cannot go on, and nothing here can make it again. "
+            f"{told}: the campaign cannot go on, and nothing here can make it again. "
             f"{RESTORE[0].upper()}{RESTORE[1:]}",
         )
 
-    def _ask_again(self, where: str, device_id: str) -> Finding:
-        told = (
-            f"the update of device {device_id} is lost: its round cannot be aggregated without "
-            "asking for it again"
-        )
+    def _take_views_off(self, number: int) -> None:
+        """Have the record of a round name no distances."""
+        with closing(FleetStore(sqlite_url(self.folder / "shoal.db"))) as store:
+            fleet, records = store.load(), store.rounds(self.name, number - 1, number)
+            changed = [(self.name, replace(record, views="")) for record in records]
+            store.commit(fleet, fleet, set(), (), changed)
+
+    def _ask_again(self, where: str, need: Need) -> Finding:
         if not self.mend:
-            return Finding(
-                "wrong",
-                where,
-                f"{told}. The service does so by itself when it needs it; so does `--mend`, now",
+            text = (
+                f"{need} is lost: the device has to be asked for it again. The service does so "
+                "when it needs it; so does `--mend`, now"
             )
-        with closing(SqlStore(sqlite_url(self.folder / "shoal.db"), self.name)) as store:
-            now = store.load()
-            assert now is not None
-            if now.phase in (*OPEN, "aggregating"):
-                store.commit([UpdatesLost(now.at_s, now.round, (device_id,))])
-        return Finding(
-            "mended",
-            where,
-            f"the update of device {device_id} was lost: it is asked for again when the service "
-            "starts",
-        )
+            return Finding("wrong", where, text)
+        assert self.contents.fleet is not None
+        at_s, lost = self.contents.fleet.at_s, (need.which,)
+        carry_out(self.folder, UpdatesLost(at_s=at_s, campaign=self.name, device_ids=lost))
+        text = f"{need} was lost: it is asked for again when the service starts"
+        return Finding("mended", where, text)
 
     def _restore_bundle(self, where: str, name: str, told: str) -> Finding:
         how = (
@@ -244,7 +238,7 @@ class BlobCheck:
 
 
 def leftover(path: Path, where: str, mend: bool) -> Finding:
-    """A half-written file: deleted, if it is to be mended."""
+    """Return the finding of a half-written file, which is deleted to mend."""
     if not mend:
         return Finding(
             "note", where, "left over from a write that was interrupted; `--mend` deletes it"
@@ -262,7 +256,7 @@ def leftover(path: Path, where: str, mend: bool) -> Finding:
 
 
 def problem_of(path: Path) -> str | None:
-    """What is wrong with a blob's file; None if it has its hash."""
+    """Return the fault of a blob's file; None if it has its hash."""
     try:
         return (
             None

@@ -1,22 +1,19 @@
-"""What a restore must not take back: who was let in and who was kept out since the copy was
-made."""
+"""Keeps what a restore must not take back: tokens and bans since the copy was made."""
 
 import time
 from contextlib import closing
 from pathlib import Path
 
-from msgspec.structs import replace
-
-from aggregator.core.ports import StorageFailed
-from aggregator.core.registry import NOBODY
 from aggregator.enrolment.authority import CERTIFICATE
+from aggregator.fleet.events import Banned
+from aggregator.fleet.records import Device
 from aggregator.http.tokens import FILE as TOKENS
-from aggregator.maintenance.database import copy_database
+from aggregator.maintenance.database import carry_out as change
+from aggregator.maintenance.database import copy_database, read_whole
 from aggregator.operator.audit import AUDIT
-from aggregator.storage.engine import sqlite_url
+from aggregator.ports import StorageFailed
 from aggregator.storage.enrolment_store import FILE as ENROLMENTS
 from aggregator.storage.enrolment_store import AuditRow, TokenRow, open_enrolments
-from aggregator.storage.registry_table import RegistryTable, read_registry
 from host.files import write_atomically
 from wire.errors import ConfigError
 
@@ -53,24 +50,23 @@ def carry_over(aside: Path | None, folder: Path) -> list[str]:
             *_take_tokens_back(folder),
         ]
     try:
-        before = read_registry(sqlite_url(aside / "shoal.db"))
-        with closing(RegistryTable(sqlite_url(folder / "shoal.db"))) as table:
-            here = table.load()
-            missing = {
-                d: entry
-                for d, entry in before.items()
-                if entry.ban is not None and here.get(d, NOBODY).ban is None
-            }
-            lifted = {
-                d: replace(entry, ban=None)
-                for d, entry in here.items()
-                if entry.ban and d in before and before[d].ban is None
-            }
-            table.save({**missing, **lifted})
+        was, now = read_whole(aside).fleet, read_whole(folder).fleet
+        before, here = (f.devices if f is not None else {} for f in (was, now))
+        missing = {
+            d: device.ban
+            for d, device in before.items()
+            if device.ban is not None and here.get(d, Device()).ban is None
+        }
+        lifted = [d for d, device in here.items() if device.ban and d in before]
+        lifted = [d for d in lifted if before[d].ban is None]
+        bans = {**missing, **dict.fromkeys(lifted)}
+        at_s = now.at_s if now is not None else 0.0
+        if bans:
+            change(folder, *(Banned(at_s=at_s, device_id=d, ban=ban) for d, ban in bans.items()))
     except (ConfigError, StorageFailed) as error:
         return [*told, f"bans since the copy cannot be read: {error}; ban again what was banned"]
-    bans = {"banned since the copy, and still": missing, "banned no longer since the copy": lifted}
-    told += [f"{what}: {', '.join(sorted(devices))}" for what, devices in bans.items() if devices]
+    named = {"banned since the copy, and still": missing, "banned no longer since the copy": lifted}
+    told += [f"{what}: {', '.join(sorted(devices))}" for what, devices in named.items() if devices]
     return told
 
 

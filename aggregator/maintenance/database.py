@@ -1,33 +1,38 @@
-"""The SQLite database of a service's folder, as commands read it: checked, copied, and without a
+"""The SQLite database of a service's folder, which commands check, copy, and read without a
 trace."""
 
 import os
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import sqlalchemy as sql
+from immutables import Map
+from msgspec.structs import replace
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import StaticPool
 
-from aggregator.core.ports import StorageFailed
-from aggregator.core.record import RoundRecord
-from aggregator.core.release.state import FleetState
-from aggregator.core.state import RunState
+from aggregator.core.telemetry import DeviceTelemetry
+from aggregator.fleet.events import Event
+from aggregator.fleet.reconcile import Turn
+from aggregator.fleet.records import Fleet
+from aggregator.fleet.step import take_in
+from aggregator.leadership.identity import is_served
 from aggregator.maintenance.finding import RESTORE, Finding
-from aggregator.storage.engine import sqlite_url
-from aggregator.storage.registry_table import read_entries
-from aggregator.storage.schema import has_tables
-from aggregator.storage.sql_store import FLEET, FLEET_NAMES, RUN_NAMES, read_rounds, replay
+from aggregator.ports import StorageFailed
+from aggregator.storage.engine import database_name, sqlite_url
+from aggregator.storage.fleet_reading import derived, read_records
+from aggregator.storage.fleet_store import FleetStore, read_rounds
+from aggregator.storage.schema import has_tables, reading
+from aggregator.storage.telemetry_table import telemetry_rows
+from aggregator.view.fleet import FleetView
+from aggregator.view.round_record import RoundRecord
 from host.files import is_locked
 from wire.errors import ConfigError
-
-T = TypeVar("T")
 
 _UNREADABLE = {
     sqlite3.SQLITE_AUTH,
@@ -44,28 +49,21 @@ LEAST_SPACE = 2**16
 """With fewer bytes free, a disk is full for SQLite, which makes files to read with."""
 
 
-@dataclass(frozen=True)
-class SavedRun:
-    """What a database has of a run. `state`: None before it has begun."""
-
-    state: RunState | None
-    records: list[RoundRecord]
-
-
 @dataclass
 class Contents:
-    """What was read of a database."""
+    """The contents of a database."""
 
-    runs: dict[str, SavedRun] = field(default_factory=dict)
-    """By name, in the order in which they were started."""
-    fleets: dict[str, FleetState] = field(default_factory=dict)
-    """Releases of each fleet."""
+    fleet: Fleet | None = None
+    """None before a service has written one."""
+    records: dict[str, list[RoundRecord]] = field(default_factory=dict)
+    """Records of rounds, by campaign."""
+    telemetry: dict[str, DeviceTelemetry] = field(default_factory=dict)
     damage: list[str] = field(default_factory=list)
     """Faults of the file, or of rows. What has one is left out."""
 
 
 def read_database(path: Path) -> Contents:
-    """Read a database, which may be in use, and check it; nothing is written. Damage raises
+    """Return the contents of a database, which may be in use; nothing is written. Damage raises
     nothing: it is in the result.
 
     Raises:
@@ -83,7 +81,7 @@ def read_database(path: Path) -> Contents:
                 sqlite_url(path), creator=lambda: connection, poolclass=StaticPool
             )
             with engine.connect() as reading:
-                return _read(reading)
+                return read_contents(reading, str(path))
     except OSError as error:
         raise StorageFailed(f"database {path}: it cannot be read: {error.strerror}") from None
     except (sqlite3.Error, DBAPIError) as error:
@@ -95,13 +93,8 @@ def read_database(path: Path) -> Contents:
         raise StorageFailed(f"database {path}: it cannot be read: {cause}{why}") from None
 
 
-def read_run(connection: sql.Connection, run: str) -> SavedRun:
-    """Read a run of a database."""
-    return SavedRun(replay(connection, run)[0], read_rounds(connection, run))
-
-
 def read_whole(folder: Path) -> Contents:
-    """Read the database of a service's folder, which may be in use; nothing is written.
+    """Return the contents of a folder's database, which may be in use; nothing is written.
 
     Raises:
         ConfigError: it is not there, is damaged, or has another schema.
@@ -116,6 +109,30 @@ def read_whole(folder: Path) -> Contents:
             f"database {path}: damaged, {contents.damage[0]}; `shoal doctor` says more"
         )
     return contents
+
+
+def read_view(folder: Path, database: str = "") -> FleetView:
+    """Return the fleet of a folder, or of another database, for readers; nothing is written. No
+    device is online unless a service runs in the folder.
+
+    Raises:
+        ConfigError: the database is not there, is damaged, or has another schema.
+        StorageFailed: it cannot be read.
+    """
+    contents = Contents()
+    if not database:
+        contents = read_whole(folder)
+    else:
+        with reading(database) as connection:
+            if connection is not None:
+                contents = read_contents(connection, database)
+        if contents.damage:
+            raise ConfigError(f"database {database_name(database)}: {contents.damage[0]}")
+    fleet = contents.fleet or Fleet()
+    if not is_served(folder):
+        away = {d: replace(device, online=False) for d, device in fleet.devices.items()}
+        fleet = replace(fleet, devices=Map(away))
+    return FleetView(fleet, contents.telemetry, {}, max(time.time(), fleet.at_s))
 
 
 def copy_database(path: Path, to: Path) -> None:
@@ -134,6 +151,22 @@ def copy_database(path: Path, to: Path) -> None:
         raise StorageFailed(f"database {path}: it cannot be copied: {error}") from None
     with to.open("rb") as file:
         os.fsync(file.fileno())
+
+
+def carry_out(folder: Path, *events: Event) -> None:
+    """Take events into the fleet of a folder that no service runs. Commands that follow are given
+    again when a service starts.
+
+    Raises:
+        ConfigError: the database cannot be opened.
+        StorageFailed: the fleet cannot be read or written.
+    """
+    with closing(FleetStore(sqlite_url(folder / "shoal.db"))) as store:
+        before = store.load()
+        turn = Turn(before)
+        for event in events:
+            take_in(turn, event)
+        store.commit(before, turn.fleet(), turn.changed, events)
 
 
 def check_database(folder: Path) -> tuple[Finding, Contents | None]:
@@ -161,13 +194,9 @@ def check_database(folder: Path) -> tuple[Finding, Contents | None]:
             "SQLite's `.recover` may read a part of it"
         )
         return Finding("wrong", path.name, text), None
-    runs = ", ".join(
-        f"{name} ({run.state.phase}, round {run.state.round})"
-        if run.state
-        else f"{name} (not begun)"
-        for name, run in contents.runs.items()
-    )
-    return Finding("ok", path.name, f"whole; {runs or 'no run'}"), contents
+    campaigns = contents.fleet.campaigns if contents.fleet is not None else {}
+    stands = ", ".join(f"{n} ({c.phase}, round {c.round})" for n, c in campaigns.items())
+    return Finding("ok", path.name, f"whole; {stands or 'no campaign'}"), contents
 
 
 @contextmanager
@@ -190,33 +219,20 @@ def _reading(path: Path) -> Iterator[sqlite3.Connection]:
         connection.close()
 
 
-def _read(connection: sql.Connection) -> Contents:
+def read_contents(connection: sql.Connection, url: str) -> Contents:
+    """Return the contents of an open database."""
     contents = Contents()
     if not has_tables(connection):
         return contents
-
-    def read(what: str, part: Callable[[], T]) -> T | None:
-        try:
-            return part()
-        except DBAPIError:
-            raise
-        except Exception as error:  # whatever the pure cores fail at
-            contents.damage.append(f"{what} cannot be read: {type(error).__name__}: {error}")
-            return None
-
-    for name in connection.scalars(RUN_NAMES).all():
-        run = read(
-            f"run {name}",
-            partial(read_run, connection, name),
-        )
-        if run is not None:
-            contents.runs[name] = run
-    for name in connection.scalars(FLEET_NAMES).all():
-        fleet = read(
-            f"the releases of fleet {name}",
-            partial(replay, connection, name, FLEET),
-        )
-        if fleet is not None:
-            contents.fleets[name] = fleet[0]
-    read("the registry", partial(read_entries, connection))
+    try:
+        fleet, commits = read_records(connection)
+        if commits:
+            contents.fleet = derived(fleet, url)
+        for name in fleet.campaigns:
+            contents.records[name] = read_rounds(connection, name)
+        contents.telemetry = telemetry_rows(connection)
+    except DBAPIError:
+        raise
+    except Exception as error:  # whatever a damaged row makes of it
+        contents.damage.append(str(error) or type(error).__name__)
     return contents

@@ -14,7 +14,7 @@ from aggregator.maintenance.carried import BROKER
 from aggregator.maintenance.database import Contents, check_database, read_database
 from aggregator.maintenance.finding import Finding
 from aggregator.maintenance.keys import check_keys
-from aggregator.maintenance.releases import check_releases
+from aggregator.maintenance.releases import check_releases, release_needs
 from aggregator.maintenance.shared import check_shared
 from aggregator.operator.audit import AUDIT
 from aggregator.storage.charter import BUNDLES, CAMPAIGNS, RELEASES
@@ -72,10 +72,10 @@ def examine(
     yield finding
     if contents is not None:
         again = partial(read_database, folder / "shoal.db")
-        for name, run in contents.runs.items():
-            if run.state is not None:
-                yield from BlobCheck(folder, name, run, payload, mend, again).findings()
-        if contents.fleets or (folder / RELEASES).is_dir():
+        fleet = contents.fleet
+        for name in fleet.campaigns if fleet is not None else ():
+            yield from BlobCheck(folder, name, contents, payload, mend, again).findings()
+        if release_needs(contents) or (folder / RELEASES).is_dir():
             yield from check_releases(folder, contents, mend, again)
     yield from _leftovers(folder, contents, mend)
 
@@ -109,12 +109,12 @@ def _leftovers(folder: Path, contents: Contents | None, mend: bool) -> Iterator[
             yield Finding("note", path.name, "nothing of Shoal's")
     if contents is None:
         return  # whose blobs they are cannot be told
-    known = contents.runs.keys()
+    known = contents.fleet.campaigns if contents.fleet is not None else {}
     for path in sorted((folder / "blobs").iterdir()) if (folder / "blobs").is_dir() else ():
         if path.name not in known:
             yield Finding(
                 "note",
                 f"blobs/{path.name}",
-                "blobs of a run that the database does not have; delete them if that run is not "
+                "blobs of a campaign that the database does not have; delete them if it is not "
                 "wanted",
             )

@@ -4,22 +4,23 @@ there."""
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from aggregator.core.release.reach import needed
 from aggregator.maintenance.blobs import look, problem_of
 from aggregator.maintenance.database import Contents
 from aggregator.maintenance.finding import Finding
-from aggregator.releases.rollouts import KEPT
 from aggregator.storage.charter import RELEASES
+from aggregator.view.progress import needed_releases, offered_releases
 
 
 def release_needs(contents: Contents) -> dict[str, list[int]]:
     """Return the releases that need each blob, by its digest."""
     numbers: dict[str, set[int]] = {}
-    for state in contents.fleets.values():
-        for number in needed(state, KEPT):
-            release = state.catalogue.releases[number]
-            for name in (release.bundle, release.model):
-                numbers.setdefault(name, set()).add(number)
+    fleet = contents.fleet
+    if fleet is None:
+        return {}
+    staged = {n for r in fleet.rollouts if not r.direct for n in r.releases.values()}
+    for number in needed_releases(fleet, offered_releases(fleet)) & staged:
+        for name in fleet.releases[number].blobs:
+            numbers.setdefault(name, set()).add(number)
     return {name: sorted(each) for name, each in numbers.items()}
 
 

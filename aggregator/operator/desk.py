@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from aggregator.core.ports import StorageFailed
 from aggregator.operator.audit import note
+from aggregator.ports import StorageFailed
 from wire.errors import ShoalError, printable
 
 log = logging.getLogger("shoal.aggregator")

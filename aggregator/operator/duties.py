@@ -4,10 +4,11 @@ import logging
 import time
 from collections.abc import Callable
 
-from aggregator.core.ports import Clock
+from aggregator.fleet.records import Fleet
 from aggregator.leadership.identity import EVERY_S
 from aggregator.operator.desk import Desk
-from aggregator.releases.policy import ReleasePolicy
+from aggregator.ports import Clock, StorageFailed
+from aggregator.releases import ReleaseMaker
 from aggregator.service.runner import Runner
 from wire.errors import ConfigError
 
@@ -26,18 +27,19 @@ class Duties:
         desk: Desk,
         clock: Clock,
         renew: Callable[[], float],
-        releases: ReleasePolicy | None = None,
+        maker: ReleaseMaker,
     ) -> None:
         """`clock` is the service's, by which devices go. `renew` reads the service's key and
         voucher, and returns until when the voucher holds, in Unix seconds; it raises `ConfigError`
-        where they are of no use. `releases`: the fleet's, which are let go on."""
-        self._runner, self._desk, self._releases = runner, desk, releases
+        where they are of no use. `maker`: makes the releases that are due."""
+        self._runner, self._desk, self._maker = runner, desk, maker
         self._renew, self._announce_at_s, self._renew_at_s = (
             renew,
             0.0,
             time.monotonic() + RENEW_EVERY_S,
         )
         self._clock, self._vouched_until_s = clock, renew()
+        self._seen: Fleet | None = None
 
     @property
     def unvouched(self) -> str:
@@ -51,8 +53,7 @@ class Duties:
 
     def done(self) -> bool:
         """Do what is due. Returns false, so that it can stand in a loop's condition."""
-        if self._releases is not None:
-            self._releases.tick()
+        self._release()
         now_s = time.monotonic()
         self._desk.look()
         if now_s >= self._announce_at_s:
@@ -66,3 +67,16 @@ class Duties:
             except ConfigError as error:
                 log.error("the key and the voucher that were read before are kept: %s", error)
         return False
+
+    def _release(self) -> None:
+        """Make the releases that are due, once after every change of the fleet."""
+        fleet = self._runner.fleet
+        if fleet is self._seen or self._runner.problem:
+            return
+        try:
+            for event in self._maker.due(fleet):
+                self._runner.order(event)
+        except StorageFailed as error:
+            log.error("Models not released yet: %s", error)
+            return
+        self._seen = fleet

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from aggregator.core.state import Event, RunState, UpdateAdmitted
+from aggregator.fleet.events import Event, Tick, Updated
+from aggregator.fleet.records import Device, Fleet
 
 
 @dataclass
@@ -15,22 +16,24 @@ class Counted:
     """Of updates that came, and of bundles and models that went to the devices that sent them."""
 
     stragglers: int = 0
-    """Devices that a round had asked, and that had neither answered nor declined when it was
-    closed."""
-    _closed: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Number of assignments that nobody had answered by their deadline."""
 
-    def observe(self, state: RunState, event: Event) -> None:
+    def observe(self, fleet: Fleet, event: Event) -> None:
         """Count an event."""
-        if state.phase == "aggregating" and (
-            attempt := (state.round, state.attempt)
-        ) != self._closed.get(state.settings.run_id):
-            self._closed[state.settings.run_id] = attempt
-            self.stragglers += len(state.cohort) - len(state.received)
         kind = str(event.__struct_config__.tag)
         self.events[kind] = self.events.get(kind, 0) + 1
-        if isinstance(event, UpdateAdmitted):
+        if isinstance(event, Updated):
             self.bytes["up"] += event.update.bytes_up
             self.bytes["down"] += event.update.bytes_down
+        if isinstance(event, Tick):
+            late = (fleet.devices.get(key) for key in event.keys)
+            self.stragglers += sum(d is not None and _has_lapsed(d, event.at_s) for d in late)
+
+
+def _has_lapsed(device: Device, at_s: float) -> bool:
+    """Return True if a device's assignment has just come to its deadline."""
+    work = device.assignment
+    return work is not None and work.lapsed and work.deadline_s <= at_s < work.deadline_s + 1
 
 
 @dataclass(frozen=True)

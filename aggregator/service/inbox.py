@@ -1,35 +1,43 @@
-"""What a message from a device means: an event, a reply, or nothing. Reads bytes, changes nothing
-but its own counters."""
+"""Reads what devices send: a message becomes events of the fleet, a reply, or nothing.
+
+Reading changes nothing but counters and telemetry. Whatever a message holds, nothing is raised: it
+is refused with a reason.
+"""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
 
 from msgspec.structs import replace
 
-from aggregator.core.admission import Duplicate, Refused, admit, expect
-from aggregator.core.plan import asked_alone, place_of_plan
-from aggregator.core.ports import Clock, StorageFailed
-from aggregator.core.round.asking import is_missing
-from aggregator.core.state import (
-    DeviceCheckedIn,
-    DeviceDeclined,
-    DeviceHeard,
-    DeviceLost,
-    Event,
-    RunState,
-    UpdateAdmitted,
+from aggregator.aggregation.admission import (
+    Duplicate,
+    Refused,
+    admit,
+    assignment_in,
+    campaign_of_run,
+    expect,
 )
-from aggregator.service.campaign import BUSY_S
-from aggregator.service.devices import Devices
+from aggregator.fleet.events import CheckedIn, Declined, Event, Seen, Updated, UsesRelease
+from aggregator.fleet.records import MOST_TAGS, Fleet
+from aggregator.ports import BlobLost, Clock, StorageFailed
+from aggregator.service.telemetry import Telemetry
 from aggregator.transfer.assembly import Assembly, NoRoom
 from wire.arrays import names
 from wire.arrays.tensors import OWN_FILES, Limits, Tensors, decode_tensors
 from wire.bundle import Manifest
-from wire.codec import LARGEST_SUM, decode, decode_piece, decode_update, digest, encode
-from wire.errors import ConfigError, LimitExceeded, Malformed, UnknownTopic, WireError, printable
+from wire.codec import LARGEST_SUM, decode, decode_piece, decode_update, digest
+from wire.errors import (
+    ConfigError,
+    LimitExceeded,
+    Malformed,
+    ShoalError,
+    UnknownTopic,
+    WireError,
+    printable,
+)
 from wire.links.port import Delivery
 from wire.messages import (
     Acknowledge,
@@ -47,11 +55,12 @@ from wire.messages import (
     Want,
 )
 from wire.pieces import MOST_BYTES, check_pieces
-from wire.tasks import split_unlabelled
 from wire.topics import Topics
 
 log = logging.getLogger("shoal.aggregator")
 
+BUSY_S = 30.0
+"""Seconds after which a device sends its update again where it cannot be taken now."""
 RESPONSE_BYTES, RESPONSE_TENSORS = 4 * 2**20, 256
 """Room in an update, beside the model's tensors and its graphs' measurements, for responses to
 inputs that were sent."""
@@ -62,74 +71,65 @@ RATES = {
     "offer": (20.0, 0.5),
     "piece": (2000.0, 100.0),
 }
-"""By kind: how many messages a device may send at once, and how many a second on average."""
+"""By kind, the numbers of messages that a device may send at once, and a second on average."""
 LOGGED = (50.0, 1.0)
-"""By reason: how many refusals are logged at once, and how many a second on average."""
+"""By reason, the numbers of refusals that are logged at once, and a second on average."""
 MOST_BUDGETS = 100_000
-"""Of so many devices and kinds is it remembered, at most, how many messages they may send."""
-
+"""Maximum number of pairs of device and kind whose recent messages are counted."""
 MOST_MODELS = 1000
-"""Of so many models are the statistics remembered, at most."""
-
-
-Found = tuple[str, RunState] | None
-"""The name and the state of a campaign, if there is one."""
+"""Maximum number of models whose statistics are remembered."""
 
 
 @dataclass
 class Reading:
-    """What follows from a message: events, in order, replies, an update's bytes to keep, a blob
-    that a device asks for, a proof."""
+    """What follows from a message."""
 
     device_id: str = ""
     about: str = ""
-    """The kind of the message's topic."""
+    """Kind of the message's topic; ``update`` for offers and pieces of updates."""
     digest: str = ""
-    """Of an update, the digest of its bytes."""
-    events: list[Event] = field(default_factory=list)
-    replies: list[Reply] = field(default_factory=list)
-    update: bytes | None = None
-    fetch: Fetch | None = None
-    want: Want | None = None
-    """Which pieces of its update a device is to send next."""
-    gone: bool = False
-    """Whether the device says that it is not there."""
-    in_use: InUse | None = None
-    """What a device says of the release that it uses."""
-    proof: str = ""
-    """A signed plan of a greater epoch, which a device showed."""
+    """Digest of an update's bytes."""
     campaign: str = ""
-    """The name of the campaign that this is for; empty where there is none."""
-    state: RunState | None = None
-    """That campaign's state."""
-
-    def is_for(self, found: "Found") -> None:
-        """Note the campaign that a device or a run belongs to."""
-        self.campaign, self.state = found or ("", None)
+    """The campaign that an update or a decline is for; empty if there is none."""
+    events: list[Event] = field(default_factory=list)
+    """Events of the fleet, in order."""
+    update: bytes | None = None
+    """Bytes of an update, to be stored before its event."""
+    replies: list[Reply] = field(default_factory=list)
+    """Replies to send once the events are safe, and not without them."""
+    fetch: Fetch | None = None
+    """A blob that the device asks for."""
+    want: Want | None = None
+    """The pieces of its update that the device is to send next."""
+    proof: str = ""
+    """A signed plan of a greater epoch, which the device has shown."""
+    is_leaving: bool = False
+    """True if the device says that it is not there."""
 
 
 class Inbox:
-    """Reads what devices send. Nothing that arrives raises: it is refused with a reason, or
-    counted."""
+    """Reads what devices send, with limits for each device."""
 
     def __init__(
         self,
         topics: Topics,
         clock: Clock,
         offered: Callable[[str], bytes],
-        devices: Devices,
+        telemetry: Telemetry,
         assembly: Assembly | None = None,
+        *,
+        silence_s: float = float("inf"),
+        tags: Callable[[str], tuple[str, ...]] = lambda _device_id: (),
     ) -> None:
-        """`offered`: the bytes of a blob that is on offer, by its digest. `assembly`: where large
-        updates are put together; without, they have to come whole."""
-        self._topics, self._clock, self._offered, self._devices, self._assembly = (
-            topics,
-            clock,
-            offered,
-            devices,
-            assembly,
-        )
-        self._statistics = lru_cache(MOST_MODELS)(self._read_statistics)
+        """`offered`: returns the bytes of a blob, by its digest, and raises KeyError if that is not
+        on offer. `assembly`: puts large updates together; without it, they have to come whole.
+        `silence_s`: a device that was silent for so long is taken for absent. `tags`: returns the
+        tags that a device has from its enrolment."""
+        self._topics, self._clock, self._offered = topics, clock, offered
+        self._telemetry, self._assembly = telemetry, assembly
+        self._silence_s, self._enrolment_tags = silence_s, tags
+        self._fleet = Fleet()
+        self._read = lru_cache(MOST_MODELS)(self._read_statistics)
         self._limits = Limits(0, 0, 0)
         self._budgets: dict[tuple[str, str], tuple[float, float]] = {}
         self.refused: dict[str, int] = {}
@@ -144,8 +144,9 @@ class Inbox:
             "status": self._status,
             "in-use": self._in_use,
         }
-        self.heard: dict[str, float] = {}
-        """By device, when something last came from it."""
+        self._heard: dict[str, float] | None = None
+        """By device, the time of its last message, in the order of these times; None before the
+        first look for silent devices."""
 
     def admit_updates_of(self, manifest: Manifest) -> None:
         """Read updates that are as large as those of this bundle.
@@ -171,16 +172,32 @@ class Inbox:
 
     def forget(self, device_id: str) -> None:
         """Remember nothing of a device."""
-        self.heard.pop(device_id, None)
+        if self._heard is not None:
+            self._heard.pop(device_id, None)
+        if self._assembly is not None:
+            self._assembly.drop(device_id)
         self._budgets = {
             key: budget for key, budget in self._budgets.items() if key[0] != device_id
         }
 
-    def read(
-        self, delivery: Delivery, of_device: Callable[[str], Found], of_run: Callable[[str], Found]
-    ) -> Reading:
-        """What follows from one message. `of_device`, `of_run`: the campaign that a device works
-        for, and that a run is."""
+    def silent(self, fleet: Fleet) -> list[Event]:
+        """Return the events that take silent devices for absent. After a start, devices have the
+        time of a silence to be heard. The cost follows the number of silent devices."""
+        now_s = self._clock()
+        if self._heard is None:
+            online = sorted(d for d, device in fleet.devices.items() if device.online)
+            self._heard = dict.fromkeys(online, now_s)
+        events = list[Event]()
+        for device_id in list(self._before(now_s - self._silence_s)):
+            device = fleet.devices.get(device_id)
+            if device is not None and device.online:
+                events.append(Seen(at_s=now_s, device_id=device_id, online=False))
+            else:
+                del self._heard[device_id]
+        return events
+
+    def read(self, delivery: Delivery, fleet: Fleet) -> Reading:
+        """Return what follows from one message. `fleet`: as it is after the messages before."""
         try:
             address = self._topics.parse(delivery.topic)
         except UnknownTopic as error:
@@ -189,7 +206,8 @@ class Inbox:
         reading = Reading(address.device_id, address.kind)
         if address.kind not in self._readers:
             return reading
-        if self._devices.is_banned(address.device_id):
+        device = fleet.devices.get(address.device_id)
+        if device is not None and device.ban is not None:
             self.count("banned", f"device={address.device_id} {address.kind}")
             return reading
         if not self._affords((address.device_id, address.kind), *RATES[address.kind]):
@@ -197,24 +215,25 @@ class Inbox:
             return reading
         if address.kind == "update":
             reading.digest = digest(delivery.payload)
-        self._of_run, self._of_device = of_run, of_device
-        reading.is_for(of_device(reading.device_id))
+        self._fleet = fleet
         try:
             self._readers[address.kind](delivery.payload, reading)
             if not delivery.retained:
                 self._hear(reading)
         except WireError as error:
-            self.refuse(
-                reading,
-                "too-large" if isinstance(error, LimitExceeded) else "malformed",
-                str(error),
-            )
+            is_large = isinstance(error, LimitExceeded)
+            self.refuse(reading, "too-large" if is_large else "malformed", str(error))
             if reading.about == "update":  # the device would send the same again
-                self._excuse(reading)
-        # a defect of a reader must not end the service: the message is refused as what it is, not
-        # understood
+                self._decline_for(reading)
+        except (BlobLost, StorageFailed) as error:
+            self.count("blob-unread", f"device={reading.device_id}: {error}")
+            reading.events = []
+            reading.replies = [Busy(reading.device_id, reading.digest, BUSY_S)]
+        # a defect of a reader must not end the service: the message is refused as one that cannot
+        # be read
         except Exception as error:
             log.exception("defect in reading a message topic=%s", printable(delivery.topic))
+            reading.events, reading.update = [], None
             self.refuse(reading, "malformed", f"{type(error).__name__}: {error}")
         return reading
 
@@ -228,83 +247,71 @@ class Inbox:
 
     def _check_in(self, payload: bytes, reading: Reading) -> None:
         message: CheckIn = decode(payload, CheckIn)
-        if not self._own(message, reading):
+        if not self._is_own(message, reading):
             return
         texts = {
             name: printable(getattr(message, name)) for name in ("client", "runtime", "hardware")
         }
-        message = replace(message, **texts)
-        self._devices.on_check_in(message)
-        reading.is_for(self._of_device(reading.device_id))  # by what it says now
-        if reading.state is not None:
-            counts = message.num_train, message.num_test
-            if not reading.state.settings.needs_labels:
-                counts = split_unlabelled(*counts, message.num_unlabelled)
-            said = (*counts, message.runtime, message.bundle, message.moved)
-            eligible = self._devices.may_be_asked(reading.device_id, reading.state.settings.where)
-            withholds = message.policy is not None and message.policy.withholds
-            untested = message.policy is not None and 0 < counts[1] < message.policy.min_windows
-            # what decides if it can carry out a plan: its windows, its programs, its policy
-            terms = CheckIn(
-                "",
-                message.num_train,
-                message.num_test,
-                message.bundle,
-                message.client,
-                message.runtime,
-                num_unlabelled=message.num_unlabelled,
-                policy=message.policy,
+        reading.events.append(
+            CheckedIn(
+                at_s=self._clock(),
+                device_id=reading.device_id,
+                facts=replace(message, **texts),
+                tags=self._first_tags(reading.device_id),
             )
-            short = digest(encode(terms))[:16]
-            own = (eligible, message.encodings, withholds, short, untested)
-            reading.events.append(
-                DeviceCheckedIn(self._clock(), reading.device_id, *said, *own, held=message.kept)
-            )
+        )
+
+    def _first_tags(self, device_id: str) -> tuple[str, ...]:
+        """Return the tags of its enrolment for a device that has never checked in."""
+        device = self._fleet.devices.get(device_id)
+        if device is not None and device.facts is not None:
+            return ()
+        try:
+            tags = self._enrolment_tags(device_id)
+            if len({*tags, *(device.tags if device is not None else ())}) > MOST_TAGS:
+                raise ConfigError(f"it would have more than {MOST_TAGS} tags")
+        except ShoalError as error:
+            log.error("device=%s has not got the tags of its enrolment: %s", device_id, error)
+            return ()
+        return tags
 
     def _update(self, payload: bytes, reading: Reading) -> None:
         message, tensors = decode_update(payload, self._limits)
-        if (found := self._of_run(message.run_id)) is not None:
-            reading.is_for(found)
-        if reading.state is None:
-            self.refuse(reading, "unknown-run", f"run {message.run_id[:12]} is not here")
-            return
+        self._is_for(message.run_id, reading)
+        fleet, device_id, num_bytes = self._fleet, reading.device_id, len(payload)
         verdict = admit(
-            reading.state,
-            reading.device_id,
-            message,
-            tensors,
-            reading.digest,
-            len(payload),
-            self._statistics,
+            fleet, device_id, message, tensors, reading.digest, num_bytes, self._statistics
         )
         match verdict:
             case Refused(reason, detail):
                 self.refuse(reading, reason, detail)
                 if reason in ("wrong-layout", "not-finite", "norm-too-large"):
-                    self._excuse(reading)
+                    self._decline_for(reading)
             case Duplicate():
-                reading.replies.append(Acknowledge(reading.device_id, reading.digest))
-            case _:
+                reading.replies.append(Acknowledge(device_id, reading.digest))
+            case received:
+                device = fleet.devices[device_id]
+                work = device.assignment
+                assert work is not None
                 reading.update = payload
                 reading.events.append(
-                    UpdateAdmitted(self._clock(), reading.device_id, message.round, verdict)
-                )
-                asked = bool(reading.state.settings.candidates) and reading.state.phase in (
-                    "evaluating",
-                    "finished",
-                )
-                self._devices.on_update(message, len(payload), chooses=asked)
-                if verdict.kept is not None:
-                    self._devices.on_kept(
-                        reading.device_id, reading.state.settings.name, message.round, verdict.kept
+                    Updated(
+                        at_s=self._clock(),
+                        device_id=device_id,
+                        serial=work.serial,
+                        update=received,
+                        model=message.model if work.kind == "personalise" else "",
+                        train_s=message.train_s,
                     )
+                )
+                self._telemetry.on_update(message, device, work, num_bytes)
 
     def _offer(self, payload: bytes, reading: Reading) -> None:
         message: Offer = decode(payload, Offer)
-        if not self._own(message, reading):
+        if not self._is_own(message, reading):
             return
         reading.about, reading.digest = "update", message.pieces.digest
-        reading.is_for(self._of_run(message.run_id))
+        self._is_for(message.run_id, reading)
         check_pieces(message.pieces, self._limits.total_bytes)
         self._assemble(message, reading)
 
@@ -312,30 +319,27 @@ class Inbox:
         message, piece = decode_piece(payload)
         offer = self._assembly.offer_of(reading.device_id) if self._assembly is not None else None
         if (
-            not self._own(message, reading)
+            not self._is_own(message, reading)
             or offer is None
             or offer.pieces.digest != message.update
         ):
             return  # of an update that is done with
         reading.about, reading.digest = "update", message.update
-        reading.is_for(self._of_run(offer.run_id))
+        self._is_for(offer.run_id, reading)
         self._assemble(offer, reading, message, piece)
 
     def _assemble(
         self, offer: Offer, reading: Reading, piece: Piece | None = None, payload: bytes = b""
     ) -> None:
-        """Go on with an update that comes in pieces, as long as it may still come; once it is whole
+        """Go on with an update that comes in pieces, as long as it may still come. Once it is whole
         it is read as any other."""
-        if reading.state is None or self._assembly is None:
-            self.refuse(
-                reading, "unknown-run", f"run {offer.run_id[:12]} is not here, or takes no pieces"
-            )
-            return
         device_id, assembly = reading.device_id, self._assembly
-        problem, whole = (
-            expect(reading.state, device_id, offer.run_id, offer.round, reading.digest),
-            None,
-        )
+        if assembly is None:
+            detail = f"run {offer.run_id[:12]} takes no updates in pieces"
+            self.refuse(reading, "unknown-run", detail)
+            return
+        own = device_id, offer.run_id, offer.round, None, reading.digest
+        problem, whole = expect(self._fleet, *own), None
         try:
             if problem is None:
                 assembly.begin(offer)
@@ -364,7 +368,7 @@ class Inbox:
             )
             self.refuse(reading, problem.reason, problem.detail)
             if problem.reason == "malformed":
-                self._excuse(reading)
+                self._decline_for(reading)
         else:
             try:
                 self._update(whole, reading)
@@ -374,6 +378,12 @@ class Inbox:
         if reading.update is None:  # else it stays until it is safe
             assembly.drop(device_id)
 
+    def _statistics(self, model: str) -> Tensors | None:
+        try:
+            return self._read(model)
+        except KeyError:
+            return None
+
     def _read_statistics(self, model: str) -> Tensors:
         tensors, _ = decode_tensors(self._offered(model), OWN_FILES)
         return {
@@ -382,9 +392,9 @@ class Inbox:
 
     def _decline(self, payload: bytes, reading: Reading) -> None:
         message: Decline = decode(payload, Decline)
-        if not self._own(message, reading):
+        if not self._is_own(message, reading):
             return
-        reading.is_for(self._of_run(message.run_id))
+        self._is_for(message.run_id, reading)
         detail = printable(message.detail)
         log.warning(
             "declined device=%s round=%d reason=%s: %s",
@@ -393,24 +403,23 @@ class Inbox:
             message.reason,
             detail,
         )
-        state = reading.state
-        self._devices.on_decline(message, reading.campaign, detail)
-        if state is not None and (message.round, message.attempt) == place_of_plan(
-            state, reading.device_id
-        ):
-            if message.reason == "stale":
-                reading.proof = message.proof
-            else:
-                self._excuse(
-                    reading,
-                    message.reason != "expired",
-                    message.reason == "policy",
-                    message.reason == "failed",
-                )
+        if self._knows(reading.device_id):
+            self._telemetry.on_decline(message, reading.campaign, detail)
+        campaign = self._fleet.campaigns.get(reading.campaign)
+        device = self._fleet.devices.get(reading.device_id)
+        work = assignment_in(campaign, device) if campaign is not None else None
+        if work is None or (message.round, message.attempt) != (work.round, work.serial):
+            return
+        if message.reason == "stale":
+            reading.proof = message.proof
+            return
+        forbidden = message.reason == "policy" and work.kind in ("survey", "train")
+        excused = message.reason == "expired"
+        self._decline_for(reading, forbidden=forbidden, excused=excused)
 
     def _fetch(self, payload: bytes, reading: Reading) -> None:
         message: Fetch = decode(payload, Fetch)
-        if self._own(message, reading):
+        if self._is_own(message, reading):
             reading.fetch = message
 
     def _in_use(self, payload: bytes, reading: Reading) -> None:
@@ -422,62 +431,64 @@ class Inbox:
             raise Malformed(f"in-use: metrics that cannot be: {sums}")
         if not 0 <= message.latency_ms <= LARGEST_SUM:
             raise Malformed(f"in-use: latency_ms {message.latency_ms}")
-        if self._own(message, reading):
-            reading.in_use = message = replace(
-                message, problem=printable(message.problem), alone=printable(message.alone)
-            )
-            self._devices.change(
-                message.device_id,
-                release=message.number,
-                release_problem=message.problem,
-                release_alone=message.alone,
+        if self._is_own(message, reading) and self._knows(reading.device_id):
+            texts = {"problem": printable(message.problem), "alone": printable(message.alone)}
+            reading.events.append(
+                UsesRelease(
+                    at_s=self._clock(),
+                    device_id=reading.device_id,
+                    in_use=replace(message, **texts),
+                )
             )
 
     def _status(self, payload: bytes, reading: Reading) -> None:
         if not payload:  # it was cleared
-            reading.gone = True
+            reading.is_leaving = True
             return
         message: DeviceStatus = decode(payload, DeviceStatus)
-        reading.gone = not message.online
-        known = reading.state.devices.get(reading.device_id) if reading.state is not None else None
-        if not self._own(message, reading):
+        reading.is_leaving = not message.online or bool(message.withdrawn)
+        device = self._fleet.devices.get(reading.device_id)
+        if not self._is_own(message, reading):
             return
-        if reading.gone and known is not None and known.online:
-            reading.events.append(DeviceLost(self._clock(), reading.device_id))
-        if not message.withdrawn:
-            return
-        # confirmed once it is safe; what cannot be noted is said again by the device
-        reading.gone = True
-        self._excuse(reading, failed=False)
-        try:
-            self._devices.withdraw(reading.device_id)
-        except StorageFailed as error:
-            log.error("the withdrawal of device=%s is not noted: %s", reading.device_id, error)
-            return
-        log.info("withdrawn device=%s", reading.device_id)
-        reading.replies.append(Acknowledge(reading.device_id, digest(payload)))
-
-    def _excuse(
-        self, reading: Reading, failed: bool = True, forbidden: bool = False, again: bool = False
-    ) -> None:
-        """Stop waiting in this round for the device, if the round does, or for what it is to tell
-        of its inputs."""
-        state = reading.state
-        if state is not None and (
-            is_missing(state, reading.device_id)
-            or asked_alone(state, reading.device_id) is not None
-        ):
+        if message.withdrawn:
+            gone = Seen(
+                at_s=self._clock(), device_id=reading.device_id, online=False, withdrawn=True
+            )
+            reading.events.append(gone)
+            reading.replies.append(Acknowledge(reading.device_id, digest(payload)))
+            log.info("withdrawn device=%s", reading.device_id)
+        elif reading.is_leaving and device is not None and device.online:
             reading.events.append(
-                DeviceDeclined(
-                    self._clock(), reading.device_id, state.round, failed, forbidden, again
+                Seen(at_s=self._clock(), device_id=reading.device_id, online=False)
+            )
+
+    def _decline_for(
+        self, reading: Reading, forbidden: bool = False, excused: bool = False
+    ) -> None:
+        """Take the assignment of a device as declined."""
+        device = self._fleet.devices.get(reading.device_id)
+        if device is not None and device.assignment is not None:
+            reading.events.append(
+                Declined(
+                    at_s=self._clock(),
+                    device_id=reading.device_id,
+                    serial=device.assignment.serial,
+                    forbidden=forbidden,
+                    excused=excused,
                 )
             )
 
-    def _own(
+    def _is_for(self, run_id: str, reading: Reading) -> None:
+        """Note the campaign of a run, if it is known."""
+        campaign = campaign_of_run(self._fleet, run_id)
+        reading.campaign = campaign.name if campaign is not None else ""
+
+    def _is_own(
         self,
         message: CheckIn | Decline | Offer | Piece | Fetch | DeviceStatus | InUse,
         reading: Reading,
     ) -> bool:
+        """Return True if a message came on its device's own topic; refuse it if not."""
         if message.device_id == reading.device_id:
             return True
         self.refuse(
@@ -487,25 +498,36 @@ class Inbox:
         )
         return False
 
+    def _knows(self, device_id: str) -> bool:
+        """Return True if a device has checked in."""
+        device = self._fleet.devices.get(device_id)
+        return device is not None and device.facts is not None
+
     def _hear(self, reading: Reading) -> None:
-        """A device that sends something is there, unless it says that it goes. One that has not
-        checked in is told to: the broker may have dropped what it sent."""
-        if reading.state is None:
-            return
-        known = reading.state.devices.get(reading.device_id)
-        if known is None or reading.gone:
-            if reading.about == "status" and not reading.gone and not reading.replies:
+        """Take a device that sends something for present, unless it says that it goes. One that has
+        not checked in is told to: the broker may have dropped what it sent."""
+        device_id = reading.device_id
+        checks_in = any(isinstance(event, CheckedIn) for event in reading.events)
+        is_known = self._knows(device_id) or checks_in
+        if not is_known or reading.is_leaving:
+            if reading.about == "status" and not reading.is_leaving and not reading.replies:
                 detail = "it has not checked in: it is to do so"
-                reading.replies.append(
-                    Refuse(reading.device_id, "unknown-device", detail, reading.about)
-                )
+                reading.replies.append(Refuse(device_id, "unknown-device", detail, reading.about))
             return
-        self.heard[reading.device_id] = self._clock()
-        self._devices.on_heard(reading.device_id)
-        if not known.online and not any(
-            isinstance(event, DeviceCheckedIn) for event in reading.events
-        ):
-            reading.events.insert(0, DeviceHeard(self._clock(), reading.device_id))
+        self._telemetry.on_heard(device_id)
+        if self._heard is not None:
+            self._heard.pop(device_id, None)
+            self._heard[device_id] = self._clock()
+        if not checks_in and not self._fleet.devices[device_id].online:
+            back = Seen(at_s=self._clock(), device_id=device_id, online=True)
+            reading.events.insert(0, back)
+
+    def _before(self, at_s: float) -> Iterator[str]:
+        """Yield the devices whose last message came before this time."""
+        for device_id, heard_s in (self._heard or {}).items():
+            if heard_s >= at_s:
+                return
+            yield device_id
 
     def refuse(self, reading: Reading, reason: Reason, detail: str) -> None:
         """Refuse a message with a reply; count and log it."""
@@ -517,8 +539,8 @@ class Inbox:
         )
 
     def _affords(self, key: tuple[str, str], most: float, a_second: float) -> bool:
-        """Whether there may be one more now of what there may be `most` at once, and so many a
-        second on average."""
+        """Return True if there may be one more now of what may come `most` times at once, and so
+        many times a second on average."""
         if len(self._budgets) > MOST_BUDGETS:
             self._budgets.clear()
         now_s = self._clock()

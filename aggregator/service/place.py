@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import sqlalchemy as sql
 
-from aggregator.core.ports import Blobs
 from aggregator.leadership.fleet_lease import FleetLease
+from aggregator.ports import Blobs
 from aggregator.service.start import Trust
 from aggregator.storage.blob_bucket import open_blobs
 from aggregator.storage.charter import (

@@ -1,488 +1,550 @@
-"""Runs the campaigns of a fleet over one link: messages go to the campaign that they are for.
+"""Runs a fleet over one link: messages and timers become events, events become a new fleet, which
+is stored, and then commands are carried out.
 
 The service runs this, and so does a simulation by messages (`simulation.engine.messages`); only
 their adapters differ.
 
-What was not foreseen is contained in three rings. A message that cannot be read is refused
-(`aggregator.service.inbox`). An event or a command that fails is left out, and a campaign that
-cannot go on is paused (`aggregator.service.campaign`); the others go on.
-
-A device works for one campaign at a time: the one that was started last of those that ask devices
-and take it. It is given the models of the one that came to its end last
-(`aggregator.core.round.dismissal`).
+Failures are contained in three rings. A message that cannot be read is refused
+(`aggregator.service.inbox`). An event or a command that fails is left out and counted as a defect.
+A campaign that cannot go on is stopped (`aggregator.service.trainer`); where nothing can be stored
+the whole fleet waits: devices are told that it is busy, and it goes on by itself.
 """
 
+import heapq
 import logging
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 
+from aggregator.aggregation.forgetting import forgotten, records_without
 from aggregator.aggregation.inherit import Source
-from aggregator.aggregation.stored import check_fit, start_run
-from aggregator.core.ports import Blobs, Clock, Store
-from aggregator.core.record import Group
-from aggregator.core.round.dismissal import by_end
-from aggregator.core.round.machine import step
+from aggregator.aggregation.orders import configured, start_campaign
 from aggregator.core.settings import RunSettings
-from aggregator.core.state import DeviceCheckedIn, DeviceLost, Resumed, RunState
+from aggregator.fleet import events as e
+from aggregator.fleet.plan import plan_of
+from aggregator.fleet.reconcile import Turn
+from aggregator.fleet.records import Assignment, Fleet
+from aggregator.fleet.step import take_in
 from aggregator.leadership.rivals import Rivals
-from aggregator.releases.rollouts import Rollouts
-from aggregator.service.campaign import Campaign, Observer
-from aggregator.service.devices import Devices
-from aggregator.service.inbox import Inbox
+from aggregator.ports import BlobLost, Blobs, Clock, StorageFailed, Store
+from aggregator.service.inbox import BUSY_S, Inbox, Reading
+from aggregator.service.start import Exported
+from aggregator.service.telemetry import Telemetry
+from aggregator.service.trainer import RETRY_S, Trainer
+from aggregator.storage.blob_bucket import check_blobs
 from aggregator.transfer.assembly import Assembly
-from aggregator.transfer.fleet import Fleet
+from aggregator.transfer.fleet import FleetLink
+from aggregator.transfer.offered import needed, offered
+from aggregator.view.progress import needed_releases, offered_releases
+from aggregator.view.round_record import RoundRecord, records_of, without_kept
 from algorithms.algorithm import Algorithm
-from algorithms.core.contract import Probe
-from wire.bundle import Bundle
+from wire import messages as m
 from wire.codec import digest
-from wire.errors import ShoalError, UnknownTopic
-from wire.identity.signed import Verifier
+from wire.errors import ShoalError
 from wire.links.port import Delivery, Denied, LinkDown, LinkEvent, LinkUp
 
 log = logging.getLogger("shoal.aggregator")
 
 GROUP = 64
-"""Messages that are saved together, at most."""
+"""Maximum number of messages that are stored together."""
 MOST_TOGETHER = 64 * 2**20
-"""Once updates have more bytes together they are saved."""
+"""Updates are stored once they have so many bytes together."""
+Observer = Callable[[Fleet, e.Event], None]
+"""Called with the new fleet after every event, before commands are carried out."""
+
+
+@dataclass
+class Group:
+    """Events between two writes, and the fleet after them."""
+
+    before: Fleet
+    fleet: Fleet
+    changed: set[str] = field(default_factory=set)
+    """Devices of which something else is to be stored."""
+    steps: list[tuple[e.Event, Fleet]] = field(default_factory=list)
+    commands: list[e.Command | m.Reply] = field(default_factory=list)
+    """In order: a reply to a later message must not overtake a plan."""
+    updates: list[tuple[str, str, bytes]] = field(default_factory=list)
+    """Campaign, device and bytes of each update among the events."""
+    records: list[tuple[str, RoundRecord]] = field(default_factory=list)
+    """Records of rounds that are rewritten, by campaign."""
 
 
 class Runner:
-    """Runs campaigns, in one thread."""
+    """Runs a fleet, in one thread. `fleet` is replaced as a whole, so that other threads may read
+    it."""
 
     def __init__(
         self,
-        fleet: Fleet,
+        store: Store,
+        link: FleetLink,
+        inbox: Inbox,
+        telemetry: Telemetry,
+        rivals: Rivals,
         clock: Clock,
         *,
-        epoch: int = 1,
-        silence_s: float = float("inf"),
-        verifier: Verifier | None = None,
-        devices: Devices | None = None,
-        rollouts: Rollouts | None = None,
         assembly: Assembly | None = None,
+        releases: Blobs | None = None,
+        observe: Observer = lambda _fleet, _event: None,
     ) -> None:
-        """`epoch`: that of this start. A device that is silent for `silence_s` is taken for absent.
-        `verifier`: opens what other aggregators of this fleet have signed; without one, nothing
-        that they sent is believed. `rollouts`: the fleet's releases, by which devices get the
-        models to use; without, a campaign gives them its models when it is over. `assembly`: where
-        large updates are put together; without, all have to come whole."""
-        self._rollouts = rollouts
-        self._fleet, self._clock, self._epoch, self._silence_s = fleet, clock, epoch, silence_s
-        self.devices = devices or Devices(None, clock)
-        self._inbox, self._assembly = (
-            Inbox(fleet.topics, clock, fleet.offered, self.devices, assembly),
-            assembly,
-        )
-        self.link = fleet.link
+        """`releases`: blobs of releases; None where devices take up models when a campaign ends."""
+        self.link = link.link
         """The link whose events `handle` takes."""
-        self.refused = self._inbox.refused
-        """Number of refused messages by reason; under ``defect``, those that Shoal failed at."""
-        self._rivals = Rivals(verifier, clock, self._inbox.count)
+        self._store, self._link, self._inbox, self._rivals = store, link, inbox, rivals
+        self._clock, self._assembly, self._releases = clock, assembly, releases
+        self._observe, self.telemetry = observe, telemetry
+        self.refused = inbox.refused
+        """Number of refused messages by reason; under ``defect``, the failures of Shoal itself."""
+        self.fleet = store.load()
+        self.trainers: dict[str, Trainer] = {}
+        """By campaign; a campaign without one cannot go on."""
+        self.problem = ""
+        """Why nothing can be stored; empty while it can."""
+        self._timers: dict[str, float] = {}
+        self._heap: list[tuple[float, str]] = []
+        self._look_at_s = 0.0
         self._was_connected, self.connected = False, False
-        self._look_at_s, self._started_s = 0.0, clock()
-        self.campaigns: dict[str, Campaign] = {}
-        """By name, in the order of their starts. It is replaced as a whole, so that other threads
-        may read it."""
-        self._asking: list[str] = []
 
-    def add(
+    def open(
         self,
         settings: RunSettings,
         algorithm: Algorithm,
-        bundle: Bundle,
-        probe: Probe,
-        store: Store,
+        exported: Exported,
         blobs: Blobs,
-        *,
-        observe: Observer = lambda _state, _event: None,
-        takes: Callable[[str], bool] = lambda _device_id: True,
         source: Source | None = None,
-        held: bool = False,
-    ) -> Campaign:
-        """Start a campaign, or go on with the one in the store, from the next round on with these
-        settings. `observe` and `takes` as in `Campaign`; `source`: models that it starts from;
-        `held`: True if the operator has paused it.
+    ) -> None:
+        """Have a campaign go on from its stored record, from the next round on with these settings;
+        or start it, from the models of `source` if there are some.
 
         Raises:
-            ConfigError: the algorithm does not fit the bundle, or its updates are larger than what
-            is taken.
-            StorageFailed: the campaign cannot be begun.
+            ConfigError: the algorithm does not fit the bundle, or its updates are too large.
+            StorageFailed: the campaign cannot be started.
         """
+        bundle, name, now_s = exported.bundle, settings.name, self.now_s
         self._inbox.admit_updates_of(bundle.manifest)
-        state, started = store.load(), None
-        if state is None:
-            check_fit(settings, algorithm, bundle.manifest)
+        made = (algorithm, bundle, exported.probe, blobs, self._clock, self.announce)
+        self.trainers[name] = Trainer(*made)
+        campaign = self.fleet.campaigns.get(name)
+        if campaign is None:
             blobs.put(bundle.payload)
-            run = settings, algorithm, probe, bundle.initial, blobs, self._clock()
-            started = start_run(*run, self.epoch, source)
-            store.commit([started])
-            state, _ = step(None, started)
-        campaign = Campaign(
-            state,
-            algorithm,
-            bundle,
-            probe,
-            store,
-            blobs,
-            self._fleet,
-            self._clock,
-            self.announce,
-            self._inbox.count,
-            observe,
-            takes,
-            self.devices,
-        )
-        campaign.releases = self._rollouts is not None
-        if held:
-            campaign.hold()
-        campaign.gives_to = lambda device_id: self.giver_of(device_id) is campaign
-        if started is not None:
-            observe(campaign.state, started)
+            begun = (settings, algorithm, exported.probe, bundle.initial, blobs, now_s)
+            self.order(start_campaign(*begun, source))
+            return
+        self._link.offer(name, offered(campaign, self.fleet), blobs)
+        if settings != campaign.next_settings:
+            self.order(configured(campaign, settings, algorithm, blobs, now_s))
+
+    def begin(self, epoch: int) -> None:
+        """Speak with an epoch, once the campaigns are open: command again what may be lost."""
+        self._restart(epoch)
+
+    @property
+    def now_s(self) -> float:
+        """The clock's second."""
+        return self._clock()
+
+    def order(self, *events: e.Event) -> None:
+        """Take in events of an operator's order. They are safe when it returns.
+
+        Raises:
+            StorageFailed: nothing of it has happened.
+        """
+        if self.problem or not self.dispatch(*events):
+            raise StorageFailed(f"nothing can be stored: {self.problem}")
+        self.announce()
+
+    def forget(self, device_id: str) -> None:
+        """Forget a device: what came from it, what algorithms remember of it, what records say of
+        it, and what the broker retains of it. Of one that is banned, the ban stays.
+
+        Raises:
+            BlobLost, StorageFailed: something of it may remain; the order can be given again.
+        """
+        fleet, store = self.fleet, self._store
+        if missing := fleet.campaigns.keys() - self.trainers.keys():
+            raise StorageFailed(f"campaign {min(missing)} cannot be opened: nothing is forgotten")
+        trainers = self.trainers
+        parts = (lambda c: trainers[c.name].algorithm, lambda c: trainers[c.name].blobs)
+        group, before = self._group(), dict[str, set[str]]()
+        self._add(group, forgotten(fleet, device_id, *parts, self.now_s))
+        for name, campaign in fleet.campaigns.items():
+            updates = {update.blob for update in campaign.updates.values()}
+            before[name] = needed(campaign, fleet) | store.views(name) | updates
+            own = (store.rounds(name), device_id, fleet.devices, trainers[name].blobs)
+            group.records += [(name, record) for record in records_without(*own)]
+        if not group.steps or not self._commit(group):
+            raise StorageFailed(f"device {device_id} is not forgotten: {self.problem or 'defect'}")
+        for name, campaign in self.fleet.campaigns.items():
+            updates = {update.blob for update in campaign.updates.values()}
+            after = needed(campaign, self.fleet) | store.views(name) | updates
+            trainers[name].blobs.drop(before[name] - after)
+        self._link.clear(device_id)
+        self._inbox.forget(device_id)
+        self.telemetry.forget(device_id)
+
+    # Events become a fleet.
+
+    def dispatch(self, *events: e.Event) -> bool:
+        """Take in events, store what follows, then carry it out. Return True if it was stored."""
+        group = self._group()
+        for event in events:
+            self._add(group, event)
+        return self._commit(group)
+
+    def _group(self) -> Group:
+        return Group(self.fleet, self.fleet)
+
+    def _add(self, group: Group, event: e.Event) -> None:
+        """Take one event into a group."""
+        turn = Turn(group.fleet)
+        try:
+            take_in(turn, event)
+        except Exception:  # a defect of the machine must not end the service
+            log.exception("Defect: an event was left out: %s", type(event).__name__)
+            self._inbox.count("defect", type(event).__name__)
+            return
+        group.fleet = turn.fleet()
+        group.steps.append((event, group.fleet))
+        group.changed |= turn.changed
+        group.commands += turn.commands
+
+    def _commit(self, group: Group) -> bool:
+        """Store a group, then carry out what follows. If it cannot be stored, nothing of it has
+        happened, and False is returned."""
+        events = [event for event, _ in group.steps]
+        try:
+            for name in sorted({campaign for campaign, _, _ in group.updates}):
+                blobs = self.trainers[name].blobs
+                blobs.put(*(payload for c, _, payload in group.updates if c == name))
+            found = [*group.records, *self._withheld(group)]
+            found += records_of(group.before, group.steps)
+            records = list(
+                {(name, record.round): (name, record) for name, record in found}.values()
+            )
+            if group.fleet is not group.before:
+                self._store.commit(group.before, group.fleet, group.changed, events, records)
+        except StorageFailed as error:
+            for _, device_id, payload in group.updates:
+                self._tell_busy(device_id, digest(payload))
+            self._wait(str(error))
+            return False
+        self.fleet = group.fleet
+        for event, fleet in group.steps:
+            self._observe(fleet, event)
+        self.telemetry.observe(group.before, group.fleet, group.changed)
+        if self._assembly is not None:
+            for _, device_id, _ in group.updates:
+                self._assembly.drop(device_id)
+        for command in group.commands:
+            self._carry_out(command)
+        for name in dict.fromkeys(name for name, _ in records):
+            self._tidy(name)
+        if self._releases is not None and group.before.releases is not group.fleet.releases:
+            self._tidy_releases(self._releases)
+        return True
+
+    def _withheld(self, group: Group) -> list[tuple[str, RoundRecord]]:
+        """Return the records with personal models of devices whose owners have begun to withhold
+        them, without those.
+
+        Raises:
+            StorageFailed: the records cannot be read.
+        """
+        silent, known = set[str](), group.before.devices
+        for event, fleet in group.steps:
+            if isinstance(event, e.CheckedIn) and (was := known.get(event.device_id)) is not None:
+                device = fleet.devices[event.device_id]
+                if device.policy.withholds and not was.policy.withholds:
+                    silent.add(event.device_id)
+        names = group.fleet.campaigns if silent else ()
+        records = ((name, record) for name in names for record in self._store.rounds(name))
+        return [(n, without_kept(r, silent)) for n, r in records if not silent.isdisjoint(r.kept)]
+
+    def _wait(self, problem: str) -> None:
+        """Take nothing in until something can be stored again."""
+        log.error("Nothing can be stored: %s", problem)
+        self.problem, self._look_at_s = problem, self._clock() + RETRY_S
+        self.announce()
+
+    def _try_to_store(self) -> None:
+        self._look_at_s = self._clock() + RETRY_S
+        try:
+            self._store.check()
+            for trainer in self.trainers.values():
+                check_blobs(trainer.blobs)
+            self.fleet = self._store.load()  # a commit whose answer was lost may have been made
+        except StorageFailed as error:
+            log.info("Still nothing can be stored: %s", error)
+            return
+        log.warning("Going on, something can be stored again: %s", self.problem)
+        self.problem = ""
+        self._link.rename()
+        self._restart(self.fleet.epoch)
+        self.announce()
+
+    def _restart(self, epoch: int) -> None:
+        """Have everything commanded again, with this epoch."""
+        self._timers.clear()
+        self._heap.clear()
+        self.dispatch(e.Resumed(at_s=self._clock(), epoch=epoch))
+
+    # Commands are carried out.
+
+    def _carry_out(self, command: e.Command | m.Reply) -> None:
+        try:
+            match command:
+                case e.SetTimer(key, at_s):
+                    self._timers[key] = at_s
+                    heapq.heappush(self._heap, (at_s, key))
+                case e.SendPlan(device_id, work):
+                    self._send_plan(device_id, work)
+                case e.Cancel(device_id, work):
+                    self._cancel(device_id, work)
+                case e.Offer():
+                    self._offer(command)
+                case e.Acknowledge(device_id, blob):
+                    self._link.send(m.Acknowledge(device_id, blob))
+                case e.Aggregate(name):
+                    self._train(name, command)
+                case e.PlaceDevice(name):
+                    self._train(name, command)
+                case _:
+                    self._link.send(command)
+        except (BlobLost, StorageFailed) as error:
+            log.error("A command cannot be carried out: %s: %s", type(command).__name__, error)
+        except Exception:  # a defect must not end the service: it is commanded again after a start
+            log.exception("Defect: a command was left out: %s", type(command).__name__)
+            self._inbox.count("defect", type(command).__name__)
+
+    def _train(self, name: str, command: e.Aggregate | e.PlaceDevice) -> None:
+        trainer = self.trainers.get(name)
+        if trainer is None or trainer.problem:
+            return
+        campaign = self.fleet.campaigns[name]
+        if isinstance(command, e.PlaceDevice):
+            event = trainer.place(campaign, command)
         else:
-            campaign.resume(settings, self.epoch)
-        self.campaigns = {**self.campaigns, settings.name: campaign}
-        campaign.has = lambda device_id: self.campaign_of(device_id) is campaign
-        if (
-            campaign.finished
-        ):  # the registry may have been killed before it wrote what devices said last
-            for device_id, received in campaign.state.received.items():
-                if received.kept is not None and self.giver_of(device_id) is campaign:
-                    self.devices.on_models(campaign.state, device_id, campaign.releases)
-        self.reassign()
-        return campaign
+            event = trainer.aggregate(campaign, command)
+        if event is not None:
+            self.dispatch(event)
 
-    @property
-    def epoch(self) -> int:
-        """Which start of the service speaks."""
-        return max([self._epoch, *(campaign.state.epoch for campaign in self.campaigns.values())])
+    def _send_plan(self, device_id: str, work: Assignment) -> None:
+        trainer, device = self.trainers.get(work.campaign), self.fleet.devices.get(device_id)
+        if trainer is None or trainer.problem or device is None or device.assignment != work:
+            return
+        campaign = self.fleet.campaigns[work.campaign]
+        encodings = device.facts.encodings if device.facts is not None else ()
+        plan = plan_of(campaign.settings, work, device_id, self.fleet.epoch, encodings)
+        chosen = (c for verb in plan.verbs if isinstance(verb, m.Choose) for c in verb.models)
+        self._link.offer(work.campaign, {plan.bundle, plan.model, *chosen}, trainer.blobs)
+        self._link.send(plan)
 
-    @property
-    def finished(self) -> bool:
-        """Whether every campaign is over."""
-        return all(campaign.finished for campaign in self.campaigns.values())
+    def _cancel(self, device_id: str, work: Assignment) -> None:
+        """Stop a device's work for a campaign that was aborted; other work ends by itself, and its
+        update is acknowledged."""
+        campaign = self.fleet.campaigns.get(work.campaign)
+        if campaign is not None and campaign.ended == "order":
+            settings = campaign.settings
+            own = (device_id, settings.run_id, self.fleet.epoch, settings.bundle, work.model)
+            self._link.send(m.Finish(*own, releases=True))
 
-    @property
-    def paused(self) -> str:
-        """Why nothing goes on; empty while anything does."""
-        unfinished = [
-            campaign for campaign in self.campaigns.values() if not campaign.finished
-        ] or list(self.campaigns.values())
-        return (
-            unfinished[-1].paused
-            if unfinished and all(campaign.paused for campaign in unfinished)
-            else ""
+    def _offer(self, command: e.Offer) -> None:
+        release = self.fleet.releases[command.release]
+        device_id, names = command.device_id, release.blobs
+        if command.direct:
+            self._link.offer(release.campaign, names, self.trainers[release.campaign].blobs)
+            own = (release.run_id, self.fleet.epoch, release.bundle, release.model)
+            self._link.send(m.Finish(device_id, *own))
+        elif self._releases is not None:
+            self._link.offer(self, names, self._releases)
+            group = f"{release.campaign}/{release.group}"
+            parts = (group, release.run_id, release.bundle, release.model)
+            self._link.send(m.Release(device_id, self.fleet.epoch, command.serial, *parts))
+
+    def _tidy(self, name: str) -> None:
+        """Withdraw and delete blobs of a campaign that nobody needs any more."""
+        campaign, trainer = self.fleet.campaigns[name], self.trainers.get(name)
+        if trainer is None or trainer.problem:
+            return
+        self._link.withdraw_all_but(name, offered(campaign, self.fleet))
+        try:  # what stays for want of a disk is deleted after a later round
+            trainer.blobs.keep(needed(campaign, self.fleet) | self._store.views(name))
+        except OSError as error:
+            log.warning("Blobs that are not needed cannot be deleted: %s", error)
+
+    def _tidy_releases(self, blobs: Blobs) -> None:
+        """Withdraw blobs of releases that no device has or would return to, and delete those that
+        nobody needs."""
+        fleet, offers = self.fleet, offered_releases(self.fleet)
+        on_offer, kept = (
+            {name for n in numbers & fleet.releases.keys() for name in fleet.releases[n].blobs}
+            for numbers in (offers, needed_releases(fleet, offers))
         )
+        self._link.withdraw_all_but(self, on_offer)
+        try:  # what stays for want of a disk is deleted after a later release
+            blobs.keep(kept)
+        except OSError as error:
+            log.warning("Blobs of releases cannot be deleted: %s", error)
+
+    def _tell_busy(self, device_id: str, digest: str) -> None:
+        self._link.send(m.Busy(device_id, digest, BUSY_S))
+
+    # Messages and timers become events.
 
     def run(self, stop: Callable[[], bool]) -> None:
-        """Handle messages and deadlines until `stop` returns true; it is called at least every half
+        """Handle messages and timers until `stop` returns True; it is called at least every half
         second.
 
         Raises:
             OtherAggregator, WrongFleet: another aggregator has taken over the fleet, or the broker
             does not let this one speak for it.
         """
+        link = self._link.link
         while not stop():
-            event = self._fleet.link.receive(
-                timeout_s=min(0.5, max(0.0, self.next_deadline_s() - self._clock()))
-            )
-            group = []
+            wait_s = min(0.5, max(0.0, self.next_s() - self._clock()))
+            event, events = link.receive(timeout_s=wait_s), list[LinkEvent]()
             while event is not None:
-                group.append(event)
-                event = self._fleet.link.receive(timeout_s=0) if len(group) < GROUP else None
-            self.handle(*group)
+                events.append(event)
+                event = link.receive(timeout_s=0) if len(events) < GROUP else None
+            self.handle(*events)
             self.tick()
 
-    def next_deadline_s(self) -> float:
-        """The clock's second at which the next deadline is due; infinity when none is set."""
-        return min(
-            (campaign.next_deadline_s() for campaign in self.campaigns.values()),
-            default=float("inf"),
-        )
+    def next_s(self) -> float:
+        """Return the second at which the next timer rings; infinity if none is set."""
+        if self.problem:
+            return self._look_at_s
+        stops = (trainer.look_at_s for trainer in self.trainers.values())
+        return min(self._heap[0][0] if self._heap else float("inf"), *stops, float("inf"))
 
     def tick(self) -> None:
-        """Act on every deadline that is due, and on every device that was silent for too long."""
-        for campaign in list(self.campaigns.values()):
-            campaign.tick()
-        epoch, now_s = self.epoch, self._clock()
-        for campaign in self.campaigns.values():  # a device takes nothing of a smaller epoch
-            if campaign.state.epoch < epoch and not campaign.paused:
-                campaign.dispatch(Resumed(now_s, epoch))
-        if now_s >= self._look_at_s:
-            self._look_at_s = now_s + self._silence_s / 10
-            if now_s - self._started_s > self._silence_s:
-                for campaign in self.campaigns.values():
-                    if not campaign.paused:
-                        campaign.dispatch(
-                            *(
-                                DeviceLost(now_s, d)
-                                for d, known in campaign.state.devices.items()
-                                if known.online
-                                and max(known.last_seen_s, self._inbox.heard.get(d, 0.0))
-                                < now_s - self._silence_s
-                            )
-                        )
-        self.devices.tick()
-        self.tell_devices()
-        self._reassign_if_needed()
-
-    def tell_devices(self) -> bool:
-        """Tell the campaigns which devices they may ask, where that has changed. Returns whether
-        all have saved it."""
-        open_now = [c for c in self.campaigns.values() if not c.paused]
-        saved, changed = [c.tell() for c in open_now], self.devices.changed()
-        saved = [done and c.take_back(changed) for done, c in zip(saved, open_now, strict=True)]
-        self.reassign(changed)
-        return all(saved) and len(saved) == len(self.campaigns)
-
-    def forget(self, device_id: str) -> None:
-        """Forget a device in every campaign, and on the broker.
-
-        Raises:
-            BlobLost, StorageFailed: it is not forgotten everywhere.
-        """
-        for campaign in self.campaigns.values():
-            campaign.forget(device_id)
-        if self._rollouts is not None:
-            self._rollouts.forget(device_id)
-        else:
-            self._fleet.clear(device_id)
-        self._inbox.forget(device_id)
-        if self._assembly is not None:
-            self._assembly.drop(device_id)
+        """Ring every timer that is due, and look whether causes of stops are gone."""
+        now_s = self._clock()
+        if self.problem:
+            if now_s >= self._look_at_s:
+                self._try_to_store()
+            return
+        due = dict[str, None]()
+        while self._heap and self._heap[0][0] <= now_s:
+            at_s, key = heapq.heappop(self._heap)
+            if self._timers.get(key) == at_s:
+                del self._timers[key]
+                due[key] = None
+        if due:
+            self.dispatch(e.Tick(at_s=now_s, keys=tuple(due)))
+        for trainer in self.trainers.values():
+            if trainer.problem and now_s >= trainer.look_at_s and trainer.try_to_go_on():
+                self._link.rename()
+                self._restart(self.fleet.epoch)
+                self.announce()
+        if silent := self._inbox.silent(self.fleet):
+            self.dispatch(*silent)
+        self.telemetry.tick()
 
     def handle(self, *events: LinkEvent) -> None:
-        """Act on events of the link, and save what follows from them together. Whatever a message
+        """Act on events of the link, and store what follows from them together. Whatever a message
         holds, it raises nothing: it is refused with a reason.
 
         Raises:
-            OtherAggregator, WrongFleet: another aggregator has taken over the fleet, or the broker
-            does not let this one speak for it.
+            OtherAggregator, WrongFleet: as `run`.
         """
-        groups, deliveries, proofs = dict[str, Group](), list[Delivery](), list[tuple[str, str]]()
+        group, deliveries, proofs = self._group(), list[Delivery](), list[tuple[str, str]]()
         for event in events:
             match event:
                 case LinkUp(kept):
-                    self.connected = True
-                    if (
-                        self._was_connected and not kept
-                    ):  # the broker has lost what waited for us, and maybe what waited for devices
-                        self._fleet.rename()
-                    self.announce()
-                    if self._was_connected:
-                        self._fleet.offer_again()
-                    self._was_connected = True
+                    self._connect(kept)
                 case LinkDown(reason):
                     self.connected = False
                     self._rivals.lost(reason)
                 case Denied(action, topic):
-                    self._rivals.denied(action, topic, self._fleet.topics)
-                case Delivery(topic, payload) if topic == self._fleet.topics.aggregator:
-                    self._rivals.check(
-                        payload, self._fleet.announced, self._fleet.boot_id, self.epoch
-                    )
+                    self._rivals.denied(action, topic, self._link.topics)
+                case Delivery(topic, payload):
                     deliveries.append(event)
-                case Delivery():
-                    proofs += self._take(groups, event)
-                    deliveries.append(event)
-                    updates = [each for group in groups.values() for each in group.updates]
-                    # what comes after a buffered campaign is to aggregate counts in its next round
-                    is_due = any(
-                        group.state.settings.buffer and group.state.phase == "aggregating"
-                        for group in groups.values()
-                    )
-                    if is_due or sum(len(payload) for _, payload in updates) > MOST_TOGETHER:
-                        self._commit(groups)
-        self._commit(groups)
-        self._fleet.link.confirm(deliveries)
+                    if topic == self._link.topics.aggregator:
+                        own = (self._link.announced, self._link.boot_id, self.fleet.epoch)
+                        self._rivals.check(payload, *own)
+                        continue
+                    proofs += self._take(group, event)
+                    if sum(len(update) for *_, update in group.updates) > MOST_TOGETHER:
+                        self._commit(group)
+                        group = self._group()
+        self._commit(group)
+        self._link.link.confirm(deliveries)
+        self._believe(proofs)
+
+    def _take(self, group: Group, delivery: Delivery) -> Iterable[tuple[str, str]]:
+        """Take a message into a group. Return the device and the proof where one was shown."""
+        reading: Reading = self._inbox.read(delivery, group.fleet)
+        if reading.about == "update" and (self.problem or self._is_stopped(reading.campaign)):
+            self._tell_busy(reading.device_id, reading.digest)
+            return ()
+        if reading.fetch is not None:
+            self._fetch(reading)
+        if reading.want is not None:
+            self._link.send(reading.want)
+        if self.problem and reading.events:
+            return ()  # nor a reply: what is not stored is not confirmed
+        group.commands += reading.replies
+        if reading.update is not None:
+            group.updates.append((reading.campaign, reading.device_id, reading.update))
+        for event in reading.events:
+            self._add(group, event)
+        return [(reading.device_id, reading.proof)] if reading.proof else ()
+
+    def _is_stopped(self, campaign: str) -> bool:
+        trainer = self.trainers.get(campaign)
+        return bool(campaign) and (trainer is None or bool(trainer.problem))
+
+    def _fetch(self, reading: Reading) -> None:
+        assert reading.fetch is not None
+        try:
+            is_offered = self._link.offer_again(reading.fetch.digest)
+        except ShoalError as error:
+            self._inbox.count("blob-unread", str(error))
+            is_offered = False
+        if not is_offered:
+            detail = f"blob {reading.fetch.digest[:12]} is not on offer"
+            self._inbox.refuse(reading, "unknown-blob", detail)
+
+    def _connect(self, kept: bool) -> None:
+        """Announce the service after a connection; where the broker has lost what waited, have
+        every device check in."""
+        self.connected = True
+        if self._was_connected and not kept:
+            self._link.rename()
+        self.announce()
+        if self._was_connected:
+            self._link.offer_again()
+        self._was_connected = True
+
+    def _believe(self, proofs: Sequence[tuple[str, str]]) -> None:
+        """Take a greater epoch than one that a device has proved to hold."""
         for device_id, proof in proofs:
             proven = self._rivals.proven_epoch(device_id, proof)
-            if proven > self.epoch and not self.paused:
+            if proven > self.fleet.epoch and not self.problem:
                 log.warning(
-                    "device=%s has a plan of epoch %d, this was %d: a greater one is taken",
+                    "device=%s holds a plan of epoch %d, this service has %d: taking a greater one",
                     device_id,
                     proven,
-                    self.epoch,
+                    self.fleet.epoch,
                 )
-                self._epoch = proven + 1
-                for campaign in self.campaigns.values():
-                    campaign.dispatch(Resumed(self._clock(), proven + 1))
+                self._restart(proven + 1)
                 self.announce()
-        self._reassign_if_needed()
-
-    def _commit(self, groups: dict[str, Group]) -> None:
-        """Save groups, and forget the pieces of what is safe then."""
-        for name, group in groups.items():
-            if self.campaigns[name].commit(group) and self._assembly is not None:
-                for device_id, _ in group.updates:
-                    self._assembly.drop(device_id)
-        groups.clear()
 
     def announce(self) -> None:
-        """Publish that the aggregator is there, and how it is."""
-        latest = next((c for c in reversed(self.campaigns.values()) if c.asks), None) or next(
-            reversed(self.campaigns.values()), None
-        )
-        run_id = latest.state.settings.run_id if latest is not None else ""
-        self._fleet.announce(self.epoch, self._clock(), run_id, paused=self.paused)
+        """Publish that the aggregator is there, and its condition."""
+        going = [c for c in self.fleet.campaigns.values() if c.phase != "finished"]
+        latest = (going or [*self.fleet.campaigns.values()])[-1:]
+        run_id = latest[0].settings.run_id if latest else ""
+        self._link.announce(self.fleet.epoch, self._clock(), run_id, paused=self.condition)
 
-    def campaign_of(self, device_id: str) -> Campaign | None:
-        """The campaign that a device works for; where none asks it, the one whose models it has;
-        before any has come to its end, the last that it worked for, or the last of all."""
-        latest = list(reversed(self.campaigns.values()))
-        asking = next((c for c in latest if c.asks and c.may_ask(device_id)), None)
-        if (found := asking or self.giver_of(device_id)) is not None:
-            return found
-        knowing = (c for c in latest if device_id in c.state.devices)
-        return next(knowing, None) or next((c for c in latest if c.takes(device_id)), None)
+    @property
+    def condition(self) -> str:
+        """Why no campaign goes on; empty while one does."""
+        going = [c.name for c in self.fleet.campaigns.values() if c.phase != "finished"]
+        problems = [self.trainers[name].problem for name in going if name in self.trainers]
+        return self.problem or (problems[-1] if problems and all(problems) else "")
 
-    def giver_of(self, device_id: str) -> Campaign | None:
-        """The campaign whose models a device has, or is to have: of those that take it, the one
-        that came to its end last."""
-        names = by_end({name: campaign.state for name, campaign in self.campaigns.items()})
-        over = [campaign for name in names if (campaign := self.campaigns[name]).takes(device_id)]
-        for campaign in over:
-            device = campaign.state.devices.get(device_id)
-            if campaign.may_ask(device_id) or (device is not None and device.accepted):
-                return campaign
-        return over[0] if over else None
-
-    def reassign(self, device_ids: Iterable[str] | None = None) -> None:
-        """Let devices that are there, all or these, go to the campaigns that they are to work for
-        now."""
-        if device_ids is None:
-            self._asking = self._names_asking()
-        names = list(self.campaigns)
-        chosen = (
-            {d for c in self.campaigns.values() for d in c.state.devices}
-            if device_ids is None
-            else set(device_ids)
-        )
-        moved: dict[str, list[DeviceCheckedIn | DeviceLost]] = {name: [] for name in names}
-        for device_id in sorted(chosen):
-            target = self.campaign_of(device_id)
-            held = [
-                c
-                for c in self.campaigns.values()
-                if (known := c.state.devices.get(device_id)) is not None and known.online
-            ]
-            if target is None or not held or (len(held) == 1 and held[0] is target):
-                continue
-            now_s = self._clock()
-            for campaign in held:
-                if campaign is not target:
-                    moved[campaign.name].append(DeviceLost(now_s, device_id))
-            if target not in held:
-                moved[target.name].append(self._comes_over(device_id, held[-1], target))
-        for name, events in moved.items():
-            if events:
-                self.campaigns[name].dispatch(*events)
-
-    def _comes_over(self, device_id: str, before: Campaign, target: Campaign) -> DeviceCheckedIn:
-        """A device goes to another campaign, with what it has said to the one before."""
-        device = before.state.devices[device_id]
-        said = (
-            device.num_train,
-            device.num_test,
-            device.runtime,
-            device.bundle,
-            device.moved,
-            target.may_ask(device_id),
-        )
-        return DeviceCheckedIn(
-            self._clock(),
-            device_id,
-            *said,
-            device.encodings,
-            device.withholds,
-            device.terms,
-            device.untested,
-        )
-
-    def bring(self, campaign: Campaign) -> None:
-        """Let a campaign that is to go on after its end know what devices have said last to the
-        campaigns that it takes them from: its next round asks by that."""
-        names = list(self.campaigns)
-        later = [self.campaigns[name] for name in names[names.index(campaign.name) + 1 :]]
-        found = {
-            device_id: other
-            for other in self.campaigns.values()
-            for device_id, device in other.state.devices.items()
-            if other is not campaign and device.online and campaign.may_ask(device_id)
-        }
-        free = [d for d in sorted(found) if not any(c.asks and c.may_ask(d) for c in later)]
-        campaign.dispatch(*(self._comes_over(d, found[d], campaign) for d in free))
-
-    def _names_asking(self) -> list[str]:
-        return [name for name, campaign in self.campaigns.items() if campaign.asks]
-
-    def _reassign_if_needed(self) -> None:
-        """A campaign that ended leaves its devices to the others."""
-        if self._asking != self._names_asking():
-            self.reassign()
-
-    def _take(self, groups: dict[str, Group], delivery: Delivery) -> list[tuple[str, str]]:
-        """Add what follows from a message to the groups of its campaigns. Returns the device and
-        the proof where one was shown."""
-
-        def state_of(name: str) -> RunState:
-            return groups[name].state if name in groups else self.campaigns[name].state
-
-        def of_device(device_id: str) -> tuple[str, RunState] | None:
-            campaign = self.campaign_of(device_id)
-            return (campaign.name, state_of(campaign.name)) if campaign is not None else None
-
-        def of_run(run_id: str) -> tuple[str, RunState] | None:
-            return next(
-                (
-                    (n, state_of(n))
-                    for n, c in self.campaigns.items()
-                    if c.state.settings.run_id == run_id
-                ),
-                None,
-            )
-
-        if self.paused:
-            with suppress(UnknownTopic):
-                address = self._fleet.topics.parse(delivery.topic)
-                first = self.campaign_of(address.device_id) if address.kind == "update" else None
-                if first is not None:
-                    first.tell_busy(address.device_id, digest(delivery.payload))
-                    return []
-        reading = self._inbox.read(delivery, of_device, of_run)
-        if reading.in_use is not None and self._rollouts is not None:
-            self._rollouts.on_in_use(reading.in_use)
-        campaign = self.campaigns.get(reading.campaign)
-        if (fetch := reading.fetch) is not None:
-            try:
-                is_offered = self._fleet.offer_again(fetch.digest)
-            except ShoalError as error:
-                self._inbox.count("blob-unread", str(error))
-                is_offered = False
-            if not is_offered:
-                detail = f"blob {fetch.digest[:12]} is not on offer"
-                self._inbox.refuse(reading, "unknown-blob", detail)
-        if campaign is None:
-            for reply in reading.replies:
-                self._fleet.send(reply)
-            return []
-        if campaign.paused and reading.about == "update":
-            campaign.tell_busy(reading.device_id, reading.digest)
-            return []
-        if reading.want is not None:
-            self._fleet.send(reading.want)
-        group = groups.setdefault(reading.campaign, Group(campaign.state))
-        group.commands += reading.replies
-        if campaign.paused:
-            return []
-        if reading.update is not None:
-            group.updates.append((reading.device_id, reading.update))
-        for event in reading.events:
-            campaign.add(group, event)
-            others = self.campaigns.items() if isinstance(event, DeviceCheckedIn) else ()
-            for name, other in others:  # it works for no other
-                known = other.state.devices.get(reading.device_id)
-                if other is not campaign and known and known.online and not other.paused:
-                    lost = DeviceLost(event.at_s, reading.device_id)
-                    other.add(groups.setdefault(name, Group(other.state)), lost)
-        return [(reading.device_id, reading.proof)] if reading.proof else []
+    @property
+    def finished(self) -> bool:
+        """True if every campaign is over, and devices were told what follows from that."""
+        is_over = all(c.phase == "finished" for c in self.fleet.campaigns.values())
+        return is_over and not self.fleet.sweep

@@ -8,17 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from aggregator.aggregation.orders import start_campaign
 from aggregator.aggregation.probe_file import load_probe
-from aggregator.aggregation.stored import start_run
-from aggregator.core.eligibility import read_rule
-from aggregator.core.round.hours import read_hours
+from aggregator.core.hours import read_hours
 from aggregator.core.settings import RunSettings
+from aggregator.fleet.eligibility import read_rule
 from aggregator.leadership.identity import own_secret
 from aggregator.service_settings import CampaignSettings
 from aggregator.storage.blob_bucket import blob_digests, blobs_name
 from aggregator.storage.engine import database_name
 from aggregator.storage.memory import MemoryBlobs
-from aggregator.storage.sql_store import load_run
 from algorithms.algorithm import Algorithm
 from algorithms.composition import read_algorithm
 from algorithms.core.contract import Probe
@@ -81,23 +80,25 @@ def refuse_lost_run(
     folder: Path,
     blobs: str,
 ) -> None:
-    """Refuse to begin a run anew whose blobs are there: its database is lost, or another one was
-    named, and a run that begins deletes what it does not need. A start that was killed before it
-    saved its first event leaves the bundle and the first models alone: those are begun with again.
-    `folder`, `blobs`: as `aggregator.storage.blob_bucket.open_blobs` takes them; no folder is made.
+    """Refuse to start a campaign that the database does not have while its blobs are there: its
+    database is lost, or another one was named, and a campaign that starts deletes what it does not
+    need. A start that was killed before it was stored leaves the bundle and the first models alone:
+    the campaign starts with them again. `folder`, `blobs`: as
+    `aggregator.storage.blob_bucket.open_blobs` takes them; no folder is made.
 
     Raises:
-        ConfigError: the database does not have the run, but blobs of it are here; or the database
-        cannot be opened.
+        ConfigError: blobs of the campaign are here.
         StorageFailed: the blobs cannot be listed.
     """
     digests = blob_digests(blobs, folder, run.name)
-    if not digests or load_run(database, run.name) is not None:
+    if not digests:
         return
-    first = start_run(run, algorithm, exported.probe, exported.bundle.initial, MemoryBlobs(), 0.0)
+    first = start_campaign(
+        run, algorithm, exported.probe, exported.bundle.initial, MemoryBlobs(), 0.0
+    ).record.version
     if digests - {run.bundle, first.memory, *first.models.values()}:
         raise ConfigError(
-            f"there is no run {run.name!r} in {database_name(database)}, but "
+            f"there is no campaign {run.name!r} in {database_name(database)}, but "
             f"{blobs_name(blobs, folder, run.name)} has its blobs: restore it, name the right "
             "--database, or give another --run"
         )

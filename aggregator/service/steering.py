@@ -1,20 +1,24 @@
-"""An operator's orders to campaigns, and how a service opens the campaigns of its folder."""
+"""Orders of an operator to campaigns, and the opening of the campaigns of a service's folder."""
 
+import dataclasses
 import logging
 import shutil
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
-from dataclasses import replace
-from typing import Any
+from contextlib import suppress
+from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from aggregator.aggregation.inherit import Source
+from aggregator.aggregation.orders import configured, rolled_back
 from aggregator.aggregation.stored import check_fit, load_models
-from aggregator.core.budget import why_ended
-from aggregator.core.ports import StorageFailed
 from aggregator.core.settings import RunSettings, with_rate
-from aggregator.service.campaign import Campaign, Observer
+from aggregator.fleet.budget import why_ended
+from aggregator.fleet.events import Directed
+from aggregator.fleet.records import Campaign
+from aggregator.ports import Blobs
+from aggregator.releases import ReleaseMaker, released_source
 from aggregator.service.place import Place
 from aggregator.service.runner import Runner
 from aggregator.service.start import (
@@ -33,9 +37,7 @@ from aggregator.storage.charter import (
     campaign_folder,
     charters,
     proposed,
-    write_charter,
 )
-from aggregator.storage.sql_store import SqlStore
 from algorithms.composition import make_algorithm, read_algorithm
 from algorithms.core.keys import is_no_group
 from algorithms.spec import is_outside
@@ -46,28 +48,18 @@ log = logging.getLogger("shoal.aggregator")
 
 
 class Steering:
-    """Opens campaigns and carries out orders to them."""
+    """Opens campaigns, and carries out orders to them."""
 
-    def __init__(
-        self,
-        runner: Runner,
-        place: Place,
-        observe: Observer,
-        released: Callable[[], Source | None] = lambda: None,
-    ) -> None:
-        """`released`: the models that the fleet has released, which a campaign starts from by
-        default."""
-        self._runner, self._place, self._observe, self._released = runner, place, observe, released
-        self.stores = ExitStack()
-        """Databases that are open."""
+    def __init__(self, runner: Runner, place: Place, maker: ReleaseMaker) -> None:
+        self._runner, self._place, self._maker = runner, place, maker
         self.broken: dict[str, str] = {}
-        """By campaign of this folder that could not be opened, why."""
+        """By campaign of this folder that could not be opened, the reason."""
         self.handlers: dict[str, Callable[..., str]] = {
             "campaign-start": self._start,
-            "campaign-pause": self._hold,
+            "campaign-pause": self._pause,
             "campaign-resume": self._resume,
             "campaign-abort": self._abort,
-            "campaign-set": self._retune,
+            "campaign-set": self._configure,
             "campaign-rollback": self._roll_back,
         }
         """Handlers by the names of their orders."""
@@ -79,106 +71,77 @@ class Steering:
         wanted: RunSettings | None = None,
         source: Source | None = None,
     ) -> Campaign:
-        """Open a campaign of this folder, which goes on where it stopped. `exported`, `source`:
-        what it trains with and starts from, if that was read; `wanted`: the settings that it is to
-        go on with.
+        """Open a campaign of this folder, which goes on from its stored state, or begins.
+
+        `exported`, `source`: the bundle and the models to start from, if they were read; `wanted`:
+        settings to go on with.
 
         Raises:
             ConfigError: something of it cannot be read, or it cannot go on with these settings.
-            StorageFailed: its database cannot be read or written.
+            StorageFailed: its database or blobs cannot be read or written.
         """
-        settings, place = charter.settings, self._place
-        exported = exported or read_exported(
-            campaign_folder(place.folder, settings.name), place.trust
-        )
-        algorithm = make_algorithm(
-            read_algorithm((wanted or settings).algorithm), arithmetic=NativeArithmetic()
-        )
-        check_fit(wanted or settings, algorithm, exported.bundle.manifest)
-        refuse_lost_run(place.database, settings, algorithm, exported, place.folder, place.blobs)
-        with ExitStack() as opened:
-            store = SqlStore(place.database, settings.name, place.fence())
-            opened.callback(store.close)
-            stored = store.load()
-            if stored is not None:
-                wanted = (
-                    msgspec.structs.replace(wanted, run_id=stored.settings.run_id)
-                    if wanted
-                    else stored.next_settings
-                )
-                if changes := check_retuned(stored.next_settings, wanted, place.folder):
-                    log.warning(
-                        "run=%s goes on with other settings: it had %s", settings.name, changes
-                    )
-            algorithm = make_algorithm(
-                read_algorithm((wanted or settings).algorithm), arithmetic=NativeArithmetic()
+        settings, place, name = charter.settings, self._place, charter.settings.name
+        exported = exported or read_exported(campaign_folder(place.folder, name), place.trust)
+        stored = self._runner.fleet.campaigns.get(name)
+        if stored is not None:
+            run_id = stored.settings.run_id
+            wanted = replace(wanted, run_id=run_id) if wanted else stored.next_settings
+            if changes := check_retuned(stored.next_settings, wanted, place.folder):
+                log.warning("Campaign goes on with other settings: campaign=%s: %s", name, changes)
+        wanted = wanted or settings
+        algorithm = make_algorithm(read_algorithm(wanted.algorithm), arithmetic=NativeArithmetic())
+        check_fit(wanted, algorithm, exported.bundle.manifest)
+        secret = run_secret(place.folder, name, stored is not None, algorithm)
+        algorithm = dataclasses.replace(algorithm, secret=secret)
+        if stored is None:
+            refuse_lost_run(
+                place.database, settings, algorithm, exported, place.folder, place.blobs
             )
-            algorithm = replace(
-                algorithm,
-                secret=run_secret(place.folder, settings.name, stored is not None, algorithm),
-            )
-            campaign = self._runner.add(
-                wanted or settings,
-                algorithm,
-                exported.bundle,
-                exported.probe,
-                store,
-                open_blobs(place.blobs, place.folder, settings.name, place.may_delete),
-                observe=self._observe,
-                source=(source or self.source(charter)) if stored is None else None,
-                held=charter.held,
-            )
-            self.stores.push(opened.pop_all())
-        self.broken.pop(settings.name, None)
-        state = campaign.state
-        waits = (
-            f": waiting for devices, at least {state.next_settings.min_devices}"
-            if state.phase == "waiting"
-            else ""
-        )
-        log.info("run=%s phase=%s round=%d%s", campaign.name, state.phase, state.round, waits)
+            source = source or self.source(charter)
+        blobs = open_blobs(place.blobs, place.folder, name, place.may_delete)
+        self._runner.open(wanted, algorithm, exported, blobs, source)
+        self.broken.pop(name, None)
+        campaign = self._runner.fleet.campaigns[name]
+        log.info("Campaign opened: campaign=%s phase=%s", name, campaign.phase)
         return campaign
 
     def source(self, charter: Charter) -> Source | None:
-        """The models that a new campaign starts from; None for the bundle's own.
+        """Return the models that a new campaign starts from; None for the bundle's own.
 
         Raises:
-            ConfigError: the campaign that it names is not here, or has not trained.
+            ConfigError: there is no campaign of this name here, or it has not trained.
         """
         if charter.start_from == INITIAL:
             return None
-        trained = [
-            c
-            for c in self._runner.campaigns.values()
-            if c.state.made_in and c.name != charter.settings.name
-        ]
+        runner, name = self._runner, charter.settings.name
+        trained = [c for c in runner.fleet.campaigns.values() if c.version.round and c.name != name]
         if charter.start_from == LATEST:
-            return self._released() or (source_of(trained[-1]) if trained else None)
-        named = next((c for c in trained if c.name == charter.start_from), None)
-        if named is None:
-            has = ", ".join(c.name for c in trained) or "none"
+            released = released_source(runner.fleet, self._maker.blobs)
+            return released or (self._source_of(trained[-1]) if trained else None)
+        chosen = next((c for c in trained if c.name == charter.start_from), None)
+        if chosen is None:
             raise ConfigError(
-                f"--start-from {charter.start_from}: it is no campaign here that has trained; "
-                f"those are: {has}"
+                f"--start-from {charter.start_from}: no such campaign has trained. Campaigns that "
+                f"have: {', '.join(c.name for c in trained) or 'none'}"
             )
-        return source_of(named)
+        return self._source_of(chosen)
+
+    def _source_of(self, campaign: Campaign) -> Source:
+        return source_of(campaign, self._runner.trainers[campaign.name].blobs)
 
     def _start(self, name: str) -> str:
         """Start the campaign that was laid down under this name
         (`aggregator.storage.charter.propose`)."""
-        if name in self._runner.campaigns:
-            return f"campaign {name} is there already"
+        if name in self._runner.fleet.campaigns:
+            return f"campaign {name} has started already"
         folder = self._place.folder
         if campaign_folder(folder, name).exists():
-            raise ConfigError(f"campaign {name}: there was one of this name; give another")
+            raise ConfigError(f"campaign {name}: this name is taken; give another")
         wanted, charter = proposed(folder, name)
         try:
             exported = read_exported(wanted, self._place.trust)
-            check_fit(
-                charter.settings,
-                make_algorithm(read_algorithm(charter.settings.algorithm)),
-                exported.bundle.manifest,
-            )
+            algorithm = make_algorithm(read_algorithm(charter.settings.algorithm))
+            check_fit(charter.settings, algorithm, exported.bundle.manifest)
             source = self.source(charter)
             charter = accept(folder, name)
             campaign = self.open(charter, exported, source=source)
@@ -190,109 +153,100 @@ class Steering:
             raise
         self._runner.announce()
         self._place.share(charter)
-        return (
-            f"campaign {name} has started: {campaign.state.phase}, "
-            f"{campaign.state.num_online} devices are there for it"
-        )
+        return f"campaign {name} has started: {campaign.phase}"
 
-    def _hold(self, name: str) -> str:
-        """Pause a campaign until `_resume`."""
-        campaign = self._campaign(name)
-        if campaign.finished:
+    def _pause(self, name: str) -> str:
+        """Pause a campaign until it is resumed."""
+        if self._campaign(name).phase == "finished":
             raise ConfigError(f"campaign {name} is finished: there is nothing to pause")
-        self._keep(name, held=True)
-        campaign.hold()
+        self._direct(name, "pause")
         return f"campaign {name} is paused; `shoal campaign resume` lets it go on"
 
     def _resume(self, name: str = "") -> str:
-        """Go on after a pause, whatever its cause was; with every campaign if none is named."""
-        named = [self._campaign(name)] if name else list(self._runner.campaigns.values())
-        paused = [c for c in named if c.paused]
-        for campaign in paused:
-            self._keep(campaign.name, held=False)
-            campaign.try_to_go_on(told=True)
-        still = [f"campaign {c.name} is still paused: {c.paused}" for c in paused if c.paused]
-        if still:
-            raise ConfigError("; ".join(still))
-        return (
-            f"{', '.join(c.name for c in paused)}: it goes on" if paused else "nothing was paused"
-        )
+        """Resume a campaign, whatever has stopped it; every campaign if none is named."""
+        runner = self._runner
+        names = [self._campaign(name).name] if name else [*runner.fleet.campaigns]
+        resumed, stopped = list[str](), list[str]()
+        for each in names:
+            trainer = runner.trainers.get(each)
+            is_stopped = trainer is not None and bool(trainer.problem)
+            if not is_stopped and not runner.fleet.campaigns[each].paused:
+                continue
+            if trainer is not None and not trainer.try_to_go_on(resumed=True):
+                stopped.append(f"campaign {each} is still stopped: {trainer.problem}")
+                continue
+            self._direct(each, "resume")
+            resumed.append(each)
+        if stopped:
+            raise ConfigError("; ".join(stopped))
+        return f"resumed: {', '.join(resumed)}" if resumed else "no campaign was paused"
 
     def _abort(self, name: str) -> str:
         """End a campaign where it stands."""
-        campaign = self._campaign(name)
-        self._saved(campaign, campaign.abort())
-        self._keep(name, held=False)
-        return f"campaign {name} has ended after {campaign.state.trained} rounds of training"
+        self._campaign(name)
+        self._direct(name, "abort")
+        trained = self._runner.fleet.campaigns[name].trained
+        return f"campaign {name} has ended after {trained} rounds of training"
 
-    def _retune(self, name: str, changes: dict[str, Any]) -> str:
+    def _direct(self, name: str, order: Literal["pause", "resume", "abort"]) -> None:
+        self._runner.order(Directed(at_s=self._runner.now_s, campaign=name, order=order))
+
+    def _configure(self, name: str, changes: dict[str, Any]) -> str:
         """Give a campaign these values of its settings, by field of `RunSettings`, from the next
         round on."""
-        campaign = self._campaign(name)
-        had = campaign.state.next_settings
-        merged = {"hyper": {**had.hyper, **changes["hyper"]}} if "hyper" in changes else {}
+        campaign, trainer = self._campaign(name), self._runner.trainers[name]
+        before = campaign.next_settings
+        merged = {"hyper": {**before.hyper, **changes["hyper"]}} if "hyper" in changes else {}
         try:
-            wanted = msgspec.convert(msgspec.to_builtins(had) | changes | merged, RunSettings)
-            wanted = msgspec.structs.replace(
-                wanted, hyper=with_rate(wanted.hyper, wanted.lr_schedule, campaign.bundle.manifest)
-            )
+            wanted = msgspec.convert(msgspec.to_builtins(before) | changes | merged, RunSettings)
+            hyper = with_rate(wanted.hyper, wanted.lr_schedule, trainer.bundle.manifest)
+            wanted = replace(wanted, hyper=hyper)
         except msgspec.ValidationError as error:
             raise ConfigError(f"campaign {name}: {error}") from None
-        if named := _outside_names(wanted.algorithm) - _outside_names(
-            had.algorithm
-        ):  # an order must not choose which code a service runs
+        added = _outside_names(wanted.algorithm) - _outside_names(before.algorithm)
+        if added:  # an order must not choose which code a service runs
             raise ConfigError(
-                f"campaign {name}: {min(named)} would be new: a class of one's own is named "
-                "where a campaign starts"
+                f"campaign {name}: {min(added)} would be new: a class of one's own is named where "
+                "a campaign starts"
             )
-        read_algorithm(wanted.algorithm).hyper_with((changes | merged).get("hyper", {}))
-        check_retuned(had, wanted, self._place.folder)
-        if was_over := campaign.finished:
-            self._runner.bring(campaign)
-        saved = campaign.retune(wanted, make_algorithm(read_algorithm(wanted.algorithm)).mean)
-        if was_over:
-            self._runner.reassign()
-        self._saved(campaign, saved)
-        told = ", ".join(f"{field} {getattr(wanted, field)}" for field in changes)
-        if campaign.finished:
-            return f"campaign {name} has {told}, and stays finished: {why_ended(campaign.state)}"
-        return f"campaign {name} goes on with {told}"
+        algorithm = read_algorithm(wanted.algorithm)
+        algorithm.hyper_with((changes | merged).get("hyper", {}))
+        check_retuned(before, wanted, self._place.folder)
+        mean = make_algorithm(algorithm).mean
+        changed = dataclasses.replace(trainer.algorithm, name=wanted.algorithm, mean=mean)
+        event = configured(campaign, wanted, changed, trainer.blobs, self._runner.now_s)
+        self._runner.order(event)
+        trainer.algorithm = changed
+        campaign = self._runner.fleet.campaigns[name]
+        values = ", ".join(f"{field} {getattr(wanted, field)}" for field in changes)
+        if campaign.phase == "finished":
+            return f"campaign {name} has {values}, and stays finished: {why_ended(campaign)}"
+        return f"campaign {name} goes on with {values}"
 
     def _roll_back(self, name: str, to: int) -> str:
         """Return to the models that a round made."""
-        campaign = self._campaign(name)
-        self._saved(campaign, campaign.roll_back(to))
-        self._keep(name, held=campaign.held)
-        made_in = campaign.state.made_in
-        if made_in != to:
-            raise ConfigError(
-                f"the models of round {to} are not remembered, those of round {made_in} stay"
-            )
-        return f"campaign {name} is back at the models of round {made_in}"
+        campaign, trainer = self._campaign(name), self._runner.trainers[name]
+        if to == campaign.version.round:
+            return f"campaign {name} has the models of round {to}"
+        if to not in {version.round for version in campaign.history}:
+            rounds = ", ".join(str(version.round) for version in campaign.history) or "none"
+            raise ConfigError(f"No models of round {to}. Rounds whose models are stored: {rounds}")
+        event = rolled_back(campaign, to, trainer.algorithm, trainer.blobs, self._runner.now_s)
+        trainer.end_stop()
+        self._runner.order(event)
+        return f"campaign {name} is back at the models of round {to}"
 
     def _campaign(self, name: str) -> Campaign:
-        if name in self._runner.campaigns:
-            return self._runner.campaigns[name]
+        """Return a campaign; one of this folder that could not be opened is tried again."""
+        fleet = self._runner.fleet
+        if name in fleet.campaigns and name in self._runner.trainers:
+            return fleet.campaigns[name]
         known = charters(self._place.folder)
         if name not in known:
             raise ConfigError(
-                f"campaign {name!r} is not here; those that are: {', '.join(known) or 'none'}"
+                f"No campaign {name!r}. Known campaigns: {', '.join(known) or 'none'}"
             )
         return self.open(known[name])
-
-    def _keep(self, name: str, held: bool) -> None:
-        """Note in a campaign's charter whether the operator has paused it."""
-        charter = charters(self._place.folder).get(name)
-        if charter is not None and charter.held != held:
-            charter = msgspec.structs.replace(charter, held=held)
-            self._place.share(charter)
-            write_charter(self._place.folder, charter)
-
-    def _saved(self, campaign: Campaign, saved: bool) -> None:
-        if not saved:
-            raise StorageFailed(
-                f"campaign {campaign.name}: nothing can be saved: {campaign.paused}"
-            )
 
 
 def _outside_names(text: str) -> set[str]:
@@ -301,14 +255,13 @@ def _outside_names(text: str) -> set[str]:
     return {":".join(piece[:2]) for piece in pieces if is_outside(piece[0])}
 
 
-def source_of(campaign: Campaign) -> Source:
-    """The models of a campaign as they are now, and who is in which group."""
-    state = campaign.state
-    models = load_models(state, campaign.blobs)
+def source_of(campaign: Campaign, blobs: Blobs) -> Source:
+    """Return the current models of a campaign, and the group of each device."""
+    models = load_models(campaign.version, blobs)
     groups = {
-        device_id: key
-        for device_id, key in state.starts.items()
-        if device_id and not is_no_group(key)
+        device_id: member.group
+        for device_id, member in campaign.members.items()
+        if member.group and not is_no_group(member.group)
     }
     chosen = {key: model for key, model in models.items() if not is_no_group(key)} or models
-    return Source(f"campaign {campaign.name}, round {state.made_in}", chosen, groups)
+    return Source(f"campaign {campaign.name}, round {campaign.version.round}", chosen, groups)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from aggregator.core.ports import BlobLost, Blobs, StorageFailed
+from aggregator.ports import BlobLost, Blobs, StorageFailed
 from aggregator.storage.blob_folder import DAMAGED, DIGEST, BlobFolder, blob_names
 from wire.codec import digest as digest_of
 from wire.errors import ConfigError
@@ -27,7 +27,7 @@ made. A store that is away is noticed within a lease, so that the service can sa
 
 
 class BlobBucket:
-    """An `aggregator.core.ports.Blobs` below ``s3://BUCKET/PREFIX``. The store checks what it is
+    """An `aggregator.ports.Blobs` below ``s3://BUCKET/PREFIX``. The store checks what it is
     sent by its MD5; what a reader gets has been hashed. A damaged object is renamed to
     ``SHA256.damaged``. Endpoint and credentials are boto3's: ``AWS_ENDPOINT_URL_S3``,
     ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``, or the files ``~/.aws/config`` and

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from aggregator.core.ports import BlobLost, StorageFailed
+from aggregator.ports import BlobLost, StorageFailed
 from host.files import make_folder, sync_folder, write_aside
 from wire.codec import digest as digest_of
 from wire.errors import ConfigError
@@ -29,7 +29,7 @@ def blob_names(folder: Path) -> set[str]:
 
 
 class BlobFolder:
-    """An `aggregator.core.ports.Blobs` in a folder. A file is written aside, synchronised and
+    """An `aggregator.ports.Blobs` in a folder. A file is written aside, synchronised and
     renamed, so it is whole or absent; what a reader gets has been hashed. A damaged file is renamed
     to ``SHA256.damaged``."""
 

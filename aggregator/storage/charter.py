@@ -26,7 +26,7 @@ LATEST, INITIAL = "latest", "initial"
 
 
 class Charter(msgspec.Struct, frozen=True):
-    """What a campaign was started with, and whether it is to go on."""
+    """What a campaign was started with."""
 
     number: int
     """Counts the campaigns of a folder, from 1, in the order in which they were accepted; 0 until
@@ -38,8 +38,6 @@ class Charter(msgspec.Struct, frozen=True):
     start_from: str = LATEST
     """Whose models it started from: a campaign's name, ``latest`` for what the fleet has released,
     else for the latest campaign that has trained, or ``initial`` for the bundle's weights."""
-    held: bool = False
-    """Whether the operator has paused it."""
 
 
 def check_campaign_name(name: str) -> str:

@@ -1,55 +1,60 @@
 """A store and a blob store in memory: for simulation, and the reference that the durable ones are
 tested against."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 
-from aggregator.core.ports import BlobLost
-from aggregator.core.record import RoundRecord
-from aggregator.core.round.machine import step
-from aggregator.core.state import Event, RunState
+from aggregator.fleet.events import Event
+from aggregator.fleet.records import Fleet
+from aggregator.ports import BlobLost
+from aggregator.view.round_record import RoundRecord
 from wire.codec import digest
 
 
 @dataclass
 class MemoryStore:
-    """An `aggregator.core.ports.Store` that lives as long as the process."""
+    """A store of a fleet that lives as long as the process."""
 
-    _events: list[Event] = field(default_factory=list)
-    _snapshot: RunState | None = None
-    _rounds: dict[int, RoundRecord] = field(default_factory=dict)
+    _fleet: Fleet = field(default_factory=Fleet)
+    _rounds: dict[str, dict[int, RoundRecord]] = field(default_factory=dict)
 
     def commit(
         self,
-        events: Sequence[Event],
-        records: Sequence[RoundRecord] = (),
-        snapshot: RunState | None = None,
+        before: Fleet,
+        after: Fleet,
+        changed: Set[str],
+        events: Sequence[Event] = (),
+        records: Sequence[tuple[str, RoundRecord]] = (),
     ) -> None:
-        self._events += events
-        self._rounds |= {record.round: record for record in records}
-        if snapshot is not None:
-            self._snapshot, self._events = snapshot, []
+        """Keep a fleet, and records of rounds of its campaigns."""
+        self._fleet = after
+        for campaign, record in records:
+            self._rounds.setdefault(campaign, {})[record.round] = record
 
-    def load(self) -> RunState | None:
-        state = self._snapshot
-        for event in self._events:
-            state, _ = step(state, event)
-        return state
+    def load(self) -> Fleet:
+        """Return the fleet."""
+        return self._fleet
 
-    def rounds(self, after: int = 0, until: int | None = None) -> list[RoundRecord]:
+    def rounds(self, campaign: str, after: int = 0, until: int | None = None) -> list[RoundRecord]:
+        """Return the records of a campaign's rounds, by round."""
+        rounds = self._rounds.get(campaign, {})
         return [
-            self._rounds[number]
-            for number in sorted(self._rounds)
+            rounds[number]
+            for number in sorted(rounds)
             if after < number and (until is None or number <= until)
         ]
 
+    def views(self, campaign: str) -> set[str]:
+        """Return the digests of the views in the records of a campaign's rounds."""
+        return {record.views for record in self._rounds.get(campaign, {}).values()} - {""}
+
     def check(self) -> None:
-        pass
+        """Write nothing: memory can always be written."""
 
 
 @dataclass
 class MemoryBlobs:
-    """An `aggregator.core.ports.Blobs` in a dictionary."""
+    """An `aggregator.ports.Blobs` in a dictionary."""
 
     _blobs: dict[str, bytes] = field(default_factory=dict)
 

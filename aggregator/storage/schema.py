@@ -5,10 +5,11 @@ their own."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import sqlalchemy as sql
 
-from aggregator.core.ports import StorageFailed
+from aggregator.ports import StorageFailed
 from aggregator.storage.engine import database_name, make_engine, sqlite_file, using
 from wire.errors import ConfigError, ShoalError
 
@@ -21,35 +22,6 @@ NUMBER = sql.BigInteger().with_variant(
     sql.Integer, "sqlite"
 )  # SQLite counts up by itself only in a column of this very type
 
-# By run, or by fleet (`aggregator.storage.sql_store.FLEET`), the log of events since the last
-# snapshot, that snapshot, and the number of commits so far.
-EVENTS = sql.Table(
-    "events",
-    METADATA,
-    sql.Column("seq", NUMBER, primary_key=True, autoincrement=True),
-    sql.Column("run", sql.String(72), nullable=False, index=True),
-    sql.Column("event", sql.LargeBinary, nullable=False),
-)
-SNAPSHOTS = sql.Table(
-    "snapshots",
-    METADATA,
-    sql.Column("run", sql.String(72), primary_key=True),
-    sql.Column("state", sql.LargeBinary, nullable=False),
-)
-RUNS = sql.Table(
-    "runs",
-    METADATA,
-    sql.Column("number", sql.Integer, primary_key=True, autoincrement=True),
-    sql.Column("run", sql.String(72), nullable=False, unique=True),
-    sql.Column("commits", sql.BigInteger, nullable=False, server_default="0"),
-)
-ROUNDS = sql.Table(
-    "rounds",
-    METADATA,
-    sql.Column("run", sql.String(64), primary_key=True),
-    sql.Column("round", sql.Integer, primary_key=True),
-    sql.Column("record", sql.LargeBinary, nullable=False),
-)
 CHECKS = sql.Table("checks", METADATA, sql.Column("filler", sql.LargeBinary))
 LEASES = sql.Table(
     "leases",
@@ -64,12 +36,72 @@ SCHEMA_VERSION = sql.Table(
     "schema_version", METADATA, sql.Column("version", sql.Integer, primary_key=True)
 )
 """One row, of `VERSION`."""
-DEVICES = sql.Table(
-    "devices",
+TELEMETRY = sql.Table(
+    "telemetry",
     METADATA,
     sql.Column("device_id", sql.String(64), primary_key=True),
-    sql.Column("entry", sql.LargeBinary, nullable=False),
+    sql.Column("record", sql.LargeBinary, nullable=False),
 )
+# A fleet in rows (`aggregator.storage.fleet_store`).
+FLEET = sql.Table(
+    "fleet",
+    METADATA,
+    sql.Column("number", sql.Integer, primary_key=True, autoincrement=False),
+    sql.Column("commits", sql.BigInteger, nullable=False),
+    sql.Column("record", sql.LargeBinary, nullable=False),
+)
+"""One row: number of commits, and what the fleet has beside the records of the other tables."""
+DEVICE_RECORDS = sql.Table(
+    "device_records",
+    METADATA,
+    sql.Column("device_id", sql.String(64), primary_key=True),
+    sql.Column("record", sql.LargeBinary, nullable=False),
+)
+MEMBERS = sql.Table(
+    "members",
+    METADATA,
+    sql.Column("campaign", sql.String(64), primary_key=True),
+    sql.Column("device_id", sql.String(64), primary_key=True),
+    sql.Column("member", sql.LargeBinary),
+    sql.Column("received", sql.LargeBinary),
+)
+"""By campaign and device, its `Member` and its update that counts, each if there is one."""
+CAMPAIGN_PARTS = sql.Table(
+    "campaign_parts",
+    METADATA,
+    sql.Column("campaign", sql.String(64), primary_key=True),
+    sql.Column("part", sql.String(32), primary_key=True),
+    sql.Column("record", sql.LargeBinary, nullable=False),
+)
+RELEASES = sql.Table(
+    "releases",
+    METADATA,
+    sql.Column("number", NUMBER, primary_key=True, autoincrement=False),
+    sql.Column("record", sql.LargeBinary, nullable=False),
+)
+ROLLOUTS = sql.Table(
+    "rollouts",
+    METADATA,
+    sql.Column("place", sql.Integer, primary_key=True, autoincrement=False),
+    sql.Column("record", sql.LargeBinary, nullable=False),
+)
+"""By their place in the order of rollouts, from 0."""
+ROUND_RECORDS = sql.Table(
+    "round_records",
+    METADATA,
+    sql.Column("campaign", sql.String(64), primary_key=True),
+    sql.Column("round", sql.Integer, primary_key=True),
+    sql.Column("views", sql.String(64), nullable=False),
+    sql.Column("record", sql.LargeBinary, nullable=False),
+)
+"""By campaign and round, its `RoundRecord`, and the blob that this names."""
+JOURNAL = sql.Table(
+    "journal",
+    METADATA,
+    sql.Column("number", NUMBER, primary_key=True, autoincrement=False),
+    sql.Column("events", sql.LargeBinary, nullable=False),
+)
+"""By number of the commit, its events, for people. Nothing is read back from it."""
 CHARTERS = sql.Table(
     "charters",
     METADATA,
@@ -156,6 +188,9 @@ class Database:
             ConfigError: the database cannot be opened, or has another schema.
         """
         self._engine, self._url, self._fence = opened(url), url, fence
+        with using(url, ConfigError):
+            self._file = sqlite_file(self._engine)
+            self._identity = _identity(self._file)
 
     @contextmanager
     def _transaction(self, writes: bool = False) -> Iterator[sql.Connection]:
@@ -164,9 +199,47 @@ class Database:
                 self._fence(connection)
             yield connection
 
+    def check(self) -> None:
+        """Write something that means nothing.
+
+        Raises:
+            StorageFailed: it cannot be written.
+        """
+        self._check_file()
+        with self._transaction(writes=True) as connection:
+            connection.execute(CHECKS.delete())
+            connection.execute(CHECKS.insert().values(filler=bytes(2**14)))
+
+    def scrub(self) -> None:
+        """Overwrite what deleted rows of the database held, in SQLite; another kind of database
+        does so in its own time."""
+        if self._engine.dialect.name != "sqlite":
+            return
+        with (
+            using(self._url, StorageFailed),
+            self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection,
+        ):
+            connection.execute(sql.text("VACUUM"))
+            connection.execute(sql.text("PRAGMA wal_checkpoint(TRUNCATE)"))
+
     def close(self) -> None:
         """Close every connection."""
         self._engine.dispose()
+
+    def _check_file(self) -> None:
+        """Check that the file which SQLite has open is still the one of that name: what is written
+        to another is lost at the next start.
+
+        Raises:
+            StorageFailed: it is not.
+        """
+        try:
+            same = _identity(self._file) == self._identity
+        except OSError:
+            same = False
+        if not same:
+            told = "the file was removed or replaced while the service ran: restart the service"
+            raise StorageFailed(f"database {database_name(self._url)}: {told}")
 
 
 @contextmanager
@@ -205,3 +278,15 @@ def has_tables(connection: sql.Connection) -> bool:
             "begin in another folder"
         )
     return True
+
+
+def _identity(file: Path | None) -> tuple[int, int] | None:
+    """Return device and inode of a file, by which it is told from another that takes its place.
+
+    Raises:
+        OSError: it is not there.
+    """
+    if file is None:
+        return None
+    status = file.stat()
+    return status.st_dev, status.st_ino

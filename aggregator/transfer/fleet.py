@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from functools import partial
 from itertools import chain
 
-from aggregator.core.ports import Blobs
+from aggregator.ports import Blobs
 from aggregator.transfer.offered import Offered
 from wire.codec import encode
 from wire.identity.signed import Sign
@@ -15,7 +15,7 @@ from wire.pieces import WHOLE_BYTES, cut
 from wire.topics import RETAINED_OF_DEVICE, ToDevice, Topics
 
 
-class Fleet:
+class FleetLink:
     """Publishes to devices. A blob is published once and retained by the broker for as long as
     devices need it: it is on offer."""
 

@@ -1,18 +1,19 @@
-"""The blobs that devices may fetch, those that are still needed, and one that is on offer."""
+"""Blobs that devices may fetch, blobs that are still needed, and a blob on offer."""
 
 from dataclasses import dataclass
 
-from aggregator.core.ports import BlobLost, Blobs
-from aggregator.core.state import RunState
+from aggregator.fleet.desired import is_at_work
+from aggregator.fleet.records import Campaign, Fleet
+from aggregator.ports import BlobLost, Blobs
 from wire.codec import digest as digest_of
-from wire.messages import Pieces
+from wire.messages import Choose, Pieces
 from wire.pieces import place
 
 
 @dataclass(frozen=True)
 class Offered:
-    """A blob, whose bytes are held if it is small. A large one has `pieces`, and is read again when
-    it is needed again."""
+    """A blob on offer. The bytes of a small one are in memory; a large one has `pieces`, and is
+    read again when it is needed again."""
 
     digest: str
     pieces: Pieces | None
@@ -21,11 +22,11 @@ class Offered:
 
     @property
     def names(self) -> set[str]:
-        """The digests under which something of it is retained."""
+        """Digests under which something of it is retained."""
         return {self.digest, *(self.pieces.pieces if self.pieces is not None else ())}
 
     def payload(self) -> bytes:
-        """All its bytes.
+        """Return all its bytes.
 
         Raises:
             BlobLost, StorageFailed: it cannot be read.
@@ -33,7 +34,7 @@ class Offered:
         return self._held if self.pieces is None else self._blobs.get(self.digest)
 
     def piece(self, name: str) -> bytes:
-        """One piece.
+        """Return one piece.
 
         Raises:
             BlobLost, StorageFailed: it cannot be read.
@@ -45,23 +46,31 @@ class Offered:
         return payload
 
 
-def needed(state: RunState) -> set[str]:
-    """The digests of the blobs that a run's state names, and that are of use yet: the updates of a
-    run that is over are not."""
-    earlier = {
-        digest for version in state.history for digest in (*version.models.values(), version.memory)
-    }
-    counted = state.received.values() if state.phase != "finished" else ()
-    updates = {received.blob for received in counted} | {
-        told.blob for told in state.inputs.values()
-    }
-    return offered(state) | earlier | {state.memory} | updates
+def needed(campaign: Campaign, fleet: Fleet) -> set[str]:
+    """Return the digests of the blobs that a campaign needs: those on offer, its remembered models
+    and memories, and the updates and surveys that count. The updates of a finished campaign are not
+    needed, and a staged release has blobs of its own."""
+    versions = (campaign.version, *campaign.history)
+    models = {digest for version in versions for digest in version.models.values()}
+    counted = campaign.updates.values() if campaign.phase != "finished" else ()
+    updates = {update.blob for update in counted}
+    surveys = {m.survey.blob for m in campaign.members.values() if m.survey is not None}
+    memories = {version.memory for version in versions} - {""}
+    return offered(campaign, fleet) | models | memories | updates | surveys
 
 
-def offered(state: RunState) -> set[str]:
-    """The digests of the blobs that devices may fetch in this state."""
-    working = {
-        flight.model
-        for flight in (*state.flights.values(), *state.placing.values(), *state.closings.values())
+def offered(campaign: Campaign, fleet: Fleet) -> set[str]:
+    """Return the digests of the blobs of a campaign that devices may fetch: its bundle, its current
+    models, those of assignments at work, and those that devices take up when it ends."""
+    works = (device.assignment for device in fleet.devices.values() if is_at_work(device))
+    own = [work for work in works if work is not None and work.campaign == campaign.name]
+    working = {work.model for work in own}
+    working |= {m for w in own for v in w.verbs if isinstance(v, Choose) for m in v.models}
+    numbers = {
+        number
+        for rollout in fleet.rollouts
+        if rollout.campaign == campaign.name and rollout.direct and rollout.phase != "failed"
+        for number in rollout.releases.values()
     }
-    return {state.settings.bundle, *state.models.values()} | working
+    models = {fleet.releases[number].model for number in numbers}
+    return {campaign.settings.bundle, *campaign.models.values()} | working | models

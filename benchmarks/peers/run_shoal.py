@@ -76,8 +76,8 @@ def main(engine: EngineOptions = DEFAULT) -> None:
         make_objective(read_algorithm("fedavg"), classifier),
         engine,
     )
-    key = next(iter(outcome.state.starts.values()))
-    learned, _ = decode_tensors(outcome.blobs.get(outcome.state.models[key]))
+    (digest,) = set(outcome.campaign.models.values())
+    learned, _ = decode_tensors(outcome.blobs.get(digest))
     state = {names.name_of(key): torch.from_numpy(value) for key, value in learned.items()}
     classifier.load_state_dict({**classifier.state_dict(), **state})
     report(durations(stamps), model, job, f"shoal {version('shoal')}, torch {torch.__version__}")

@@ -49,7 +49,7 @@ def commands() -> str:
 
 def _settings() -> list[str]:
     """Every setting with its range, unit and whether it may change while a campaign runs."""
-    from aggregator.core.release.state import Gate
+    from aggregator.core.steps import Gate
     from aggregator.core.training import AdmissionSettings, RoundSettings, TrainingSettings
     from aggregator.service_settings import EnrolmentSettings, ServeSettings
     from edge_client.settings import DeviceSettings
@@ -123,13 +123,12 @@ def http() -> str:
     """Every path of the HTTP API, from its OpenAPI document."""
     from aggregator.http.api import create_api
     from aggregator.http.dashboard.reference import operations
-    from aggregator.service.conditions import Conditions
-    from aggregator.service.devices import Devices
 
-    def nothing() -> Conditions:
-        raise AssertionError("a document asks for no conditions")
+    def nothing(*_: object) -> Any:
+        raise AssertionError("a document asks for no fleet")
 
-    document = create_api(lambda: {}, nothing, lambda: 0.0, Devices(None, lambda: 0.0)).openapi()
+    store: Any = nothing
+    document = create_api(nothing, store, nothing, nothing, nothing).openapi()
     parts = [
         "# HTTP",
         "",

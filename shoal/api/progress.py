@@ -6,8 +6,8 @@ from statistics import fmean
 
 from torch import nn
 
-from aggregator.core.record import RoundRecord
-from aggregator.core.summary import accuracy_of, group_number
+from aggregator.view.round_record import RoundRecord
+from aggregator.view.summary import accuracy_of, group_number
 from shoal.api.own_model import answers_of, device_model, network_with, torch_tensors
 from shoal.api.tables import RoundMetrics as RoundMetrics
 from shoal.api.tables import round_metrics

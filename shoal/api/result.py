@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
-from aggregator.core.summary import Spread, Summary, group_number
+from aggregator.view.summary import Spread, Summary, group_number
 from algorithms.tasks.base import Task
 from edge_client.models.loaded import check_windows
 from shoal.api.model_files import Written

@@ -11,7 +11,7 @@ import numpy as np
 from msgspec.structs import replace
 from torch import nn
 
-from aggregator.core.summary import Heterogeneity
+from aggregator.view.summary import Heterogeneity
 from algorithms.composition import AlgorithmSpec, Given
 from algorithms.spec import DEFAULT_ALGORITHM
 from host.files import prepare_folder
@@ -199,7 +199,7 @@ def extras_of(outcome: SimulationResult, algorithm: AlgorithmSpec, held: FleetDa
     confusion = None
     if objective.task.of in (CLASSIFICATION, SEQUENCE):
         confusion = np.sum([result.confusion(device_id) for device_id in measured], axis=0)
-    verbs = [verb for program in outcome.state.programs.values() for verb in program]
+    verbs = [verb for program in outcome.campaign.version.programs.values() for verb in program]
     return Extras(
         recipe=algorithm.recipe,
         confusion=confusion,

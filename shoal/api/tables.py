@@ -6,9 +6,8 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from aggregator.core.record import RoundRecord
-from aggregator.core.state import OpenPhase
-from aggregator.core.summary import accuracy_of, count_groups, group_number, spread
+from aggregator.view.round_record import OpenPhase, RoundRecord
+from aggregator.view.summary import accuracy_of, count_groups, group_number, spread
 from wire.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from shoal.commands import options as opt
 from wire.errors import ConfigError
 
 if TYPE_CHECKING:
-    from aggregator.core.state import RunState
     from aggregator.storage.charter import Charter
+    from aggregator.view.fleet import CampaignView
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +29,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     algorithm: str
     ended: str = ""
     """Why no further round is trained."""
+    waits_for: str = ""
+    """What it lacks to go on; empty if it waits for nothing."""
 
 
 Name = Annotated[str, typer.Argument(help="Name of the campaign.")]
@@ -80,25 +82,25 @@ def list_campaigns(
     folder: opt.Folder, database: opt.Database = "", as_json: opt.Json = False
 ) -> None:
     """List the campaigns of a folder, and where each stands."""
+    from aggregator.maintenance.database import read_view
     from aggregator.storage.charter import charters
-    from aggregator.storage.engine import sqlite_url
-    from aggregator.storage.sql_store import load_run
 
     known = charters(folder)
     if not known:
         raise ConfigError(f"folder {folder}: it has no campaign; `shoal campaign start` begins one")
-    rows = [
-        _row(name, charter, load_run(database or sqlite_url(folder / "shoal.db"), name))
-        for name, charter in known.items()
-    ]
+    has_fleet = database or (folder / "shoal.db").exists()
+    begun = read_view(folder, database).campaigns if has_fleet else {}
+    rows = [_row(name, charter, begun.get(name)) for name, charter in known.items()]
     if as_json:
         print_json(rows)
         return
     print(f"{'campaign':<20}  {'phase':<11}  {'trained':>9}  {'devices':>7}  algorithm")
     for row in rows:
-        begun = row.rounds is not None
-        trained, devices = (f"{row.trained}/{row.rounds}", str(row.devices)) if begun else ("", "")
+        has_begun = row.rounds is not None
+        trained = f"{row.trained}/{row.rounds}" if has_begun else ""
+        devices = str(row.devices) if has_begun else ""
         why = f" ({row.ended})" if row.ended else ""
+        why += f" (waits for {row.waits_for})" if row.waits_for else ""
         numbers = f"{trained:>9}  {devices:>7}"
         print(f"{row.name:<20}  {row.phase:<11}  {numbers}  {row.algorithm}{why}")
 
@@ -181,17 +183,17 @@ def roll_back(
     print(order(folder, "campaigns", check_campaign_name(name), "rollback", to=to))
 
 
-def _row(name: str, charter: Charter, state: RunState | None) -> Row:
-    from aggregator.core.budget import why_ended
-
-    if state is None:
+def _row(name: str, charter: Charter, view: CampaignView | None) -> Row:
+    if view is None:
         return Row(name=name, phase="not begun", algorithm=charter.settings.algorithm)
+    campaign = view.record
     return Row(
         name=name,
-        phase="paused" if charter.held else state.phase,
-        trained=state.trained,
-        rounds=state.next_settings.rounds,
-        devices=len(state.devices),
-        algorithm=state.next_settings.algorithm,
-        ended=why_ended(state),
+        phase="paused" if campaign.paused else campaign.phase,
+        trained=campaign.trained,
+        rounds=campaign.next_settings.rounds,
+        devices=view.devices,
+        algorithm=campaign.next_settings.algorithm,
+        ended=view.ended,
+        waits_for=view.waiting.lacks if view.waiting is not None else "",
     )

@@ -25,8 +25,8 @@ from wire.errors import ConfigError, ShoalError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from aggregator.core.summary import Summary
-    from aggregator.storage.sql_store import SqlStore
+    from aggregator.view.round_record import RoundRecord
+    from aggregator.view.summary import Summary
     from algorithms.composition import AlgorithmSpec
     from export.publish import Publication
     from simulation.datasets.windows import FleetData
@@ -61,8 +61,8 @@ def demo(
     FedAvg."""
     from rich.console import Console
 
-    from aggregator.core.summary import EdgeSummary, PhonesSummary
     from aggregator.storage.blob_folder import BlobFolder
+    from aggregator.view.summary import EdgeSummary, PhonesSummary
     from algorithms.composition import read_algorithm
     from export.describe import MIN_BATCH
     from export.publish import TRUST_FILE, own_key
@@ -148,7 +148,7 @@ def demo(
         common["--start-from"] = (
             "initial"  # both begin with the same weights, or they could not be compared
         )
-        summary, store = _serve(
+        summary, records = _serve(
             console, out, spec, {**common, "--bundle": folder}, edges, len(fleet.devices), rounds
         )
         other = summary
@@ -173,7 +173,7 @@ def demo(
         by_itself = msgspec.structs.replace(settings, algorithm=read_algorithm("local"))
         alone = simulate(fleet, by_itself)
         comparison = {"fedavg": comparison_of(other), "alone": comparison_of(alone.summary)}
-        if group := model_of_the_group(summary, store.rounds()):
+        if group := model_of_the_group(summary, records):
             comparison["group, a round before"] = group
         joined = newcomers_without_labels(fleet, settings)
     summary = msgspec.structs.replace(
@@ -181,9 +181,8 @@ def demo(
     )
     blobs = BlobFolder(out / "aggregator" / "blobs" / slug(str(spec)))
     files = write_report(
-        out, summary, store.rounds(), blobs, Extras(recipe=spec.recipe, settings=NOW.get().settings)
+        out, summary, records, blobs, Extras(recipe=spec.recipe, settings=NOW.get().settings)
     )
-    store.close()
     console.print(device_table(summary))
     console.print(verdict(summary), style="bold", soft_wrap=True)
     for line in joined:
@@ -238,12 +237,11 @@ def _serve(
     edges: LocalFleet,
     num_devices: int,
     rounds: int,
-) -> tuple[Summary, SqlStore]:
-    """Run one aggregator to the end of its run, showing progress; returns its summary and its
-    store."""
-    from aggregator.core.summary import summarize
-    from aggregator.storage.engine import sqlite_url
-    from aggregator.storage.sql_store import SqlStore
+) -> tuple[Summary, list[RoundRecord]]:
+    """Run one aggregator to the end of its run, showing progress; returns its summary and the
+    records of its rounds."""
+    from aggregator.maintenance.database import read_view, read_whole
+    from aggregator.view.summary import summarize
     from shoal.reports.files import slug
     from shoal.waiting import rounds as rounds_shown
     from simulation.local.broker import free_port
@@ -253,7 +251,6 @@ def _serve(
     options = {**options, "--algorithm": name, "--run": slug(name), "--port": port}
     arguments = [part for name, value in options.items() for part in (name, str(value))]
     process = start_process(["-m", "shoal", "serve", *arguments], out / "aggregator.log")
-    store: SqlStore | None = None
     opened_s = time.monotonic()
     try:
         with rounds_shown(console, name, rounds) as told_of:
@@ -280,10 +277,9 @@ def _serve(
                 if finished:
                     break
         wall_s = time.monotonic() - opened_s
-        store = SqlStore(sqlite_url(out / "aggregator" / "shoal.db"), slug(name))
-        state = store.load()
-        assert state is not None
-        return summarize(state, store.rounds(), wall_s), store
+        records = read_whole(out / "aggregator").records[slug(name)]
+        view = read_view(out / "aggregator")
+        return summarize(view, slug(name), records, wall_s), records
     finally:
         stop_processes([process])
 

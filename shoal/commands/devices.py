@@ -15,11 +15,12 @@ from wire.errors import ConfigError
 from wire.topics import check_name
 
 if TYPE_CHECKING:
-    from aggregator.core.registry import Entry
+    from aggregator.view.device import DeviceView
+    from aggregator.view.fleet import FleetView
 
 
-LINE = "{:<24}  {:<7}  {:<16}  {:<12}  {:>7}  {:>7}  {:>8}  {:<21}  {}"
-"""A device in the list, or the names of what stands there."""
+LINE = "{:<24}  {:<7}  {:<16}  {:<12}  {:>7}  {:>7}  {:>8}  {:>8}  {:<21}  {}"
+"""A device in the list, or the headings."""
 
 
 DeviceId = Annotated[str, typer.Argument(metavar="ID", help="A device's id.")]
@@ -48,16 +49,14 @@ devices = typer.Typer(
 def list_devices(
     folder: opt.Folder, where: Where = "", database: opt.Database = "", as_json: opt.Json = False
 ) -> None:
-    """List the devices that the registry knows. A running service writes what changes every 10
+    """List the devices of the fleet. A running service writes when it heard them every 10
     seconds."""
-    from aggregator.core.eligibility import read_rule
+    from aggregator.maintenance.database import read_view
 
-    means = read_rule(where).means
-    chosen = [
-        (d, entry) for d, entry in sorted(entries_of(folder, database).items()) if means(d, entry)
-    ]
+    view = read_view(folder, database)
+    chosen = _chosen(view, where)
     if as_json:
-        print_json([_row(device_id, entry) for device_id, entry in chosen])
+        print_json([_row(device) for device in chosen])
         return
     print(
         LINE.format(
@@ -68,12 +67,13 @@ def list_devices(
             "battery",
             "windows",
             "declines",
-            "keeps",
+            "failures",
+            "personal model",
             "tags",
         )
     )
-    for device_id, entry in chosen:
-        print(_line(device_id, entry))
+    for device in chosen:
+        print(_line(device))
 
 
 @devices.command("show")
@@ -81,20 +81,20 @@ def list_devices(
 def show(
     folder: opt.Folder, device_id: DeviceId, database: opt.Database = "", as_json: opt.Json = False
 ) -> None:
-    """Print everything that the registry knows of a device."""
-    from aggregator.core.registry import Entry
+    """Print everything that is known of a device."""
+    from aggregator.maintenance.database import read_view
 
-    entry = entries_of(folder, database).get(device_id)
-    if entry is None:
-        raise ConfigError(f"device {device_id!r}: the registry of {folder} does not have it")
+    device = read_view(folder, database).device(device_id)
+    if device is None:
+        raise ConfigError(f"No device {device_id!r} in {folder}. `shoal devices list` names all.")
+    row = _row(device)
     if as_json:
-        print_json(_row(device_id, entry))
+        print_json(row)
         return
-    print(f"device {device_id}")
-    for name in Entry.__struct_fields__:
-        value = getattr(entry, name)
-        if value not in ("", (), None):
-            print(f"  {name:<16}  {_told(name, value)}")
+    print(f"device {row.pop('id')}")
+    for name, value in row.items():
+        if value not in ("", None, 0, [], {}):
+            print(f"  {name:<16}  {_text(name, value)}")
 
 
 @devices.command("profile")
@@ -107,13 +107,11 @@ def profile(
 ) -> None:
     """Write how fast devices are, for `shoal simulate --profiles trace:devices=FILE`
     (docs/scale.md)."""
-    from aggregator.core.eligibility import read_rule
+    from aggregator.maintenance.database import read_view
     from aggregator.profile import profile_of
 
-    means = read_rule(where).means
-    made = profile_of(
-        {d: entry for d, entry in entries_of(folder, database).items() if means(d, entry)}
-    )
+    view = read_view(folder, database)
+    made = profile_of({d.id: d.record for d in _chosen(view, where)}, view.telemetry)
     try:
         write_atomically(out, made.text.encode())
     except OSError as error:
@@ -193,67 +191,69 @@ def forget(
     print(order(folder, "devices", check_name(device_id, "device id"), "forget"))
 
 
-def _told(name: str, value: Any) -> str:
-    """A field of an entry, for people."""
-    from aggregator.core.state import Placed
-
-    if isinstance(value, Placed):
-        return f"{value} (group {value.group})"
-    return (
-        minute_of(value) + " UTC"
-        if name.endswith("_s") and name != "train_s" and value
-        else msgspec.json.encode(value).decode()
-    )
+def _text(name: str, value: Any) -> str:
+    """Return a field of a device, for people."""
+    if name.endswith("_s") and name != "train_s":
+        return minute_of(value) + " UTC"
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-def entries_of(folder: Path, database: str) -> dict[str, Entry]:
-    """The registry of a folder, by device id; where no service runs, everybody is away.
+def _chosen(view: FleetView, where: str) -> list[DeviceView]:
+    """Return the devices that a rule means, by id.
 
     Raises:
-        ConfigError: there is no service's database.
+        ConfigError: the rule cannot be read.
     """
-    from aggregator.core.registry import away
-    from aggregator.leadership.identity import is_served
-    from aggregator.storage.engine import sqlite_url
-    from aggregator.storage.registry_table import read_registry
+    from aggregator.fleet.eligibility import read_rule
 
-    path = folder / "shoal.db"
-    if not database and not path.exists():
-        raise ConfigError(f"folder {folder}: there is no shoal.db; `shoal serve --folder` makes it")
-    entries = read_registry(database or sqlite_url(path))
-    return (
-        entries
-        if is_served(folder)
-        else {device_id: away(entry) for device_id, entry in entries.items()}
-    )
+    means = read_rule(where).means
+    chosen: list[DeviceView] = []
+
+    def visit(device: DeviceView) -> None:
+        if means(device.id, device.record, view.fleet.campaigns):
+            chosen.append(device)
+
+    view.walk(visit)
+    return sorted(chosen, key=lambda device: device.id)
 
 
-def _row(device_id: str, entry: Entry) -> dict[str, Any]:
-    return {"id": device_id, **msgspec.to_builtins(entry)}
+def _row(device: DeviceView) -> dict[str, Any]:
+    """Return a device as JSON has it: its record, what follows from it, and its telemetry."""
+    from aggregator.view.device import stored_fields
+
+    kept, placed = device.kept, device.placed
+    return {
+        "id": device.id,
+        **stored_fields(device.record),
+        "group": device.group,
+        "placed": str(placed) if placed is not None else "",
+        "kept": msgspec.to_builtins(kept.kept) if kept is not None else None,
+        "release": device.release,
+        "answer": device.answer[0],
+        "alone": device.alone,
+        **msgspec.to_builtins(device.telemetry),
+    }
 
 
-def _line(device_id: str, entry: Entry) -> str:
-    from aggregator.core.registry import withholds
+def _line(device: DeviceView) -> str:
+    """Return a device's line in the list."""
     from algorithms.personalisation.kept import NOT_TOLD
 
-    said = entry.said
-    state = "banned" if entry.ban else "online" if entry.online else "away"
-    battery = f"{said.battery_percent:.0f} %" if said and said.battery_percent is not None else "-"
-    client, windows = (
-        (said.client.removeprefix("shoal ") or "-", str(said.num_train)) if said else ("-", "-")
-    )
-    keeps = (
-        entry.kept.kept.candidate
-        if entry.kept
-        else NOT_TOLD
-        if withholds(said)
-        else "alone"
-        if entry.release_alone
-        else "-"
-    )
-    told = (client[:12], battery, windows, entry.declines, keeps, ", ".join(entry.tags))
-    seen = minute_of(entry.last_seen_s) if entry.last_seen_s else "never"
-    return LINE.format(device_id, state, seen, *told)
+    record, kept = device.record, device.kept
+    facts = record.facts
+    state = "banned" if record.ban else "online" if record.online else "away"
+    battery, client, windows = "-", "-", "-"
+    if facts is not None:
+        client, windows = facts.client.removeprefix("shoal ") or "-", str(facts.num_train)
+        if facts.battery_percent is not None:
+            battery = f"{facts.battery_percent:.0f} %"
+    if kept is not None:
+        model = kept.kept.candidate
+    else:
+        model = NOT_TOLD if record.policy.withholds else "alone" if device.alone else "-"
+    cells = (client[:12], battery, windows, record.declines, record.failures, model)
+    seen = minute_of(device.seen_s) if device.seen_s else "never"
+    return LINE.format(device.id, state, seen, *cells, ", ".join(record.tags))
 
 
 def _split(tags: str) -> list[str]:

@@ -204,7 +204,7 @@ def renew(
 
 @contextmanager
 def _open(folder: Path, database: str) -> Iterator[EnrolmentStore]:
-    from aggregator.core.ports import StorageFailed
+    from aggregator.ports import StorageFailed
     from aggregator.storage.enrolment_store import open_enrolments
 
     try:

@@ -17,14 +17,11 @@ from shoal.commands import options as opt
 from wire.errors import ConfigError
 
 if TYPE_CHECKING:
-    from aggregator.core.state import ModelVersion
+    from aggregator.fleet.records import Version
 
 
 TOGETHER = ("safetensors", "pt", "onnx")
 """The forms that are written into a folder."""
-
-
-Fleet = Annotated[str, typer.Option(help="Name of the fleet.")]
 
 
 Campaign = Annotated[
@@ -51,9 +48,6 @@ Released = Annotated[
 ]
 
 
-FleetOfRelease = Annotated[str, typer.Option(help="Name of the fleet, for --release.")]
-
-
 Round = Annotated[
     int | None,
     typer.Option(
@@ -76,35 +70,29 @@ models = typer.Typer(
 @command()
 def list_releases(
     folder: opt.Folder,
-    fleet: Fleet = "default",
     database: opt.Database = "",
     as_json: opt.Json = False,
 ) -> None:
     """List the releases of a fleet: state, accuracy where it is known, and how many devices use
     each."""
-    from aggregator.core.release.progress import in_use
-    from shoal.releases import accuracy_text, fleet_state, release_row
+    from aggregator.maintenance.database import read_view
+    from shoal.releases import accuracy_text, release_row
 
-    state = fleet_state(folder, fleet, database)
-    used = in_use(state)
+    view = read_view(folder, database)
+    rows = [release_row(view, release) for _, release in sorted(view.fleet.releases.items())]
     if as_json:
-        print_json(
-            [
-                release_row(number, release, used)
-                for number, release in sorted(state.catalogue.releases.items())
-            ]
-        )
+        print_json(rows)
         return
     print(
-        f"{'release':>7}  {'group':<20}  {'state':<9}  {'round':>5}  {'accuracy':>8}  "
-        f"{'in use':>6}  {'before':>6}"
+        f"{'release':>7}  {'group':<20}  {'state':<10}  {'round':>5}  {'accuracy':>8}  "
+        f"{'in use':>6}"
     )
-    for number, release in sorted(state.catalogue.releases.items()):
-        back = f"  has the model of release {release.returns_to}" if release.returns_to else ""
+    for row in rows:
+        release = view.fleet.releases[row["number"]]
+        group = f"{release.campaign}/{release.group}"
         print(
-            f"{number:>7}  {release.group:<20}  {release.state:<9}  {release.round:>5}  "
-            f"{accuracy_text(release):>8}  {used.get(number, 0):>6}"
-            f"  {release.parent or '-':>6}{back}"
+            f"{release.number:>7}  {group:<20}  {row['state']:<10}  {release.round:>5}  "
+            f"{accuracy_text(release):>8}  {row['in_use']:>6}"
         )
 
 
@@ -113,34 +101,30 @@ def list_releases(
 def show_release(
     folder: opt.Folder,
     number: Annotated[int, typer.Argument(help="The release's number.")],
-    fleet: Fleet = "default",
     database: opt.Database = "",
     as_json: opt.Json = False,
 ) -> None:
     """Show all that is known of a release."""
-    from aggregator.core.release.progress import in_use
-    from shoal.releases import accuracy_text, fleet_state, release_row
+    from aggregator.maintenance.database import read_view
+    from shoal.releases import accuracy_text, release_of, release_row
 
-    state = fleet_state(folder, fleet, database)
-    release = state.catalogue.releases.get(number)
-    if release is None:
-        raise ConfigError(
-            f"release {number}: fleet {fleet} has none of this number; `shoal models list` says "
-            "which there are"
-        )
+    view = read_view(folder, database)
+    release = release_of(view, number)
+    row = release_row(view, release)
     if as_json:
-        print_json(release_row(number, release, in_use(state)))
+        print_json(row)
         return
-    for name, value in msgspec.to_builtins(release).items():
-        if name == "made_at_s":
+    for name, value in row.items():
+        if name == "made_s":
             name, value = "made", time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(value))
         if name == "metrics":
             name, value = (
                 "accuracy",
                 f"{accuracy_text(release)} on {release.metrics.num_examples} windows",
             )
+        if name == "in_use":
+            name, value = "in use", f"on {value} devices"
         print(f"{name:<10}  {value}")
-    print(f"{'in use':<10}  on {in_use(state).get(number, 0)} devices")
 
 
 @models.command("release")
@@ -171,44 +155,36 @@ def rollout(
     promote: Annotated[
         bool, typer.Option("--promote", help="Take the next step, whatever devices say.")
     ] = False,
-    fleet: Fleet = "default",
     database: opt.Database = "",
     as_json: opt.Json = False,
 ) -> None:
     """Show how far rollouts are; or pause one, resume it, or take it to its next step."""
-    from aggregator.core.release.progress import progress_of
     from aggregator.http.local import order
-    from shoal.releases import fleet_state, print_progress, under_way
+    from aggregator.maintenance.database import read_view
+    from shoal.releases import print_progress, under_way
 
-    state = fleet_state(folder, fleet, database)
+    view = read_view(folder, database)
     if pause + resume + promote > 1:
         raise ConfigError("--pause, --resume and --promote: one at a time")
     if not (pause or resume or promote):
-        shown = [
-            progress_of(state, name, each)
-            for name, each in state.rollouts.items()
-            if campaign in ("", name)
-        ]
+        shown = [each for each in view.rollouts if campaign in ("", each.campaign)]
         if as_json:
             print_json(shown)
             return
         for progress in shown:
             print_progress(progress)
         if not shown:
-            print(
-                f"nothing was rolled out yet in fleet {fleet}"
-                + (f" by campaign {campaign}" if campaign else "")
-            )
+            print("nothing was rolled out yet" + (f" by campaign {campaign}" if campaign else ""))
         return
-    name = under_way(state, campaign)
+    going = under_way(view, campaign)
     if promote:
-        said = order(folder, "rollouts", name, "promote", step=state.rollouts[name].step)
+        text = order(folder, "rollouts", going.campaign, "promote", step=going.step)
     else:
-        said = order(folder, "rollouts", name, "pause" if pause else "resume")
+        text = order(folder, "rollouts", going.campaign, "pause" if pause else "resume")
     if as_json:
-        print_json({"said": [said]})
+        print_json({"said": [text]})
     else:
-        print(said)
+        print(text)
 
 
 @models.command("rollback")
@@ -226,23 +202,19 @@ def roll_back(
         str, typer.Option(help="The group that returns to it, if it is not the release's own.")
     ] = "",
     campaign: Campaign = "",
-    fleet: Fleet = "default",
     database: opt.Database = "",
 ) -> None:
     """Return to an earlier release, on all devices of its group at once; or end a rollout, so that
     devices get back what they had."""
     from aggregator.http.local import order
-    from shoal.releases import fleet_state, under_way
+    from aggregator.maintenance.database import read_view
+    from shoal.releases import release_of, under_way
 
-    state = fleet_state(folder, fleet, database)
+    view = read_view(folder, database)
     if not to:
-        print(order(folder, "rollouts", under_way(state, campaign), "rollback"))
+        print(order(folder, "rollouts", under_way(view, campaign).campaign, "rollback"))
         return
-    if to not in state.catalogue.releases:
-        raise ConfigError(
-            f"--to {to}: fleet {fleet} has no release of this number; `shoal models list` says "
-            "which there are"
-        )
+    release_of(view, to, "--to")
     print(order(folder, "releases", str(to), "rollback", group=group))
 
 
@@ -256,12 +228,11 @@ def list_models(
 ) -> None:
     """List the models that a run has and remembers, and how devices met them before they
     trained."""
-    from aggregator.core.versions import latest
-    from shoal.held_model import state_of
+    from shoal.held_model import campaign_of
 
-    state = state_of(folder, run, database)
-    current = latest(state)
-    versions = [*(v for v in state.history if v.round != current.round), current]
+    campaign = campaign_of(folder, run, database)
+    current = campaign.version
+    versions = [*(v for v in campaign.history if v.round != current.round), current]
     if as_json:
         print_json(
             [
@@ -291,7 +262,6 @@ def export_model(
     group: Group = "",
     made_in: Round = None,
     release: Released = None,
-    fleet: FleetOfRelease = "default",
     probe: Annotated[
         Path | None, typer.Option(help="For *.pte: server.pt2 of the bundle's folder.")
     ] = None,
@@ -303,25 +273,23 @@ def export_model(
     """Write a model with its weights inside into a file that other programs read, or the models of
     all groups into a folder."""
     from shoal.held_model import (
+        campaign_of,
         held_by_run,
         model_of,
         model_payload,
         models_of_run,
-        state_of,
         write_model,
     )
 
     if to.suffix:
-        held = model_of(folder, run, group, made_in, release, fleet, database)
+        held = model_of(folder, run, group, made_in, release, database)
         write_model(held, to, model_payload(held, to, probe, max_batch))
         return
     if release is not None:
-        models = {
-            f"release-{release}": model_of(folder, run, group, made_in, release, fleet, database)
-        }
+        models = {f"release-{release}": model_of(folder, run, group, made_in, release, database)}
     else:
-        state = state_of(folder, run, database)
-        groups = [group] if group else sorted(models_of_run(state, run, made_in))
+        named = models_of_run(campaign_of(folder, run, database), made_in)
+        groups = [group] if group else sorted(named)
         models = {
             f"group-{quote(key, safe='')}": held_by_run(folder, run, key, made_in, database)
             for key in groups
@@ -344,7 +312,6 @@ def inspect_model(
     group: Group = "",
     made_in: Round = None,
     release: Released = None,
-    fleet: FleetOfRelease = "default",
     database: opt.Database = "",
     as_json: opt.Json = False,
 ) -> None:
@@ -353,7 +320,7 @@ def inspect_model(
 
     from shoal.held_model import model_of
 
-    held = model_of(folder, run, group, made_in, release, fleet, database)
+    held = model_of(folder, run, group, made_in, release, database)
     tensors = [
         {
             "name": name,
@@ -438,8 +405,8 @@ def diff_models(
         print(f"both say the same of {same:.2%} of {len(x)} windows")
 
 
-def _line(version: ModelVersion) -> str:
-    """A version's line in the table; a dash where no device has evaluated it."""
+def _line(version: Version) -> str:
+    """Return a version's line in the table, with a dash where no device has evaluated it."""
     evaluated = version.evaluated.values()
     accuracy, loss = _mean([m.accuracy for m in evaluated]), _mean([m.mean_loss for m in evaluated])
     return (

@@ -7,19 +7,20 @@ import signal
 from collections import Counter
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from aggregator.core.release.state import Gate
+from aggregator.core.steps import Gate
 from aggregator.service_settings import EnrolmentSettings, RolloutSettings, ServeSettings
 from shoal.command import Options, command
 from shoal.commands import options as opt
 from wire.errors import ConfigError
 
 if TYPE_CHECKING:
-    from aggregator.core.state import Event, RunState
-    from aggregator.service.campaign import Observer
+    from aggregator.fleet.events import Event
+    from aggregator.fleet.records import Campaign, Fleet, Rollout
+    from aggregator.service.runner import Observer
 
 
 Pem = Annotated[
@@ -69,10 +70,10 @@ def serve(
     """Run the aggregator until Ctrl-C or SIGTERM. Started again, it goes on where it stopped."""
     from rich.console import Console
 
-    from aggregator.core.budget import why_ended
     from aggregator.enrolment.service import own_credentials
+    from aggregator.fleet.budget import why_ended
     from aggregator.main import serve as run_service
-    from aggregator.releases.rollouts import read_steps
+    from aggregator.releases import read_steps
     from host.logs import FORMS, alive, log_to_stderr
     from shoal.campaign_settings import campaign_fields
 
@@ -97,59 +98,74 @@ def serve(
         return bool(stopping)
 
     final = run_service(asked, stop, log_rounds())
-    if final is None:
-        Console().print(f"no campaign was at work here; the fleet is kept in {folder}")
-    else:
-        wanted, why = final.next_settings.rounds, why_ended(final)
-        stands = f"{final.phase}, round {min(final.round, wanted)} of {wanted}" + (
-            f": {why}" if why else ""
-        )
-        Console().print(f"run {final.settings.name}: {stands}; kept in {folder}", soft_wrap=True)
+    campaigns = final.campaigns if final is not None else {}
+    campaign = campaigns.get(run) or next(reversed(campaigns.values()), None)
+    if campaign is None:
+        Console().print(f"No campaign ran; the fleet is kept in {folder}")
+        return
+    wanted, why = campaign.next_settings.rounds, why_ended(campaign)
+    trained = f"{campaign.phase}, {campaign.trained} of {wanted} rounds"
+    text = f"run {campaign.name}: {trained}{f': {why}' if why else ''}; kept in {folder}"
+    Console().print(text, soft_wrap=True)
 
 
 def log_rounds() -> Observer:
-    """Logs where a campaign's rounds are: when one opens, for how many devices; when it is
-    aggregated, of how many updates; and, once that is done, how many groups there are; and when it
-    is over, of how many devices is known how the last models answer, and what they keep."""
-    from aggregator.core.state import OpenPhase, RoundAggregated
-    from aggregator.core.summary import count_groups
+    """Return an observer that logs the rounds of campaigns: when one opens, with how many devices;
+    when it is aggregated, of how many updates; the number of groups after it; and the end of a
+    campaign, with the personal models that devices chose. It also logs each step and the end of
+    rollouts."""
+    from aggregator.fleet.events import Aggregated
+    from aggregator.view.progress import GOING
+    from aggregator.view.summary import count_groups
 
-    received: dict[str, int] = {}
-    stood: dict[str, tuple[int, int, str]] = {}
+    stages: dict[str, tuple[int, int, str]] = {}
+    steps: dict[str, tuple[str, int]] = {}
+    fleets: list[Fleet] = []
     log = logging.getLogger("shoal")
 
-    def observe(state: RunState, event: Event) -> None:
-        run = state.settings.run_id
-        if isinstance(event, RoundAggregated):
-            lr = f" lr={event.notes['lr']:g}" if "lr" in event.notes else ""
-            made = event.round, received[run], count_groups(state.starts), lr
-            log.info("round=%d devices=%d groups=%d%s", *made)
-        received[run] = len(state.received)
-        stands = state.round, state.attempt, state.phase
-        if stands != stood.get(run, (0, 0, "waiting")):
-            if state.phase == "aggregating":
-                log.info("round=%d is aggregated: updates=%d", state.round, received[run])
-            elif state.phase in get_args(OpenPhase):
-                log.info(
-                    "round=%d is open: devices=%d phase=%s",
-                    state.round,
-                    len(state.cohort),
-                    state.phase,
-                )
-            elif run in stood:
-                kept = Counter(
-                    said.kept.candidate for said in state.received.values() if said.kept is not None
-                )
-                keeps = (
-                    "; they keep "
-                    + ", ".join(f"{name} ({count})" for name, count in kept.most_common())
-                    if kept
-                    else ""
-                )
-                log.info(
-                    "run=%s is over: devices=%d%s", state.settings.name, len(state.received), keeps
-                )
-        stood[run] = stands
+    def observe(fleet: Fleet, event: Event) -> None:
+        last, fleets[:] = fleets[:], [fleet]
+        if not last or last[0].rollouts is not fleet.rollouts:
+            for rollout in fleet.rollouts:
+                step = rollout.phase, rollout.step
+                is_new = steps.get(rollout.salt) != step and rollout.phase != "candidate"
+                steps[rollout.salt] = step
+                if is_new and (last or rollout.phase in GOING):
+                    say_rollout(rollout)
+        for campaign in fleet.campaigns.values():
+            stage = campaign.round, campaign.attempt, campaign.phase
+            before = stages.get(campaign.name, (0, 0, "waiting"))
+            if isinstance(event, Aggregated) and event.campaign == campaign.name:
+                groups = count_groups({d: m.group for d, m in campaign.members.items() if m.group})
+                lr = f" lr={event.notes['lr']:g}" if "lr" in event.notes else ""
+                log.info("Round %d aggregated: groups=%d%s", event.round, groups, lr)
+            if stage != before:
+                stages[campaign.name] = stage
+                say(campaign)
+
+    def say(campaign: Campaign) -> None:
+        number, updates = campaign.round, campaign.received
+        match campaign.phase:
+            case "aggregating":
+                log.info("Round %d closed: updates=%d", number, updates)
+            case "preparing" | "training":
+                phase = campaign.phase
+                log.info("Round %d opened: devices=%d phase=%s", number, campaign.width, phase)
+            case "evaluating":  # of every device; how many there are shows in time
+                log.info("Round %d opened: phase=evaluating", number)
+            case "finished":
+                chosen = Counter(u.kept.candidate for u in campaign.updates.values() if u.kept)
+                counts = ", ".join(f"{name} ({count})" for name, count in chosen.most_common())
+                models = f" personal_models={counts}" if counts else ""
+                name = campaign.name
+                log.info("Campaign finished: campaign=%s devices=%d%s", name, updates, models)
+
+    def say_rollout(rollout: Rollout) -> None:
+        level = logging.ERROR if rollout.phase == "failed" else logging.INFO
+        numbers = ",".join(map(str, sorted(rollout.releases.values())))
+        own = rollout.phase, rollout.campaign, numbers, min(rollout.step + 1, len(rollout.steps))
+        reason = f": {rollout.reason}" if rollout.reason else ""
+        log.log(level, "Rollout %s: campaign=%s releases=%s step=%d%s", *own, reason)
 
     return observe
 
@@ -161,8 +177,8 @@ def ask_to_stop(stopping: list[int]) -> None:
     def note(number: int, _frame: object) -> None:
         if not stopping:
             told = (
-                "%s: the service stops when what it is at work on is done; killed, it goes on "
-                "from before that"
+                "%s: stopping after the current task. If killed, the service resumes from the last "
+                "saved state."
             )
             name = signal.Signals(number).name
             Thread(

@@ -13,7 +13,7 @@ from shoal.commands import options as opt
 from simulation.settings import EngineSettings, SimulationSettings
 
 if TYPE_CHECKING:
-    from aggregator.core.summary import Summary
+    from aggregator.view.summary import Summary
     from simulation.engine.progress import RunProgress
 
 

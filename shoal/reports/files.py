@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from aggregator.core.ports import Blobs
-from aggregator.core.record import RoundRecord
-from aggregator.core.summary import Summary
+from aggregator.ports import Blobs
+from aggregator.view.round_record import RoundRecord
+from aggregator.view.summary import Summary
 from shoal.asked import NOW
 from shoal.reports.comparison_page import comparison_page, grid_page
 from shoal.reports.comparison_pictures import draw_comparison, draw_grid

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from aggregator.core.summary import Spread, Traffic
 from aggregator.http.pages.charts import Chart, line_chart
 from aggregator.http.pages.words import bytes_text
+from aggregator.view.summary import Spread, Traffic
 from shoal.asked import Setting
 from wire.arrays.tensors import Array
 

@@ -8,10 +8,10 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 
-from aggregator.core.ports import Blobs
-from aggregator.core.record import RoundRecord
-from aggregator.core.summary import Summary
 from aggregator.http.pages.distances import read_views
+from aggregator.ports import Blobs
+from aggregator.view.round_record import RoundRecord
+from aggregator.view.summary import Summary
 from edge_client.data.labels import has_classes
 from simulation.datasets.windows import FleetData
 from wire.arrays.tensors import Array

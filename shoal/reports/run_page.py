@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from aggregator.core.ports import Blobs
-from aggregator.core.record import RoundRecord
-from aggregator.core.summary import DeviceSummary, Summary
 from aggregator.http.pages.charts import bar_chart, sizes_of
 from aggregator.http.pages.distances import DistanceView, compare, picture, read_views
 from aggregator.http.pages.rendering import render
 from aggregator.http.pages.words import number
+from aggregator.ports import Blobs
+from aggregator.view.round_record import RoundRecord
+from aggregator.view.summary import DeviceSummary, Summary
 from algorithms.personalisation.keeping import Recipe
 from algorithms.personalisation.kept import NOT_TOLD, kept_text
 from shoal.asked import Setting

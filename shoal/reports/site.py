@@ -16,8 +16,8 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from aggregator.core.summary import Summary
 from aggregator.http.pages.rendering import render
+from aggregator.view.summary import Summary
 from host.loopback import asked_host, is_loopback
 from shoal.reports.pages import chart_pair, kind_of, line_of
 from shoal.reports.run_page import worst_first

@@ -6,8 +6,8 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from aggregator.core.summary import Newcomers, Summary
 from aggregator.http.pages.words import number, percent
+from aggregator.view.summary import Newcomers, Summary
 from algorithms.personalisation.kept import kept_text
 
 MOST_ROWS = 100

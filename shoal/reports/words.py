@@ -5,8 +5,8 @@ from statistics import fmean
 
 import msgspec
 
-from aggregator.core.summary import Summary, TimeSummary
 from aggregator.http.pages.words import number, percent
+from aggregator.view.summary import Summary, TimeSummary
 from algorithms.personalisation.keeping import BEYOND, GENERAL, TUNED, Recipe
 from algorithms.personalisation.kept import Kept
 from simulation.newcomers import EPOCHS

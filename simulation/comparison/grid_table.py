@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from aggregator.core.summary import spread
+from aggregator.view.summary import spread
 from simulation.comparison.grid import Cell, Grid, all_jobs
 from simulation.comparison.table import (
     Result,

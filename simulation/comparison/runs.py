@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 import torch
 
-from aggregator.core.summary import accuracy_of, spread
+from aggregator.view.summary import accuracy_of, spread
 from algorithms.composition import AlgorithmSpec, read_algorithm
 from algorithms.models.adoption.from_file import is_file
 from algorithms.objectives.supervised import Supervised
@@ -201,7 +201,7 @@ def run_job(
         outcome = simulate(fleet, settings, tell, objective, EngineOptions(workers=workers))
     except (Stalled, DataError) as error:
         return {**NOTHING, **asked, "failed": str(error)}
-    summary, verbs = outcome.summary, chain(*outcome.state.programs.values())
+    summary, verbs = outcome.summary, chain(*outcome.campaign.version.programs.values())
     objective_of_all = outcome.models.objective
     cost = count(outcome.records, list(verbs), objective_of_all, outcome.data.window.shape)
     attackers = summary.attack.attackers if summary.attack else ()
@@ -231,7 +231,8 @@ def run_job(
         "mae": {name: error.mean for name, error in summary.mae.items()} if summary.mae else None,
         "pooled_by_round": pooled,
         "closes": any(
-            not isinstance(verb, Evaluate) for verb in outcome.state.programs.get("closing", ())
+            not isinstance(verb, Evaluate)
+            for verb in outcome.campaign.version.programs.get("closing", ())
         ),
         "devices": {d: device.accuracy for d, device in summary.devices.items()},
         "macro_f1_by_device": f1,

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import torch
 
-from aggregator.core.plan import program_for
+from aggregator.fleet.plan import program_for
 from algorithms.algorithm import Algorithm, Contribution, State, decode_memory, encode_memory
 from algorithms.composition import (
     AlgorithmSpec,

@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from aggregator.core.record import RoundRecord
 from aggregator.core.settings import RunSettings
-from aggregator.core.state import Placed, Told
+from aggregator.fleet.records import Placed, Survey
 from aggregator.storage.memory import MemoryBlobs
+from aggregator.view.round_record import RoundRecord
 from algorithms.algorithm import decode_memory, encode_memory
 from host.files import write_atomically
 from simulation.engine.rounds import Snapshot
@@ -35,7 +35,7 @@ class _Text(msgspec.Struct):
     held: dict[str, list[str]]
     models: dict[str, list[str]]
     """Keys by version; the newest is called by the empty string."""
-    inputs: dict[str, Told] = {}
+    inputs: dict[str, Survey] = {}
     placed: dict[str, Placed] = {}
     stopped: bool = False
 

@@ -4,10 +4,10 @@ and everything that it leaves."""
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from aggregator.core.ports import Blobs
-from aggregator.core.record import RoundRecord
 from aggregator.core.settings import RunSettings
-from aggregator.core.state import RunState
+from aggregator.fleet.records import Campaign, Fleet
+from aggregator.ports import Blobs
+from aggregator.view.round_record import RoundRecord
 from algorithms.algorithm import Algorithm
 from algorithms.core.contract import Probe
 from algorithms.objectives.supervised import Supervised
@@ -34,9 +34,9 @@ class Experiment:
 
 @dataclass(frozen=True)
 class EngineResult:
-    """A run that is over: its last state, its records, and the blobs that these name."""
+    """A run that is over: the fleet at its end, its records, and the blobs that these name."""
 
-    state: RunState
+    fleet: Fleet
     records: list[RoundRecord]
     blobs: Blobs
     predict: Callable[[str, Array], Array]
@@ -50,3 +50,8 @@ class EngineResult:
     """Why it was no faster backend; empty for the fastest."""
     schedule: Schedule | None = None
     """Who took part when, where something else than the messages said so."""
+
+    @property
+    def campaign(self) -> Campaign:
+        """The fleet's one campaign."""
+        return next(iter(self.fleet.campaigns.values()))

@@ -8,12 +8,18 @@ against, to the bit.
 
 from collections.abc import Callable
 
-from aggregator.core.state import Event, RoundAggregated, RunState, Started
-from aggregator.core.summary import count_groups
-from aggregator.service.campaign import Campaign
+from aggregator.core.steps import Gate, Step
+from aggregator.fleet.events import Aggregated, Event, Started
+from aggregator.fleet.records import Fleet
+from aggregator.leadership.rivals import Rivals
+from aggregator.releases import ReleaseMaker
+from aggregator.service.inbox import Inbox
 from aggregator.service.runner import Runner
+from aggregator.service.start import Exported
+from aggregator.service.telemetry import Telemetry
 from aggregator.storage.memory import MemoryBlobs, MemoryStore
-from aggregator.transfer.fleet import Fleet
+from aggregator.transfer.fleet import FleetLink
+from aggregator.view.summary import count_groups
 from edge_client.agent.loop import Agent
 from edge_client.core.kept import own_tensors
 from edge_client.core.ports import Graphs
@@ -55,29 +61,23 @@ def run_by_messages(
     settings, attack = experiment.settings, experiment.attack
     broker, clock, topics = InProcessBroker(), VirtualClock(), Topics("simulation")
     store, blobs = MemoryStore(), MemoryBlobs()
-    fleet = Fleet(broker.connect("aggregator"), topics, "0")
+    link = FleetLink(broker.connect("aggregator"), topics, "0")
 
-    def observe(state: RunState, event: Event) -> None:
-        if isinstance(event, Started | RoundAggregated):
-            on_progress(
-                RunProgress(
-                    state.trained, count_groups({d: key for d, key in state.starts.items() if d})
-                )
-            )
+    def observe(fleet: Fleet, event: Event) -> None:
+        if isinstance(event, Started | Aggregated):
+            campaign = fleet.campaigns[event.campaign]
+            groups = {d: member.group for d, member in campaign.members.items() if member.group}
+            on_progress(RunProgress(campaign.trained, count_groups(groups)))
 
-    runner, states = (
-        Runner(fleet, clock),
-        {device_id: DeviceState() for device_id in experiment.devices},
-    )
-    campaign = runner.add(
-        settings,
-        experiment.algorithm,
-        experiment.bundle,
-        experiment.probe,
-        store,
-        blobs,
-        observe=observe,
-    )
+    telemetry = Telemetry(None, clock)
+    inbox = Inbox(topics, clock, link.offered, telemetry)
+    rivals = Rivals(None, clock, inbox.count)
+    runner = Runner(store, link, inbox, telemetry, rivals, clock, observe=observe)
+    exported = Exported(experiment.bundle, experiment.probe)
+    runner.open(settings, experiment.algorithm, exported, blobs)
+    runner.begin(1)
+    maker = ReleaseMaker("off", (Step(1.0),), Gate(), None, lambda _name: blobs, clock)
+    states = {device_id: DeviceState() for device_id in experiment.devices}
 
     agents: dict[str, Agent] = {}
     for device_id, windows in sorted(experiment.devices.items()):
@@ -96,16 +96,16 @@ def run_by_messages(
         if attack is not None and isinstance(agent, Attacker):
             agent.attack = attack
         agents[device_id] = agent
-    _deliver(runner, campaign, list(agents.values()), clock)
-    state = campaign.state
+    _deliver(runner, maker, list(agents.values()), clock)
+    campaign = runner.fleet.campaigns[settings.name]
     models = HeldModels(
         experiment.objective,
-        lambda key: decode_tensors(blobs.get(state.models[key]), OWN_FILES)[0],
+        lambda key: decode_tensors(blobs.get(campaign.models[key]), OWN_FILES)[0],
         lambda device_id: _own_tensors(states[device_id], experiment),
     )
     return EngineResult(
-        state,
-        store.rounds(),
+        runner.fleet,
+        store.rounds(settings.name),
         blobs,
         lambda device_id, x: agents[device_id].predict(x),
         models,
@@ -129,9 +129,9 @@ def _own_tensors(state: DeviceState, experiment: Experiment) -> Tensors:
     return own_tensors(experiment.bundle, model, private)
 
 
-def _deliver(runner: Runner, campaign: Campaign, agents: list[Agent], clock: VirtualClock) -> None:
-    """Deliver until nobody has anything left to read; then let time pass to the next deadline;
-    until the run is over."""
+def _deliver(runner: Runner, maker: ReleaseMaker, agents: list[Agent], clock: VirtualClock) -> None:
+    """Deliver until nobody has anything left to read; then let time pass to the next timer; until
+    the campaign is over and every device has its model."""
     links: list[tuple[Link, Callable[[LinkEvent], None]]] = [
         (runner.link, runner.handle),
         *((agent.link, agent.handle) for agent in agents),
@@ -143,22 +143,27 @@ def _deliver(runner: Runner, campaign: Campaign, agents: list[Agent], clock: Vir
             while (event := link.receive(timeout_s=0)) is not None:
                 handle(event)
                 delivered += 1
-        if not delivered:
-            if runner.finished:
-                return
-            next_s = min(runner.next_deadline_s(), *(agent.retry_at_s for agent in agents))
-            if next_s == float("inf"):
-                raise RuntimeError(
-                    "the simulation stands still: no message, no deadline, and the run is not over"
-                )
-            clock.now_s = max(clock.now_s, next_s)
-            runner.tick()
-            for agent in agents:
-                agent.tick()
-            number = campaign.state.round
+        for released in list(maker.due(runner.fleet)):
+            runner.order(released)
+            delivered += 1
+        if delivered:
+            continue
+        next_s = min(runner.next_s(), *(agent.retry_at_s for agent in agents))
+        if runner.finished and next_s > clock.now_s:
+            return
+        if next_s == float("inf"):
+            raise RuntimeError(
+                "the simulation stands still: no message, no timer, and the campaign is not over"
+            )
+        if next_s > clock.now_s:
+            number = next(iter(runner.fleet.campaigns.values())).round
             reopened[number] = reopened.get(number, 0) + 1
             if reopened[number] > PATIENCE:
                 raise Stalled(
                     f"round {number} was opened {PATIENCE} times and no device could carry out "
                     "its plan; the log says why"
                 )
+        clock.now_s = max(clock.now_s, next_s)
+        runner.tick()
+        for agent in agents:
+            agent.tick()

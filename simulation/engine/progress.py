@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from aggregator.core.record import RoundRecord
+from aggregator.view.round_record import RoundRecord
 from algorithms.objectives.supervised import Supervised
 from wire.arrays.tensors import Tensors
 

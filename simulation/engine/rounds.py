@@ -1,4 +1,4 @@
-"""The rounds of a fast simulation: the same phases as `aggregator.core.round.machine`, for a fleet
+"""The rounds of a fast simulation: the same phases as `aggregator.fleet.rounds`, for a fleet
 that is always reachable, without messages.
 
 The cost of a round is proportional to its cohort, not to the fleet. `Snapshot` holds everything
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from immutables import Map
+from msgspec.structs import replace
 
 from aggregator.aggregation.apply import (
     apply_algorithm,
@@ -21,24 +22,34 @@ from aggregator.aggregation.apply import (
 )
 from aggregator.aggregation.placing import place_all
 from aggregator.aggregation.stored import make_programs, store_state
-from aggregator.core.budget import improvement_of, mean_accuracy
-from aggregator.core.plan import by_labels, make_plan, program_for
-from aggregator.core.ports import Blobs
-from aggregator.core.record import RoundRecord, make_record
-from aggregator.core.settings import Ended
-from aggregator.core.state import Device, Placed, Report, RunState, Told
+from aggregator.core.pool import DevicePool
+from aggregator.fleet.budget import improvement_of, mean_accuracy, spent
+from aggregator.fleet.desired import by_labels
+from aggregator.fleet.plan import make_plan, program_for, round_seed
+from aggregator.fleet.records import (
+    Campaign,
+    Device,
+    Fleet,
+    Member,
+    Placed,
+    Report,
+    Survey,
+    Version,
+)
+from aggregator.ports import Blobs
+from aggregator.view.round_record import RoundRecord, make_record
 from algorithms.algorithm import Contribution, State
 from algorithms.core.contract import Grouped, Programs
 from algorithms.core.keys import NEWCOMER, UNLABELLED
 from algorithms.means.streaming import Branch
 from algorithms.personalisation.kept import kept_of
 from simulation.engine.experiment import Experiment
-from simulation.engine.schedule import Invitation, Schedule, draw
+from simulation.engine.schedule import Invitation, Schedule, drawn
 from simulation.engine.traffic import Traffic
 from simulation.engine.workers.device_host import DeviceResult, Models, Workers
 from wire.arrays.tensors import OWN_FILES, Tensors, decode_tensors, encode_tensors
 from wire.errors import Stalled
-from wire.messages import Choose, Plan
+from wire.messages import CheckIn, Choose, Plan
 
 log = logging.getLogger("shoal.simulation")
 
@@ -62,8 +73,8 @@ class Snapshot:
     """Rounds of training that are over."""
     records: tuple[RoundRecord, ...] = ()
     finished: bool = False
-    inputs: Mapping[str, Told] = field(default_factory=dict)
-    """What devices without labels have told of their inputs, by device (`RunState.inputs`)."""
+    inputs: Mapping[str, Survey] = field(default_factory=dict)
+    """Surveys of devices without labels, by device."""
     placed: Mapping[str, Placed] = field(default_factory=dict)
     older: Mapping[int, Mapping[str, Tensors]] = field(default_factory=dict, repr=False)
     """By number of rounds, the models after so many, as far as devices are still at work on
@@ -96,11 +107,11 @@ class Rounds:
         """The snapshot after one more round, the last of which only tests the models that devices
         are given."""
         settings, state = self.settings, snapshot.state
-        number, closing = snapshot.round + 1, bool(self._ended(snapshot))
+        number, closing = snapshot.round + 1, bool(self._campaign(snapshot).ended)
         preparing = not closing and self.algorithm.coordinator.preparing(state.context)
         if closing:  # everybody, or a part of a large fleet; it takes no time
             at_s = snapshot.records[-1].closed_at_s if snapshot.records else 0.0
-            tested = draw(self.device_ids, EVALUATED, [settings.seed, number])
+            tested = drawn(DevicePool(self.device_ids), EVALUATED, round_seed(settings, number))
             invited = Invitation(tested, at_s, at_s)
         else:
             invited = self.schedule.invite(number)
@@ -172,7 +183,7 @@ class Rounds:
             notes=notes,
             views=self.blobs.put(encode_views(grouped))[0] if grouped.views else "",
             placed=belonging,
-            told=[said for said in inputs.values() if said.round == number],
+            surveys=[said for said in inputs.values() if said.round == number],
         )
         trained_rounds = snapshot.trained + (not preparing and not closing)
         oldest = self.schedule.oldest
@@ -189,7 +200,7 @@ class Rounds:
             snapshot.stopped,
         )
 
-    def _ask(self, state: State, models: Models, workers: Workers) -> dict[str, Told]:
+    def _ask(self, state: State, models: Models, workers: Workers) -> dict[str, Survey]:
         """What devices without labels tell of their inputs, where that says where they belong;
         those without windows tell nothing."""
         verbs = self.programs(state).get(UNLABELLED, ())
@@ -203,7 +214,7 @@ class Rounds:
         results, _ = self._carried_out(plans, models, workers)
         down = {plan.device_id: self.traffic.down(plan) for plan in plans}
         return {
-            result.device_id: Told(
+            result.device_id: Survey(
                 blob=self.blobs.put(encode_tensors(result.tensors))[0],
                 round=1,
                 bytes_up=self.traffic.up(result),
@@ -213,63 +224,73 @@ class Rounds:
             if result.tensors
         }
 
-    def _survey(self, said: Told) -> Tensors:
+    def _survey(self, said: Survey) -> Tensors:
         return decode_tensors(self.blobs.get(said.blob), OWN_FILES)[0]
 
     def _placed(
         self, state: State, device_id: str, placed: Mapping[str, Placed], closing: bool
     ) -> Placed | None:
         """Where a device belongs that is in no group by its training, as
-        `aggregator.core.round.asking.placed_of` has it."""
+        `aggregator.fleet.desired.placed_of` has it."""
         left = closing and device_id not in state.memory.membership
         keys = (device_id, "") if device_id in self.unlabelled else ("",) if left else ()
         found = (placed[key] for key in keys if key in placed)
         return next((held for held in found if held.group in state.models), None)
 
-    def _ended(self, snapshot: Snapshot) -> Ended:
-        """The budget that is spent, as `aggregator.core.budget.spent` says it of a campaign; or
-        that the run was stopped."""
-        if snapshot.stopped:
-            return "order"
-        if snapshot.trained >= self.settings.rounds:
-            return "rounds"
-        return (
-            "patience"
-            if self.settings.patience and self._improvement(snapshot)[1] >= self.settings.patience
-            else ""
-        )
-
-    def _improvement(self, snapshot: Snapshot) -> tuple[float | None, int]:
+    def _campaign(self, snapshot: Snapshot) -> Campaign:
+        """Return the campaign as far as its rounds say how far it is, without its models."""
         accuracies = (
             mean_accuracy(r.evaluated.values()) for r in snapshot.records if r.phase == "training"
         )
-        return improvement_of(accuracies, self.settings.min_delta)
-
-    def conclude(self, snapshot: Snapshot) -> RunState:
-        """The run's last state as the aggregator would have it, with its models among the blobs."""
-        stored = store_state(self.settings, self.algorithm, snapshot.state, self.blobs)
-        membership, state = snapshot.state.memory.membership, snapshot.state
-        devices = {
-            d: Device(w.num_train, w.num_test, True, 0.0, "simulation")
-            for d, w in self.devices.items()
-        }
-        best, unimproved = self._improvement(snapshot)
-        return RunState(
+        best, unimproved = improvement_of(accuracies, self.settings.min_delta)
+        number = snapshot.round
+        campaign = Campaign(
             settings=self.settings,
-            phase="finished",
-            round=snapshot.round,
-            devices=Map(devices),
-            models=stored.models,
-            starts={d: self._start(state, d) for d in (*membership, "")},
-            inputs=dict(snapshot.inputs),
-            placed=dict(snapshot.placed),
-            programs=stored.programs,
-            preparing=stored.preparing,
+            next_settings=self.settings,
+            ended="order" if snapshot.stopped else "",
+            ended_s=snapshot.records[-1].closed_at_s if snapshot.records else 0.0,
+            round=number,
+            version=Version(round=number, models={}, memory="", programs={}, newcomers=""),
             trained=snapshot.trained,
             best=best,
             unimproved=unimproved,
-            ended=self._ended(snapshot),
+        )
+        return replace(campaign, ended=spent(campaign, campaign.ended_s))
+
+    def conclude(self, snapshot: Snapshot) -> Fleet:
+        """Return the fleet at the end of the run as an aggregator would have it, with its models
+        among the blobs."""
+        stored = store_state(self.settings, self.algorithm, snapshot.state, self.blobs)
+        membership, state = snapshot.state.memory.membership, snapshot.state
+        members = {d: Member(group=self._start(state, d)) for d in membership}
+        for device_id in {*snapshot.inputs, *snapshot.placed} - {""}:
+            members[device_id] = replace(
+                members.get(device_id, Member()),
+                survey=snapshot.inputs.get(device_id),
+                placed=snapshot.placed.get(device_id),
+            )
+        campaign = self._campaign(snapshot)
+        version = replace(
+            campaign.version,
+            models=stored.models,
             memory=stored.memory,
+            programs=stored.programs,
+            newcomers=self._start(state, ""),
+        )
+        campaign = replace(
+            campaign,
+            phase="finished",
+            version=version,
+            preparing=stored.preparing,
+            default=snapshot.placed.get(""),
+            members=Map(members),
+        )
+        devices = {
+            d: Device(facts=CheckIn(d, w.num_train, w.num_test, runtime="simulation"), online=True)
+            for d, w in self.devices.items()
+        }
+        return Fleet(
+            at_s=campaign.ended_s, devices=Map(devices), campaigns={campaign.name: campaign}
         )
 
     def model_of(self, snapshot: Snapshot, device_id: str) -> Tensors:

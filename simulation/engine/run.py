@@ -10,8 +10,8 @@ from multiprocessing import get_all_start_methods
 from typing import Any
 
 from aggregator.aggregation.stored import check_fit
-from aggregator.core.summary import count_groups
 from aggregator.storage.memory import MemoryBlobs
+from aggregator.view.summary import count_groups
 from host.threads import num_cores
 from simulation.engine.backend import Backend, choose
 from simulation.engine.checkpoint import Checkpoint

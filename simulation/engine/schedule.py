@@ -1,14 +1,17 @@
-"""Who takes part in a round, and when: drawn by the seed, or by a policy over device profiles on a
-virtual clock."""
+"""Who takes part in a round, and when: drawn by the seed, or by a campaign on the virtual
+clock."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
 
-from aggregator.core.summary import TimeSummary
-from simulation.timing.policies import Policy
+from aggregator.core.pool import DevicePool, draw
+from aggregator.fleet.plan import SEED_STRIDE
+from aggregator.view.summary import TimeSummary
+from simulation.timing.campaign import TimedCampaign
 from simulation.timing.report import describe
 
 
@@ -28,7 +31,8 @@ class Invitation:
 
 @dataclass(frozen=True)
 class Drawn:
-    """`cohort` devices drawn anew for each round, or all; no time passes."""
+    """`cohort` devices drawn anew for each round, or all; no time passes. They are the devices that
+    a service draws with the same seed, while all of them are free (`aggregator.fleet.rounds`)."""
 
     device_ids: list[str]
     cohort: int
@@ -37,30 +41,31 @@ class Drawn:
 
     def invite(self, number: int) -> Invitation:
         """Return the round of this number."""
-        return Invitation(draw(self.device_ids, self.cohort, [self.seed, number]))
+        return Invitation(drawn(self._pool, self.cohort, self.seed * SEED_STRIDE + number))
+
+    @cached_property
+    def _pool(self) -> DevicePool:
+        return DevicePool(self.device_ids)
 
 
 class Timed:
-    """The batches of a policy. A device is known to it by its place in `device_ids`."""
+    """The batches of a campaign on the virtual clock."""
 
-    def __init__(self, device_ids: Sequence[str], policy: Policy) -> None:
-        self._device_ids, self._policy = list(device_ids), policy
-        self._made = 0
-        self._closed_at_s = 0.0
+    def __init__(self, device_ids: Sequence[str], campaign: TimedCampaign) -> None:
+        self._device_ids, self._campaign = list(device_ids), campaign
 
     @property
     def oldest(self) -> int:
         """The oldest version of the models that a later round may start from."""
-        return self._policy.oldest_version_needed
+        return self._campaign.oldest_version_needed
 
     def invite(self, number: int) -> Invitation:
         """Return the round of this number. Rounds are asked for in order; the first one may be
         later than 1."""
-        opened_at_s = self._closed_at_s
-        while self._made < number:
-            opened_at_s = self._closed_at_s
-            batch = self._policy.next_batch()
-            self._made, self._closed_at_s = self._made + 1, batch.at_s
+        campaign = self._campaign
+        while campaign.tally.aggregations < number:
+            opened_at_s = campaign.now_s
+            batch = campaign.next_batch()
         ids = [self._device_ids[i] for i in batch.devices]
         stale = batch.versions < batch.version
         versions = {ids[i]: int(batch.versions[i]) for i in np.flatnonzero(stale)}
@@ -71,19 +76,20 @@ class Timed:
         """Return what the run cost in virtual time; `accuracies` are (second, mean accuracy)."""
         known = [accuracy for _, accuracy in accuracies if accuracy is not None]
         targets = [round(share * max(known), 4) for share in (0.8, 0.95)] if known else []
-        return describe(self._policy.tally, self._closed_at_s, accuracies, targets)
+        return describe(self._campaign.tally, self._campaign.now_s, accuracies, targets)
 
 
 Schedule = Drawn | Timed
 """Who takes part when. `oldest` is None where rounds start from the newest models alone."""
 
 
-def draw(device_ids: list[str], count: int, seed: Sequence[int]) -> list[str]:
-    """`count` devices, in their order; all where count is 0 or not less than their number."""
-    if not count or count >= len(device_ids):
-        return device_ids
-    rng = np.random.default_rng([*seed, 0xC0])
-    return [
-        device_ids[i]
-        for i in sorted(rng.choice(len(device_ids), count, replace=False, shuffle=False))
-    ]
+def drawn(pool: DevicePool, count: int, seed: int) -> list[str]:
+    """Return `count` devices of a pool, in order, drawn with a round's seed one after the other;
+    all where count is 0 or not less than their number."""
+    if not count or count >= len(pool):
+        return sorted(pool)
+    chosen = list[str]()
+    for place in range(count):
+        chosen.append(pool[draw(f"{seed} {place}", len(pool))])
+        pool = pool.without(chosen[-1])
+    return sorted(chosen)

@@ -7,7 +7,6 @@ aggregates. Nothing is trained here.
     trace
     fleet      who may start now, and what becomes of a device that does: a pure function of the
     seed, the device and the time
-    policies   whom the server invites, and which updates make an aggregation: sync, over-select,
-    buffered
+    campaign   rounds by a policy, which the machine of a fleet makes
     report     what a run cost, and how long it took to reach an accuracy
 """

@@ -14,9 +14,9 @@ DAY_S = 86400.0
 
 
 Availability = Union["Always", "Curve", "Intervals"]
-"""Says whether devices may train. All arrays are (n,), times are virtual seconds: `ask` which of
-`devices` (int64) may train at their time of `at_s` (float64), bool; and `holds_until`, for devices
-that may, a later time until which that is so for certain, float64."""
+"""Says which devices may train. All arrays are (n,), times are virtual seconds: `ask` which of
+`devices` (int64) may train at their time of `at_s` (float64), bool; and `holds_until`, a later time
+until which the answer is the same for certain, float64."""
 
 
 def stays_until(availability: Availability, devices: Array, start_s: Array, end_s: Array) -> Array:
@@ -103,9 +103,18 @@ class Intervals:
         return inside
 
     def holds_until(self, devices: Array, at_s: Array) -> Array:
-        """The end of the interval."""
+        """The end of the interval, or the beginning of the next one."""
         within = at_s % self.period_s
-        until: Array = at_s + (self.end_s[self._place(devices, within)] - within)
+        place, first, last = (
+            self._place(devices, within),
+            self.first[devices],
+            self.first[devices + 1],
+        )
+        inside = (place >= first) & (within < self.end_s[place])
+        wraps = place + 1 >= last
+        after = np.minimum(np.where(wraps, first, place + 1), len(self.start_s) - 1)
+        begins_s = np.where(first < last, self.start_s[after] + self.period_s * wraps, np.inf)
+        until: Array = at_s + (np.where(inside, self.end_s[place], begins_s) - within)
         return np.maximum(until, np.nextafter(at_s, np.inf))
 
     def _place(self, devices: Array, at_s: Array) -> Array:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from aggregator.core.summary import (
+from aggregator.view.summary import (
     ExampleCounts,
     JobCounts,
     Staleness,
@@ -14,7 +14,7 @@ from aggregator.core.summary import (
     Utilisation,
     VirtualTraffic,
 )
-from simulation.timing.fleet import Fleet, Jobs
+from simulation.timing.fleet import Jobs, TimedFleet
 from wire.arrays.tensors import Array
 
 Point = tuple[float, float | None]
@@ -51,7 +51,7 @@ class Tally:
         """Jobs that were begun and are over."""
         return self.completed + self.dropped + self.late
 
-    def settle(self, fleet: Fleet, jobs: Jobs, aggregated: Array) -> None:
+    def settle(self, fleet: TimedFleet, jobs: Jobs, aggregated: Array) -> None:
         """Count jobs that are over; `aggregated` (k,) bool says whose update was used. Others that
         finish are late."""
         examples, down, up = fleet.progress(jobs)

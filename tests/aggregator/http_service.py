@@ -21,6 +21,7 @@ from aggregator.http.problem import HANDLERS, problem
 from aggregator.http.server import HttpServer
 from aggregator.http.tokens import Access, TokenFile, http_access
 from aggregator.leadership.identity import lock_service
+from aggregator.operator import device_orders
 from aggregator.operator.desk import Desk
 from aggregator.operator.duties import Duties
 from aggregator.service.conditions import Conditions, Counted
@@ -28,8 +29,10 @@ from aggregator.service.place import Place
 from aggregator.service.start import Trust
 from aggregator.service.steering import Steering
 from aggregator.storage.engine import sqlite_url
+from aggregator.view.fleet import FleetView
 from simulation.datasets.windows import FleetData
-from tests.aggregator.rollout_cases import Releasing
+from tests.aggregator.bench import Bench
+from tests.aggregator.releasing import Releasing
 
 OWN = "shoal-the-owner's"
 """Token of the folder's owner."""
@@ -79,42 +82,65 @@ class HttpService:
     tokens: TokenFile
     releasing: Releasing
     duties: Duties
+    steering: Steering
 
     def running(self) -> AbstractContextManager[None]:
         """Carry out orders while the context is open."""
         return running(self.duties.done)
 
+    @property
+    def bench(self) -> Bench:
+        """The runner and its two devices."""
+        return self.releasing.bench
+
+    def tag(self, device_id: str, tag: str) -> None:
+        """Give a device a tag, as the operator does."""
+        runner = self.bench.runner
+        runner.order(*device_orders.tag(runner.fleet, [device_id], [tag], runner.now_s))
+
+
+def api_of(
+    releasing: Releasing,
+    access: Access | None = None,
+    orders: Desk | None = None,
+    audit: Path | None = None,
+) -> FastAPI:
+    """Return the application of a service with releases."""
+    bench = releasing.bench
+
+    def view() -> FleetView:
+        return FleetView(bench.runner.fleet, bench.runner.telemetry.records, {}, bench.clock())
+
+    def conditions() -> Conditions:
+        runner = bench.runner
+        return Conditions(dict(runner.refused), True, runner.condition, "", Counted(), {})
+
+    return create_api(
+        view,
+        bench.store,
+        lambda _name: bench.blobs,
+        conditions,
+        lambda: 1.0,
+        access,
+        orders,
+        audit,
+    )
+
 
 def http_service(
     fleet: FleetData, folder: Path, host: str = "127.0.0.1", **access: Any
 ) -> HttpService:
-    """A service that has closed two rounds and made releases of both. `access`: other fields of
-    `Access`."""
+    """Return a service that has closed two rounds and made releases of both. `access`: other
+    fields of `Access`."""
     releasing = Releasing(fleet, folder, "manual", rounds=9)
     for _ in range(2):
         releasing.round()
         releasing.order("make-releases", campaign="run-1")
-    bench, rollouts = releasing.bench, releasing.rollouts
-    assert rollouts is not None
-    steering = Steering(
-        bench.runner,
-        Place(folder, "", trust=Trust((), None), blobs=""),
-        lambda _state, _event: None,
-    )
-    devices = DeviceOrders(bench.runner, folder, sqlite_url(folder / "shoal.db"))
+    runner, url = releasing.bench.runner, sqlite_url(folder / "shoal.db")
+    steering = Steering(runner, Place(folder, url, trust=Trust((), None)), releasing.maker)
+    devices = DeviceOrders(runner, folder, url)
     desk = Desk(folder, {**steering.handlers, **devices.handlers, **releasing.handlers})
-    duties = Duties(bench.runner, desk, bench.clock, lambda: time.time() + 1e6)
+    duties = Duties(runner, desk, releasing.bench.clock, lambda: time.time() + 1e6, releasing.maker)
     let_in: Access = replace(http_access(folder, host, OWN), **access)
-    api = create_api(
-        lambda: bench.runner.campaigns,
-        lambda: Conditions(
-            dict(bench.runner.refused), True, bench.runner.paused, "", Counted(), {}
-        ),
-        lambda: 1.0,
-        bench.runner.devices,
-        lambda: rollouts.state,
-        let_in,
-        desk,
-        folder,
-    )
-    return HttpService(api, folder, TokenFile(folder), releasing, duties)
+    api = api_of(releasing, let_in, desk, folder)
+    return HttpService(api, folder, TokenFile(folder), releasing, duties, steering)

@@ -8,51 +8,44 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.core.registry import Ban, Entry
 from aggregator.enrolment.authority import make_authority
 from aggregator.enrolment.desk import ban, make_token, reject
+from aggregator.fleet.events import Banned
+from aggregator.fleet.records import Ban, Campaign
 from aggregator.leadership.identity import lock_service, own_secret, service_signer
 from aggregator.maintenance import backup
 from aggregator.maintenance.backup import back_up, restore
 from aggregator.maintenance.database import copy_database, read_database
 from aggregator.maintenance.examine import examine
-from aggregator.storage.blob_folder import BlobFolder
-from aggregator.storage.engine import sqlite_url
 from aggregator.storage.enrolment_store import BanRow, DeviceRow, TokenRow, open_enrolments
-from aggregator.storage.registry_table import RegistryTable, read_registry
-from aggregator.storage.sql_store import SqlStore
-from simulation.datasets.windows import FleetData
-from tests.aggregator.bench import Bench
+from tests.aggregator.small_service import SmallService, checked_in
 from wire.errors import ConfigError, ShoalError
 from wire.identity.keys import new_key
 
 ROOT = new_key()
 
 
-class Served:
-    """A service's folder, and a run that goes on in it."""
+class Served(SmallService):
+    """A service's folder, and a campaign that goes on in it."""
 
-    def __init__(self, fleet: FleetData, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path) -> None:
         folder.mkdir()
         own_secret(folder / "secret.key")
         service_signer(folder, "f", (ROOT.public_key(),), ROOT, time.time())
-        self.store = SqlStore(sqlite_url(folder / "shoal.db"), "run-1")
-        self.bench = Bench(
-            fleet,
-            self.store,
-            BlobFolder(folder / "blobs" / "run-1"),
-            settings={"keep_models": 2, "rounds": 10_000},
-        )
+        super().__init__(folder, keep_models=2, rounds=10_000)
         self.close_round()
-
-    def close_round(self) -> None:
-        self.bench.close(a=(1.0, 2), b=(1.0, 2))
 
 
 @pytest.fixture
-def served(fleet: FleetData, tmp_path: Path) -> Served:
-    return Served(fleet, tmp_path / "served")
+def served(tmp_path: Path) -> Served:
+    return Served(tmp_path / "served")
+
+
+def campaign_in(folder: Path) -> Campaign:
+    """The campaign that a folder's database has."""
+    fleet = read_database(folder / "shoal.db").fleet
+    assert fleet is not None
+    return fleet.campaigns["run-1"]
 
 
 def whole(folder: Path) -> bool:
@@ -60,7 +53,7 @@ def whole(folder: Path) -> bool:
 
 
 def test_a_copy_has_all_that_a_run_goes_on_from(served: Served, tmp_path: Path) -> None:
-    served.bench.verdict(served.bench.payload("a"))
+    served.send("a")
     copied = back_up(served.folder, tmp_path / "copy")
     assert (copied.runs, copied.blobs > 4, whole(tmp_path / "copy")) == (("run-1",), True, True)
     assert {path.name for path in (tmp_path / "copy").iterdir()} == {
@@ -77,7 +70,7 @@ def test_a_copy_has_all_that_a_run_goes_on_from(served: Served, tmp_path: Path) 
             (served.folder / name).read_bytes(),
             0o600,
         )
-    assert read_database(tmp_path / "copy" / "shoal.db").runs["run-1"].state == served.bench.state
+    assert campaign_in(tmp_path / "copy") == served.campaign
 
 
 def test_a_copy_is_whole_at_whatever_moment_of_a_run_it_is_made(
@@ -99,9 +92,7 @@ def test_a_copy_is_whole_at_whatever_moment_of_a_run_it_is_made(
         rounds = []
         for number in range(12):
             back_up(served.folder, copy := tmp_path / f"copy-{number}")
-            state = read_database(copy / "shoal.db").runs["run-1"].state
-            assert state is not None
-            rounds.append(state.round)
+            rounds.append(campaign_in(copy).round)
             assert whole(copy)
             shutil.rmtree(copy)
     finally:
@@ -127,10 +118,10 @@ def test_a_blob_that_is_taken_away_meanwhile_begins_the_copy_again_and_one_that_
     monkeypatch.setattr(backup, "copy_database", slowly)
     back_up(served.folder, tmp_path / "copy")
     assert (len(copies), whole(tmp_path / "copy")) == (3, True)
-    (served.folder / "blobs" / "run-1" / served.bench.state.memory).unlink()
+    (served.folder / "blobs" / "run-1" / served.memory).unlink()
     with pytest.raises(
         ConfigError,
-        match=rf"blob {served.bench.state.memory[:12]} is not here, 20 times in a row: `shoal "
+        match=rf"blob {served.memory[:12]} is not here, 20 times in a row: `shoal "
         r"doctor",
     ):
         back_up(served.folder, tmp_path / "other")
@@ -155,13 +146,13 @@ def test_a_copy_that_is_cut_short_has_no_name(
 
 
 def test_what_is_damaged_is_not_copied(served: Served, tmp_path: Path) -> None:
-    path = served.folder / "blobs" / "run-1" / served.bench.state.memory
+    path = served.folder / "blobs" / "run-1" / served.memory
     path.write_bytes(b"damaged")
     with pytest.raises(
         ConfigError, match=r"its bytes are not those that were written; `shoal doctor` says more"
     ):
         back_up(served.folder, tmp_path / "copy")
-    served.store.close()
+    served.close()
     (served.folder / "shoal.db").write_bytes(b"nothing" * 1000)
     with pytest.raises(ShoalError, match=r"shoal\.db: "):
         back_up(served.folder, tmp_path / "copy")
@@ -181,18 +172,15 @@ class TestRestore:
         self, served: Served, tmp_path: Path
     ) -> None:
         back_up(served.folder, tmp_path / "copy")
-        before = served.bench.state.round
+        before = served.campaign.round
         for _ in range(3):
             served.close_round()
-        served.store.close()
+        served.close()
         aside, _ = restore(tmp_path / "copy", served.folder)
         assert aside is not None
         assert aside.name.startswith("served.before-2")
-        states = [
-            read_database(folder / "shoal.db").runs["run-1"].state
-            for folder in (served.folder, aside)
-        ]
-        assert [state.round for state in states if state] == [before, before + 3]
+        rounds = [campaign_in(folder).round for folder in (served.folder, aside)]
+        assert rounds == [before, before + 3]
         assert (whole(served.folder), (served.folder / "secret.key").stat().st_mode & 0o777) == (
             True,
             0o600,
@@ -202,14 +190,11 @@ class TestRestore:
         back_up(served.folder, tmp_path / "copy")
         (tmp_path / "copy" / "service.voucher").write_bytes(b"over")
         assert restore(tmp_path / "copy", tmp_path / "new" / "served") == (None, [])
-        assert (
-            read_database(tmp_path / "new" / "served" / "shoal.db").runs["run-1"].state
-            == served.bench.state
-        )
+        assert campaign_in(tmp_path / "new" / "served") == served.campaign
 
     def test_a_copy_that_is_not_whole_changes_nothing(self, served: Served, tmp_path: Path) -> None:
         back_up(served.folder, tmp_path / "copy")
-        (tmp_path / "copy" / "blobs" / "run-1" / served.bench.state.memory).write_bytes(b"damaged")
+        (tmp_path / "copy" / "blobs" / "run-1" / served.memory).write_bytes(b"damaged")
         with pytest.raises(ConfigError, match="it is not whole, nothing is changed: wrong"):
             restore(tmp_path / "copy", served.folder)
         with pytest.raises(ConfigError, match="no copy that `shoal backup` made"):
@@ -242,8 +227,7 @@ class TestCredentials:
     @pytest.fixture
     def enrolling(self, served: Served) -> Served:
         make_authority(served.folder, "t", ["localhost"], time.time())
-        with closing(RegistryTable(sqlite_url(served.folder / "shoal.db"))) as table:
-            table.save({"evil": Entry(), "good": Entry()})
+        served.feed(checked_in("evil", 3.0), checked_in("good", 3.0))
         return served
 
     def make_token(self, served: Served) -> str:
@@ -262,12 +246,11 @@ class TestCredentials:
                 within.put(DeviceRow("victim", "enrolled", "k" * 64, token=spent))
             reject(store, rejected)
             ban(store, "evil")
-        with closing(RegistryTable(sqlite_url(folder / "shoal.db"))) as table:
-            table.save({"evil": Entry(ban=Ban(1.0, "stolen"))})
+        enrolling.feed(Banned(at_s=4.0, device_id="evil", ban=Ban(4.0, "stolen")))
         (folder / "broker").mkdir()
         (folder / "broker" / "mosquitto.conf").write_text("listener 8883")
         folder.chmod(0o711)
-        enrolling.store.close()
+        enrolling.close()
         _, told = restore(tmp_path / "copy", folder)
         assert told == [
             "tokens and enrolled devices are those of before, not those of the copy",
@@ -280,11 +263,10 @@ class TestCredentials:
                 (spent, "victim"),
             ]
             assert within.device("victim") is not None
-        banned = {
-            d: entry.ban is not None
-            for d, entry in read_registry(sqlite_url(folder / "shoal.db")).items()
-        }
-        assert banned == {"evil": True, "good": False}
+        fleet = read_database(folder / "shoal.db").fleet
+        assert fleet is not None
+        bans = {device_id: fleet.devices[device_id].ban for device_id in ("evil", "good")}
+        assert bans == {"evil": Ban(4.0, "stolen"), "good": None}
         assert (folder / "broker" / "mosquitto.conf").read_text() == "listener 8883"
         assert folder.stat().st_mode & 0o777 == 0o711
 
@@ -310,7 +292,7 @@ class TestCredentials:
     ) -> None:
         self.make_token(enrolling)
         back_up(enrolling.folder, tmp_path / "copy")
-        enrolling.store.close()
+        enrolling.close()
         for path in enrolling.folder.glob(f"{name}-*"):
             path.unlink()
         (enrolling.folder / name).write_bytes(b"damaged" * 1000)

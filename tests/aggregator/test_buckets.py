@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.core.ports import BlobLost, Blobs, StorageFailed
+from aggregator.ports import BlobLost, Blobs, StorageFailed
 from aggregator.storage.blob_bucket import BlobBucket, check_blobs
 from aggregator.storage.blob_folder import BlobFolder
 from simulation.datasets.windows import FleetData
@@ -128,15 +128,15 @@ def test_a_store_that_is_away_pauses_the_run_and_it_goes_on_when_it_is_back(
         bench = Bench(fleet, blobs=BlobBucket(where, "run-1"))
         own.stop()
         assert isinstance(bench.verdict(bench.payload("a")), m.Busy)
-        assert "blobs in s3://" in bench.runner.paused
+        assert "blobs in s3://" in bench.runner.problem
         bench.clock.now_s += 6
         bench.runner.tick()
-        assert bench.runner.paused
+        assert bench.runner.problem
         bench.blobs.keep(set())
         own.start()
         bench.clock.now_s += 6
         bench.runner.tick()
-        assert bench.runner.paused == ""
+        assert bench.runner.problem == ""
         assert isinstance(bench.verdict(bench.payload("a")), m.Acknowledge)
     finally:
         own.stop()

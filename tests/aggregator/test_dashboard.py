@@ -11,6 +11,8 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 
+from aggregator.fleet import events as e
+from aggregator.fleet.records import Ban
 from aggregator.http.api import create_starting_api
 from aggregator.http.dashboard.orders import read_form, read_order
 from aggregator.http.server import HttpServer
@@ -101,7 +103,7 @@ class TestPages:
         client = browser()
         tag = client.get("/dashboard/fleet").headers["ETag"]
         assert client.get("/dashboard/fleet", headers={"If-None-Match": tag}).status_code == 304
-        service.releasing.bench.runner.devices.tag(["a"], ["lab"])
+        service.tag("a", "lab")
         assert client.get("/dashboard/fleet", headers={"If-None-Match": tag}).status_code == 200
 
     def test_what_is_not_there_is_said_on_a_page(self, browser: Callable[..., TestClient]) -> None:
@@ -138,13 +140,15 @@ class TestPages:
     ) -> None:
         """A board, a decline and a ban whose words are HTML."""
         hostile = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
-        bench = service.releasing.bench
+        bench = service.bench
         bench.send(
             "a",
             "check-in",
             encode(m.CheckIn("a", 10, 4, client=hostile, hardware=hostile, runtime=hostile)),
         )
-        bench.runner.devices.ban("b", hostile)
+        bench.runner.order(
+            e.Banned(at_s=bench.clock(), device_id="b", ban=Ban(bench.clock(), hostile))
+        )
         note(service.folder, hostile, hostile, hostile, text=hostile)
         for path in (
             "fleet",
@@ -163,7 +167,7 @@ class TestPages:
         self, service: HttpService, browser: Callable[..., TestClient], device_id: str
     ) -> None:
         """A browser takes ``..`` out of a path before it asks."""
-        service.releasing.bench.send(device_id, "check-in", encode(m.CheckIn(device_id, 10, 4)))
+        service.bench.send(device_id, "check-in", encode(m.CheckIn(device_id, 10, 4)))
         client = browser()
         (link,) = re.findall(
             rf'href="([^"]+)">{re.escape(device_id)}</a>', client.get("/dashboard/fleet").text
@@ -364,7 +368,7 @@ class TestOrders:
         client = browser("operator")
         shown = give(service, client, PAUSE)
         assert "campaign run-1 is paused" in shown.text
-        assert service.releasing.bench.campaign.held
+        assert service.bench.campaign.paused
         assert "campaign-resume" in shown.text
         assert 'class="told ok"' not in client.get("/dashboard/campaigns/run-1").text
         assert [(line.by, line.outcome) for line in read_back(service.folder).lines] == [
@@ -403,7 +407,7 @@ class TestOrders:
                 {"type": "ban-device", "device_id": "a", "reason": "stolen", **back},
             ).text
         )
-        assert service.releasing.bench.runner.devices.is_banned("a")
+        assert service.bench.known("a").ban is not None
 
     def test_a_viewer_sees_no_order_and_gives_none(
         self, service: HttpService, browser: Callable[..., TestClient]
@@ -412,7 +416,7 @@ class TestOrders:
         for path in PAGES:
             assert "/dashboard/orders" not in client.get(f"/dashboard/{path}").text, path
         assert give(service, client, PAUSE).status_code == 403
-        assert not service.releasing.bench.campaign.held
+        assert not service.bench.campaign.paused
         assert (
             "/dashboard/orders" in browser("operator", "joe").get("/dashboard/campaigns/run-1").text
         )
@@ -431,7 +435,7 @@ class TestOrders:
         del client.headers["Sec-Fetch-Site"]
         for origin in ("http://127.0.0.1:81", "https://evil.example", "null", ""):
             assert give(service, client, PAUSE, Origin=origin).status_code == 403, origin
-        assert not service.releasing.bench.campaign.held
+        assert not service.bench.campaign.paused
         assert "campaign run-1 is paused" in give(service, client, PAUSE, Origin=here).text
 
     @pytest.mark.parametrize("reason", ["x" * 201, "a\u202eb", "a\x00b"])

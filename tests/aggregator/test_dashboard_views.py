@@ -1,4 +1,4 @@
-"""What the dashboard's pages are made of: who comes first, who is late, where groups lie."""
+"""The parts of the dashboard's pages: the order of devices, who is late, distances of groups."""
 
 import io
 import re
@@ -13,7 +13,8 @@ from immutables import Map
 from msgspec.structs import replace
 from PIL import Image
 
-from aggregator.core.registry import Ban, Decline, Entry
+from aggregator.core.telemetry import NO_TELEMETRY, DeviceTelemetry, LastDecline
+from aggregator.fleet.records import Ban, Campaign, Device, Fleet, Given
 from aggregator.http.dashboard.accuracy import accuracy_page, measure_of, mechanism_of
 from aggregator.http.dashboard.alerts import (
     campaign_alerts,
@@ -22,13 +23,15 @@ from aggregator.http.dashboard.alerts import (
 )
 from aggregator.http.dashboard.fleet import PER_PAGE, condition_of, fleet_page, moves, slice_of
 from aggregator.http.dashboard.history import History, Past
-from aggregator.http.dashboard.live import live_campaign
+from aggregator.http.dashboard.live import LiveCampaign, live_campaign
 from aggregator.http.devices import device_line
 from aggregator.http.pages.charts import BOTTOM, HEIGHT, TOP, bar_chart, line_chart
 from aggregator.http.pages.distances import MOST, compare, picture, read_views
 from aggregator.service.conditions import Conditions, Counted
+from aggregator.view.device import DeviceView
+from aggregator.view.fleet import FleetView
 from benchmarks.made_up_fleet import ROUNDS, MadeUpService, made_up_service
-from wire.messages import CheckIn, Metrics
+from wire.messages import CheckIn, InUse, Metrics
 
 COUNT = 100
 
@@ -38,49 +41,62 @@ def made() -> MadeUpService:
     return made_up_service(COUNT)
 
 
-def said(**more: Any) -> CheckIn:
+def facts(**more: Any) -> CheckIn:
     return CheckIn("d", 10, 4, **more)
+
+
+def with_campaign(made: MadeUpService, **changes: Any) -> FleetView:
+    """The made-up fleet with other fields of its campaign."""
+    campaign = replace(made.view.fleet.campaigns["autumn"], **changes)
+    fleet = replace(made.view.fleet, campaigns={"autumn": campaign})
+    return FleetView(fleet, made.view.telemetry, {}, made.view.now_s)
+
+
+def campaign_of(made: MadeUpService) -> Campaign:
+    return made.view.fleet.campaigns["autumn"]
+
+
+def past_of(made: MadeUpService) -> Past:
+    return History().past(made.view, "autumn", made.store)
+
+
+BAD: dict[str, Any] = {"given": Given(1, 1), "in_use": InUse("d", 0, 1, "no")}
+DECLINED = DeviceTelemetry(decline=LastDecline(6.0, "c", 1, "policy", ""))
 
 
 class TestFleet:
     @pytest.mark.parametrize(
-        ("entry", "failures", "word"),
+        ("device", "telemetry", "word"),
         [
-            (Entry(online=True), 0, "online"),
-            (Entry(), 0, "offline"),
-            (Entry(online=True), 2, "failing"),
-            (Entry(online=True, release_problem="no"), 2, "release failed"),
+            (Device(online=True), NO_TELEMETRY, "online"),
+            (Device(), NO_TELEMETRY, "offline"),
+            (Device(online=True, failures=2), DECLINED, "failing"),
+            (Device(online=True, failures=2, **BAD), NO_TELEMETRY, "release failed"),
+            (Device(online=True, failures=1, asked_s=5.0), DECLINED, "declined"),
+            (Device(online=True, asked_s=7.0), DECLINED, "online"),
+            (Device(online=True, facts=facts(battery_percent=9.0)), NO_TELEMETRY, "low battery"),
             (
-                Entry(online=True, asked_s=5.0, decline=Decline(6.0, "c", 1, "policy", "")),
-                0,
-                "declined",
-            ),
-            (
-                Entry(online=True, asked_s=7.0, decline=Decline(6.0, "c", 1, "policy", "")),
-                0,
+                Device(online=True, facts=facts(battery_percent=9.0, charging=True)),
+                NO_TELEMETRY,
                 "online",
             ),
-            (Entry(online=True, said=said(battery_percent=9.0)), 0, "low battery"),
-            (Entry(online=True, said=said(battery_percent=9.0, charging=True)), 0, "online"),
-            (Entry(online=True, ban=Ban(1.0, ""), release_problem="no"), 3, "banned"),
+            (Device(online=True, ban=Ban(1.0, ""), failures=3, **BAD), NO_TELEMETRY, "banned"),
+            (Device(withdrawn_s=1.0, failures=3), NO_TELEMETRY, "withdrawn"),
         ],
     )
-    def test_what_is_wrong_with_a_device_is_one_thing_and_the_worst(
-        self, entry: Entry, failures: int, word: str
+    def test_the_condition_of_a_device_is_one_thing_and_the_worst(
+        self, device: Device, telemetry: DeviceTelemetry, word: str
     ) -> None:
-        assert condition_of(entry, failures).word == word
+        assert condition_of(DeviceView("d", device, telemetry, Fleet(), None)).word == word
 
     def test_the_worst_come_first_and_pages_hold_every_device_once(
         self, made: MadeUpService
     ) -> None:
-        pages = [
-            fleet_page(made.devices.entries, made.campaign.state, "", "all", "worst", number)
-            for number in (1, 2)
-        ]
+        pages = [fleet_page(made.view, "", "all", "worst", number) for number in (1, 2)]
         rows = [row for page in pages for row in page.rows]
         ranks = [condition.rank for _, condition in rows]
         assert ranks == sorted(ranks)
-        assert {line.id for line, _ in rows} == set(made.devices.entries)
+        assert {line.id for line, _ in rows} == set(made.view.fleet.devices)
         assert (
             pages[0].counts["all"]
             == COUNT
@@ -89,28 +105,67 @@ class TestFleet:
 
     def test_words_are_a_rule_or_else_looked_for(self, made: MadeUpService) -> None:
         def found(words: str) -> set[str]:
-            return {
-                line.id
-                for line, _ in fleet_page(made.devices.entries, None, words, "all", "id", 1).rows
-            }
+            return {line.id for line, _ in fleet_page(made.view, words, "all", "id", 1).rows}
 
-        watches = {device_id for device_id in made.devices.entries if device_id.startswith("watch")}
+        devices = made.view.fleet.devices
+        watches = {device_id for device_id in devices if device_id.startswith("watch")}
         assert found("WATCH pixel") == watches
-        assert found("tags has canary") == {
-            d for d, entry in made.devices.entries.items() if "canary" in entry.tags
-        }
-        assert fleet_page(made.devices.entries, None, "battery <", "all", "id", 1).problem
-        assert fleet_page(made.devices.entries, None, "nobody here", "all", "id", 1).rows == []
+        assert found("tags has canary") == {d for d, v in devices.items() if "canary" in v.tags}
+        assert fleet_page(made.view, "battery <", "all", "id", 1).problem
+        assert fleet_page(made.view, "nobody here", "all", "id", 1).rows == []
 
     def test_only_those_of_a_kind_are_shown(self, made: MadeUpService) -> None:
         for show in ("attention", "online", "offline", "banned"):
-            page = fleet_page(made.devices.entries, made.campaign.state, "", show, "id", 1)
+            page = fleet_page(made.view, "", show, "id", 1)
             assert page.slice.total == page.counts[show] > 0
 
     def test_a_line_is_that_of_the_api(self, made: MadeUpService) -> None:
-        run = made.campaign.state
-        ((line, _),) = fleet_page(made.devices.entries, run, "id = watch-003", "all", "id", 1).rows
-        assert line == device_line(run, "watch-003", made.devices.entries["watch-003"])
+        ((line, _),) = fleet_page(made.view, "id = watch-003", "all", "id", 1).rows
+        device = made.view.device("watch-003")
+        assert device is not None
+        assert line == device_line(made.view, device)
+
+    def test_a_page_walks_over_the_devices_once(
+        self, made: MadeUpService, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        walks, original = list[str](), made.view
+
+        class Devices:
+            """Devices that count walks over them."""
+
+            def items(self) -> Any:
+                walks.append("")
+                return original.fleet.devices.items()
+
+            def values(self) -> Any:
+                walks.append("")
+                return original.fleet.devices.values()
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(original.fleet.devices, name)
+
+            def __contains__(self, device_id: str) -> bool:
+                return device_id in original.fleet.devices
+
+            def __getitem__(self, device_id: str) -> Device:
+                return original.fleet.devices[device_id]
+
+            def __len__(self) -> int:
+                return COUNT
+
+        client = TestClient(made.api, "http://127.0.0.1")
+        pages = ("fleet", "campaigns", "releases", "alerts", "device?id=board-002")
+        parts = ("", "/groups", "/accuracy", "/privacy")
+        paths = [f"/dashboard/{page}" for page in pages]
+        paths += [f"/dashboard/campaigns/autumn{part}" for part in parts]
+        paths += ["/metrics", "/devices", "/run", "/campaigns", "/releases", "/rollouts"]
+        for path in [*paths, "/summary"]:
+            fleet: Any = replace(original.fleet, devices=Devices())
+            shown = FleetView(fleet, original.telemetry, {}, original.now_s)
+            monkeypatch.setattr(made, "view", shown)
+            walks.clear()
+            assert client.get(path).status_code == 200, path
+            assert len(walks) == 1, path
 
 
 @given(st.integers(0, 10_000), st.integers(-5, 500))
@@ -126,55 +181,50 @@ class TestLive:
     def test_every_device_of_the_round_has_one_standing_and_those_waited_for_come_first(
         self, made: MadeUpService
     ) -> None:
-        run = made.campaign.state
-        live = live_campaign(
-            run, made.devices.entries, History().past(made.campaign), run.opened_at_s + 10, 1
+        campaign, past = campaign_of(made), past_of(made)
+
+        def live_at(seconds: float) -> LiveCampaign:
+            now_s = campaign.opened_s + seconds
+            view = FleetView(made.view.fleet, made.view.telemetry, {}, now_s)
+            return live_campaign(view, "autumn", past, 1)
+
+        live, later = live_at(10), live_at(1000)
+        assert (sum(live.counts.values()), live.asked) == (live.asked, live.asked)
+        assert live.counts["in"] == campaign.received
+        lapsed = [d for d, v in made.view.fleet.devices.items() if v.failures == 3 and v.online]
+        assert live.counts["late"] == len([d for d in lapsed if d in later_ids(made)]), (
+            "nobody else is late after ten seconds"
         )
-        assert (sum(live.counts.values()), live.asked) == (len(run.cohort), len(run.cohort))
-        assert live.counts["in"] == len(run.received)
-        assert live.counts["late"] == 0, "nobody is late after ten seconds"
         assert live.members[-1].standing == "in"
-        later = live_campaign(
-            run, made.devices.entries, History().past(made.campaign), run.opened_at_s + 1000, 1
-        )
-        assert later.counts["late"] == live.counts["working"]
+        assert later.counts["late"] == live.counts["working"] + live.counts["late"]
         assert later.members[0].standing == "late"
 
     def test_a_round_is_over_with_the_updates_of_its_cohort(self, made: MadeUpService) -> None:
-        run = replace(made.campaign.state, settings=replace(made.campaign.state.settings, cohort=7))
-        assert (
-            live_campaign(
-                run, made.devices.entries, History().past(made.campaign), run.at_s, 1
-            ).goal
-            == 7
-        )
+        view = with_campaign(made, settings=replace(campaign_of(made).settings, cohort=7))
+        assert live_campaign(view, "autumn", past_of(made), 1).goal == 7
 
     def test_what_is_left_takes_as_long_as_the_last_rounds_did(self, made: MadeUpService) -> None:
         """Rounds that were made up close every 900 seconds."""
-        run, past = made.campaign.state, History().past(made.campaign)
-        live = live_campaign(run, made.devices.entries, past, run.opened_at_s, 1)
-        assert live.rounds_left == run.settings.rounds - run.trained
+        campaign, past = campaign_of(made), past_of(made)
+        live = live_campaign(made.view, "autumn", past, 1)
+        assert live.rounds_left == campaign.settings.rounds - campaign.trained
         assert live.ends_in_s == pytest.approx(900 * live.rounds_left)
-        assert (
-            live_campaign(
-                replace(run, phase="finished"), made.devices.entries, past, run.opened_at_s, 1
-            ).ends_in_s
-            is None
-        )
-        assert (
-            live_campaign(run, made.devices.entries, Past(), run.opened_at_s, 1).ends_in_s is None
-        )
+        finished = with_campaign(made, phase="finished")
+        assert live_campaign(finished, "autumn", past, 1).ends_in_s is None
+        assert live_campaign(made.view, "autumn", Past(), 1).ends_in_s is None
 
     def test_what_the_round_cost_is_of_the_updates_that_are_in(self, made: MadeUpService) -> None:
-        run = made.campaign.state
-        live = live_campaign(
-            run, made.devices.entries, History().past(made.campaign), run.opened_at_s, 1
-        )
-        updates = run.received.values()
+        live = live_campaign(made.view, "autumn", past_of(made), 1)
+        updates = campaign_of(made).updates.values()
         assert (live.round_up, live.round_down) == (
             sum(u.bytes_up for u in updates),
             sum(u.bytes_down for u in updates),
         )
+
+
+def later_ids(made: MadeUpService) -> set[str]:
+    """Devices whose assignment is of the open round."""
+    return {d for d, v in made.view.fleet.devices.items() if v.assignment is not None}
 
 
 class TestMeasures:
@@ -216,8 +266,8 @@ class TestMeasures:
 
     def pages(self, made: MadeUpService, algorithm: str) -> dict[str, str]:
         """The pages of a campaign with this algorithm."""
-        state = made.campaign.state
-        made.campaign.state = replace(state, settings=replace(state.settings, algorithm=algorithm))
+        view, settings = made.view, campaign_of(made).settings
+        made.view = with_campaign(made, settings=replace(settings, algorithm=algorithm))
         client = TestClient(made.api, "http://127.0.0.1")
         try:
             pages = {
@@ -226,7 +276,7 @@ class TestMeasures:
             }
             return pages | {"/releases": client.get("/dashboard/releases").text}
         finally:
-            made.campaign.state = state
+            made.view = view
 
     def test_pages_of_quantities_speak_of_the_loss_and_not_of_accuracy(
         self, made: MadeUpService
@@ -254,7 +304,7 @@ class TestMeasures:
     def test_no_mechanism_and_one_without_noise_are_told_apart(
         self, made: MadeUpService, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        spent = [line._replace(notes={}) for line in History().past(made.campaign).rounds]
+        spent = [line._replace(notes={}) for line in past_of(made).rounds]
         monkeypatch.setattr(History, "past", lambda *_: Past({line.round: line for line in spent}))
         assert "has no privacy mechanism" in self.pages(made, "fedavg")["/privacy"]
         without = self.pages(made, "fedavg+gaussian:noise_multiplier=0")["/privacy"]
@@ -266,28 +316,17 @@ class TestMeasures:
         assert "Nothing has been spent yet" in self.pages(made, "fedavg+gaussian")["/privacy"]
 
     def test_the_worst_by_loss_has_the_largest(self, made: MadeUpService) -> None:
-        past = History().past(made.campaign)
+        past = past_of(made)
         assert past.evaluated is not None
         ids = list(past.evaluated.evaluated)
         told = {d: Metrics(10, float(i), 5) for i, d in enumerate(ids)}
-        page = accuracy_page(
-            made.campaign.state,
-            replace(past.evaluated, evaluated=told),
-            "",
-            "worst",
-            1,
-            by_loss=True,
-        )
+        record = replace(past.evaluated, evaluated=told)
+        page = accuracy_page(made.view, "autumn", record, "", "worst", 1, by_loss=True)
         assert page.devices[0].id == ids[-1]
         assert page.devices[0].loss == pytest.approx((len(ids) - 1) / 10)
         assert page.loss == pytest.approx((len(ids) - 1) / 20)
-        not_finite = accuracy_page(
-            made.campaign.state,
-            replace(past.evaluated, evaluated={ids[0]: Metrics(10, float("nan"), 5)}),
-            "",
-            "worst",
-            1,
-        )
+        record = replace(past.evaluated, evaluated={ids[0]: Metrics(10, float("nan"), 5)})
+        not_finite = accuracy_page(made.view, "autumn", record, "", "worst", 1)
         assert (not_finite.loss, not_finite.devices[0].loss) == (None, None)
 
 
@@ -297,30 +336,31 @@ class TestHistory:
     ) -> None:
         monkeypatch.setattr("aggregator.http.dashboard.history.BUDGET_S", 0.0)
         history = History()
-        first = history.past(made.campaign)
+        first = history.past(made.view, "autumn", made.store)
         assert sorted(first.lines) == [ROUNDS - 2, ROUNDS - 1, ROUNDS]
         assert first.evaluated is not None
         assert first.evaluated.round == ROUNDS
         monkeypatch.setattr("aggregator.http.dashboard.history.BUDGET_S", 60.0)
-        assert history.past(made.campaign) == History().past(made.campaign)
-        assert sorted(history.past(made.campaign).lines) == list(range(1, ROUNDS + 1))
+        assert history.past(made.view, "autumn", made.store) == past_of(made)
+        assert sorted(history.past(made.view, "autumn", made.store).lines) == list(
+            range(1, ROUNDS + 1)
+        )
 
     def test_rounds_are_read_once_and_the_last_one_again(
         self, made: MadeUpService, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        read, rounds = [], made.campaign.store.rounds
+        read, rounds = [], made.store.rounds
 
-        def count(*asked: int) -> Any:
+        def count(campaign: str, *asked: int) -> Any:
             read.append(asked)
-            return rounds(*asked)
+            return rounds(campaign, *asked)
 
-        monkeypatch.setattr(made.campaign.store, "rounds", count)
-        state = made.campaign.state
+        monkeypatch.setattr(made.store, "rounds", count)
         history = History()
-        first = history.past(made.campaign)
-        assert history.past(made.campaign) is first
-        monkeypatch.setattr(made.campaign, "state", replace(state, round=state.round + 1))
-        assert history.past(made.campaign).lines == first.lines
+        first = history.past(made.view, "autumn", made.store)
+        assert history.past(made.view, "autumn", made.store) is first
+        later = with_campaign(made, round=campaign_of(made).round + 1)
+        assert history.past(later, "autumn", made.store).lines == first.lines
         assert read == [(ROUNDS + 1 - 4,), (5, 9), (1, 5), (0, 1), (ROUNDS - 1,)]
         assert [line.round for line in first.rounds] == list(range(1, ROUNDS + 1))
         assert sum(first.rounds[-1].sizes.values()) == COUNT
@@ -328,20 +368,20 @@ class TestHistory:
 
 class TestGroups:
     def test_moves_are_changes_but_for_the_first(self, made: MadeUpService) -> None:
-        found = moves(made.devices.entries, "autumn")
+        found = moves(made.view, "autumn")
         assert {move.before for move in found} == {"1"}
         assert {move.device_id for move in found} == {
-            d for d, entry in made.devices.entries.items() if len(entry.groups) > 1
+            d for d, each in made.view.telemetry.items() if len(each.groups) > 1
         }
-        assert moves(made.devices.entries, "winter") == []
+        assert moves(made.view, "winter") == []
 
     def test_distances_are_in_the_order_of_groups_without_who_is_forgotten(
         self, made: MadeUpService
     ) -> None:
-        run, past = made.campaign.state, History().past(made.campaign)
+        past, members = past_of(made), campaign_of(made).members
         assert past.viewed is not None
-        matrices, ids = read_views(made.campaign.blobs.get(past.viewed.views))
-        starts = {d: key for d, key in run.starts.items() if d != ids[0]}
+        matrices, ids = read_views(made.blobs.get(past.viewed.views))
+        starts = {d: member.group for d, member in members.items() if d != ids[0]}
         compared = compare(matrices["statistics"], ids, starts)
         assert (len(compared.ids), ids[0] in compared.ids) == (COUNT - 1, False)
         assert list(compared.groups) == sorted(int(key) for key in starts.values())
@@ -394,43 +434,45 @@ class TestGroups:
         assert pixels[0, 0] < 60 < 200 < pixels[0, 1]
 
 
+WELL = Conditions({}, True, "", "", Counted(), {})
+
+
+def healthy(made: MadeUpService) -> FleetView:
+    """The made-up fleet without failures."""
+    devices = {d: replace(v, failures=0) for d, v in made.view.fleet.devices.items()}
+    return FleetView(replace(made.view.fleet, devices=Map(devices)), now_s=made.view.now_s)
+
+
 class TestAlerts:
     def test_a_service_and_a_campaign_that_are_well_have_none(self, made: MadeUpService) -> None:
-        well = Conditions({}, True, "", "", Counted(), {})
-        assert standing_alerts(well, {"autumn": made.campaign}, made.releases) == []
+        assert standing_alerts(WELL, healthy(made)) == []
 
     def test_a_fleet_that_is_away_is_told_until_the_campaign_has_ended(
         self, made: MadeUpService
     ) -> None:
-        away = replace(made.campaign.state, num_online=0)
-        (alert,) = campaign_alerts("autumn", away, "")
+        away = made.view.campaigns["autumn"]._replace(online=0)
+        (alert,) = campaign_alerts("autumn", away)
         assert (alert.tone, alert.title) == (
             "warn",
-            f"None of the {len(away.devices):,} devices of autumn is here",
+            f"None of the {away.devices:,} devices of autumn is here",
         )
-        assert [*campaign_alerts("autumn", replace(away, ended=True), "")] == []
+        ended = away._replace(record=replace(away.record, ended="rounds"))
+        assert [*campaign_alerts("autumn", ended)] == []
 
     def test_each_cause_is_one(self, made: MadeUpService) -> None:
-        run = made.campaign.state
         ill = Conditions({}, False, "the disk is full", "the voucher is over", Counted(), {})
-        assert [alert.tone for alert in standing_alerts(ill, {}, None)] == ["bad"] * 3
-        waiting = replace(run, phase="waiting", attempt=1)
-        titles = [
-            alert.title
-            for alert in campaign_alerts("autumn", waiting, "the operator has paused it")
-        ]
+        assert [alert.tone for alert in standing_alerts(ill, FleetView(Fleet()))] == ["bad"] * 3
+        waiting = with_campaign(made, phase="waiting", attempt=1, updates=Map()).campaigns["autumn"]
+        held = waiting._replace(paused="the operator has paused it")
+        titles = [alert.title for alert in campaign_alerts("autumn", held)]
         assert titles == [
             "Campaign autumn is paused",
-            "Campaign autumn waits for devices",
+            "Campaign autumn waits for 2 more devices: 0 of 2 ready",
             "Round 13 of autumn was opened again",
         ]
-        rollouts = {
-            "autumn": replace(
-                made.releases.rollouts["autumn"], phase="rolled-back", reason="it fails"
-            )
-        }
-        well = Conditions({}, True, "", "", Counted(), {})
-        (alert,) = standing_alerts(well, {}, replace(made.releases, rollouts=rollouts))
+        fleet = healthy(made).fleet
+        failed = replace(fleet.rollouts[-1], phase="failed", reason="it fails")
+        (alert,) = standing_alerts(WELL, FleetView(replace(fleet, rollouts=(failed,))))
         assert (alert.tone, alert.text) == ("bad", "it fails")
 
     def test_what_the_last_rounds_left_out_is_told_without_whose_it_was(
@@ -449,7 +491,7 @@ class TestAlerts:
             },
             {"too_small": ["1"], "too_far": ["2", "3"]},
         )
-        line = History().past(made.campaign).rounds[0]
+        line = past_of(made).rounds[0]
         past = Past(
             {
                 number: line._replace(round=number, notes=note)
@@ -465,8 +507,8 @@ class TestAlerts:
 
 class TestAccuracy:
     def test_groups_and_devices_agree_with_what_devices_told(self, made: MadeUpService) -> None:
-        past = History().past(made.campaign)
-        page = accuracy_page(made.campaign.state, past.evaluated, "", "worst", 1)
+        past = past_of(made)
+        page = accuracy_page(made.view, "autumn", past.evaluated, "", "worst", 1)
         assert page.round == ROUNDS
         assert sum(group.devices for group in page.groups) == COUNT
         assert (
@@ -479,15 +521,15 @@ class TestAccuracy:
         assert [
             device.id
             for device in accuracy_page(
-                made.campaign.state, past.evaluated, "watch-003", "id", 1
+                made.view, "autumn", past.evaluated, "watch-003", "id", 1
             ).devices
         ] == ["watch-003"]
 
     def test_before_anybody_has_told_anything_there_is_a_page_too(
         self, made: MadeUpService
     ) -> None:
-        run = replace(made.campaign.state, devices=Map())
-        page = accuracy_page(run, None, "", "group", 1)
+        view = FleetView(replace(made.view.fleet, devices=Map()))
+        page = accuracy_page(view, "autumn", None, "", "group", 1)
         assert (page.round, page.overall.mean, page.groups, page.devices) == (None, None, [], [])
 
 

@@ -1,4 +1,4 @@
-"""The doctor, over the folder of a real small run: whatever is damaged, it says so and never dies,
+"""The doctor, over the folder of a small service: whatever is damaged, it says so and never dies,
 and what can be mended is."""
 
 import os
@@ -14,20 +14,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from aggregator.core.ports import StorageFailed
-from aggregator.core.state import DeviceCheckedIn
+from aggregator.fleet import events as e
+from aggregator.fleet.records import Campaign
 from aggregator.leadership.identity import lock_service, own_secret, service_signer
 from aggregator.maintenance.blobs import needs
-from aggregator.maintenance.database import read_database
+from aggregator.maintenance.database import carry_out, read_database
 from aggregator.maintenance.examine import examine
 from aggregator.maintenance.finding import Finding
-from aggregator.service.campaign import Campaign
-from aggregator.storage.blob_folder import BlobFolder
+from aggregator.ports import StorageFailed
 from aggregator.storage.engine import sqlite_url
-from aggregator.storage.sql_store import SqlStore
-from simulation.datasets.windows import FleetData
-from tests.aggregator.bench import Bench
-from tests.support.known import known
+from aggregator.storage.fleet_store import FleetStore
+from tests.aggregator.small_service import BUNDLE, SmallService, checked_in
 from wire.errors import ConfigError
 from wire.identity.keys import new_key, public_pem
 
@@ -36,15 +33,14 @@ PAGE = 4096
 
 @dataclass(frozen=True)
 class Served:
-    """A service's folder, the folder of its bundle, and what its runner was made of."""
+    """The folder of a service, and that of its bundle."""
 
     folder: Path
     bundle: Path
-    bench: Bench
 
     def copy(self, to: Path) -> "Served":
         shutil.copytree(self.folder, to)
-        return Served(to, self.bundle, self.bench)
+        return Served(to, self.bundle)
 
     def examine(self, mend: bool = False) -> list[Finding]:
         return [*examine(self.folder, self.bundle, mend)]
@@ -52,24 +48,14 @@ class Served:
     def wrong(self, mend: bool = False) -> list[str]:
         return [str(finding) for finding in self.examine(mend) if finding.verdict == "wrong"]
 
-    def store(self) -> SqlStore:
-        return SqlStore(sqlite_url(self.folder / "shoal.db"), "run-1")
-
     def goes_on(self) -> Campaign:
-        """The run, loaded and resumed, which must take what is then sent to it."""
-        store = self.store()
-        self.bench.start(
-            known(store.load()).settings,
-            store,
-            BlobFolder(self.folder / "blobs" / "run-1"),
-            epoch=9,
-        )
-        campaign = self.bench.campaign
-        assert (campaign.paused, self.bench.runner.refused, campaign.state.epoch) == ("", {}, 9)
-        campaign.dispatch(DeviceCheckedIn(campaign.state.at_s + 1, "z", 5, 2))
-        assert "z" in campaign.state.devices
-        store.close()
-        return campaign
+        """Start a service with the folder's fleet, which must take what is then sent to it; return
+        its campaign."""
+        carry_out(self.folder, e.Resumed(at_s=10.0, epoch=9), checked_in("z", 11.0))
+        fleet = read_database(self.folder / "shoal.db").fleet
+        assert fleet is not None
+        assert (fleet.epoch, "z" in fleet.devices) == (9, True)
+        return fleet.campaigns["run-1"]
 
     @property
     def blobs(self) -> list[Path]:
@@ -77,27 +63,23 @@ class Served:
 
 
 @pytest.fixture(scope="module")
-def served(fleet: FleetData, tmp_path_factory: pytest.TempPathFactory) -> Served:
-    """A folder in whose run round 1 is closed, and one of two updates of round 2 has been received,
-    with many other events."""
+def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
+    """A folder in whose campaign round 1 is closed, and one of two updates of round 2 has been
+    received, with many other events."""
     folder, bundle = tmp_path_factory.mktemp("served"), tmp_path_factory.mktemp("bundle")
-    store = SqlStore(sqlite_url(folder / "shoal.db"), "run-1")
-    bench = Bench(fleet, store, BlobFolder(folder / "blobs" / "run-1"), deadline_s=1e6)
-    for number in range(40):
-        bench.campaign.dispatch(DeviceCheckedIn(0.5, f"other-{number}", 5, 2))
-    bench.verdict(bench.payload("a"))
-    bench.verdict(bench.payload("b"), "b")
-    for number in range(40):
-        bench.campaign.dispatch(DeviceCheckedIn(1.5, f"other-{number}", 6, 2))
-    bench.verdict(bench.payload("a"))
-    assert (bench.state.round, sorted(bench.state.received)) == (2, ["a"])
-    store.close()
+    service = SmallService(folder, rounds=5, keep_models=0)
+    service.feed(*(checked_in(f"other-{number}", 1.5) for number in range(40)))
+    service.close_round()
+    service.feed(*(checked_in(f"other-{number}", 2.5, num_train=6) for number in range(40)))
+    service.send("a")
+    assert (service.campaign.round, set(service.campaign.updates)) == (2, {"a"})
+    service.close()
     root = new_key()
     own_secret(folder / "secret.key")
     service_signer(folder, "f", (root.public_key(),), root, 1e11)
     (bundle / "trust.pem").write_bytes(public_pem(root))
-    (bundle / "device.shoal").write_bytes(bench.blobs.get(bench.state.settings.bundle))
-    return Served(folder, bundle, bench)
+    (bundle / "device.shoal").write_bytes(BUNDLE)
+    return Served(folder, bundle)
 
 
 def test_all_is_well_with_a_whole_folder_also_while_a_service_has_it(
@@ -110,10 +92,8 @@ def test_all_is_well_with_a_whole_folder_also_while_a_service_has_it(
         path: path.read_bytes() for path in one.folder.rglob("*") if path.is_file()
     } == before, "a check writes nothing"
     held = lock_service(one.folder)
-    store = one.store()
-    store.commit([DeviceCheckedIn(9.0, "new", 5, 2)])
+    carry_out(one.folder, checked_in("new", 9.0))
     assert {finding.verdict for finding in one.examine()} == {"ok"}
-    store.close()
     os.close(held)
     assert one.wrong(mend=True) == []
     one.goes_on()
@@ -126,7 +106,9 @@ def damages(size: int) -> Iterator[tuple[str, bytes]]:
 
 
 def test_every_blob_damaged_in_turn(served: Served, tmp_path: Path) -> None:
-    wanted = needs(read_database(served.folder / "shoal.db").runs["run-1"])
+    contents = read_database(served.folder / "shoal.db")
+    assert contents.fleet is not None
+    wanted = needs(contents.fleet, "run-1", contents.records["run-1"])
     assert {need.kind for found in wanted.values() for need in found} == {
         "bundle",
         "model",
@@ -151,8 +133,8 @@ def test_every_blob_damaged_in_turn(served: Served, tmp_path: Path) -> None:
                 continue
             assert left == []
             assert one.wrong() == []
-            runner = one.goes_on()
-            assert sorted(known(runner.state).received) == ([] if "update" in kinds else ["a"])
+            campaign = one.goes_on()
+            assert sorted(campaign.updates) == ([] if "update" in kinds else ["a"])
             assert path.with_name(path.name + ".damaged").exists() is (kind != "gone")
 
 
@@ -164,7 +146,7 @@ def test_every_page_of_the_database_damaged_in_turn(
     served: Served, tmp_path: Path, kinds: int
 ) -> None:
     """In as many ways as `kinds`, other ones from page to page."""
-    whole = read_database(served.folder / "shoal.db").runs["run-1"]
+    whole = read_database(served.folder / "shoal.db")
     pages = (served.folder / "shoal.db").stat().st_size // PAGE
     assert pages >= 15
     outcomes = set[bool]()
@@ -185,7 +167,7 @@ def test_every_page_of_the_database_damaged_in_turn(
             (one.folder / "shoal.db").write_bytes(payload)
             damaged = (one.folder / "shoal.db").read_bytes()
             said = one.wrong()
-            read = read_database(one.folder / "shoal.db").runs.get("run-1")
+            read = read_database(one.folder / "shoal.db")
             assert said != [] or read == whole, f"page {number}, {kind}"
             assert one.wrong(mend=True) == said
             assert "restore the folder from a backup" in " ".join(said) or not said
@@ -194,15 +176,14 @@ def test_every_page_of_the_database_damaged_in_turn(
     assert True in outcomes
 
 
-def test_an_event_that_does_not_fit_is_damage(served: Served, tmp_path: Path) -> None:
+def test_a_row_that_cannot_be_read_is_damage(served: Served, tmp_path: Path) -> None:
     one = served.copy(tmp_path / "f")
     with sqlite3.connect(one.folder / "shoal.db") as connection:
-        connection.execute(
-            "update events set event = '{' where seq = (select max(seq) - 1 from events)"
-        )
+        connection.execute("update device_records set record = '{' where device_id = 'a'")
     connection.close()
     (text,) = one.wrong()
-    assert "shoal.db: damaged: run run-1 cannot be read" in text
+    assert "shoal.db: damaged: " in text
+    assert "device 'a'" in text
     assert "restore the folder from a backup" in text
 
 
@@ -214,7 +195,7 @@ def test_the_service_says_how_a_damaged_database_is_restored(
     with pytest.raises(
         ConfigError, match=r"not a database; the file is damaged: .*`shoal restore`"
     ):
-        one.store()
+        FleetStore(sqlite_url(one.folder / "shoal.db"))
 
 
 @pytest.mark.parametrize(
@@ -317,9 +298,15 @@ def killed(served: Served, tmp_path: Path) -> Served:
     one = served.copy(tmp_path / "killed")
     code = f"""
 import os
-from aggregator.storage.sql_store import SqlStore
-from aggregator.core.state import DeviceCheckedIn
-SqlStore("sqlite:///{one.folder}/shoal.db", "run-1").commit([DeviceCheckedIn(9.0, "late", 5, 2)])
+from aggregator.fleet.reconcile import Turn
+from aggregator.fleet.step import take_in
+from aggregator.storage.fleet_store import FleetStore
+from tests.aggregator.small_service import checked_in
+store = FleetStore("sqlite:///{one.folder}/shoal.db")
+before = store.load()
+turn = Turn(before)
+take_in(turn, checked_in("late", 9.0))
+store.commit(before, turn.fleet(), turn.changed)
 os._exit(9)
 """
     assert subprocess.run([sys.executable, "-c", code]).returncode == 9
@@ -338,8 +325,9 @@ def test_a_check_after_a_kill_reads_the_log_and_writes_nothing_also_on_a_full_di
         for path in killed.folder.rglob("*")
         if path.is_file()
     }
-    state = known(read_database(killed.folder / "shoal.db").runs["run-1"].state)
-    assert "late" in state.devices, "it is in the log alone"
+    fleet = read_database(killed.folder / "shoal.db").fleet
+    assert fleet is not None
+    assert "late" in fleet.devices, "it is in the log alone"
     done = limited("doctor", str(killed.folder), "--bundle", str(killed.bundle))
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert limited("models", "rounds", str(killed.folder)).returncode == 0

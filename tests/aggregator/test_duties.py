@@ -1,16 +1,21 @@
 """What a service does beside messages and deadlines: a key and a voucher that are renewed."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from aggregator.core.steps import Gate
+from aggregator.fleet.records import Fleet
 from aggregator.leadership.identity import VOUCHED_S, service_key, service_signer
 from aggregator.operator import duties
 from aggregator.operator.desk import Desk
 from aggregator.operator.duties import Duties
-from aggregator.transfer.fleet import Fleet
+from aggregator.releases import ReleaseMaker
+from aggregator.storage.memory import MemoryBlobs
+from aggregator.transfer.fleet import FleetLink
 from wire.errors import Untrusted
 from wire.identity.keys import new_key
 from wire.identity.signed import Verifier, vouch
@@ -27,6 +32,15 @@ class Unconnected:
     """A runner as far as `Duties` knows it."""
 
     connected = False
+    problem = ""
+    fleet = Fleet()
+
+
+def duties_of(folder: Path, renew: Callable[[], float]) -> Duties:
+    """Duties of a service without campaigns."""
+    runner: Any = Unconnected()
+    maker = ReleaseMaker("off", (), Gate(), None, lambda _name: MemoryBlobs(), time.time)
+    return Duties(runner, Desk(folder, {}), time.time, renew, maker)
 
 
 class TestRenewal:
@@ -38,7 +52,7 @@ class TestRenewal:
         broker, verifier = InProcessBroker(), Verifier("f", TRUSTED)
         reader = broker.connect("reader")
         first = service_signer(tmp_path, "f", TRUSTED, ROOT, now_s - VOUCHED_S + 100)
-        fleet = Fleet(broker.connect("aggregator"), Topics("f"), "boot", first)
+        fleet = FleetLink(broker.connect("aggregator"), Topics("f"), "boot", first)
         reader.subscribe(Topics("f").aggregator)
 
         def believed_at(s: float) -> bool:
@@ -56,8 +70,7 @@ class TestRenewal:
             fleet.sign = signer
             return signer.until_s
 
-        runner: Any = Unconnected()
-        kept = Duties(runner, Desk(tmp_path, {}), time.time, renew)
+        kept = duties_of(tmp_path, renew)
         assert (believed_at(now_s), believed_at(now_s + 200)) == (True, False)
         (tmp_path / "service.voucher").write_bytes(b"half a vou")
         kept.done()
@@ -71,9 +84,6 @@ class TestRenewal:
 
 
 def test_the_end_of_the_voucher_is_told(tmp_path: Path) -> None:
-    runner: Any = Unconnected()
-    assert Duties(runner, Desk(tmp_path, {}), time.time, lambda: time.time() + 1).unvouched == ""
-    assert (
-        "the voucher ended 10 s ago: `shoal vouch`"
-        in Duties(runner, Desk(tmp_path, {}), time.time, lambda: time.time() - 10).unvouched
-    )
+    assert duties_of(tmp_path, lambda: time.time() + 1).unvouched == ""
+    told = duties_of(tmp_path, lambda: time.time() - 10).unvouched
+    assert "the voucher ended 10 s ago: `shoal vouch`" in told

@@ -1,4 +1,4 @@
-"""Rules over the registry: what they mean, and that nothing but a rule is read as one."""
+"""Rules over the records of devices: what they mean, and that nothing but a rule is read as one."""
 
 import re
 from pathlib import Path
@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from immutables import Map
 
-from aggregator.core.eligibility import DEEPEST, FIELDS, holds, read_rule
-from aggregator.core.registry import Ban, Entry
+from aggregator.fleet.eligibility import DEEPEST, FIELDS, holds, read_rule
+from aggregator.fleet.records import Ban, Campaign, Device, Given, Member, Placed, Version
+from tests.aggregator.inbox_cases import SETTINGS
 from wire.errors import ConfigError
-from wire.messages import CheckIn
+from wire.messages import CheckIn, InUse
 
 SAID = CheckIn(
     "d",
@@ -23,8 +25,27 @@ SAID = CheckIn(
     hardware="Pi 4",
     classes=(10, 40),
 )
-KNOWN = Entry(tags=("berlin", "nights"), said=SAID, online=True)
-SILENT = Entry()
+KNOWN = Device(
+    tags=("berlin", "nights"),
+    facts=SAID,
+    online=True,
+    campaign="run",
+    in_use=InUse("d", 7, 9),
+    given=Given(9, 3),
+    settled=Given(7, 2),
+)
+SILENT = Device()
+
+
+def campaigns_with(member: Member | None = None) -> dict[str, Campaign]:
+    """A campaign by the name ``run`` that has a device ``d``, if there is one."""
+    version = Version(round=0, models={}, memory="", programs={}, newcomers="")
+    known = Map({} if member is None else {"d": member})
+    campaign = Campaign(settings=SETTINGS, next_settings=SETTINGS, version=version, members=known)
+    return {"run": campaign}
+
+
+ALL = campaigns_with(Member(group="1"))
 
 
 @pytest.mark.parametrize(
@@ -58,16 +79,23 @@ SILENT = Entry()
         ("id = d", True, True),
         ("(online or banned) and not (online and banned)", True, False),
         ("not not online", True, False),
+        ("group = 1", True, None),
+        ("campaign = run", True, None),
+        ("release = 2", True, False),
+        ("release = 0", False, True),
     ],
 )
 def test_a_rule_is_true_false_or_not_known(
     rule: str, known: bool | None, silent: bool | None
 ) -> None:
-    assert (holds(read_rule(rule).tree, "d", KNOWN), holds(read_rule(rule).tree, "d", SILENT)) == (
+    assert (
+        holds(read_rule(rule).tree, "d", KNOWN, ALL),
+        holds(read_rule(rule).tree, "d", SILENT, ALL),
+    ) == (
         known,
         silent,
     )
-    assert (read_rule(rule).means("d", KNOWN), read_rule(rule).means("d", SILENT)) == (
+    assert (read_rule(rule).means("d", KNOWN, ALL), read_rule(rule).means("d", SILENT, ALL)) == (
         known is True,
         silent is True,
     )
@@ -150,7 +178,7 @@ def computed(tree: object) -> bool | None:
 
 @given(trees)
 def test_every_rule_is_what_three_valued_logic_makes_of_its_parts(tree: object) -> None:
-    assert holds(read_rule(written(tree)).tree, "d", KNOWN) is computed(tree)
+    assert holds(read_rule(written(tree)).tree, "d", KNOWN, ALL) is computed(tree)
 
 
 WORDS = [
@@ -182,8 +210,25 @@ def test_any_text_is_a_rule_or_a_clear_error(text: str) -> None:
         rule = read_rule(text)
     except ConfigError:
         return
-    for entry in (KNOWN, SILENT, Entry(ban=Ban(1.0, "x"))):
-        assert holds(rule.tree, "d", entry) in (True, False, None)
+    for device in (KNOWN, SILENT, Device(ban=Ban(1.0, "x"))):
+        assert holds(rule.tree, "d", device, ALL) in (True, False, None)
+
+
+@pytest.mark.parametrize(
+    ("campaigns", "group"),
+    [
+        ({}, None),
+        (campaigns_with(), None),
+        (campaigns_with(Member()), None),
+        (campaigns_with(Member(group="2")), "2"),
+        (campaigns_with(Member(group="2", placed=Placed("3", 0.8, 5))), "3"),
+    ],
+)
+def test_a_devices_group_is_that_in_the_campaign_that_it_last_worked_for(
+    campaigns: dict[str, Campaign], group: str | None
+) -> None:
+    assert FIELDS["group"].read("d", KNOWN, campaigns) == group
+    assert FIELDS["group"].read("d", SILENT, campaigns) is None
 
 
 def test_the_page_has_every_field() -> None:

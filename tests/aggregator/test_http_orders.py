@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from aggregator.core.ports import StorageFailed
 from aggregator.operator import desk as desks
 from aggregator.operator.desk import MOST, Answer, Desk
+from aggregator.ports import StorageFailed
 from simulation.datasets.windows import FleetData
 from tests.aggregator.http_service import HttpService, http_service
 
@@ -37,7 +37,7 @@ def test_orders_to_a_campaign(service: HttpService, client: TestClient) -> None:
     with service.running():
         assert order("pause")[0] == 200
         assert client.get("/run").json()["paused"] == "the operator has paused it"
-        assert order("resume") == (200, "run-1: it goes on")
+        assert order("resume") == (200, "resumed: run-1")
         assert order("settings", {"rounds": 30, "min_devices": 2.0}) == (
             200,
             "campaign run-1 goes on with rounds 30, min_devices 2, min_updates 2",
@@ -49,13 +49,13 @@ def test_orders_to_a_campaign(service: HttpService, client: TestClient) -> None:
         assert order("settings", {"buffer": 3})[0] == 409, "a campaign stays what it is"
         assert order("rollback", {"to": 1}) == (
             409,
-            "the models of round 1 are not remembered, those of round 2 stay",
+            "No models of round 1. Rounds whose models are stored: none",
         )
         assert "ended after 2 rounds" in order("abort")[1]
         assert order("pause") == (409, "campaign run-1 is finished: there is nothing to pause")
         assert client.post("/campaigns/other/pause").status_code == 409
-    state = service.releasing.bench.state
-    assert (state.phase, state.next_settings.rounds) == ("finished", 30)
+    campaign = service.bench.campaign
+    assert (campaign.phase, campaign.next_settings.rounds) == ("finished", 30)
 
 
 def test_orders_to_devices(service: HttpService, client: TestClient) -> None:
@@ -70,13 +70,13 @@ def test_orders_to_devices(service: HttpService, client: TestClient) -> None:
             "device new tagged canary, lab",
         )
         assert order("new/untag", {"tags": ["lab"]})[0] == 200
-        assert client.get("/devices/new").json()["entry"]["tags"] == ["canary"]
+        assert client.get("/devices/new").json()["record"]["tags"] == ["canary"]
         assert order("a/ban", {"reason": "stolen"})[0] == 200
-        assert service.releasing.bench.runner.devices.is_banned("a")
+        assert service.bench.known("a").ban is not None
         assert order("a/unban")[0] == 200
         assert order("a/unban") == (409, "device a: it is not banned")
         assert order("a/forget")[1].startswith("device a is forgotten")
-    assert "a" not in service.releasing.bench.state.devices
+    assert "a" not in service.bench.runner.fleet.devices
     assert order("new/tag", {"tags": ["no tag"]})[0] == order("new/tag", {"tags": []})[0] == 422
 
 
@@ -97,7 +97,7 @@ def test_orders_to_releases_and_rollouts(service: HttpService, client: TestClien
         )
         assert order("/rollouts/run-1/rollback") == (
             200,
-            "the rollout of run-1 is ended: devices get back what they had",
+            "the rollout of run-1 is ended: devices get back their former models",
         )
         assert order("/releases/1/rollback", {})[0] == 200
         assert order("/releases/99/rollback", {})[0] == 409
@@ -112,33 +112,38 @@ def test_an_order_that_is_late_waits_and_is_carried_out(
     monkeypatch.setattr(desks, "WAIT_S", 0.05)
     answer = client.post("/campaigns/run-1/pause")
     assert (answer.status_code, answer.json()["state"]) == (202, "waiting")
-    assert not service.releasing.bench.campaign.held
+    assert not service.bench.campaign.paused
     service.duties.done()
-    assert service.releasing.bench.campaign.held
+    assert service.bench.campaign.paused
 
 
 def test_orders_that_cannot_be_written_can_be_repeated_and_a_defect_is_one(
     service: HttpService, client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    campaign = service.releasing.bench.campaign
-
     def fail(error: Exception) -> None:
         def failing(*_: Any) -> bool:
             raise error
 
-        monkeypatch.setattr(campaign, "abort", failing)
+        monkeypatch.setattr(service.bench.store, "commit", failing)
 
+    bench = service.bench
     with service.running():
+        fail(RuntimeError("nobody foresaw it"))
+        assert client.post("/campaigns/run-1/abort").status_code == 500
+        assert client.get("/health").status_code == 200
         fail(StorageFailed("the disk is full"))
         answer = client.post("/campaigns/run-1/abort")
         assert (answer.status_code, answer.headers["Retry-After"], answer.json()["detail"]) == (
             503,
             "5",
-            "the disk is full",
+            "nothing can be stored: the disk is full",
         )
-        fail(RuntimeError("nobody foresaw it"))
-        assert client.post("/campaigns/run-1/abort").status_code == 500
-        assert client.get("/health").status_code == 200
+        phases = [bench.campaign.phase]
+        monkeypatch.undo()
+        bench.clock.now_s += 6
+        bench.tick()
+        assert client.post("/campaigns/run-1/abort").status_code == 200
+    assert [*phases, bench.campaign.phase] == ["training", "finished"]
 
 
 @pytest.mark.parametrize(

@@ -12,18 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aggregator.aggregation.apply import _distances
+from aggregator.aggregation.bounds import FLOOR, bounded, too_far
 from aggregator.aggregation.stored import load_state
-from aggregator.core.round.influence import FLOOR, bounded
-from aggregator.core.state import Received
-from algorithms.algorithm import State
+from aggregator.fleet.records import Campaign, Received, Version
 from algorithms.core.contract import Combined, Mean, Slice
 from algorithms.core.stack import Stack
 from simulation.contract.fleet import difference
 from simulation.datasets.windows import FleetData
-from tests.aggregator.bench import Bench
-from tests.aggregator.round_cases import RECEIVED, Run
-from tests.contracts.store import SETTINGS
+from tests.aggregator.training import RECEIVED, SETTINGS, Training
 from wire.arrays.tensors import Array
 
 CAPPED = msgspec.structs.replace(SETTINGS, weight_cap=10.0, norm_cap=10.0)
@@ -149,8 +145,8 @@ def test_without_bounds_everything_counts_as_it_says(claims: list[tuple[float, i
     assert (kept, left_out) == (received, {})
 
 
-def models_of(bench: Bench) -> dict[str, str]:
-    return bench.state.models
+def models_of(bench: Training) -> dict[str, str]:
+    return bench.campaign.models
 
 
 class Overflowing(Mean):
@@ -166,17 +162,17 @@ class Overflowing(Mean):
 
 
 class TestRound:
-    """What a round does with it, through the runner."""
+    """What a round does with it."""
 
     def test_an_update_out_of_bounds_moves_nothing_and_the_record_says_so(
         self, fleet: FleetData
     ) -> None:
         bench, alone = (
-            Bench(fleet, settings={"norm_cap": 10.0, "min_updates": 1}) for _ in range(2)
+            Training(fleet, settings={"norm_cap": 10.0, "min_updates": 1}) for _ in range(2)
         )
         notes = bench.close(a=(1.0, 2), b=(90.0, 2))
         assert [*notes["left_out"]] == ["b"]
-        assert (bench.state.made_in, bench.state.made_by) == (1, ("a",))
+        assert (bench.campaign.version.round, bench.campaign.made_by) == (1, ("a",))
         alone.close(
             a=(1.0, 2), b=(1.0, 2)
         )  # the mean of one change and the same change is that change
@@ -185,33 +181,22 @@ class TestRound:
     def test_too_few_updates_within_bounds_leave_the_models_as_they_were(
         self, fleet: FleetData
     ) -> None:
-        bench = Bench(fleet, settings={"norm_cap": 10.0, "min_updates": 2})
+        bench = Training(fleet, settings={"norm_cap": 10.0, "min_updates": 2})
         before = models_of(bench)
         notes = bench.close(a=(1.0, 2), b=(90.0, 2))
         assert notes["set_aside"] == "1 updates are within bounds, at least 2 are needed"
-        assert (models_of(bench), bench.state.made_in, bench.state.trained) == (before, 0, 1)
-
-    def test_preparations_that_change_nothing_end_a_run_too(self) -> None:
-        """One device that lies, where all are needed, does not keep a run preparing for ever."""
-        run = Run(preparing=True, rounds=3)
-        for device in "ab":
-            run.check_in(device)
-        for _ in range(3):
-            assert run.state.phase == "preparing"
-            run.update("a")
-            run.update("b")
-            run.aggregated(made_in=0, preparing=True)
-        assert (run.state.phase, run.state.trained) == ("evaluating", 3)
+        made = bench.campaign.version.round, bench.campaign.trained
+        assert (models_of(bench), *made) == (before, 0, 1)
 
     def test_a_model_that_is_not_finite_is_not_offered(self, fleet: FleetData) -> None:
-        bench = Bench(fleet, mean=Overflowing())
+        bench = Training(fleet, mean=Overflowing())
         before = models_of(bench)
         notes = bench.close(a=(1.0, 2), b=(1.0, 2))
         assert "of model '0' would hold values that are not finite" in notes["set_aside"]
-        assert (models_of(bench), bench.runner.paused, bench.runner.refused) == (before, "", {})
+        assert (models_of(bench), bench.campaign.phase) == (before, "training")
 
     def test_a_group_of_too_few_devices_keeps_its_last_model(self, fleet: FleetData) -> None:
-        bench = Bench(fleet, settings={"min_group": 3})
+        bench = Training(fleet, settings={"min_group": 3})
         first = models_of(bench)["initial"]
         notes = bench.close(a=(1.0, 2), b=(1.0, 2))
         assert notes["too_small"] == {"0": 2}
@@ -220,67 +205,59 @@ class TestRound:
     def test_a_group_that_keeps_its_last_model_keeps_what_the_server_optimizer_remembered_of_it(
         self, fleet: FleetData
     ) -> None:
-        bench = Bench(fleet, algorithm="fedavg+fedadam", settings={"min_group": 2})
+        bench = Training(fleet, algorithm="fedavg+fedadam", settings={"min_group": 2})
         bench.close(a=(1.0, 2), b=(1.0, 2))
-        before = load_state(bench.state, bench.blobs)
+        before = load_state(bench.campaign.version, bench.blobs)
         assert before.moments.keys() == {"0"}
-        bench.start(
-            msgspec.structs.replace(bench.state.next_settings, min_group=3),
-            bench.store,
-            bench.blobs,
-            epoch=2,
-        )
+        bench.configure(min_group=3)
+        bench.close(a=(1.0, 2), b=(1.0, 2))
+        before = load_state(bench.campaign.version, bench.blobs)
         assert bench.close(a=(1.0, 2), b=(1.0, 2))["too_small"] == {"0": 2}
-        after = load_state(bench.state, bench.blobs)
-        assert difference(replace(before, rounds=2), after) == ""
+        after = load_state(bench.campaign.version, bench.blobs)
+        assert difference(replace(before, rounds=3), after) == ""
 
     def test_a_model_far_from_the_last_one_is_set_aside_also_where_all_devices_agree(
         self, fleet: FleetData
     ) -> None:
-        bench = Bench(fleet, settings={"norm_cap": 10.0})
+        bench = Training(fleet, settings={"norm_cap": 10.0})
         bench.close(a=(1.0, 2), b=(1.0, 2))
         bench.close(a=(9.0, 2), b=(9.0, 2))
-        assert [round(distance["shared"], 3) for distance in bench.state.distances] == [1.0, 9.0]
+        assert [round(distance["shared"], 3) for distance in bench.campaign.distances] == [1.0, 9.0]
         before = models_of(bench)
         notes = bench.close(a=(11.0, 2), b=(11.0, 2))
         assert notes["too_far"] == {
             "0": "the distance of its shared is 11: more than 10 is not usual in this run"
         }
         assert notes["set_aside"] == "every new model is too far from the last one"
-        assert (models_of(bench), bench.state.made_in) == (before, 2)
+        assert (models_of(bench), bench.campaign.version.round) == (before, 2)
 
     def test_without_a_norm_cap_no_model_is_too_far(self, fleet: FleetData) -> None:
-        bench = Bench(fleet)
+        bench = Training(fleet)
         bench.close(a=(1.0, 2), b=(1.0, 2))
         assert bench.close(a=(99.0, 2), b=(99.0, 2)) == {}
-        assert (bench.state.made_in, bench.state.distances) == (2, ())
+        assert (bench.campaign.version.round, bench.campaign.distances) == (2, ())
 
 
 def test_a_model_near_another_groups_last_one_is_not_too_far() -> None:
-    run = Run(norm_cap=10.0).state
-    run = msgspec.structs.replace(run, distances=({"shared": 1.0},))
+    settings = msgspec.structs.replace(SETTINGS, norm_cap=10.0)
+    version = Version(round=0, models={}, memory="", programs={}, newcomers="initial")
+    distances = ({"shared": 1.0},)
+    campaign = Campaign(
+        settings=settings, next_settings=settings, version=version, distances=distances
+    )
     before = {
         key: {"shared/w": np.full(4, value, np.float32)} for key, value in (("0", 0.0), ("1", 50.0))
     }
-    for value, too_far in ((4.0, False), (48.0, False), (20.0, True)):
-        state = State({"0": {"shared/w": np.full(4, value, np.float32)}, "1": before["1"]})
-        groups = {key: (2, key) for key in before}
-        far, distances = _distances(run, state, groups, before)
-        assert ([*far], distances) == ((["0"], {}) if too_far else ([], {"shared": 2 * value}))
-
-
-def test_the_fixed_bound_is_an_option(fleet: FleetData) -> None:
-    bench = Bench(fleet, settings={"max_update_norm": 2.0})
-    bench.tensors = {
-        n: np.full_like(a, 1.0) if n.startswith("delta/") else a for n, a in bench.tensors.items()
-    }
-    assert bench.verdict(bench.payload("a")).reason == "norm-too-large"
+    for value, is_too_far in ((4.0, False), (48.0, False), (20.0, True)):
+        models = {"0": {"shared/w": np.full(4, value, np.float32)}, "1": before["1"]}
+        far, near = too_far(campaign, models, {key: key for key in before}, before)
+        assert ([*far], near) == ((["0"], {}) if is_too_far else ([], {"shared": 2 * value}))
 
 
 def test_rounds_that_change_nothing_have_spent_privacy_too(fleet: FleetData) -> None:
     bounds = {"norm_cap": 10.0, "max_drop": 0.3, "keep_models": 3, "min_updates": 2}
     bench, plain = (
-        Bench(fleet, algorithm="fedavg+gaussian:noise_multiplier=2", settings=limits)
+        Training(fleet, algorithm="fedavg+gaussian:noise_multiplier=2", settings=limits)
         for limits in (bounds, {})
     )
     right = [(4, 4), (4, 4), (0, 0), (4, 4)]

@@ -1,72 +1,107 @@
-"""What devices keep, on its way from an update to the record, the summary, the registry, the HTTP
-API and the report."""
+"""Personal models that devices choose: in plans, in admission, in summaries and in the report."""
 
 import re
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
-from immutables import Map
+from msgspec.structs import replace
 
-from aggregator.core import state as s
-from aggregator.core.admission import Refused, check_tensors, norms_of
-from aggregator.core.plan import plan_for
-from aggregator.core.record import RoundRecord, record_of
-from aggregator.core.registry import Entry
-from aggregator.core.summary import KeptCounts, summarize
+from aggregator.aggregation.admission import Refused, check_tensors, norms_of
+from aggregator.fleet.desired import closing_verbs
+from aggregator.fleet.events import Started
+from aggregator.fleet.reconcile import REST_S
+from aggregator.fleet.records import Campaign, Device, Version
 from aggregator.http.views import round_view
-from aggregator.service.devices import Devices
-from aggregator.service.forgetting import without_kept
 from aggregator.storage.memory import MemoryBlobs
+from aggregator.view.fleet import FleetView
+from aggregator.view.summary import KeptCounts, summarize
 from algorithms.composition import read_algorithm
 from algorithms.personalisation.kept import Kept
 from shoal.reports.files import write_report
 from shoal.reports.run_page import Extras
 from shoal.reports.words import UNUSABLE, margin_text, names_text, rule_text
-from tests.aggregator.kept_cases import CHOICE, CLOSING, KEPT, LAYOUT, NAMES
-from tests.aggregator.round_cases import RECEIVED, Run
 from tests.contracts.store import SETTINGS
-from tests.support.known import known
+from tests.fleet.test_round_record import Recorded
+from tests.fleet.world import settings_of
 from wire import messages as m
 
+NAMES = ("tuned, neighbours 0.5", "general, neighbours 0")
+KEPT = Kept(NAMES[0], 12, 0.25, {NAMES[1]: 0.5})
+LAYOUT = (
+    ("response/choose.kept", "float32", (2,)),
+    ("response/choose.loss", "float32", (2,)),
+    ("response/choose.windows", "float32", ()),
+)
+CLOSING = (
+    m.Evaluate("windows", "memorise", report=False),
+    m.Apply("choose"),
+    m.Evaluate("test", "assess"),
+)
+CHOICE: dict[str, Any] = {
+    "candidates": NAMES,
+    "responses": {"choose": LAYOUT, "memorise": (("response/x", "float32", ()),)},
+}
 
-def closing(*devices: str, withholding: str = "") -> Run:
-    """A run in its last round, for which these devices are asked."""
-    run = Run(
-        programs={"": (m.Train(32),), "closing": CLOSING},
-        rounds=1,
-        min_devices=len(devices),
-        grace_s=100.0,
-        **CHOICE,
-    )
-    for device in devices:
-        run.check_in(device, withholds=device == withholding)
-    for device in devices:
-        run.update(device)
-    run.aggregated()
-    assert run.state.phase == "evaluating"
-    return run
+
+class Choosing(Recorded):
+    """A campaign whose devices choose personal models."""
+
+    def __init__(self, *device_ids: str) -> None:
+        super().__init__(*device_ids, keeps=True, min_devices=len(device_ids), deadline_s=1000.0)
+
+    def feed(self, event: Any) -> Any:
+        """Have something happen; a campaign begins with the candidates and verbs of this module."""
+        if isinstance(event, Started) and event.campaign == "run":
+            settings = replace(event.record.settings, **CHOICE)
+            programs = event.record.version.programs | {"closing": CLOSING}
+            version = replace(event.record.version, programs=programs)
+            own = {"settings": settings, "next_settings": settings, "version": version}
+            event = replace(event, record=replace(event.record, **own))
+        return super().feed(event)
+
+    def verbs(self, device_id: str) -> tuple[Any, ...]:
+        """Return the verbs of a device's assignment."""
+        work = self.fleet.devices[device_id].assignment
+        assert work is not None
+        return work.verbs
 
 
-def ended(run: Run, **kept: Kept | None) -> RoundRecord:
-    """The record of the last round, in which devices said this."""
-    for device, told in kept.items():
-        before = run.state
-        update = msgspec.structs.replace(RECEIVED, blob=device * 64, kept=told)
-        event = s.UpdateAdmitted(5.0, device, before.round, update)
-        run.feed(event)
-    record = record_of(before, event, run.state)
-    assert record is not None
-    assert record.phase == "evaluating"
-    return record
+def ended(**kept: Kept | None) -> Choosing:
+    """A campaign that is over, in which devices have reported these personal models."""
+    world = Choosing(*kept)
+    world.answer(*kept)
+    for device_id, choice in kept.items():
+        world.answer(device_id, kept=choice)
+    assert world.campaign.phase == "finished"
+    return world
+
+
+def summary_of(world: Recorded) -> Any:
+    return summarize(FleetView(world.fleet), "run", [*world.records.values()], 1.0)
+
+
+WITHHOLDS = m.Policy(unreported=("choose",))
+
+
+def campaign(closing: tuple[m.Verb, ...] = CLOSING) -> Campaign:
+    """A campaign in which devices do this after the last round."""
+    settings = settings_of(**CHOICE)
+    programs: dict[str, tuple[m.Verb, ...]] = {"": (m.Train(32),), "closing": closing}
+    version = Version(round=0, models={"0": "f" * 64}, memory="", programs=programs, newcomers="0")
+    return Campaign(settings=settings, next_settings=settings, version=version)
+
+
+def device(num_train: int = 10, num_test: int = 4, policy: m.Policy | None = None) -> Device:
+    return Device(facts=m.CheckIn("a", num_train, num_test, policy=policy))
 
 
 class TestPlan:
     def test_a_device_that_withholds_is_asked_for_no_scores_and_does_all_else(self) -> None:
-        run = closing("a", "b", withholding="b")
-        assert plan_for(run.state, "a").verbs == CLOSING
-        assert plan_for(run.state, "b").verbs == (
+        assert closing_verbs(campaign(), device()) == CLOSING
+        assert closing_verbs(campaign(), device(policy=WITHHOLDS)) == (
             CLOSING[0],
             m.Apply("choose", report=False),
             CLOSING[2],
@@ -75,10 +110,9 @@ class TestPlan:
     def test_a_device_with_too_few_test_windows_for_its_owner_is_not_asked_how_well_it_answers(
         self,
     ) -> None:
-        run = closing("a", "b", withholding="b")
-        run.check_in("b", withholds=True, untested=True)
         silent = m.Apply("choose", report=False), m.Evaluate("test", "assess", report=False)
-        assert plan_for(run.state, "b").verbs == (CLOSING[0], *silent)
+        asked = closing_verbs(campaign(), device(policy=m.Policy(min_windows=5)))
+        assert asked == (CLOSING[0], *silent)
 
     def test_a_device_with_too_few_labels_to_judge_by_is_asked_to_train_on_all_of_them(
         self,
@@ -94,29 +128,23 @@ class TestPlan:
                 *choice,
             )
 
-        run = Run(
-            programs={"": (m.Train(32),), "closing": verbs(0.25)}, rounds=1, min_devices=2, **CHOICE
-        )
-        for device, labels in (("a", 31), ("b", 32)):
-            run.feed(s.DeviceCheckedIn(1.0, device, labels, 4))
-        for device in "ab":
-            run.update(device)
-        run.aggregated()
-        assert plan_for(run.state, "a").verbs == verbs(0.0)
-        assert plan_for(run.state, "b").verbs == verbs(0.25)
+        assert closing_verbs(campaign(verbs(0.25)), device(31)) == verbs(0.0)
+        assert closing_verbs(campaign(verbs(0.25)), device(32)) == verbs(0.25)
 
-    def test_a_plan_in_work_still_asks_for_none_when_its_device_no_longer_withholds(self) -> None:
-        run = closing("a", "b", withholding="b")
-        run.check_in("b")
-        assert plan_for(run.state, "b").verbs[1] == m.Apply("choose", report=False)
-        run.update("b")
-        run.check_in("b")
-        assert not run.state.devices["b"].withholds
-
-    def test_a_device_that_begins_to_withhold_is_asked_anew(self) -> None:
-        run = closing("a", "b")
-        (sent,) = [c for c in run.check_in("b", withholds=True) if isinstance(c, s.SendPlan)]
-        assert sent.plan.verbs[1] == m.Apply("choose", report=False)
+    def test_a_plan_in_work_stays_and_the_next_one_asks_as_the_owner_permits(self) -> None:
+        world = Choosing("a", "b")
+        world.answer("a", "b")
+        assert world.verbs("b")[1].report
+        world.say("b", policy=WITHHOLDS)
+        assert world.verbs("b")[1].report, "the device declines it"
+        world.carry_out()
+        world.decline("b")
+        world.pass_time(REST_S)
+        assert not world.verbs("b")[1].report
+        world.say("b")
+        assert not world.verbs("b")[1].report
+        world.answer("b")
+        assert not world.fleet.devices["b"].policy.withholds
 
     @pytest.mark.parametrize(
         ("policy", "withholds"),
@@ -168,105 +196,33 @@ class TestAdmission:
 
 class TestRecord:
     def test_the_last_round_says_what_those_keep_that_tell(self) -> None:
-        record = ended(closing("a", "b"), a=KEPT, b=None)
-        assert record.kept == {"a": KEPT}
+        record = ended(a=KEPT, b=None).records[2]
+        assert (record.phase, record.kept) == ("evaluating", {"a": KEPT})
         assert round_view(record).kept == {NAMES[0]: 1}
 
     def test_the_summary_counts_them(self) -> None:
-        run = closing("a", "b")
-        summary = summarize(run.state, [ended(run, a=KEPT, b=None)], 1.0)
+        summary = summary_of(ended(a=KEPT, b=None))
         assert {d: device.kept for d, device in summary.devices.items()} == {"a": KEPT, "b": None}
         assert summary.kept == KeptCounts({NAMES[0]: 1, NAMES[1]: 0}, not_told=1)
 
     def test_a_run_whose_devices_do_not_choose_has_none(self) -> None:
-        run = Run()
-        run.check_in("a")
-        summary = summarize(run.state, [], 1.0)
+        summary = summary_of(Recorded("a", "b"))
         assert summary.kept is None
         assert "kept" not in msgspec.to_builtins(summary)
 
-    def test_a_device_that_is_forgotten_is_in_no_record(self) -> None:
-        record = ended(closing("a", "b"), a=KEPT, b=KEPT)
-        assert without_kept(record, {"a"}).kept == {"b": KEPT}
-
-    def test_what_is_stored_is_read_again(self) -> None:
-        run = closing("a", "b", withholding="b")
-        record = ended(run, a=KEPT, b=None)
-        assert msgspec.json.decode(msgspec.json.encode(record), type=RoundRecord) == record
-        assert s.decode_state(s.encode_state(run.state)) == run.state
-        assert run.state.received["a"].kept == KEPT
-
-    def test_what_earlier_versions_stored_is_read(self) -> None:
-        run = closing("a", "b")
-        record = ended(run, a=None, b=None)
-        state = msgspec.json.decode(s.encode_state(run.state))
-        del state["settings"]["candidates"]
-        for held in (*state["devices"].values(), *state["received"].values()):
-            held.pop("withholds", None)
-            held.pop("kept", None)
-        settings = msgspec.structs.replace(run.state.settings, candidates=())
-        assert s.decode_state(msgspec.json.encode(state)) == msgspec.structs.replace(
-            run.state, settings=settings
-        )
-        earlier = {
-            name: value for name, value in msgspec.to_builtins(record).items() if name != "kept"
-        }
-        assert msgspec.convert(earlier, RoundRecord) == record
-
-
-class TestRegistry:
-    def test_an_entry_says_what_the_device_keeps_of_which_campaign(self) -> None:
-        devices = Devices(None, lambda: 7.0)
-        devices.on_check_in(m.CheckIn("a", 10, 4))
-        devices.on_kept("a", "autumn", 3, KEPT)
-        devices.on_check_in(m.CheckIn("a", 10, 4))
-        told = devices.entry("a").kept
-        assert told is not None
-        assert (told.at_s, told.campaign, told.round, told.kept) == (7.0, "autumn", 3, KEPT)
-        assert msgspec.json.decode(
-            msgspec.json.encode(devices.entry("a")), type=Entry
-        ) == devices.entry("a")
-
-    def test_it_is_forgotten_where_the_policy_no_longer_lets_the_device_say_it(self) -> None:
-        devices = Devices(None, lambda: 7.0)
-        devices.on_kept("a", "autumn", 3, KEPT)
-        devices.on_check_in(m.CheckIn("a", 10, 4, policy=m.Policy(max_clip_norm=1.0)))
-        assert devices.entry("a").kept is None
-
-    def test_it_follows_from_the_run_that_a_device_has_its_model_of(self) -> None:
-        run, devices = closing("a", "b"), Devices(None, lambda: 7.0)
-        for device in "ab":
-            devices.on_check_in(m.CheckIn(device, 10, 4))
-            devices.on_kept(device, "earlier", 9, KEPT)
-        ended(run, a=KEPT, b=None)
-        for released in (True, False):
-            for device in "ab":
-                devices.on_models(run.state, device, released)
-            told = known(devices.entry("a").kept)
-            assert (told.at_s, told.campaign, told.round, told.kept) == (
-                5.0,
-                run.state.settings.name,
-                2,
-                KEPT,
-            )
-            assert (devices.entry("b").kept is not None) == released, (
-                "it may still use an earlier release with what it kept of that"
-            )
-
-    def test_it_is_not_taken_from_a_run_again_where_the_policy_no_longer_lets_the_device_say_it(
-        self,
-    ) -> None:
-        run, devices = closing("a"), Devices(None, lambda: 7.0)
-        ended(run, a=KEPT)
-        devices.on_check_in(m.CheckIn("a", 10, 4, policy=m.Policy(max_clip_norm=1.0)))
-        devices.on_models(run.state, "a", False)
-        assert devices.entry("a").kept is None
+    def test_a_device_has_that_of_the_campaign_whose_model_it_has(self) -> None:
+        world = ended(a=KEPT, b=KEPT)
+        world.settle()
+        world.start("later", rounds=1, min_devices=2)
+        world.settle()
+        found = FleetView(world.fleet).device("a")
+        assert found is not None
+        assert found.record.given.release
+        assert found.kept is None, "it has told of nothing that it keeps of the later model"
 
 
 def test_the_report_says_what_devices_keep_and_why_or_that_it_was_not_told(tmp_path: Path) -> None:
-    run = closing("a", "b", "c")
-    none = Kept(NAMES[1], 0)
-    summary = summarize(run.state, [ended(run, a=KEPT, b=None, c=none)], 1.0)
+    summary = summary_of(ended(a=KEPT, b=None, c=Kept(NAMES[1], 0)))
     write_report(
         tmp_path, summary, [], MemoryBlobs(), Extras(recipe=read_algorithm("personal").recipe)
     )
@@ -287,8 +243,7 @@ def test_the_report_says_what_devices_keep_and_why_or_that_it_was_not_told(tmp_p
     assert '<td class="wide why">no windows held out to judge by</td>' in rows["c"]
     assert '<td class="number">1</td>' in rows["not told"]
     assert '<meter min="0" max="3" value="1"' in rows["not told"]
-    plain = summarize(msgspec.structs.replace(run.state, settings=SETTINGS, devices=Map()), [], 1.0)
-    write_report(tmp_path, plain, [], MemoryBlobs())
+    write_report(tmp_path, summary_of(Recorded("a", "b")), [], MemoryBlobs())
     assert "keep" not in (tmp_path / "report.html").read_text().partition("</style>")[2]
 
 

@@ -1,71 +1,61 @@
 """`/metrics`: what Prometheus scrapes, read by Prometheus' own parser."""
 
 from fastapi.testclient import TestClient
+from immutables import Map
 from prometheus_client.parser import text_string_to_metric_families
 
+from aggregator.fleet import events as e
+from aggregator.fleet.records import Ban
 from aggregator.http.api import create_api
 from aggregator.http.metrics import PHASES
 from aggregator.service.conditions import Conditions, Counted
-from simulation.datasets.windows import FleetData
-from tests.aggregator.bench import Bench
-from wire.codec import encode
-from wire.links.port import Delivery
-from wire.messages import CheckIn
+from aggregator.storage.memory import MemoryBlobs, MemoryStore
+from aggregator.view.fleet import FleetView
+from tests.fleet.cases import all_work, world_of
+from tests.fleet.world import World
+
+REFUSED = {"unknown-topic": 1}
 
 
-def test_a_scrape_says_where_the_run_stands_and_what_has_happened(fleet: FleetData) -> None:
-    counted, paused = Counted(), [""]
-    bench = Bench(fleet)
-    bench.campaign._observe = counted.observe
-    for device_id in ("a", "b"):
-        bench.send(device_id, "check-in", encode(CheckIn(device_id, 10, 4)))
+def scraped(world: World, problem: str = "") -> dict[tuple[str, str], float]:
+    """By metric and labels but that of the campaign, the values of a scrape."""
+    counted = Counted()
+    for event in world.events:
+        counted.observe(world.fleet, event)
+    paused = {"run": problem} if problem else {}
+    conditions = Conditions(REFUSED, True, problem, "", counted, {"policy": 3})
+    view, blobs = FleetView(world.fleet, {}, paused, world.now_s), MemoryBlobs()
+    store = MemoryStore()
+    api = create_api(lambda: view, store, lambda _: blobs, lambda: conditions, lambda: 1.0)
+    answer = TestClient(api, "http://127.0.0.1").get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=")
+    families = text_string_to_metric_families(answer.text)
+    return {
+        (
+            sample.name,
+            ",".join(value for key, value in sample.labels.items() if key != "campaign"),
+        ): sample.value
+        for family in families
+        for sample in family.samples
+        if sample.name != "shoal_campaign_info"
+    }
 
-    def now() -> Conditions:
-        return Conditions(dict(bench.runner.refused), True, paused[0], "", counted, {"policy": 3})
 
-    api = TestClient(
-        create_api(lambda: bench.runner.campaigns, now, lambda: 1.0, bench.runner.devices),
-        "http://127.0.0.1",
-    )
-
-    def scraped() -> dict[tuple[str, str], float]:
-        answer = api.get("/metrics")
-        assert answer.headers["content-type"].startswith("text/plain; version=")
-        samples = [
-            sample
-            for family in text_string_to_metric_families(answer.text)
-            for sample in family.samples
-        ]
-        return {
-            (
-                s.name,
-                ",".join(
-                    v
-                    for k, v in s.labels.items()
-                    if k != "campaign" and s.name != "shoal_campaign_info"
-                ),
-            ): s.value
-            for s in samples
-        }
-
-    first = scraped()
+def test_a_scrape_says_where_campaigns_stand_and_what_has_happened() -> None:
+    world = world_of("a", "b")
+    world.start("run", min_devices=2, rounds=5)
+    first = scraped(world)
     assert (
         first["shoal_devices", "online"],
         first["shoal_round_cohort", ""],
-        first["shoal_events_total", "device-checked-in"],
-    ) == (
-        2,
-        2,
-        2,
-    )
-    assert {
-        phase: first["shoal_phase", phase] for phase in PHASES if first["shoal_phase", phase]
-    } == {"training": 1}
+        first["shoal_devices_working", ""],
+        first["shoal_events_total", "CheckedIn"],
+    ) == (2, 2, 2, 2)
+    phases = {phase: first["shoal_phase", phase] for phase in PHASES}
+    assert {phase for phase, value in phases.items() if value} == {"training"}
     assert (first["shoal_bytes_total", "up"], first["shoal_rounds_wanted", ""]) == (0, 5)
-    bench.close(a=(1.0, 2), b=(1.0, 2))
-    bench.runner.handle(Delivery("some/other/topic", b"x"))
-    paused[0] = "the disk is full"
-    later = scraped()
+    all_work(world)
+    later = scraped(world, problem="the disk is full")
     assert (
         later["shoal_rounds_trained", ""],
         later["shoal_round", ""],
@@ -73,9 +63,9 @@ def test_a_scrape_says_where_the_run_stands_and_what_has_happened(fleet: FleetDa
     ) == (1, 2, 1)
     assert (
         later["shoal_refused_total", "unknown-topic"],
-        later["shoal_events_total", "update-admitted"],
-    ) == (1, 2)
-    assert later["shoal_bytes_total", "up"] > 10_000
+        later["shoal_events_total", "Updated"],
+        later["shoal_bytes_total", "up"],
+    ) == (1, 2, 2)
     assert (later["shoal_declined_total", "policy"], later["shoal_stragglers_total", ""]) == (3, 0)
     assert (
         later["shoal_devices_by", "known"],
@@ -84,22 +74,30 @@ def test_a_scrape_says_where_the_run_stands_and_what_has_happened(fleet: FleetDa
     ) == (2, 0, 2)
 
 
-def test_a_scrape_counts_those_of_ten_thousand_devices_that_are_online(fleet: FleetData) -> None:
-    bench = Bench(fleet)
-    state = bench.state
-    device = state.devices["a"]
-    many = state.devices.update({f"device-{number}": device for number in range(10_000)})
-    bench.campaign.state = type(state)(
-        **{**{n: getattr(state, n) for n in state.__struct_fields__}, "devices": many}
+def test_a_campaign_that_waits_and_devices_that_do_not_answer_can_be_alerted_on() -> None:
+    world = world_of("a", "b", "c")
+    world.start("run", min_devices=1, deadline_s=100.0)
+    assert (scraped(world)["shoal_waiting", ""], scraped(world)["shoal_devices_failing", ""]) == (
+        0,
+        0,
     )
-    api = TestClient(
-        create_api(
-            lambda: bench.runner.campaigns,
-            lambda: Conditions({}, True, "", "", Counted(), {}),
-            lambda: 1.0,
-            bench.runner.devices,
-        )
-    )
-    assert b'shoal_devices{campaign="run-1",state="online"} 2.0' in api.get("/metrics").content, (
-        "of the state"
-    )
+    all_work(world, "a")
+    world.pass_time(100)
+    world.feed(e.Banned(at_s=world.now_s, device_id="c", ban=Ban(1.0, "")))
+    metrics = scraped(world)
+    assert metrics["shoal_devices_not_answering", ""] == 1, "a banned device is not expected to"
+    assert metrics["shoal_devices_failing", ""] == 1
+    world.leave("a")
+    world = world_of("a")
+    world.start("run", min_devices=2)
+    assert scraped(world)["shoal_waiting", ""] == 1
+
+
+def test_a_scrape_counts_those_of_ten_thousand_devices_that_are_online() -> None:
+    world = world_of("a")
+    device = world.fleet.devices["a"]
+    world.start("run")
+    devices = {f"device-{number}": device for number in range(10_000)}
+    fleet = world.fleet.__class__(campaigns=world.fleet.campaigns, devices=Map(devices))
+    world.fleet = fleet
+    assert scraped(world)["shoal_devices", "online"] == 10_000

@@ -3,15 +3,22 @@ the fleet has the same groups."""
 
 from collections.abc import Callable
 
+import msgspec
 import numpy as np
 import pytest
+from immutables import Map
 
-from aggregator.aggregation.placing import place_all
-from aggregator.core.state import Placed
-from algorithms.algorithm import State
+from aggregator.aggregation.placing import place_all, place_by_survey, place_unlabelled
+from aggregator.fleet.records import Campaign, Member, Placed, Survey, Version
+from aggregator.ports import BlobLost
+from aggregator.storage.memory import MemoryBlobs
+from algorithms.algorithm import State, encode_memory
 from algorithms.composition import make_algorithm, read_algorithm
 from algorithms.core.contract import GroupingMemory
+from tests.aggregator.training import SETTINGS
+from wire import messages as m
 from wire.arrays.tensors import Tensors
+from wire.codec import encode_update
 
 DISTFL = make_algorithm(read_algorithm("distfl"))
 NONE = make_algorithm(read_algorithm("fedavg+none"))
@@ -100,3 +107,59 @@ def test_only_a_grouping_that_can_tell_asks_devices_for_their_inputs() -> None:
         "ifca": False,
         "cfl": False,
     }
+
+
+class TestCampaign:
+    """Devices of a campaign, by the surveys that it has."""
+
+    def campaign(self, blobs: MemoryBlobs, groups: dict[str, str], **means: float) -> Campaign:
+        """A campaign with these groups, and with surveys of devices with these means."""
+        settings = msgspec.structs.replace(SETTINGS, min_batch=2)
+        members = {device_id: Member(group=group) for device_id, group in groups.items()}
+        for device_id, mean in means.items():
+            told = m.Update("r", 1, 1, 1, device_id, "0" * 64, 0, 0, m.Metrics(), m.Metrics())
+            (blob,) = blobs.put(encode_update(told, survey(mean)()))
+            described = Survey(blob=blob, round=1, bytes_up=1, bytes_down=1)
+            members[device_id] = Member(survey=described, placed=Placed("0", 0.6, 5))
+        (memory,) = blobs.put(encode_memory(fleet(groups)))
+        models = dict.fromkeys(("initial", *groups.values()), "0" * 64)
+        version = Version(round=1, models=models, memory=memory, programs={}, newcomers="initial")
+        return Campaign(
+            settings=settings, next_settings=settings, version=version, members=Map(members)
+        )
+
+    def test_after_a_round_its_devices_are_placed_and_one_of_which_nothing_is_known(self) -> None:
+        blobs = MemoryBlobs()
+        campaign = self.campaign(blobs, GROUPS, u=5.3)
+        placed = place_unlabelled(campaign, DISTFL, fleet(GROUPS), blobs, set())
+        assert placed == {"": Placed("1", round(4 / 7, 6)), "u": Placed("1", 0.8, 5)}
+
+    def test_where_every_device_trains_nobody_is_placed(self) -> None:
+        blobs = MemoryBlobs()
+        campaign = self.campaign(blobs, GROUPS, u=5.3)
+        settings = msgspec.structs.replace(campaign.settings, min_batch=0)
+        campaign = msgspec.structs.replace(campaign, settings=settings)
+        assert place_unlabelled(campaign, DISTFL, fleet(GROUPS), blobs, set()) == {}
+
+    def test_after_training_a_device_is_placed_by_its_survey(self) -> None:
+        blobs = MemoryBlobs()
+        campaign = self.campaign(blobs, GROUPS, u=5.3)
+        event = place_by_survey(campaign, "u", DISTFL, blobs, 9.0)
+        assert event is not None
+        assert (event.device_id, event.placed) == ("u", Placed("1", 0.8, 5))
+        assert place_by_survey(campaign, "a", DISTFL, blobs, 9.0) is None, "it has no survey"
+
+    def test_where_there_are_no_groups_it_is_not_placed(self) -> None:
+        blobs = MemoryBlobs()
+        campaign = self.campaign(blobs, {}, u=5.3)
+        assert place_by_survey(campaign, "u", NONE, blobs, 9.0) is None
+
+    def test_a_survey_that_is_lost_is_an_error_that_names_it(self) -> None:
+        blobs = MemoryBlobs()
+        campaign = self.campaign(blobs, GROUPS, u=5.3)
+        described = campaign.members["u"].survey
+        assert described is not None
+        blobs.drop({described.blob})
+        with pytest.raises(BlobLost) as lost:
+            place_unlabelled(campaign, DISTFL, fleet(GROUPS), blobs, set())
+        assert lost.value.digest == described.blob

@@ -1,5 +1,5 @@
-"""The store on a real PostgreSQL: the contract of all stores, migrations, and what is left after
-every kind of break."""
+"""The store of a fleet on a real PostgreSQL: the contract, and what is left after every kind of
+break."""
 
 import contextlib
 import secrets
@@ -8,18 +8,20 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sql
+from msgspec.structs import replace
 
-from aggregator.core.ports import StorageFailed, Store
-from aggregator.core.state import DeviceCheckedIn, Resumed
+from aggregator.fleet.records import Device, Fleet
+from aggregator.ports import StorageFailed
+from aggregator.storage.fleet_store import FleetStore, campaign_names, load_fleet
 from aggregator.storage.schema import opened
-from aggregator.storage.sql_store import SqlStore, load_run, run_names
-from tests.contracts.store import STARTED, StoreContract
-from tests.support.known import known
+from tests.contracts.fleet_store import UNKNOWN, FleetStoreContract
+from tests.fleet.world import World
 from tests.support.lossy_proxy import lossy_proxy
 from tests.support.postgres import Postgres, elsewhere, programs, running
 from wire.errors import ConfigError
@@ -41,16 +43,17 @@ def own_server() -> Iterator[Postgres]:
         yield server
 
 
-class TestPostgresStore(StoreContract):
+class TestFleetStoreOnPostgres(FleetStoreContract):
     @pytest.fixture
-    def store(self, url: str) -> Iterator[Store]:
-        store = SqlStore(url, "run-1")
-        yield store
-        store.close()
+    def url(self, postgres: Postgres) -> str:
+        return postgres.create(secrets.token_hex(6))
 
 
-def devices(store: SqlStore) -> list[str]:
-    return sorted(known(store.load()).devices)
+DEVICE = Device(tags=("x" * 200,))
+
+
+def devices(store: FleetStore) -> list[str]:
+    return sorted(store.load().devices)
 
 
 def test_services_that_start_at_a_time_make_one_schema(url: str) -> None:
@@ -59,7 +62,7 @@ def test_services_that_start_at_a_time_make_one_schema(url: str) -> None:
     def begin() -> None:
         try:
             opened(url).dispose()
-            found.append(run_names(url))
+            found.append(campaign_names(url))
         except ConfigError as error:
             found.append(error)
 
@@ -68,26 +71,26 @@ def test_services_that_start_at_a_time_make_one_schema(url: str) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == [[]] * 4
+    assert found == [()] * 4
 
 
 def test_a_server_that_is_not_there_is_one_clear_error() -> None:
-    for use in (SqlStore, load_run):
+    for use in (FleetStore, load_fleet):
         with pytest.raises(
             ConfigError,
             match=r"database postgresql\+?\w*://shoal:\*\*\*@127\.0\.0\.1:1/x: .*connection failed",
         ):
-            use("postgresql://shoal:secret@127.0.0.1:1/x", "run-1")
+            use("postgresql://shoal:secret@127.0.0.1:1/x")
 
 
 @pytest.mark.parametrize("how", ["connections", "restart", "crash"])
 def test_what_was_committed_is_there_and_the_store_goes_on_after_a_break(
     own_server: Postgres, how: str
 ) -> None:
-    url = own_server.create("shoal")
-    store = SqlStore(url, "run-1")
-    store.commit([STARTED])
-    store.commit([DeviceCheckedIn(1.0, "a", 5, 2)])
+    store = FleetStore(own_server.create("shoal"))
+    world = World(store)
+    world.check_in("a")
+    fleet = world.fleet
     match how:
         case "connections":
             with sql.create_engine(own_server.url("postgres")).connect() as connection:
@@ -100,15 +103,16 @@ def test_what_was_committed_is_there_and_the_store_goes_on_after_a_break(
         case "restart" | "crash":
             own_server.stop("fast" if how == "restart" else "immediate")
             with pytest.raises(StorageFailed, match="connection failed"):
-                store.commit([DeviceCheckedIn(2.0, "b", 5, 2)])
+                world.check_in("b")
             with pytest.raises(StorageFailed):
                 store.check()
             own_server.start()
             store.check()
-            with pytest.raises(StorageFailed, match="what was written last is not known"):
-                store.commit([DeviceCheckedIn(2.0, "b", 5, 2)])
+            with pytest.raises(StorageFailed, match=UNKNOWN):
+                store.commit(fleet, fleet, set())
             assert devices(store) == ["a"]
-    store.commit([DeviceCheckedIn(3.0, "c", 5, 2)])
+            world.fleet = fleet
+    world.check_in("c")
     assert devices(store) == ["a", "c"]
 
 
@@ -117,27 +121,38 @@ def test_a_commit_whose_answer_is_lost_is_found_and_never_written_twice(
 ) -> None:
     """The server carries the commit out, and the connection breaks before the answer."""
     with lossy_proxy(postgres.port) as proxy:
-        store = SqlStore(url.replace(f":{postgres.port}/", f":{proxy.port}/"), "run-1")
-        store.commit([STARTED])
+        store = FleetStore(url.replace(f":{postgres.port}/", f":{proxy.port}/"))
+        fleet = store.load()
+        store.commit(fleet, replace(fleet, serial=1), set())
+        fleet, after = replace(fleet, serial=1), replace(fleet, serial=2)
         proxy.lose_answer_to = b"COMMIT"
         with pytest.raises(StorageFailed, match="server closed the connection"):
-            store.commit([DeviceCheckedIn(1.0, "a", 5, 2)])
-        with pytest.raises(StorageFailed, match="what was written last is not known"):
-            store.commit([DeviceCheckedIn(1.0, "a", 5, 2)])
-        assert devices(store) == ["a"], "the server had carried it out"
-        store.commit([Resumed(2.0, 7)])
-        other = SqlStore(url, "run-1")
-        assert (devices(other), known(other.load()).epoch) == (["a"], 7)
+            store.commit(fleet, after, set())
+        with pytest.raises(StorageFailed, match=UNKNOWN):
+            store.commit(fleet, after, set())
+        assert store.load() == after, "the server had carried it out"
+        store.commit(after, replace(after, serial=3), set())
+        with closing(FleetStore(url)) as other:
+            assert other.load().serial == 3
 
 
-def test_a_store_does_not_write_after_a_commit_that_it_does_not_know(url: str) -> None:
-    one, two = SqlStore(url, "run-1"), SqlStore(url, "run-1")
-    one.commit([STARTED])
-    with pytest.raises(StorageFailed, match="what was written last is not known"):
-        two.commit([STARTED])
-    assert two.load() == one.load()
-    two.commit([DeviceCheckedIn(1.0, "a", 5, 2)])
-    assert devices(one) == ["a"]
+def test_a_fleet_is_read_as_it_is_at_one_time(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another service writes while this one reads."""
+    writer, reader = FleetStore(url), FleetStore(url)
+    world = World(writer)
+    world.check_in("a")
+    before = world.fleet
+
+    def late(connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if "FROM device_records" in statement and "b" not in world.fleet.devices:
+            world.check_in("b")
+
+    sql.event.listen(reader._engine, "before_cursor_execute", late)
+    found = reader.load()
+    assert "b" in world.fleet.devices
+    assert (set(found.devices), found.at_s) == (set(before.devices), before.at_s)
+    with pytest.raises(StorageFailed, match=UNKNOWN):
+        reader.commit(found, Fleet(), set())
 
 
 def test_a_full_disk_of_the_server_is_told_and_nothing_acknowledged_is_lost() -> None:
@@ -160,18 +175,21 @@ def test_a_full_disk_of_the_server_is_told_and_nothing_acknowledged_is_lost() ->
 
 
 def fill_and_free(server: Postgres, folder: Path) -> None:
-    store = SqlStore(server.create("shoal"), "run-1")
-    store.commit([STARTED])
-    filler, kept = folder / "filler", list[str]()
+    store = FleetStore(server.create("shoal"))
+    kept = set[str]()
+    filler = folder / "filler"
     with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
         while True:
             file.write(bytes(2**16))
     assert shutil.disk_usage(folder).free < 2**16
+    fleet = store.load()
     try:
         for number in range(10_000):
-            names = [f"d{number}-{i}" for i in range(100)]
-            store.commit([DeviceCheckedIn(1.0, name, 5, 2) for name in names])
-            kept += names
+            names = {f"d{number}-{i}" for i in range(100)}
+            new = dict.fromkeys(names, DEVICE)
+            after = replace(fleet, devices=fleet.devices.update(new))
+            store.commit(fleet, after, names)
+            fleet, kept = after, kept | names
         pytest.fail("the disk was never full")
     except StorageFailed:
         pass
@@ -180,11 +198,12 @@ def fill_and_free(server: Postgres, folder: Path) -> None:
     while True:
         try:
             store.check()
-            assert set(devices(store)) >= set(kept)
+            found = store.load()
+            assert kept <= {*found.devices}
             break
         except StorageFailed:
             if time.monotonic() > end_s:
                 raise
             time.sleep(0.5)
-    store.commit([DeviceCheckedIn(2.0, "after", 5, 2)])
-    assert "after" in devices(store)
+    store.commit(found, replace(found, serial=9), set())
+    assert store.load().serial == 9

@@ -12,13 +12,12 @@ from aggregator.maintenance.examine import examine
 from aggregator.storage.blob_folder import blob_names
 from shoal.cli import application
 from simulation.datasets.windows import FleetData
-from tests.aggregator.rollout_cases import Service, service_with_releases
-from wire.codec import digest
+from tests.aggregator.releasing import Releasing, service_with_releases
 from wire.errors import ConfigError
 
 
 @pytest.fixture
-def service(fleet: FleetData, tmp_path: Path) -> Service:
+def service(fleet: FleetData, tmp_path: Path) -> Releasing:
     return service_with_releases(fleet, tmp_path / "served")
 
 
@@ -31,22 +30,25 @@ def shoal(*arguments: object) -> None:
 
 
 def test_a_copy_has_the_releases_and_their_blobs_and_can_be_put_back(
-    service: Service, tmp_path: Path
+    service: Releasing, tmp_path: Path
 ) -> None:
-    assert wrong(service.folder) == []
-    back_up(service.folder, tmp_path / "copy")
-    assert read_database(tmp_path / "copy" / "shoal.db").fleets == {"f": service.rollouts.state}
-    assert blob_names(tmp_path / "copy" / "releases") == blob_names(service.folder / "releases")
-    restore(tmp_path / "copy", service.folder)
-    before = service.rollouts.state
-    service.start()
-    assert service.rollouts.state == before
+    folder, before = service.folder, read_database(service.folder / "shoal.db").fleet
+    assert before is not None
+    assert sorted(before.releases) == [1, 2]
+    assert wrong(folder) == []
+    back_up(folder, tmp_path / "copy")
+    assert read_database(tmp_path / "copy" / "shoal.db").fleet == before
+    assert blob_names(tmp_path / "copy" / "releases") == blob_names(folder / "releases")
+    service.bench.store.close()  # type: ignore[union-attr]
+    restore(tmp_path / "copy", folder)
+    assert read_database(folder / "shoal.db").fleet == before
+    assert blob_names(folder / "releases") == blob_names(tmp_path / "copy" / "releases")
 
 
 def test_a_blob_that_a_release_needs_is_missed_and_a_damaged_one_set_aside(
-    service: Service, tmp_path: Path
+    service: Releasing, tmp_path: Path
 ) -> None:
-    path = service.folder / "releases" / digest(b"second")
+    path = service.folder / "releases" / service.releases[2].model
     path.write_bytes(b"damaged")
     assert any(
         "its bytes are not those that were written" in text for text in wrong(service.folder)
@@ -57,57 +59,63 @@ def test_a_blob_that_a_release_needs_is_missed_and_a_damaged_one_set_aside(
         back_up(service.folder, tmp_path / "copy")
 
 
-def test_a_damaged_log_of_releases_is_told(service: Service) -> None:
-    service.store.close()
+def test_a_damaged_row_of_a_release_is_told(service: Releasing) -> None:
+    service.bench.store.close()  # type: ignore[union-attr]
     with closing(sqlite3.connect(service.folder / "shoal.db")) as connection:
-        connection.execute("UPDATE events SET event = x'7b7d' WHERE run LIKE 'fleet/%'")
+        connection.execute("UPDATE releases SET record = x'7b7d' WHERE number = 2")
         connection.commit()
     (text,) = wrong(service.folder)
-    assert "damaged: the releases of fleet f cannot be read" in text
+    assert "damaged: " in text
+    assert "release 2" in text
     assert "restore the folder from a backup" in text
-    with pytest.raises(ConfigError, match="damaged, the releases of fleet f"):
-        shoal("list", service.folder, "--fleet", "f")
+    with pytest.raises(ConfigError, match=r"damaged, .*release 2"):
+        shoal("list", service.folder)
 
 
 def test_commands_show_releases_and_rollouts(
-    service: Service, capsys: pytest.CaptureFixture[str]
+    service: Releasing, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shoal("list", service.folder, "--fleet", "f")
+    shoal("list", service.folder)
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert [line[:4] for line in lines[1:]] == [
-        ["1", "0", "released", "1"],
-        ["2", "0", "canary", "1"],
+        ["1", "run-1/0", "superseded", "1"],
+        ["2", "run-1/0", "canary", "2"],
     ]
     assert [line[5] for line in lines[1:]] == ["2", "0"], "devices that use it"
-    shoal("show", service.folder, 2, "--fleet", "f")
-    assert "parent      1\n" in capsys.readouterr().out
-    shoal("rollout", service.folder, "--fleet", "f")
-    told = capsys.readouterr().out
-    assert told.startswith("c: releases 2: running")
-    assert "1 failed: no graph" in told
+    shoal("show", service.folder, 2)
+    assert "round       2\n" in capsys.readouterr().out
+    shoal("rollout", service.folder)
+    shown = capsys.readouterr().out
+    assert shown.startswith("run-1: releases 2: running")
+    assert "1 failed: no graph" in shown
 
 
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["show", 9], "has none of this number"),
+        (["show", 9], "No release 9"),
         (["rollout", "--pause", "--promote"], "one at a time"),
         (["rollout", "--pause", "--campaign", "other"], "no rollout of campaign other goes on"),
-        (["rollback", "--to", 9], "has no release of this number"),
+        (["rollback", "--to", 9], "No release 9"),
     ],
 )
-def test_what_is_not_there_is_told(service: Service, arguments: list[object], problem: str) -> None:
+def test_what_is_not_there_is_told(
+    service: Releasing, arguments: list[object], problem: str
+) -> None:
     with pytest.raises(ConfigError, match=problem):
-        shoal(arguments[0], service.folder, *arguments[1:], "--fleet", "f")
+        shoal(arguments[0], service.folder, *arguments[1:])
 
 
-def test_a_folder_without_releases_is_told(service: Service) -> None:
-    with pytest.raises(
-        ConfigError, match=r"no releases of fleet 'default' .--fleet.; it has those of f"
-    ):
-        shoal("list", service.folder)
+def test_a_folder_without_releases_shows_none(
+    tmp_path: Path, fleet: FleetData, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Releasing(fleet, tmp_path)
+    shoal("list", tmp_path)
+    assert len(capsys.readouterr().out.splitlines()) == 1, "the heading"
+    shoal("rollout", tmp_path)
+    assert capsys.readouterr().out == "nothing was rolled out yet\n"
 
 
-def test_without_a_service_there_are_no_orders(service: Service) -> None:
+def test_without_a_service_there_are_no_orders(service: Releasing) -> None:
     with pytest.raises(ConfigError, match="No service runs in"):
-        shoal("rollout", service.folder, "--fleet", "f", "--pause")
+        shoal("rollout", service.folder, "--pause")

@@ -1,45 +1,42 @@
-"""What a new campaign starts from where a fleet has releases."""
+"""The models that a new campaign starts from where a fleet has releases."""
 
 import numpy as np
-from immutables import Map
 from msgspec.structs import replace
 
-from aggregator.core.release.releases import Catalogue, add, put
-from aggregator.core.release.state import FleetState, Holder
-from aggregator.releases.policy import released_source
+from aggregator.fleet.records import Fleet
+from aggregator.releases import released_source
 from aggregator.storage.memory import MemoryBlobs
-from tests.aggregator.rollout_cases import draft
+from tests.fleet.rollout_cases import Rollouts
 from wire.arrays.tensors import encode_tensors
 
 
 def test_it_is_the_latest_campaigns_and_not_what_is_tried_or_was_withdrawn() -> None:
+    groups = {"a": "0", "b": "1", "c": "2"}
+    fleet = Rollouts(*"abcd", groups=groups)
+    for name in ("new", "newer"):
+        fleet.campaign(name, groups)
+    for model, campaign, keys in (("x", "c", "012"), ("y", "new", "01"), ("z", "new", "01")):
+        fleet.roll_out(model, tuple(keys), campaign)
+        fleet.finish(campaign)
+    fleet.return_to(4, "0", "new")
+    fleet.roll_out("failed", campaign="newer")
+    fleet.steer("end", campaign="newer")
+    fleet.roll_out("tried", campaign="newer")
     blobs = MemoryBlobs()
-    models = blobs.put(
-        *(encode_tensors({"shared/w": np.full(2, value, np.float32)}) for value in range(4))
-    )
-    drafts = [
-        replace(draft(), campaign=campaign, group=f"{campaign}/{key}", model=models[number])
-        for number, (campaign, key) in enumerate(
-            (("old", "0"), ("new", "0"), ("new", "1"), ("newer", "0"))
-        )
-    ]
-    catalogue, made = add(Catalogue(), drafts, 0.0)
-    catalogue = put(catalogue, [release.number for release in made[:3]], "released")
-    catalogue = put(catalogue, [made[3].number], "canary")
-    devices = {
-        "a": Holder(group="new/0"),
-        "b": Holder(group="new/1"),
-        "c": Holder(group="old/0"),
-        "d": Holder(),
-    }
-    source = released_source(FleetState(catalogue=catalogue, devices=Map(devices)), blobs.get)
+    releases = {}
+    for number, release in fleet.fleet.releases.items():
+        tensors = {"shared/w": np.full(2, number, np.float32)}
+        (model,) = blobs.put(encode_tensors(tensors))
+        releases[number] = replace(release, model=model)
+    source = released_source(replace(fleet.fleet, releases=releases), blobs)
     assert source is not None
-    assert (source.name, source.groups) == ("campaign new, release 2, 3", {"a": "0", "b": "1"})
+    assert (source.name, source.groups) == ("release 7 of campaign new", {"a": "0", "b": "1"})
     assert {key: model["shared/w"].tolist() for key, model in source.models.items()} == {
-        "0": [1.0, 1.0],
-        "1": [2.0, 2.0],
+        "0": [6.0, 6.0],
+        "1": [7.0, 7.0],
     }
 
 
 def test_a_fleet_that_has_released_nothing_has_nothing_to_start_from() -> None:
-    assert released_source(FleetState(), MemoryBlobs().get) is None
+    assert released_source(Fleet(), MemoryBlobs()) is None
+    assert released_source(Rollouts("a").fleet, MemoryBlobs()) is None

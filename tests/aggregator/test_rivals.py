@@ -29,15 +29,15 @@ def bench(fleet: FleetData) -> Bench:
 
 def shown(bench: Bench, plan: m.Plan, device_id: str = "a", sign: Any = SIGN) -> None:
     """A device declines the open plan, since it has this one."""
-    state = bench.state
-    names = (state.settings.run_id, state.epoch, state.round, state.attempt)
+    work = bench.work("a")
+    names = (bench.settings.run_id, bench.epoch, work.round, work.serial)
     bench.send(
         device_id, "decline", encode(m.Decline(*names, device_id, "stale", "", sign(plan).decode()))
     )
 
 
 def plan(bench: Bench, epoch: int, device_id: str = "a") -> m.Plan:
-    settings = bench.state.settings
+    settings = bench.settings
     return m.Plan(
         settings.run_id, epoch, 7, 0, device_id, settings.bundle, bench.update.model, (), 1, 1e12
     )
@@ -46,7 +46,7 @@ def plan(bench: Bench, epoch: int, device_id: str = "a") -> m.Plan:
 def test_a_plan_of_a_greater_epoch_is_followed_by_a_greater_one_yet(bench: Bench) -> None:
     bench.answers()
     shown(bench, plan(bench, 50))
-    assert bench.state.epoch == 51
+    assert bench.epoch == 51
     assert {(p.device_id, p.epoch) for p in bench.answers()} == {("a", 51), ("b", 51)}
 
 
@@ -55,7 +55,7 @@ def test_a_plan_of_a_greater_epoch_is_followed_by_a_greater_one_yet(bench: Bench
 )
 def test_nobody_makes_the_aggregator_ask_again_and_again(bench: Bench, what: str) -> None:
     bench.answers()
-    epoch = bench.state.epoch
+    epoch = bench.epoch
     match what:
         case "its own plan":
             shown(bench, plan(bench, epoch))
@@ -71,19 +71,19 @@ def test_nobody_makes_the_aggregator_ask_again_and_again(bench: Bench, what: str
                     SERVICE, vouch(new_key(), "f", SERVICE.public_key(), time.time() + 1e6)
                 ),
             )
-    assert (bench.state.epoch, bench.answers()) == (epoch, [])
+    assert (bench.epoch, bench.answers()) == (epoch, [])
 
 
 @pytest.mark.parametrize("online", [True, False])
 def test_a_status_of_a_greater_epoch_ends_the_service(bench: Bench, online: bool) -> None:
-    status = m.AggregatorStatus(online, "other", bench.state.epoch + 1, time.time(), "r")
+    status = m.AggregatorStatus(online, "other", bench.epoch + 1, time.time(), "r")
     with pytest.raises(OtherAggregator, match="has taken over the fleet"):
         bench.runner.handle(Delivery(bench.topics.aggregator, SIGN(status)))
 
 
 def test_a_status_of_an_older_epoch_or_that_nobody_signed_ends_nothing(bench: Bench) -> None:
-    older = m.AggregatorStatus(True, "other", bench.state.epoch - 1, time.time(), "r")
-    newer = m.AggregatorStatus(True, "other", bench.state.epoch + 1, time.time(), "r")
+    older = m.AggregatorStatus(True, "other", bench.epoch - 1, time.time(), "r")
+    newer = m.AggregatorStatus(True, "other", bench.epoch + 1, time.time(), "r")
     bench.runner.handle(
         Delivery(bench.topics.aggregator, SIGN(older)),
         Delivery(bench.topics.aggregator, encode(newer)),

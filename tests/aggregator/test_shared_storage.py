@@ -4,7 +4,6 @@ and a run that loses an answer."""
 import secrets
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -13,14 +12,12 @@ import sqlalchemy as sql
 
 from aggregator.enrolment.order_handlers import DeviceOrders
 from aggregator.leadership.identity import own_secret, service_key
-from aggregator.service.devices import Devices
 from aggregator.storage.blob_bucket import BlobBucket
 from aggregator.storage.engine import make_engine
-from aggregator.storage.registry_table import RegistryTable
-from aggregator.storage.sql_store import SqlStore
+from aggregator.storage.fleet_store import FleetStore
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
-from tests.support.known import known
+from tests.fleet.test_restart import untimed
 from tests.support.lossy_proxy import lossy_proxy
 from tests.support.postgres import Postgres
 from tests.support.s3 import BUCKET, S3Server
@@ -48,17 +45,18 @@ def test_doctor_models_and_backup_say_what_they_can(
 ) -> None:
     where = f"s3://{BUCKET}/{secrets.token_hex(4)}"
     blobs = BlobBucket(where, "run-1")
-    bench = Bench(fleet, SqlStore(url, "run-1"), blobs, settings={"keep_models": 3})
+    own = {"keep_models": 3, "name": "run-1"}
+    bench = Bench(fleet, FleetStore(url), blobs, settings=own)
     bench.close(a=(1.0, 2), b=(1.0, 2))
     own_secret(tmp_path / "secret.key")
     service_key(tmp_path)
     checked = shoal("doctor", tmp_path, "--database", url, "--blobs", where)
-    assert "run run-1 can be read: training, round 2" in checked.stdout, checked.stderr
+    assert "campaign run-1 can be read: training, round 2" in checked.stdout, checked.stderr
     assert "each is there and has its hash" in checked.stdout
-    blobs._delete(bench.state.memory)
+    blobs._delete(bench.campaign.version.memory)
     checked = shoal("doctor", tmp_path, "--database", url, "--blobs", where)
     assert checked.returncode == 1
-    assert "it is not there; it is what the algorithm remembers" in checked.stdout
+    assert "it is not there; it is the algorithm's memory" in checked.stdout
     assert shoal("doctor", tmp_path, "--database", url, "--mend").returncode == 2
     listed = shoal("models", "rounds", tmp_path, "--database", url)
     assert listed.stdout.endswith("offered now\n"), listed.stderr
@@ -74,24 +72,24 @@ def test_a_run_whose_commit_had_no_answer_pauses_and_goes_on_with_what_is_stored
     fleet: FleetData, postgres: Postgres, url: str, what: str
 ) -> None:
     with lossy_proxy(postgres.port) as proxy:
-        store = SqlStore(url.replace(f":{postgres.port}/", f":{proxy.port}/"), "run-1")
+        store = FleetStore(url.replace(f":{postgres.port}/", f":{proxy.port}/"))
         bench = Bench(fleet, store, settings={"rounds": 9})
         if what == "the end of a round":
             assert isinstance(bench.verdict(bench.payload("a")), m.Acknowledge)
         payload = bench.payload("b")
         proxy.lose_answer_to = b"COMMIT"
         assert isinstance(bench.verdict(payload, "b"), m.Busy)
-        assert "server closed the connection" in bench.runner.paused
-        assert "b" not in bench.state.received, "it is not acknowledged"
+        assert "server closed the connection" in bench.runner.problem
+        assert "b" not in bench.received, "it is not acknowledged"
         bench.clock.now_s += 6
-        bench.runner.tick()
-        assert bench.runner.paused == ""
+        bench.tick()
+        assert bench.runner.problem == ""
         bench.verdict(payload, "b")
         if what == "an update":
             bench.verdict(bench.payload("a"))
-        assert bench.state.round == 2
-        assert SqlStore(url, "run-1").load() == bench.state
-        assert sorted(known(store.rounds()[0]).evaluated) == ["a", "b"]
+        assert bench.campaign.round == 2
+        assert FleetStore(url).load() == untimed(bench.runner.fleet)
+        assert sorted(store.rounds(bench.settings.name)[0].evaluated) == ["a", "b"]
 
 
 def stored(url: str, blobs: BlobBucket) -> bytes:
@@ -117,21 +115,18 @@ def test_a_device_that_is_forgotten_is_in_no_row_and_in_no_blob(
 ) -> None:
     where = f"s3://{BUCKET}/{secrets.token_hex(4)}"
     blobs = BlobBucket(where, "run-1")
-    bench = Bench(
-        fleet, SqlStore(url, "run-1"), blobs, devices=Devices(RegistryTable(url), time.time)
-    )
+    bench = Bench(fleet, FleetStore(url), blobs, settings={"name": "run-1"})
     bench.send("gone", "check-in", encode(m.CheckIn("gone", 10, 4, hardware="Marked-Board")))
     bench.close(a=(1.0, 1), b=(1.0, 1))
     bench.tensors = {
         name: np.full_like(array, 0.00123456789) for name, array in bench.tensors.items()
     }
     bench.send("gone", "update", bench.payload("gone"))
-    bench.runner.devices.save()
     pattern = np.full(4, 0.00123456789, np.float32).tobytes()
     assert all(needle in stored(url, blobs) for needle in (b"gone", b"Marked-Board", pattern))
-    orders = DeviceOrders(bench.runner, tmp_path, url, where).handlers
+    orders = DeviceOrders(bench.runner, tmp_path, url).handlers
     told = orders["forget-device"]("gone")
     assert "device gone is forgotten" in told
     assert not any(needle in stored(url, blobs) for needle in (b"gone", b"Marked-Board", pattern))
     bench.close(a=(1.0, 1), b=(1.0, 1))
-    assert bench.runner.paused == ""
+    assert bench.runner.problem == ""

@@ -7,20 +7,25 @@ from typing import Any
 
 import pytest
 
+from aggregator.core.steps import Gate
+from aggregator.releases import ReleaseMaker
 from aggregator.service.place import Place
 from aggregator.service.start import Trust, read_exported, read_trust, run_settings
 from aggregator.service.steering import Steering
+from aggregator.service.trainer import RETRY_S
 from aggregator.service_settings import CampaignSettings
 from aggregator.storage.charter import Charter, accept, charters, propose
 from algorithms.composition import read_algorithm
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
+from tests.aggregator.full_disk import Disk, FullStore
 from tests.support.bundles import Exported
 from wire.errors import ConfigError, ShoalError
 
 
 def steering_of(bench: Bench, folder: Path, database: str, trust: Trust) -> Steering:
-    return Steering(bench.runner, Place(folder, database, trust), lambda _state, _event: None)
+    maker = ReleaseMaker("off", (), Gate(), None, lambda _name: bench.blobs, bench.clock)
+    return Steering(bench.runner, Place(folder, database, trust), maker)
 
 
 def suggest(folder: Path, name: str, exported: Exported) -> None:
@@ -36,20 +41,22 @@ def suggest(folder: Path, name: str, exported: Exported) -> None:
 def test_a_campaign_that_cannot_begin_is_none_and_can_be_ordered_again(
     fleet: FleetData, tmp_path: Path, exported: Exported
 ) -> None:
-    (tmp_path / "shoal.db").mkdir()
-    steering = steering_of(
-        Bench(fleet), tmp_path, f"sqlite:///{tmp_path / 'shoal.db'}", read_trust(exported.folder)
-    )
+    disk = Disk()
+    bench = Bench(fleet, FullStore(disk))
+    database = f"sqlite:///{tmp_path / 'shoal.db'}"
+    steering = steering_of(bench, tmp_path, database, read_trust(exported.folder))
+    disk.full = True
     suggest(tmp_path, "second", exported)
     wanted = tmp_path / "campaigns" / ".wanted-second"
     assert wanted.is_dir()
     with pytest.raises(ShoalError):
         steering.handlers["campaign-start"]("second")
     assert (charters(tmp_path), wanted.exists()) == ({}, False)
-    (tmp_path / "shoal.db").rmdir()
+    disk.full = False
+    bench.clock.now_s += RETRY_S
+    bench.tick()
     suggest(tmp_path, "second", exported)
     assert "campaign second has started" in steering.handlers["campaign-start"]("second")
-    steering.stores.close()
     assert list(charters(tmp_path)) == ["second"]
 
 
@@ -83,7 +90,7 @@ def test_a_campaign_takes_no_settings_that_it_could_not_have_been_started_with(
     fleet: FleetData, tmp_path: Path, changes: dict[str, Any], error: str
 ) -> None:
     bench = Bench(fleet)
-    steering, had = steering_of(bench, tmp_path, "", Trust((), None)), bench.state.next_settings
+    steering, had = steering_of(bench, tmp_path, "", Trust((), None)), bench.campaign.next_settings
     with pytest.raises(ConfigError, match=error):
         steering.handlers["campaign-set"](bench.campaign.name, changes)
-    assert bench.state.next_settings == had
+    assert bench.campaign.next_settings == had

@@ -7,60 +7,48 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from immutables import Map
 
-from aggregator.core.state import ModelVersion, RolledBack, RunState
-from aggregator.core.versions import worse_than
-from aggregator.storage.memory import MemoryBlobs
+from aggregator.aggregation.bounds import worse_than
+from aggregator.aggregation.orders import rolled_back
+from aggregator.fleet.records import Campaign, Version
+from aggregator.transfer.offered import needed
 from simulation.datasets.windows import FleetData
-from tests.aggregator.bench import Bench
-from tests.aggregator.round_cases import MEMORY, MODEL, RECEIVED, Run, kinds
-from wire import messages as m
-from wire.messages import Metrics
+from tests.aggregator.training import RECEIVED, Training
+from tests.aggregator.training import SETTINGS as CHOSEN
+from wire.messages import Metrics, Train
 
 SETTINGS = {"keep_models": 3, "max_drop": 0.3, "rounds": 9}
 
 
-class KeptBlobs(MemoryBlobs):
-    """Blobs that say which there are."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.kept: set[str] = set()
-
-    def keep(self, digests: set[str]) -> None:
-        super().keep(digests)
-        self.kept = digests
-
-
-def made_in(bench: Bench) -> list[int]:
-    return [version.round for version in bench.state.history]
+def made_in(bench: Training) -> list[int]:
+    return [version.round for version in bench.campaign.history]
 
 
 def test_the_models_of_the_last_rounds_stay_with_what_devices_said_of_them(
     fleet: FleetData,
 ) -> None:
-    blobs = KeptBlobs()
-    bench = Bench(fleet, blobs=blobs, settings=SETTINGS)
+    bench = Training(fleet, settings=SETTINGS)
     offered = []
     for number in range(5):
-        offered.append((bench.state.models, bench.state.memory))
+        offered.append((bench.campaign.models, bench.campaign.version.memory))
         bench.close(a=(1.0, 2), b=(1.0, number % 2 + 2))
     assert made_in(bench) == [2, 3, 4]
-    assert [(v.models, v.memory) for v in bench.state.history] == offered[2:]
-    assert [v.evaluated["b"].num_correct for v in bench.state.history] == [2, 3, 2]
-    for version in bench.state.history:
-        assert all(blobs.get(digest) for digest in (*version.models.values(), version.memory))
-    gone = offered[1][0]["0"]
-    assert gone not in blobs.kept
+    history = bench.campaign.history
+    assert [(v.models, v.memory) for v in history] == offered[2:]
+    assert [v.evaluated["b"].num_correct for v in history] == [2, 3, 2]
+    stay = needed(bench.campaign, bench.fleet)
+    assert {digest for v in history for digest in (*v.models.values(), v.memory)} <= stay
+    assert offered[1][0]["0"] not in stay
 
 
 def test_models_that_are_much_worse_are_given_up_for_the_best_of_the_last(fleet: FleetData) -> None:
-    bench = Bench(fleet, settings=SETTINGS)
+    bench = Training(fleet, settings=SETTINGS)
     bench.close(a=(1.0, 1), b=(1.0, 1))
-    best = bench.state.models
+    best = bench.campaign.models
     bench.close(a=(1.0, 4), b=(1.0, 4))
     bench.close(a=(50.0, 3), b=(50.0, 3))
-    assert bench.state.made_in == 3
+    assert bench.campaign.version.round == 3
     notes = bench.close(a=(1.0, 0), b=(1.0, 0))
     assert notes["rolled_back"] == {
         "from": 3,
@@ -68,16 +56,14 @@ def test_models_that_are_much_worse_are_given_up_for_the_best_of_the_last(fleet:
         "reason": "the mean accuracy of devices that evaluated both fell by 1.000: more than 0.3",
         "made_by": ["a", "b"],
     }
-    assert (bench.state.models, bench.state.made_in, made_in(bench), bench.state.trained) == (
-        best,
-        1,
-        [0, 1],
-        4,
-    )
-    plans = [answer for answer in bench.answers() if isinstance(answer, m.Plan)]
-    assert {plan.model for plan in plans} <= {best["0"]}
+    campaign = bench.campaign
+    assert (campaign.models, campaign.version.round, campaign.trained) == (best, 1, 4)
+    assert made_in(bench) == [0, 1]
+    works = [bench.fleet.devices[d].assignment for d in "ab"]
+    assert {work.model for work in works if work is not None} == {best["0"]}
+    assert {d: m.group for d, m in bench.campaign.members.items()} == {"a": "0", "b": "0"}
     assert bench.close(a=(1.0, 4), b=(1.0, 4)) == {}, "the run goes on from there"
-    assert (bench.state.made_in, made_in(bench)) == (5, [0, 1])
+    assert (bench.campaign.version.round, made_in(bench)) == (5, [0, 1])
 
 
 @pytest.mark.parametrize(
@@ -92,10 +78,10 @@ def test_models_that_are_much_worse_are_given_up_for_the_best_of_the_last(fleet:
 def test_models_stay(
     fleet: FleetData, settings: dict[str, Any], second: tuple[int, int], because: str
 ) -> None:
-    bench = Bench(fleet, settings={**SETTINGS, **settings})
+    bench = Training(fleet, settings={**SETTINGS, **settings})
     bench.close(a=(1.0, 4), b=(1.0, 4))
     assert "rolled_back" not in bench.close(a=(1.0, second[0]), b=(1.0, second[1])), because
-    assert bench.state.made_in == 2
+    assert bench.campaign.version.round == 2
 
 
 accuracies = st.lists(st.integers(0, 10), min_size=2, max_size=8)
@@ -105,22 +91,29 @@ def told(values: list[int]) -> dict[str, Metrics]:
     return {f"d{i}": Metrics(10, 1.0, right) for i, right in enumerate(values)}
 
 
-def after(before: list[int], now: list[int]) -> RunState:
-    """A run whose devices have met two versions, with so many of ten windows right."""
-    run = Run(max_drop=0.3, keep_models=3, min_updates=1)
-    version = ModelVersion(
+def after(before: list[int], now: list[int]) -> Campaign:
+    """A campaign whose devices have met two versions, with so many of ten windows right."""
+    settings = msgspec.structs.replace(CHOSEN, max_drop=0.3, keep_models=3, min_updates=1)
+    version = Version(
         round=0,
-        models={"initial": MODEL},
-        memory=MEMORY,
-        starts={},
+        models={"initial": "1" * 64},
+        memory="2" * 64,
         programs={},
+        newcomers="initial",
         evaluated=told(before),
     )
-    received = {
-        d: msgspec.structs.replace(RECEIVED, evaluated=metrics) for d, metrics in told(now).items()
+    updates = {
+        d: msgspec.structs.replace(RECEIVED, evaluated=metrics, round=2)
+        for d, metrics in told(now).items()
     }
-    return msgspec.structs.replace(
-        run.state, phase="aggregating", made_in=1, history=(version,), received=received
+    return Campaign(
+        settings=settings,
+        next_settings=settings,
+        phase="aggregating",
+        round=2,
+        version=msgspec.structs.replace(version, round=1, evaluated={}),
+        history=(version,),
+        updates=Map(updates),
     )
 
 
@@ -141,70 +134,44 @@ def test_models_that_all_find_worse_are_given_up(before: list[int]) -> None:
 
 
 class TestOperator:
-    def test_a_service_returns_to_the_models_of_a_round(self, fleet: FleetData) -> None:
-        bench = Bench(fleet, settings=SETTINGS)
+    def test_a_campaign_returns_to_the_models_and_groups_of_a_round(self, fleet: FleetData) -> None:
+        bench = Training(fleet, settings=SETTINGS)
         offered = []
         for _ in range(3):
-            offered.append(bench.state.models)
+            offered.append(bench.campaign.models)
             bench.close(a=(1.0, 2), b=(1.0, 2))
-        bench.verdict(bench.payload("a"))
-        bench.answers()
-        assert bench.campaign.roll_back(1)
-        state = bench.state
-        assert (state.models, state.made_in, state.round, state.attempt, state.received) == (
-            offered[1],
-            1,
-            4,
-            1,
-            {},
-        )
+        bench.update("a")
+        bench.feed(rolled_back(bench.campaign, 1, bench.algorithm, bench.blobs, 9.0))
+        bench.ring()
+        campaign = bench.campaign
+        assert (campaign.models, campaign.version.round) == (offered[1], 1)
+        assert not campaign.updates
         assert made_in(bench) == [0, 1]
-        plans = bench.answers()
-        assert [(plan.device_id, plan.attempt, plan.model) for plan in plans] == [
-            (d, 1, offered[1]["0"]) for d in "ab"
-        ]
-        assert bench.store.load() == state, "it is the same after a restart"
+        assert {d: m.group for d, m in campaign.members.items()} == {"a": "0", "b": "0"}
+        works = [bench.fleet.devices[d].assignment for d in "ab"]
+        assert {w.model for w in works if w is not None and not w.lapsed} == {offered[1]["0"]}
+        number = campaign.round
         assert bench.close(a=(1.0, 2), b=(1.0, 2)) == {}
-        assert bench.state.made_in == 4
+        assert bench.campaign.version.round == number
+
+    def test_devices_train_by_the_settings_of_now(self, fleet: FleetData) -> None:
+        bench = Training(fleet, settings={**SETTINGS, "max_drop": 1.0, "local_epochs": 1})
+        for _ in range(2):
+            bench.close(a=(1.0, 1), b=(1.0, 1))
+        bench.configure(local_epochs=3)
+        bench.close(a=(1.0, 1), b=(1.0, 1))
+        bench.feed(rolled_back(bench.campaign, 1, bench.algorithm, bench.blobs, 9.0))
+        bench.ring()
+        work = bench.fleet.devices["a"].assignment
+        assert work is not None
+        assert [verb.epochs for verb in work.verbs if isinstance(verb, Train)] == [3]
 
     @pytest.mark.parametrize("number", [7, 2])
-    def test_a_round_that_is_not_remembered_changes_nothing(
+    def test_a_round_that_is_not_remembered_is_an_error(
         self, fleet: FleetData, number: int
     ) -> None:
-        bench = Bench(fleet, settings=SETTINGS)
+        bench = Training(fleet, settings=SETTINGS)
         bench.close(a=(1.0, 2), b=(1.0, 2))
         bench.close(a=(1.0, 2), b=(1.0, 2))
-        before = bench.state
-        bench.answers()
-        assert bench.campaign.roll_back(number)
-        assert msgspec.structs.replace(bench.state, at_s=before.at_s) == before
-        assert bench.answers() == []
-
-    def test_a_round_that_cannot_be_aggregated_is_left_behind(
-        self, fleet: FleetData, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        bench = Bench(fleet, settings=SETTINGS)
-        bench.close(a=(1.0, 2), b=(1.0, 2))
-        with monkeypatch.context() as patch:
-            patch.setattr("aggregator.service.campaign.aggregate", lambda *_: 1 // 0)
-            bench.verdict(bench.payload("a"))
-            bench.verdict(bench.payload("b"), "b")
-        assert (bench.state.phase, bool(bench.runner.paused)) == ("aggregating", True)
-        assert bench.campaign.roll_back(0)
-        assert (bench.state.phase, bench.state.round, bench.state.made_in) == ("training", 2, 0)
-        bench.campaign.try_to_go_on(told=True)
-        bench.close(a=(1.0, 2), b=(1.0, 2))
-
-
-def test_a_finished_run_gives_every_device_its_earlier_model() -> None:
-    run = Run(rounds=2, keep_models=2)
-    run.check_in("a")
-    for _ in range(2):
-        run.update("a")
-        run.aggregated()
-    run.update("a")
-    assert run.state.phase == "finished"
-    epoch = run.state.epoch
-    (finish,) = run.feed(RolledBack(99.0, 0))
-    assert run.state.epoch == epoch + 1, "the offer of the later model is of an older epoch"
-    assert (kinds([finish]), finish.model) == (["FinishRun"], MODEL)  # type: ignore[union-attr]
+        with pytest.raises(KeyError):
+            rolled_back(bench.campaign, number, bench.algorithm, bench.blobs, 9.0)

@@ -5,10 +5,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from aggregator.core.settings import ADMIT_ALL, RunSettings
-from aggregator.core.state import RunState
+from aggregator.fleet.records import Campaign
+from aggregator.leadership.rivals import Rivals
+from aggregator.service.inbox import Inbox
 from aggregator.service.runner import Runner
+from aggregator.service.start import Exported
+from aggregator.service.telemetry import Telemetry
 from aggregator.storage.memory import MemoryBlobs, MemoryStore
-from aggregator.transfer.fleet import Fleet
+from aggregator.transfer.fleet import FleetLink
+from aggregator.view.round_record import RoundRecord
 from algorithms.composition import make_algorithm, read_algorithm
 from algorithms.core.probe import make_probe
 from edge_client.agent.loop import Agent
@@ -85,13 +90,15 @@ class TimedFleet:
         bundle = describe_bundle(
             objective, name=data.name, classes=data.classes, window=data.window
         )
-        self.clock, self.store, topics, broker = (
-            VirtualClock(),
-            MemoryStore(),
-            Topics("f"),
-            InProcessBroker(),
+        self.clock, self._store, topics = VirtualClock(), MemoryStore(), Topics("f")
+        broker = InProcessBroker()
+        link, telemetry = (
+            FleetLink(broker.connect("aggregator"), topics, "0"),
+            Telemetry(None, self.clock),
         )
-        self.runner = Runner(Fleet(broker.connect("aggregator"), topics, "boot"), self.clock)
+        inbox = Inbox(topics, self.clock, link.offered, telemetry)
+        rivals = Rivals(None, self.clock, inbox.count)
+        self.runner = Runner(self._store, link, inbox, telemetry, rivals, self.clock)
         manifest = bundle.manifest
         chosen: dict[str, Any] = {
             **ADMIT_ALL,
@@ -106,13 +113,14 @@ class TimedFleet:
         made = RunSettings(
             run_id="r", algorithm=algorithm, data=data.name, bundle=bundle.digest, **chosen
         )
-        parts = make_algorithm(spec), bundle, make_probe(objective.model, data.window.shape)
-        self.campaign = self.runner.add(made, *parts, self.store, MemoryBlobs())
+        exported = Exported(bundle, make_probe(objective.model, data.window.shape))
+        self.runner.open(made, make_algorithm(spec), exported, MemoryBlobs())
+        self.runner.begin(1)
         graphs = EagerGraphs(objective)
         self.devices: dict[str, tuple[Device, Agent]] = {}
         for device_id, speed in speeds.items():
-            link = broker.connect(device_id, Will(topics.device(device_id, "status"), b""))
-            device = Device(self.clock, link, graphs, speed)
+            own = broker.connect(device_id, Will(topics.device(device_id, "status"), b""))
+            device = Device(self.clock, own, graphs, speed)
             agent = Agent(
                 device_id,
                 topics,
@@ -125,28 +133,35 @@ class TimedFleet:
             )
             self.devices[device_id] = device, agent
 
-    def run(self) -> RunState:
+    @property
+    def campaign(self) -> Campaign:
+        """The campaign."""
+        return self.runner.fleet.campaigns["run-1"]
+
+    def rounds(self) -> list[RoundRecord]:
+        """Return the records of its rounds of training."""
+        return [r for r in self._store.rounds("run-1") if r.phase == "training"]
+
+    def run(self) -> Campaign:
         """Let time pass until the campaign is over."""
         for _ in range(100_000):
             if not self._deliver():
                 if self.runner.finished:
-                    return self.campaign.state
+                    return self.campaign
                 busy = [
                     device.free_at_s for device, _ in self.devices.values() if not device.is_free
                 ]
                 retries = [
                     agent.retry_at_s for device, agent in self.devices.values() if device.is_free
                 ]
-                self.clock.now_s = max(
-                    self.clock.now_s, min(self.runner.next_deadline_s(), *busy, *retries)
-                )
+                self.clock.now_s = max(self.clock.now_s, min(self.runner.next_s(), *busy, *retries))
                 self.runner.tick()
                 for device, agent in self.devices.values():
                     device.deliver()
                     if device.is_free:
                         agent.tick()
         raise AssertionError(
-            f"the run does not end: round {self.campaign.state.round} at {self.clock.now_s} s"
+            f"the campaign does not end: round {self.campaign.round} at {self.clock.now_s} s"
         )
 
     def _deliver(self) -> int:

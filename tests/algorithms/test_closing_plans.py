@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from aggregator.core.plan import by_labels
+from aggregator.fleet.desired import by_labels
 from algorithms.composition import make_algorithm, make_objective, read_algorithm
 from algorithms.optimizers.base import slot_of
 from algorithms.personalisation.keeping import Keeping

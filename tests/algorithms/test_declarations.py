@@ -89,7 +89,7 @@ class TestInheritance:
         assert plain.summary.backend == "native"
         assert other.summary.backend != "native"
         assert other.summary.accuracy_by_round == by_hand.summary.accuracy_by_round
-        assert other.state.models != plain.state.models
+        assert other.campaign.models != plain.campaign.models
 
 
 @pytest.mark.representatives("fedavg-*")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from aggregator.service.forgetting import forget
+from aggregator.aggregation.forgetting import forget
 from algorithms.algorithm import State, encode_memory
 from algorithms.composition import make_algorithm, read_algorithm
 from algorithms.core.contract import GroupingMemory, LocalModel, ObjectiveMemory

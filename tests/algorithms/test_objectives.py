@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from aggregator.core.plan import program_for
+from aggregator.fleet.plan import program_for
 from algorithms.algorithm import Algorithm, Contribution, decode_memory, encode_memory
 from algorithms.core.contract import LocalModel, ObjectiveMemory, Work
 from algorithms.core.keys import NEWCOMER

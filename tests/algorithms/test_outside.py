@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from aggregator.core.state import RunState
+from aggregator.fleet.records import Campaign
 from algorithms import objectives, outside, registry
 from algorithms.composition import (
     algorithm_of,
@@ -272,11 +272,11 @@ class TestSources:
     def test_a_checkpoint_goes_on_with_the_same_file_and_with_no_other(
         self, methods: Path, fleet: FleetData
     ) -> None:
-        def run() -> RunState:
+        def run() -> Campaign:
             settings = SimulationSettings(read_algorithm("methods.py:Slower"), 2)
             return simulate(
                 fleet, settings, engine=EngineOptions(checkpoint=methods.parent / "kept")
-            ).state
+            ).campaign
 
         assert run().models == run().models
         methods.write_text(methods.read_text() + "\n# edited\n")

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR, LRScheduler, StepLR
 
 import wire.messages as m
+from aggregator.aggregation.orders import configured, rolled_back
 from aggregator.aggregation.stored import make_programs
 from aggregator.core.settings import with_rate
 from algorithms.algorithm import State
@@ -25,7 +26,7 @@ from simulation.engine.options import EngineOptions
 from simulation.engine.progress import RunProgress
 from simulation.settings import SimulationSettings
 from simulation.simulate import SimulationResult, simulate
-from tests.aggregator.bench import Bench
+from tests.aggregator.training import Training
 from tests.support.engines import same
 from tests.support.fleets import synthetic_fleet
 from wire.errors import ConfigError
@@ -124,7 +125,7 @@ class TestSimulation:
     @pytest.mark.full
     def test_a_full_rate_changes_nothing_and_another_does(self) -> None:
         plain, constant, falling = (run(schedule) for schedule in ("", "constant", self.SCHEDULE))
-        assert plain.state.models == constant.state.models != falling.state.models
+        assert plain.campaign.models == constant.campaign.models != falling.campaign.models
         assert plain.summary.lr_by_round == []
 
     def test_an_interrupted_run_goes_on_with_the_same_bits(self, tmp_path: Path) -> None:
@@ -155,8 +156,8 @@ class TestSimulation:
         assert rate_in(halfway[""]) == pytest.approx(0.0075)
 
 
-class TestService:
-    """The rates that plans carry."""
+class TestCampaign:
+    """The rates that assignments carry."""
 
     SETTINGS: ClassVar[dict[str, Any]] = {
         "hyper": {"lr": 0.8},
@@ -164,45 +165,39 @@ class TestService:
         "keep_models": 3,
     }
 
-    def rates(self, bench: Bench) -> set[float]:
-        plans = [answer for answer in bench.answers() if isinstance(answer, m.Plan)]
-        return {
-            verb.hyper["lr"] for plan in plans for verb in plan.verbs if isinstance(verb, m.Train)
-        }
+    def rates(self, bench: Training) -> set[float]:
+        works = [device.assignment for device in bench.fleet.devices.values()]
+        verbs = [verb for work in works if work is not None for verb in work.verbs]
+        return {verb.hyper["lr"] for verb in verbs if isinstance(verb, m.Train)}
 
-    def close(self, bench: Bench) -> tuple[Any, float]:
-        number = bench.state.round
-        for device_id in ("a", "b"):
-            bench.send(device_id, "update", bench.payload(device_id))
-        assert bench.state.round == number + 1
-        noted = bench.store.rounds()[-1].notes["lr"]
+    def close(self, bench: Training) -> tuple[Any, float]:
+        noted = bench.close(a=(1.0, 2), b=(1.0, 2))["lr"]
         (following,) = self.rates(bench)
         return noted, following
 
-    def test_every_round_has_its_own_also_after_a_restart_an_order_and_a_rollback(
+    def test_every_round_has_its_own_also_after_an_order_and_a_rollback(
         self, fleet: FleetData
     ) -> None:
-        bench = Bench(fleet, settings={**self.SETTINGS, "rounds": 9})
+        bench = Training(fleet, settings={**self.SETTINGS, "rounds": 9})
         assert self.close(bench) == (0.8, 0.4)
-        bench.start(bench.state.next_settings, bench.store, bench.blobs, epoch=2)
-        assert self.rates(bench) == {0.4}
         assert self.close(bench) == (0.4, 0.2)
-        wanted = msgspec.structs.replace(
-            bench.state.next_settings, lr_schedule="exponential:factor=0.1"
-        )
-        assert bench.campaign.retune(wanted, make_algorithm(read_algorithm(wanted.algorithm)).mean)
-        assert self.rates(bench) <= {0.2}, "the open round stays as it is"
+        campaign, schedule = bench.campaign, "exponential:factor=0.1"
+        settings = msgspec.structs.replace(campaign.next_settings, lr_schedule=schedule)
+        bench.feed(configured(campaign, settings, bench.algorithm, bench.blobs, bench.now_s))
+        bench.ring()
+        assert self.rates(bench) == {0.2}, "the open round stays as it is"
         noted, following = self.close(bench)
         assert noted == 0.2
         assert following == pytest.approx(0.0008)
-        assert bench.campaign.roll_back(1)
+        bench.feed(rolled_back(bench.campaign, 1, bench.algorithm, bench.blobs, bench.now_s))
+        bench.ring()
         assert self.rates(bench) == {following}, (
             "rounds that were given up have been trained all the same"
         )
 
 
 def test_a_schedule_is_about_a_rate_that_the_run_always_has(fleet: FleetData) -> None:
-    manifest = Bench(fleet).campaign.bundle.manifest
+    manifest = Training(fleet).bundle.manifest
     assert with_rate({}, "cosine", manifest) == {"lr": manifest.hyper["lr"]}
     assert with_rate({"lr": 1.0}, "cosine", manifest) == {"lr": 1.0}
     assert with_rate({}, "", manifest) == {}

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from aggregator.service.forgetting import forget
+from aggregator.aggregation.forgetting import forget
 from algorithms.algorithm import Algorithm, State, decode_memory, encode_memory, origin_of
 from algorithms.composition import make_algorithm, read_algorithm
 from algorithms.core.contract import Grouped, GroupingMemory, LocalModel, Probe

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from aggregator.core.round.cohort import POLICIES, read_policy, with_cohort
+from aggregator.core.policies import POLICIES, read_policy, with_cohort
 from algorithms.composition import (
     AlgorithmSpec,
     make_algorithm,

@@ -173,7 +173,7 @@ def test_a_task_of_ones_own_is_a_loss_for_every_objective(tmp_path: Path) -> Non
     fleet = synthetic_fleet(2)
     focal = ran(f"ditto+{tmp_path}/focal.py:Focal", fleet, rounds=2)
     assert known(focal.summary.accuracy.mean) > 0.4
-    assert focal.state.models != ran("ditto", fleet, rounds=2).state.models
+    assert focal.campaign.models != ran("ditto", fleet, rounds=2).campaign.models
 
 
 class TestBalancedClasses:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from msgspec import structs
 
-from aggregator.core.plan import without_labels
+from aggregator.fleet.desired import without_labels
 from algorithms.composition import make_algorithm, read_algorithm
 from algorithms.core.contract import Work, exchanged
 from algorithms.core.keys import NEWCOMER

@@ -9,11 +9,13 @@ import pytest
 
 from aggregator.storage.blob_folder import BlobFolder
 from aggregator.storage.engine import sqlite_url
-from aggregator.storage.sql_store import SqlStore
+from aggregator.storage.fleet_store import load_fleet
 from shoal.cli import application
 from simulation.local import fleet
 from simulation.local.fleet import phone_command
 from tests.android.bridge import run_build
+from tests.end_to_end.field import groups
+from tests.support.known import known
 from wire.arrays.tensors import Tensors, decode_tensors
 from wire.errors import ConfigError
 
@@ -44,15 +46,13 @@ def test_phones_need_the_sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 
 def models_of(out: Path) -> tuple[dict[str, str], dict[str, Tensors]]:
-    """The group that every device is in at the end of a demonstration of DistFL, and each group's
+    """Return the group of every device at the end of a demonstration of DistFL, and each group's
     model."""
-    store = SqlStore(sqlite_url(out / "aggregator" / "shoal.db"), "distfl")
-    state = store.load()
-    store.close()
-    assert state is not None
+    fleet = known(load_fleet(sqlite_url(out / "aggregator" / "shoal.db")))
+    campaign = fleet.campaigns["distfl"]
     blobs = BlobFolder(out / "aggregator" / "blobs" / "distfl")
-    return dict(state.starts), {
-        group: decode_tensors(blobs.get(name))[0] for group, name in state.models.items()
+    return groups(campaign), {
+        group: decode_tensors(blobs.get(name))[0] for group, name in campaign.models.items()
     }
 
 

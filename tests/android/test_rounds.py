@@ -11,6 +11,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aggregator.core.record import RoundRecord
-from aggregator.core.state import RunState
+from aggregator.fleet.records import Campaign
 from aggregator.storage.blob_folder import BlobFolder
 from aggregator.storage.engine import sqlite_url
-from aggregator.storage.sql_store import SqlStore
+from aggregator.storage.fleet_store import FleetStore
+from aggregator.view.round_record import RoundRecord
 from algorithms.composition import read_algorithm
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import free_port
@@ -30,6 +31,7 @@ from simulation.local.fleet import LocalFleet, start_process, stop_processes
 from simulation.settings import SimulationSettings
 from simulation.simulate import simulate
 from tests.android.bridge import run_build
+from tests.end_to_end.field import groups
 from tests.support.bundles import write_bundle
 from tests.support.fleets import synthetic_fleet
 from tests.support.waiting import wait_until
@@ -48,10 +50,10 @@ WORK_WINDOWS, WORK_EPOCHS = 500, 1000
 
 
 @dataclass
-class EngineResult:
-    """A finished run: its state, the records of its rounds, its models by group."""
+class Outcome:
+    """A finished campaign, the records of its rounds, its models by group."""
 
-    state: RunState
+    campaign: Campaign
     records: list[RoundRecord]
     models: dict[str, Tensors]
 
@@ -105,21 +107,18 @@ class Run:
             ["-m", "shoal", "serve", "--no-stay", *arguments], self.folder / "aggregator.log"
         )
 
-    def ran(self) -> EngineResult:
-        store = SqlStore(sqlite_url(self.folder / "run" / "shoal.db"), "run-1")
-        state, records = store.load(), list(store.rounds())
-        store.close()
-        assert state is not None
+    def ran(self) -> Outcome:
+        with closing(FleetStore(sqlite_url(self.folder / "run" / "shoal.db"))) as store:
+            campaign, records = store.load().campaigns["run-1"], store.rounds("run-1")
         blobs = BlobFolder(self.folder / "run" / "blobs" / "run-1")
-        return EngineResult(
-            state,
-            records,
-            {group: decode_tensors(blobs.get(name))[0] for group, name in state.models.items()},
-        )
+        models = {
+            group: decode_tensors(blobs.get(name))[0] for group, name in campaign.models.items()
+        }
+        return Outcome(campaign, records, models)
 
     def through(
         self, phones: list[str], disturb: Callable[[LocalFleet, Any], None] | None = None
-    ) -> EngineResult:
+    ) -> Outcome:
         """Serve to the end."""
         with self.edges(phones) as edges:
             serving = self.serve()
@@ -172,7 +171,7 @@ def test_a_cohort_with_phones_comes_to_the_models_of_python_clients_alone(
     bundle = exported(data, algorithm, tmp_path / "bundle")
     mixed = Run(data, bundle, algorithm, tmp_path / "mixed", mosquitto).through(PHONES)
     alone = Run(data, bundle, algorithm, tmp_path / "alone", mosquitto).through([])
-    assert mixed.state.starts == alone.state.starts
+    assert groups(mixed.campaign) == groups(alone.campaign)
     assert [record.groups for record in mixed.records] == [
         record.groups for record in alone.records
     ]
@@ -266,7 +265,7 @@ def test_a_phone_killed_in_training_and_in_upload_resumes_and_counts_once(
     plain = Run(data, bundle, "fedavg", tmp_path / "undisturbed", mosquitto, epochs=LONG).through(
         ["d1"]
     )
-    assert ran.state.models == plain.state.models
+    assert ran.campaign.models == plain.campaign.models
     for ours, theirs in zip(ran.records, plain.records, strict=True):
         assert (ours.trained, ours.evaluated, ours.groups) == (
             theirs.trained,
@@ -310,7 +309,7 @@ def test_a_plan_of_five_jobs_killed_at_random_thirty_times_ends_counts_once_and_
     took_s = time.monotonic() - began_s
     print(f"{KILLS} kills, {sum(alive):.0f} s between them; undisturbed {took_s:.0f} s")
     assert took_s > 5 * JOB_S, "the work is no five jobs"
-    assert ran.state.models == expected.state.models
+    assert ran.campaign.models == expected.campaign.models
     assert [(r.trained, r.evaluated, r.groups) for r in ran.records] == [
         (r.trained, r.evaluated, r.groups) for r in expected.records
     ]
@@ -329,8 +328,8 @@ def test_a_phone_and_a_board_learn_by_a_method_of_a_file_outside_of_the_reposito
     bundle = exported(data, algorithm, tmp_path / "bundle")
     mixed = Run(data, bundle, algorithm, tmp_path / "mixed", mosquitto).through(["d1"])
     simulated = simulate(data, SimulationSettings(read_algorithm(algorithm), ROUNDS, batch_size=8))
-    assert mixed.state.models.keys() == simulated.state.models.keys()
-    for group, name in simulated.state.models.items():
+    assert mixed.campaign.models.keys() == simulated.campaign.models.keys()
+    for group, name in simulated.campaign.models.items():
         for key, expected in decode_tensors(simulated.blobs.get(name))[0].items():
             scale = max(1e-2, float(np.abs(expected).max()))
             np.testing.assert_allclose(

@@ -1,10 +1,10 @@
 """One attacker among ten, inside every bound of the service: what robust means keep, and that no
 run breaks."""
 
-import msgspec
 import numpy as np
 import pytest
 
+from aggregator.fleet.events import Event, Updated
 from algorithms.registry import CHOICES
 from benchmarks.attackers import (
     ATTACKER,
@@ -27,10 +27,10 @@ def test_the_attacker_stays_just_inside_the_bounds(attack: str) -> None:
     seen = []
     feed = service.feed
 
-    def watched(event: object) -> None:
-        if type(event).__name__ == "UpdateAdmitted" and service.state.phase == "training":
-            seen.append(msgspec.structs.astuple(event)[1:4])  # type: ignore[arg-type]  # an event is a Struct
-        feed(event)  # type: ignore[arg-type]
+    def watched(event: Event) -> None:
+        if isinstance(event, Updated) and service.campaign.phase == "training":
+            seen.append((event.device_id, service.campaign.round, event.update))
+        feed(event)
 
     service.feed = watched  # type: ignore[method-assign]
     service.run()
@@ -46,7 +46,9 @@ def test_the_attacker_stays_just_inside_the_bounds(attack: str) -> None:
         loud,
         loud,
     ]
-    assert service.state.devices[ATTACKER].num_train == (CLAIMED if attack == "weight" else 96)
+    facts = service.fleet.devices[ATTACKER].facts
+    assert facts is not None
+    assert facts.num_train == (CLAIMED if attack == "weight" else 96)
 
 
 def test_the_table_has_a_row_for_each_grouping_and_mean() -> None:

@@ -4,15 +4,17 @@ import argparse
 import json
 import random
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import benchmarks.results
 from algorithms.composition import read_algorithm
 from benchmarks.results.report import describe_machine, keep
-from tests.chaos.deployment import DEADLINE_S, GRACE_S, Deployment
+from tests.chaos.deployment import DEADLINE_S, GRACE_S, PATIENCE_S, Deployment
 from tests.chaos.faults import FAULTS
 from tests.chaos.run import try_faults
+from tests.support import postgres
 from tests.support.bundles import write_bundle
 from tests.support.fleets import synthetic_fleet
 
@@ -50,12 +52,13 @@ Machine: {results["machine"]}. Made by `make chaos` in {results["minutes"]:.0f} 
 
 {table(results)}
 
-*Lost*: a device was told that its update is safe, and the record of that round lacks it, or the
-device was asked for it again (but where blobs or pages are damaged, where asking again is the
-cure). *Counted twice*: a round's sums or its new model are not those of one update of each of its
-devices, computed again from what went over the broker. *Stalled*: no round was aggregated within
-two deadlines after the fault. The time runs from the fault, or from its end where it lasts (disk,
-clock, messages). What a client with another device's certificate can do is tested in
+*Lost*: a device was told that its update is safe before its round was closed, and the record of
+that round lacks it, or the device was asked for it again (but where blobs or pages are damaged,
+where asking again is the cure). *Counted twice*: a round's sums or its new model are not those of
+one update of each of its devices, computed again from what went over the broker. *Stalled*: no
+round was aggregated within two deadlines and the rest of a device that missed one,
+{PATIENCE_S:.0f} s after the fault. The time runs from the fault, or from its end where it lasts
+(disk, clock, messages). What a client with another device's certificate can do is tested in
 `tests/wire/test_access.py`."""
 
 
@@ -70,16 +73,23 @@ def main() -> None:
     parser.add_argument(
         "--folder", type=Path, help="where everything is kept; a temporary folder otherwise"
     )
+    parser.add_argument(
+        "--postgres", action="store_true", help="the service has a database in PostgreSQL"
+    )
     parser.add_argument("--out", type=Path, default=OUT)
     told = parser.parse_args()
     faults = [fault for fault in FAULTS if told.only in fault.name]
-    with tempfile.TemporaryDirectory(prefix="chaos-") as temporary:
-        folder = told.folder or Path(temporary)
+    with ExitStack() as opened:
+        folder = told.folder or Path(opened.enter_context(tempfile.TemporaryDirectory()))
+        server = None
+        if told.postgres:
+            elsewhere = opened.enter_context(postgres.elsewhere())
+            server = opened.enter_context(postgres.running(elsewhere))
         data = synthetic_fleet(num_devices=3, num_windows=120)
         if not (folder / "bundle").exists():
             (folder / "bundle").mkdir(parents=True)
             write_bundle(folder / "bundle", data, read_algorithm("fedavg"))
-        with Deployment(data, folder / "bundle", folder) as deployment:
+        with Deployment(data, folder / "bundle", folder, postgres=server) as deployment:
             rows = try_faults(
                 deployment,
                 faults,
@@ -95,7 +105,7 @@ def main() -> None:
         "seed": told.seed,
     }
     results["faults"] = {name: row.report() for name, row in rows.items()}
-    if told.only:
+    if told.only or told.postgres:
         told.out.write_text(json.dumps(results, indent=1) + "\n") if told.out != OUT else None
     else:
         keep(results, told.out, OUT, "chaos", section(results))

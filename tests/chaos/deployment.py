@@ -3,30 +3,36 @@ the broker. Each can be killed."""
 
 import json
 import os
+import secrets
 import shutil
 import signal
-import sqlite3
 import subprocess
 import time
 import urllib.request
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import msgspec
-
-from aggregator.core.record import RoundRecord
+from aggregator.fleet.reconcile import REST_S
+from aggregator.ports import StorageFailed
+from aggregator.storage.engine import sqlite_url
+from aggregator.storage.fleet_store import read_rounds
+from aggregator.storage.schema import reading
+from aggregator.view.round_record import RoundRecord
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import EmbeddedBroker, free_port
 from simulation.local.fleet import LocalFleet, start_process, start_program, stop_processes
 from tests.chaos.ledger import Place, Verdict, Witness
 from tests.support.brokers import wait_for_port
+from tests.support.postgres import Postgres
 
 FLEET = "chaos"
 DEADLINE_S, GRACE_S = 8.0, 2.0
+PATIENCE_S = REST_S + 2 * DEADLINE_S
+"""A round is aggregated within so many seconds of a fault: a device that missed a deadline by it
+rests before it is asked again."""
 START_S = 90.0
 """A service answers within so many seconds of its start, also where all processors are busy."""
 
@@ -84,6 +90,8 @@ class Deployment:
     bundle: Path
     folder: Path
     epochs: int = 3
+    postgres: Postgres | None = None
+    """The server with the service's database; None: SQLite in the service's folder."""
     port: int = field(default_factory=free_port)
     services: list[subprocess.Popen[bytes]] = field(default_factory=list)
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -91,6 +99,7 @@ class Deployment:
 
     def __enter__(self) -> "Deployment":
         self.folder.mkdir(parents=True, exist_ok=True)
+        self.new_database()
         self.broker = Broker(self.folder)
         self.broker.start()
         try:
@@ -127,6 +136,12 @@ class Deployment:
         """The service's folder."""
         return self.folder / "run"
 
+    def new_database(self) -> None:
+        """Have services use an empty database from now on; one in their folder goes with that."""
+        self.url = sqlite_url(self.served / "shoal.db")
+        if self.postgres is not None:
+            self.url = self.postgres.create(secrets.token_hex(6))
+
     @property
     def service(self) -> "subprocess.Popen[bytes]":
         """The service's process, the last that was started."""
@@ -154,6 +169,7 @@ class Deployment:
             "--port": port or self.port,
         }
         options |= {"--deadline": DEADLINE_S, "--grace": GRACE_S}
+        options |= {"--database": self.url} if self.postgres is not None else {}
         arguments = [part for name, value in options.items() for part in (name, str(value))]
         return start_process(
             ["-m", "shoal", "serve", *arguments, *more],
@@ -252,11 +268,8 @@ class Deployment:
 
     def records(self) -> list[RoundRecord]:
         """The records of the closed rounds, out of the service's database."""
-        with closing(
-            sqlite3.connect(f"file:{self.served / 'shoal.db'}?mode=ro", uri=True, timeout=10)
-        ) as database:
-            rows = database.execute("SELECT record FROM rounds ORDER BY round").fetchall()
-        return [msgspec.json.decode(row, type=RoundRecord) for (row,) in rows]
+        with reading(self.url, StorageFailed) as connection:
+            return [] if connection is None else read_rounds(connection, "run-1")
 
     def audit(self, since: int, models: bool = True) -> Verdict:
         """Hold acknowledgements and records against each other, from round `since` on; but for the

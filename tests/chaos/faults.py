@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from simulation.local.broker import free_port
 from simulation.local.fleet import stop_processes
-from tests.chaos.deployment import DEADLINE_S, FLEET, ServiceEnded, kill
+from tests.chaos.deployment import FLEET, PATIENCE_S, ServiceEnded, kill
 from tests.chaos.mutation import Mutation
 from tests.chaos.storage_faults import (
     damage_blob,
@@ -22,7 +22,7 @@ from tests.chaos.storage_faults import (
     lose_power_at_birth,
     lose_power_in_part,
 )
-from tests.chaos.trial import Trial
+from tests.chaos.trial import Skipped, Trial
 from wire.errors import OtherAggregator
 
 HOUR_S = 3600
@@ -74,6 +74,17 @@ def kill_all(trial: Trial) -> None:
     deployment.start()
 
 
+def kill_database(trial: Trial) -> None:
+    """Kill -9 PostgreSQL, and start it again."""
+    postgres = trial.deployment.postgres
+    if postgres is None:
+        raise Skipped("the database is a file")
+    trial.at_random()
+    postgres.kill()
+    time.sleep(trial.rng.uniform(0.5, 3.0))
+    postgres.start()
+
+
 def lose_folder(trial: Trial) -> None:
     """Kill the service, delete its folder, and start it: another run begins."""
     trial.at_random()
@@ -90,7 +101,7 @@ def restore_backup(trial: Trial) -> None:
     deployment = trial.deployment
     backup = deployment.folder / "backup"
     place, mark = deployment.place(), deployment.snapshot(backup)
-    deployment.wait_for_rounds(2, 3 * DEADLINE_S)
+    deployment.wait_for_rounds(2, PATIENCE_S)
     trial.at_random()
     kill(deployment.service)
     deployment.settle()
@@ -146,7 +157,7 @@ def shift_clock(trial: Trial) -> None:
     deployment, offset = trial.deployment, trial.deployment.folder / "clock"
     offset.write_text("0")
     deployment.restart({"LD_PRELOAD": str(trial.library("shifted")), "CLOCK_OFFSET": str(offset)})
-    deployment.wait_for_rounds(1, 2 * DEADLINE_S)
+    deployment.wait_for_rounds(1, PATIENCE_S)
     trial.at_random()
     for restarts in (False, True):
         offset.write_text(str(trial.rng.choice((-HOUR_S, HOUR_S))))
@@ -203,6 +214,8 @@ class Fault:
     models: bool = True
     """Whether the models of its rounds can be computed again: not where updates are left out for
     their norm."""
+    in_folder: bool = False
+    """True if it needs a database in the service's folder."""
 
 
 FAULTS = (
@@ -210,17 +223,18 @@ FAULTS = (
     Fault("device killed (-9)", kill_device, 2),
     Fault("broker killed (-9), its memory lost", kill_broker, 2),
     Fault("all killed (-9) at once", kill_all, 1),
+    Fault("database killed (-9)", kill_database, 2),
     Fault("aggregator's power lost", lose_power, 2),
     Fault("aggregator's power lost, some unsynchronised blocks kept", lose_power_in_part, 2),
-    Fault("aggregator's power lost in a new run", lose_power_at_birth, 1),
-    Fault("aggregator's folder lost", lose_folder, 1),
-    Fault("backup two rounds old restored", restore_backup, 1),
+    Fault("aggregator's power lost in a new run", lose_power_at_birth, 1, in_folder=True),
+    Fault("aggregator's folder lost", lose_folder, 1, in_folder=True),
+    Fault("backup two rounds old restored", restore_backup, 1, in_folder=True),
     Fault("second aggregator refused", second_aggregator, 1),
-    Fault("second aggregator takes over", take_over, 1),
+    Fault("second aggregator takes over", take_over, 1, in_folder=True),
     Fault("disk full and back", fill_disk, 1),
     Fault("clock an hour back or forth", shift_clock, 1),
     Fault("a blob damaged", damage_blob, 1.5, forgets=True),
-    Fault("a database page damaged", damage_database, 1, forgets=True),
+    Fault("a database page damaged", damage_database, 1, forgets=True, in_folder=True),
     Fault("broker and a device killed, the device stays away", lose_wills, 1),
     Fault("2,000 messages nearly right", send_mutations, 1, models=False),
 )

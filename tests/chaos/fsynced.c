@@ -2,7 +2,7 @@
  * fsync or fdatasync below $FSYNCED_ROOT into $FSYNCED_SHADOW, a folder of the same file system:
  *
  *   contents/INODE   the bytes of a file when it was last synchronised
- *   names/root|PATH  the entries of a folder when it was last synchronised, a line each: `f INODE NAME` or `d INODE NAME`; slashes are `|`
+ *   names/INODE      the entries of a folder when it was last synchronised, a line each: `f INODE NAME` or `d INODE NAME`
  *   pins/INODE       a hard link to each file that was synchronised, so that no other file gets its inode
  *
  * Each file is written aside and renamed, so it is whole when the process is killed. A file that is not in contents/ would be empty.
@@ -51,7 +51,7 @@ static void keep_contents(int fd, const char *link, const char *shadow, ino_t in
     if (linkat(AT_FDCWD, link, AT_FDCWD, kept, AT_SYMLINK_FOLLOW) && errno != EEXIST && errno != ENOENT) die(kept);
 }
 
-static void keep_names(const char *path, const char *root, const char *shadow) {
+static void keep_names(const char *path, const char *shadow, ino_t inode) {
     char aside[PATH_MAX], kept[PATH_MAX], line[PATH_MAX];
     int made = new_file(shadow, aside);
     DIR *folder = opendir(path);
@@ -66,11 +66,13 @@ static void keep_names(const char *path, const char *root, const char *shadow) {
     }
     closedir(folder);
     close(made);
-    int start = snprintf(kept, sizeof kept, "%s/names/", shadow);
-    snprintf(kept + start, sizeof kept - start, "root%s", path + strlen(root));
-    for (char *at = kept + start; *at; at++)
-        if (*at == '/') *at = '|';
+    snprintf(kept, sizeof kept, "%s/names/%lu", shadow, (unsigned long)inode);
     if (rename(aside, kept)) die(kept);
+}
+
+static int is_inside(const char *path, const char *root) {
+    size_t length = strlen(root);
+    return !strncmp(path, root, length) && (!path[length] || path[length] == '/');
 }
 
 static void keep(int fd) {
@@ -82,10 +84,9 @@ static void keep(int fd) {
     ssize_t size = readlink(link, path, sizeof path - 1);
     if (size < 0) return;
     path[size] = 0;
-    size_t length = strlen(root);
-    if (strncmp(path, root, length) || (path[length] && path[length] != '/')) return;
+    if (!is_inside(path, root)) return;
     if (S_ISREG(about.st_mode)) keep_contents(fd, link, shadow, about.st_ino);
-    if (S_ISDIR(about.st_mode)) keep_names(path, root, shadow);
+    if (S_ISDIR(about.st_mode)) keep_names(path, shadow, about.st_ino);
 }
 
 static int synchronise(const char *name, int fd) {
@@ -98,3 +99,18 @@ static int synchronise(const char *name, int fd) {
 
 int fsync(int fd) { return synchronise("fsync", fd); }
 int fdatasync(int fd) { return synchronise("fdatasync", fd); }
+
+/* A new folder may have the inode of one that was removed. */
+int mkdir(const char *name, mode_t mode) {
+    int (*real)(const char *, mode_t) = (int (*)(const char *, mode_t))dlsym(RTLD_NEXT, "mkdir");
+    const char *root = getenv("FSYNCED_ROOT"), *shadow = getenv("FSYNCED_SHADOW");
+    char path[PATH_MAX], kept[PATH_MAX];
+    struct stat about;
+    int result = real(name, mode), error = errno;
+    if (!result && root && shadow && realpath(name, path) && is_inside(path, root) && !stat(path, &about)) {
+        snprintf(kept, sizeof kept, "%s/names/%lu", shadow, (unsigned long)about.st_ino);
+        unlink(kept);
+    }
+    errno = error;
+    return result;
+}

@@ -1,7 +1,9 @@
 """Who was promised what: a subscriber that reads everything on a fleet's topics, and holds the
 records of its rounds against it."""
 
+import math
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from aggregator.core.record import RoundRecord
+from aggregator.view.round_record import RoundRecord
 from wire import messages as m
 from wire.arrays.tensors import Tensors, decode_tensors
 from wire.codec import decode_update, digest
@@ -20,6 +22,8 @@ from wire.links.mqtt import BrokerAddress, MqttLink
 from wire.links.port import Delivery
 from wire.topics import Topics
 
+CLOSING_S = 1.0
+"""Seconds from the close of a round to the first plan of the next, at most."""
 TOLERANCE = 1e-5
 """Of a model's numbers, against the mean that is computed again here in float64."""
 
@@ -36,7 +40,7 @@ class Verdict:
     """What an audit found."""
 
     lost: list[str] = field(default_factory=list)
-    """Acknowledged updates that the record of their round lacks."""
+    """Acknowledged updates that the record of their round lacks, though they came in time."""
     asked_again: list[str] = field(default_factory=list)
     """Updates that devices were asked for again after they had been acknowledged: the service had
     forgotten them."""
@@ -62,6 +66,9 @@ class Witness:
         )
         self._updates: dict[str, tuple[m.Update, Tensors]] = {}
         self._acknowledged: list[tuple[str, str]] = []
+        self._acknowledged_s: list[float] = []
+        self._begun_s: dict[Place, float] = {}
+        """By round, when its first plan was read."""
         self._models: dict[Place, set[str]] = defaultdict(set)
         self._blobs: dict[str, bytes] = {}
         self._pending: list[int] = []
@@ -99,7 +106,7 @@ class Witness:
         """Leave out what was acknowledged since `mark`, and the models after `place`: the service
         goes on from a state of that time."""
         with self._lock:
-            del self._acknowledged[mark:]
+            del self._acknowledged[mark:], self._acknowledged_s[mark:]
             self._pending = [at for at in self._pending if at < mark]
             self._safe = {self._work(device_id, name) for device_id, name in self._acknowledged}
             self._asked_again.clear()
@@ -109,6 +116,7 @@ class Witness:
                 if other.run_id == place.run_id and other.round > place.round
             ]:
                 del self._models[later]
+                self._begun_s.pop(later, None)
 
     def forget_run(self) -> None:
         """Leave out everything that was acknowledged: the service has no way to know of it."""
@@ -139,10 +147,9 @@ class Witness:
                     waiting.append(at)
                 else:
                     verdict.acknowledged += 1
-                    if (
-                        update.run_id != run_id
-                        or record is None
-                        or device_id not in record.evaluated
+                    closed = record if update.run_id == run_id else None
+                    if closed is None or not (
+                        device_id in closed.evaluated or self._came_late(at, run_id, closed)
                     ):
                         verdict.lost.append(
                             f"device {device_id}, round {update.round}, update {name[:12]}"
@@ -187,6 +194,17 @@ class Witness:
         if not any(_fits(record, chosen, before, after) for chosen in product(*sent)):
             verdict.twice.append(f"round {place.round} of {sorted(record.evaluated)}")
 
+    def _came_late(self, at: int, run_id: str, record: RoundRecord) -> bool:
+        """Return True if a round was closed before this acknowledgement: all updates that count in
+        it had been acknowledged, and the next round began before, or at once."""
+        before = {name for _, name in self._acknowledged[:at]}
+        for device_id, name in self._acknowledged[at + 1 :]:
+            is_of_round = name in self._updates and self._updates[name][0].round == record.round
+            if is_of_round and name not in before and device_id in record.evaluated:
+                return False
+        begun_s = self._begun_s.get(Place(run_id, record.round + 1), math.inf)
+        return begun_s < self._acknowledged_s[at] + CLOSING_S
+
     def _model(self, place: Place) -> Tensors | None:
         names = self._models.get(place, set())
         payload = self._blobs.get(next(iter(names))) if len(names) == 1 else None
@@ -217,11 +235,13 @@ class Witness:
                     if isinstance(reply, m.Acknowledge):
                         self._pending.append(len(self._acknowledged))
                         self._acknowledged.append((reply.device_id, reply.update))
+                        self._acknowledged_s.append(time.monotonic())
                         self._safe.add(self._work(reply.device_id, reply.update))
                 case "plan":
                     plan: m.Plan = self._verifier.open(delivery.payload, m.Plan, 0.0)
                     place = Place(plan.run_id, plan.round)
                     self._models[place].add(plan.model)
+                    self._begun_s.setdefault(place, time.monotonic())
                     if (place, plan.device_id) in self._safe:
                         self._asked_again.append(
                             f"device {plan.device_id} was asked again, round {plan.round}, "

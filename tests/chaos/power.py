@@ -11,7 +11,6 @@ import shutil
 from pathlib import Path
 
 BLOCK = 4096
-ROOT_NAMES = "root"
 
 
 class PowerLine:
@@ -37,7 +36,7 @@ class PowerLine:
         not synchronised; with it, each folder's names and each block of a file are either as they
         were synchronised or as they were written."""
         after = self._folder.with_name(f"{self._folder.name}.after")
-        self._restore(self._folder, after, rng)
+        self._restore(self._folder, self._folder.stat().st_ino, after, rng)
         shutil.rmtree(self._folder)
         after.rename(self._folder)
         self._begin()
@@ -51,29 +50,32 @@ class PowerLine:
         for name in ("contents", "names", "pins"):
             (self._shadow / name).mkdir(parents=True)
         for folder in (self._folder, *(path for path in self._folder.rglob("*") if path.is_dir())):
-            self._names(folder).write_text("".join(_line(path) for path in folder.iterdir()))
+            self._names(folder.stat().st_ino).write_text(
+                "".join(_line(path) for path in folder.iterdir())
+            )
             for path in folder.iterdir():
                 if path.is_file():
                     inode = str(path.stat().st_ino)
                     shutil.copyfile(path, self._shadow / "contents" / inode)
                     (self._shadow / "pins" / inode).hardlink_to(path)
 
-    def _names(self, folder: Path) -> Path:
-        inside = folder.relative_to(self._folder)
-        return self._shadow / "names" / "|".join((ROOT_NAMES, *inside.parts))
+    def _names(self, inode: int) -> Path:
+        return self._shadow / "names" / str(inode)
 
-    def _restore(self, folder: Path, to: Path, rng: random.Random | None) -> None:
+    def _restore(self, folder: Path, inode: int, to: Path, rng: random.Random | None) -> None:
+        """Write what is left of the folder with this inode; `folder`: where it lay, if its name was
+        synchronised."""
         to.mkdir()
-        kept = self._names(folder)
+        kept = self._names(inode)
         lines = kept.read_text().splitlines(keepends=True) if kept.exists() else []
         if rng is not None and folder.is_dir() and rng.random() < 0.5:
             lines = [_line(path) for path in folder.iterdir()]
         for line in lines:
-            kind, inode, name = line.rstrip("\n").split(" ", 2)
+            kind, own, name = line.rstrip("\n").split(" ", 2)
             if kind == "d":
-                self._restore(folder / name, to / name, rng)
+                self._restore(folder / name, int(own), to / name, rng)
                 continue
-            durable, written = self._shadow / "contents" / inode, self._shadow / "pins" / inode
+            durable, written = self._shadow / "contents" / own, self._shadow / "pins" / own
             if not written.exists():  # never synchronised: it can only be where its name says
                 written = folder / name
             old = durable.read_bytes() if durable.exists() else b""

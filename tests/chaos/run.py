@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.chaos.deployment import DEADLINE_S, Deployment, ServiceEnded
+from tests.chaos.deployment import PATIENCE_S, Deployment, ServiceEnded
 from tests.chaos.faults import Fault
 from tests.chaos.trial import Skipped, Trial
 
@@ -62,6 +62,9 @@ class Row:
 def try_once(deployment: Deployment, fault: Fault, rng: random.Random, row: Row) -> None:
     """Bring a fault about, wait for a round, and hold acknowledgements and records against each
     other."""
+    if fault.in_folder and deployment.postgres is not None:
+        row.skipped = "the database is not in the service's folder"
+        return
     started_s, since, run_id = time.monotonic(), *_place(deployment)
     trial = Trial(deployment, rng)
     try:
@@ -69,7 +72,7 @@ def try_once(deployment: Deployment, fault: Fault, rng: random.Random, row: Row)
         if not trial.seconds:
             trial.await_round()
         deployment.wait_for_rounds(
-            1, 2 * DEADLINE_S
+            1, PATIENCE_S
         )  # so that the round of the fault is closed, and its successor's model was sent
     except Skipped as reason:
         row.skipped = str(reason)
@@ -135,6 +138,7 @@ def _begin_again(deployment: Deployment, name: str) -> None:
     with suppress(OSError):
         shutil.rmtree(aside, ignore_errors=True)
         deployment.served.rename(aside)
+    deployment.new_database()
     deployment.environment = {}
     for device_id, process in deployment.devices.processes.items():
         if process.poll() is not None:

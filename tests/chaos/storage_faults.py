@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.chaos.deployment import DEADLINE_S, ServiceEnded, kill
+from tests.chaos.deployment import PATIENCE_S, ServiceEnded, kill
 from tests.chaos.power import PowerLine
 from tests.chaos.trial import Skipped, Trial
 
@@ -21,7 +21,7 @@ def _lose_power(trial: Trial, rng: random.Random | None) -> None:
     deployment.environment = line.environment
     try:
         deployment.start()
-        deployment.wait_for_rounds(1, 2 * DEADLINE_S)
+        deployment.wait_for_rounds(1, PATIENCE_S)
         trial.at_random()
         kill(deployment.service)
         line.lose(rng)
@@ -72,7 +72,7 @@ def fill_disk(trial: Trial) -> None:
             )
         shutil.copytree(aside, deployment.served, dirs_exist_ok=True)
         deployment.start()
-        deployment.wait_for_rounds(1, 2 * DEADLINE_S)
+        deployment.wait_for_rounds(1, PATIENCE_S)
         trial.at_random()
         filler = deployment.served / "filler"
         _fill(filler)
@@ -121,7 +121,7 @@ def damage_blob(trial: Trial) -> None:
         goal = deployment.round() + 1
         deployment.wait(
             lambda: deployment.paused() or deployment.round() >= goal,
-            2 * DEADLINE_S,
+            PATIENCE_S,
             "neither a round nor a pause",
         )
     except ServiceEnded:

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.chaos.deployment import DEADLINE_S, Deployment
+from tests.chaos.deployment import PATIENCE_S, Deployment
 from tests.chaos.preload import build
 
 
@@ -38,12 +38,12 @@ class Trial:
         self.began_s = time.monotonic()
 
     def await_round(self, began_s: float | None = None) -> None:
-        """Return when a round was aggregated, which has to be within two deadlines. `began_s`: as
+        """Return when a round was aggregated, which has to be within `PATIENCE_S`. `began_s`: as
         the field, if it changes.
 
         Raises:
             ServiceEnded, TimeoutError: none was.
         """
         self.began_s = began_s or self.began_s
-        self.deployment.wait_for_rounds(1, 2 * DEADLINE_S)
+        self.deployment.wait_for_rounds(1, PATIENCE_S)
         self.seconds = time.monotonic() - self.began_s

@@ -2,7 +2,7 @@
 
 import pytest
 
-from aggregator.core.state import RunState
+from aggregator.fleet.records import Campaign
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import EmbeddedBroker
 from tests.end_to_end.field import Field
@@ -18,7 +18,7 @@ def data() -> FleetData:
 @pytest.fixture(scope="session")
 def undisturbed(
     data: FleetData, exported: Exported, tmp_path_factory: pytest.TempPathFactory
-) -> RunState:
+) -> Campaign:
     with EmbeddedBroker() as broker:
         field = Field(data, exported, tmp_path_factory.mktemp("undisturbed"), broker.url)
         try:

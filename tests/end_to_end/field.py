@@ -1,25 +1,30 @@
 """A service and its devices as processes, on a broker that can be stopped."""
 
-import contextlib
 import io
 import json
 import subprocess
 import urllib.request
+from contextlib import closing, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from aggregator.core.state import RunState
+from aggregator.fleet.records import Campaign, Fleet
 from aggregator.storage.engine import sqlite_url
-from aggregator.storage.sql_store import load_run
+from aggregator.storage.fleet_store import FleetStore, load_fleet
+from aggregator.view.round_record import RoundRecord
 from shoal.cli import application
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import free_port
 from simulation.local.fleet import LocalFleet, start_process, stop_processes
 from tests.support.bundles import Exported
+from tests.support.known import known
 from tests.support.waiting import wait_until
+from wire.messages import Metrics
 
 ROUNDS = 6
+RUN = "run-1"
+"""The campaign."""
 
 
 @dataclass
@@ -31,6 +36,8 @@ class Field:
     folder: Path
     broker_url: str
     epochs: int = 30
+    database: str = ""
+    """Empty: the database in the service's folder."""
     port: int = field(default_factory=free_port)
     serving: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
@@ -58,7 +65,7 @@ class Field:
     def devices(self, command: str, *arguments: str) -> str:
         """Return what `shoal devices` prints of the service's folder."""
         printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
+        with redirect_stdout(printed):
             application("devices")(
                 ["devices", command, str(self.folder / "run"), *arguments], standalone_mode=False
             )
@@ -87,19 +94,45 @@ class Field:
     def wait_for_round(self, number: int) -> None:
         self.wait(lambda run: run["round"] >= number and run["received"] >= 1)
 
-    def finish(self) -> RunState:
+    @property
+    def url(self) -> str:
+        """URL of the database."""
+        return self.database or sqlite_url(self.folder / "run" / "shoal.db")
+
+    def stored(self) -> Fleet:
+        """Return the fleet as it is stored."""
+        return known(load_fleet(self.url))
+
+    def campaign(self) -> Campaign:
+        """Return the campaign as it is stored."""
+        return self.stored().campaigns[RUN]
+
+    def records(self) -> list[RoundRecord]:
+        """Return the records of the campaign's rounds."""
+        with closing(FleetStore(self.url)) as store:
+            return store.rounds(RUN)
+
+    def finish(self) -> Campaign:
+        """Wait for the campaign's end; return it."""
         self.wait(lambda run: run["phase"] == "finished")
-        state = load_run(sqlite_url(self.folder / "run" / "shoal.db"), "run-1")
-        assert state is not None
-        return state
+        return self.campaign()
 
     def stop(self) -> None:
         stop_processes(self.serving)
 
 
-def same_models(state: RunState, expected: RunState) -> None:
-    assert state.models == expected.models
-    assert state.starts == expected.starts
-    assert {d: r.evaluated for d, r in state.received.items()} == {
-        d: r.evaluated for d, r in expected.received.items()
-    }
+def same_models(campaign: Campaign, expected: Campaign) -> None:
+    """Check that two campaigns have the same models, groups and final tests."""
+    assert campaign.models == expected.models
+    assert groups(campaign) == groups(expected)
+    assert final_tests(campaign) == final_tests(expected)
+
+
+def groups(campaign: Campaign) -> dict[str, str]:
+    """Return the groups that training has found, by device."""
+    return {d: member.group for d, member in campaign.members.items() if member.group}
+
+
+def final_tests(campaign: Campaign) -> dict[str, Metrics]:
+    """Return the results of the last tests, by device."""
+    return {d: update.evaluated for d, update in campaign.updates.items()}

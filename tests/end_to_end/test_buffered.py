@@ -7,15 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.core.state import RunState
-from aggregator.storage.engine import sqlite_url
-from aggregator.storage.sql_store import SqlStore
+from aggregator.fleet.desired import is_at_work
+from aggregator.fleet.records import Assignment
 from simulation.local.broker import EmbeddedBroker
 from simulation.local.fleet import LocalFleet
 from tests.end_to_end.field import Field
 from tests.support.bundles import Exported
 from tests.support.fleets import synthetic_fleet
-from tests.support.known import known
 
 ROUNDS = 60
 OPTIONS = (
@@ -30,28 +28,23 @@ OPTIONS = (
 )
 
 
-def stored(field: Field) -> RunState:
-    store = SqlStore(sqlite_url(field.folder / "run" / "shoal.db"), "run-1")
-    try:
-        state: RunState = known(store.load())
-        return state
-    finally:
-        store.close()
+def assignment(field: Field, device_id: str) -> Assignment | None:
+    """Return the assignment that a device works on, as it is stored."""
+    device = field.stored().devices[device_id]
+    return device.assignment if is_at_work(device) else None
 
 
-def stop_at_work(field: Field, edges: LocalFleet, device_id: str) -> int:
-    """Stops a device that has a plan and has not sent its update, and gives the round then. What it
+def stop_at_work(field: Field, edges: LocalFleet, device_id: str) -> Assignment:
+    """Stop a device that has a plan and has not sent its update, and return its assignment. What it
     sent just before is awaited."""
     field.wait(lambda run: run["round"] >= 2)
     for _ in range(20):
-        field.wait(lambda _: device_id in stored(field).flights)
+        field.wait(lambda _: assignment(field, device_id))
         edges.processes[device_id].send_signal(signal.SIGSTOP)
-        began = stored(field)
+        began = assignment(field, device_id)
         time.sleep(1.0)
-        if (flight := stored(field).flights.get(device_id)) and flight == began.flights.get(
-            device_id
-        ):
-            return int(began.round)
+        if began is not None and assignment(field, device_id) == began:
+            return began
         edges.processes[device_id].send_signal(signal.SIGCONT)
     raise TimeoutError(f"{device_id} had always sent its update when it was stopped")
 
@@ -71,34 +64,29 @@ def test_the_update_of_a_plan_in_flight_counts_once_over_kills_of_device_and_ser
         with field.edges() as edges:
             service = field.serve(*OPTIONS)
             began = stop_at_work(field, edges, "d2")
-            field.wait(lambda run: run["round"] >= began + 4)
+            field.wait(lambda run: run["round"] >= began.round + 4)
             for device_id in ("d0", "d1"):
                 edges.processes[device_id].send_signal(signal.SIGSTOP)
             service.kill()
             service.wait()
             edges.processes["d2"].kill()
             edges.processes["d2"].wait()
-            before = stored(field)
-            assert before.flights["d2"].round <= began + 1 < before.round
+            before = field.campaign().round
+            assert assignment(field, "d2") == began, "its plan outlives its round"
+            assert began.round + 1 < before
             edges.start("d2")
             service = field.serve(*OPTIONS)
-            field.wait(
-                lambda _: (
-                    "d2" not in stored(field).flights
-                    or stored(field).flights["d2"].round == before.round
-                )
-            )
+            field.wait(lambda _: assignment(field, "d2") != began)
             for device_id in ("d0", "d1"):
                 edges.processes[device_id].send_signal(signal.SIGCONT)
-            state = field.finish()
-        records = SqlStore(sqlite_url(field.folder / "run" / "shoal.db"), "run-1").rounds()
-        training = [record for record in records if record.phase == "training"]
+            campaign = field.finish()
+        training = [record for record in field.records() if record.phase == "training"]
         late = {
             r.round: r.notes["staleness"]["d2"]
             for r in training
             if "d2" in r.notes.get("staleness", {})
         }
-        assert (state.trained, len(training)) == (ROUNDS, ROUNDS)
+        assert (campaign.trained, len(training)) == (ROUNDS, ROUNDS)
         assert max(late.values()) >= 3, "the plan that was in flight over both kills"
         for device_id in ("d0", "d1", "d2"):
             counted = [

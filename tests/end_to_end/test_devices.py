@@ -84,7 +84,7 @@ def test_tags_a_ban_and_a_forgotten_device_in_a_service_that_runs_is_killed_and_
         assert [
             d["id"] for d in field.get(f"/devices?where=tags%20has%20lab&after={THREE}")["devices"]
         ] == [TWO]
-        assert field.get(f"/devices/{ONE}")["entry"]["said"]["runtime"] == "onnxruntime"
+        assert field.get(f"/devices/{ONE}")["record"]["facts"]["runtime"] == "onnxruntime"
 
         assert "is banned: nothing of it is taken" in field.devices(
             "ban", THREE, "--reason", "stolen"

@@ -28,7 +28,7 @@ TOPICS = Topics("default")
 
 def rounds(served: Fleet) -> int:
     return max(
-        [0, *(int(number) for number in re.findall(r"round=(\d+) devices", served.log("serve")))]
+        [0, *(int(number) for number in re.findall(r"Round (\d+) opened", served.log("serve")))]
     )
 
 

@@ -14,12 +14,9 @@ import numpy as np
 import pytest
 
 from aggregator.core.settings import ADMIT_ALL, RunSettings
-from aggregator.core.summary import Summary, summarize
 from aggregator.core.training import TrainingSettings
-from aggregator.service.campaign import Campaign
-from aggregator.service.runner import Runner
-from aggregator.storage.memory import MemoryBlobs, MemoryStore
-from algorithms.composition import make_algorithm, read_algorithm
+from aggregator.fleet import reconcile
+from algorithms.composition import read_algorithm
 from algorithms.core.probe import make_probe
 from algorithms.objectives.supervised import Supervised
 from edge_client.core.ports import Current
@@ -34,7 +31,7 @@ from simulation.objective import objective_for_fleet
 from simulation.settings import BackendName, SimulationSettings
 from simulation.simulate import simulate
 from tests.end_to_end.agents import devices
-from tests.end_to_end.boards import aggregator
+from tests.end_to_end.boards import Board, aggregator
 from tests.support.bundles import pack_graphs
 from tests.support.fleets import synthetic_fleet
 from tests.support.known import known
@@ -87,17 +84,16 @@ def test_with_a_privacy_mechanism_nothing_is_told() -> None:
 
 
 def test_a_device_whose_policy_forbids_it_does_not_tell_and_keeps_a_model_all_the_same(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(reconcile, "REST_S", 1.0)
     policies = {
         "d0": Policy(tell_classes=True),
         "d1": Policy(min_windows=2),
         "d2": Policy(max_clip_norm=1.0),
     }
-    summary, runner, campaign = run_on_devices(
-        synthetic_fleet(3, num_windows=24), policies, tmp_path
-    )
-    final = campaign.store.rounds()[-1]
+    board = run_on_devices(synthetic_fleet(3, num_windows=24), policies, tmp_path)
+    summary, final = board.summary, board.records[-1]
     assert (final.phase, sorted(final.evaluated)) == ("evaluating", ["d0", "d1", "d2"]), (
         "all have carried out the last plan"
     )
@@ -108,16 +104,12 @@ def test_a_device_whose_policy_forbids_it_does_not_tell_and_keeps_a_model_all_th
     }
     assert summary.kept is not None
     assert summary.kept.not_told == 2
-    entries = {d: runner.devices.entry(d).kept for d in policies}
-    assert entries["d1"] is entries["d2"] is None
-    assert entries["d0"] is not None
-    assert (entries["d0"].campaign, entries["d0"].kept) == (
-        campaign.name,
-        summary.devices["d0"].kept,
-    )
+    kept = {d: board.device(d).kept for d in policies}
+    assert kept["d1"] is kept["d2"] is None
+    assert kept["d0"] == (board.campaign.name, summary.devices["d0"].kept)
     shares = [float(c.rpartition(" ")[2]) for c in CANDIDATES]
     for device_id in policies:
-        private = own(tmp_path / device_id, campaign)
+        private = own(tmp_path / device_id, board)
         assert any(np.isclose(private["kept/memory/share"], share) for share in shares), (
             "it has chosen"
         )
@@ -128,8 +120,9 @@ def test_a_device_whose_policy_forbids_it_does_not_tell_and_keeps_a_model_all_th
 
 
 def test_an_owner_with_too_few_windows_or_without_scores_has_a_model_kept_all_the_same(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(reconcile, "REST_S", 1.0)
     data = synthetic_fleet(4, num_windows=24)
     tested = replace(
         data.devices["d1"], test_x=data.devices["d1"].train_x, test_y=data.devices["d1"].train_y
@@ -141,8 +134,8 @@ def test_an_owner_with_too_few_windows_or_without_scores_has_a_model_kept_all_th
         "d2": Policy(unreported=("choose",)),
         "d3": Policy(min_windows=50),
     }
-    summary, _, campaign = run_on_devices(data, policies, tmp_path)
-    training, final = campaign.store.rounds()[-2:]
+    board = run_on_devices(data, policies, tmp_path)
+    summary, (training, final) = board.summary, board.records[-2:]
     assert (training.phase, sorted(training.evaluated)) == ("training", ["d0", "d1", "d2"]), (
         "d3 has too few windows to report training"
     )
@@ -160,7 +153,7 @@ def test_an_owner_with_too_few_windows_or_without_scores_has_a_model_kept_all_th
     )
     assert [d for d, device in summary.devices.items() if device.kept is not None] == ["d0"]
     for device_id in policies:
-        assert names.part(own(tmp_path / device_id, campaign), names.KEPT), device_id
+        assert names.part(own(tmp_path / device_id, board), names.KEPT), device_id
 
 
 def test_a_device_that_comes_after_the_end_chooses_too_and_all_choose_anew_after_a_rollback(
@@ -171,73 +164,63 @@ def test_a_device_that_comes_after_the_end_chooses_too_and_all_choose_anew_after
         replace(data, devices={d: data.devices[d] for d in ids}) for ids in (("d0", "d1"), ("d2",))
     )
     objective, bundle, settings = prepared(data, min_devices=2, keep_models=2)
-    topics, algorithm = Topics("f"), read_algorithm(ALGORITHM)
+    topics, probe = Topics("f"), make_probe(objective.model, data.window.shape)
     with EmbeddedBroker() as broker:
         address = BrokerAddress.parse(broker.url, None, None, None)
-        with aggregator(address, topics) as runner:
-            probe = make_probe(objective.model, data.window.shape)
-            campaign = runner.add(
-                settings, make_algorithm(algorithm), bundle, probe, MemoryStore(), MemoryBlobs()
-            )
+        with aggregator(address, topics) as board:
+            board.start(settings, bundle, probe)
             with devices(address, topics, early, tmp_path, lambda _: {}):
-                runner.run(lambda: runner.finished)
-                assert sorted(campaign.state.received) == ["d0", "d1"]
+                board.finish()
+                assert sorted(board.campaign.updates) == ["d0", "d1"]
                 with devices(address, topics, late, tmp_path, lambda _: {}):
-                    runner.run(lambda: in_use(tmp_path / "d2", campaign))
-                    assert sorted(campaign.store.rounds()[-1].kept) == ["d0", "d1", "d2"]
-                    trained = campaign.state.models
-                    assert campaign.roll_back(0)
-                    assert campaign.state.models != trained
-                    assert campaign.store.rounds()[-1].kept == {}
-                    runner.run(lambda: all(in_use(tmp_path / d, campaign) for d in data.devices))
-    assert sorted(campaign.store.rounds()[-1].kept) == ["d0", "d1", "d2"]
-    entry = known(runner.devices.entry("d2").kept)
-    assert entry.kept == campaign.store.rounds()[-1].kept["d2"]
+                    board.run(lambda: in_use(tmp_path / "d2", board))
+                    assert sorted(board.records[-1].kept) == ["d0", "d1", "d2"]
+                    trained = board.campaign.models
+                    board.roll_back(0)
+                    assert board.campaign.models != trained
+                    assert board.records[-1].kept == {}
+                    board.run(lambda: all(in_use(tmp_path / d, board) for d in data.devices))
+    assert sorted(board.records[-1].kept) == ["d0", "d1", "d2"]
+    assert known(board.device("d2").kept).kept == board.records[-1].kept["d2"]
 
 
 @pytest.mark.parametrize(
     "is_damaged", [False, True], ids=["the folder is gone", "a bit is flipped"]
 )
 def test_a_device_that_has_lost_what_it_kept_chooses_again_when_it_is_back(
-    tmp_path: Path, is_damaged: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_damaged: bool
 ) -> None:
+    monkeypatch.setattr(reconcile, "REST_S", 1.0)
     data = synthetic_fleet(3, num_windows=24)
     objective, bundle, settings = prepared(data, min_devices=3)
     topics, probe = Topics("f"), make_probe(objective.model, data.window.shape)
     with EmbeddedBroker() as broker:
         address = BrokerAddress.parse(broker.url, None, None, None)
-        with aggregator(address, topics) as runner:
-            campaign = runner.add(
-                settings,
-                make_algorithm(read_algorithm(ALGORITHM)),
-                bundle,
-                probe,
-                MemoryStore(),
-                MemoryBlobs(),
-            )
+        with aggregator(address, topics) as board:
+            board.start(settings, bundle, probe)
             with devices(address, topics, data, tmp_path, lambda _: {}):
-                runner.run(lambda: all(in_use(tmp_path / d, campaign) for d in data.devices))
+                board.run(lambda: all(in_use(tmp_path / d, board) for d in data.devices))
             if is_damaged:
                 (kept,) = DeviceState(tmp_path / "d0").load().kept
                 path = tmp_path / "d0" / "blobs" / kept.tensors
                 path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:])
             else:
                 shutil.rmtree(tmp_path / "d0")
-            others = {d: campaign.state.received[d] for d in ("d1", "d2")}
+            others = {d: board.campaign.updates[d] for d in ("d1", "d2")}
             with devices(address, topics, data, tmp_path, lambda _: {}):
-                runner.run(
-                    lambda: in_use(tmp_path / "d0", campaign) and has_own(tmp_path / "d0", campaign)
-                )
-    assert {d: campaign.state.received[d] for d in others} == others, (
+                lost = tmp_path / "d0"
+                board.run(lambda: in_use(lost, board) and has_own(lost, board))
+    assert {d: board.campaign.updates[d] for d in others} == others, (
         "the others are asked for nothing"
     )
-    assert sorted(campaign.store.rounds()[-1].kept) == ["d0", "d1", "d2"]
-    assert known(runner.devices.entry("d0").kept).kept == campaign.store.rounds()[-1].kept["d0"]
+    assert sorted(board.records[-1].kept) == ["d0", "d1", "d2"]
+    assert known(board.device("d0").kept).kept == board.records[-1].kept["d0"]
 
 
 def test_a_device_whose_disk_was_full_when_it_chose_is_asked_again_when_there_may_be_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(reconcile, "REST_S", 1.0)
     data = synthetic_fleet(2, num_windows=24)
     objective, bundle, settings = prepared(data, min_devices=2, deadline_s=4.0, grace_s=1.0)
     topics, probe, full, put = (
@@ -257,72 +240,58 @@ def test_a_device_whose_disk_was_full_when_it_chose_is_asked_again_when_there_ma
     with EmbeddedBroker() as broker:
         address = BrokerAddress.parse(broker.url, None, None, None)
         with (
-            aggregator(address, topics) as runner,
+            aggregator(address, topics) as board,
             devices(address, topics, data, tmp_path, lambda _: {}),
         ):
-            campaign = runner.add(
-                settings,
-                make_algorithm(read_algorithm(ALGORITHM)),
-                bundle,
-                probe,
-                MemoryStore(),
-                MemoryBlobs(),
-            )
-            runner.run(lambda: runner.finished and len(full) > 0)
-            assert sorted(campaign.state.received) == ["d0"]
-            runner.run(lambda: in_use(tmp_path / "d1", campaign))
-    assert (len(full), sorted(campaign.store.rounds()[-1].kept)) == (2, ["d0", "d1"])
+            board.start(settings, bundle, probe)
+            board.run(lambda: board.campaign.phase == "finished" and len(full) > 0)
+            assert sorted(board.campaign.updates) == ["d0"]
+            board.run(lambda: in_use(tmp_path / "d1", board))
+    assert (len(full), sorted(board.records[-1].kept)) == (2, ["d0", "d1"])
 
 
-def has_own(folder: Path, campaign: Campaign) -> bool:
-    """Whether the device holds what it has kept of a model of the run."""
+def has_own(folder: Path, board: Board) -> bool:
+    """Return True if the device holds a personal model of a model of the campaign."""
     state = DeviceState(folder)
     return any(
-        kept.model in campaign.state.models.values() and state.blob(kept.tensors)
+        kept.model in board.campaign.models.values() and state.blob(kept.tensors)
         for kept in state.load().kept
     )
 
 
-def in_use(folder: Path, campaign: Campaign) -> bool:
-    """Whether the device answers by the run's model, with what it has kept of it."""
+def in_use(folder: Path, board: Board) -> bool:
+    """Return True if the device answers by the campaign's model, with its personal model of it."""
     path = folder / "current" / "model.json"
     if not path.exists():
         return False
     current = msgspec.json.decode(path.read_bytes(), type=Current)
-    return current.model in campaign.state.models.values() and bool(current.kept)
+    return current.model in board.campaign.models.values() and bool(current.kept)
 
 
-def own(folder: Path, campaign: Campaign) -> Tensors:
-    """What the device has kept of the model of the run."""
-    state = DeviceState(folder)
+def own(folder: Path, board: Board) -> Tensors:
+    """Return the device's personal model of the campaign's model."""
+    state, campaign = DeviceState(folder), board.campaign
     (kept,) = state.load().kept
-    assert (kept.run_id, kept.model in campaign.state.models.values()) == (
-        campaign.state.settings.run_id,
-        True,
-    )
-    payload = state.blob(kept.tensors)
-    assert payload is not None
-    return decode_tensors(payload, OWN_FILES)[0]
+    assert kept.run_id == campaign.settings.run_id
+    assert kept.model in campaign.models.values()
+    return decode_tensors(known(state.blob(kept.tensors)), OWN_FILES)[0]
 
 
-def run_on_devices(
-    data: FleetData, policies: Mapping[str, Policy], folder: Path
-) -> tuple[Summary, Runner, Campaign]:
-    """One run of edge clients with these policies, over a real broker."""
-    algorithm = read_algorithm(ALGORITHM)
+def run_on_devices(data: FleetData, policies: Mapping[str, Policy], folder: Path) -> Board:
+    """Run a campaign on edge clients with these policies, over a real broker, until each has a
+    personal model."""
     objective, bundle, settings = prepared(data, min_devices=3)
     topics, probe = Topics("f"), make_probe(objective.model, data.window.shape)
     with EmbeddedBroker() as broker:
         address = BrokerAddress.parse(broker.url, None, None, None)
         with (
-            aggregator(address, topics) as runner,
+            aggregator(address, topics) as board,
             devices(address, topics, data, folder, lambda d: {"policy": policies[d]}),
         ):
-            campaign = runner.add(
-                settings, make_algorithm(algorithm), bundle, probe, MemoryStore(), MemoryBlobs()
-            )
-            runner.run(lambda: runner.finished)
-    return summarize(campaign.state, campaign.store.rounds(), 1.0), runner, campaign
+            board.run(lambda: len(board.fleet.devices) == len(policies))
+            board.start(settings, bundle, probe)
+            board.run(lambda: all(in_use(folder / d, board) for d in policies))
+    return board
 
 
 @cache

@@ -5,9 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from immutables import Map
 
-from aggregator.core.release.gate import judge
-from aggregator.core.release.state import Gate, Holder
+from aggregator.core.steps import Gate, Step
+from aggregator.fleet import records
+from aggregator.fleet.gate import answer_marks, judge
+from aggregator.fleet.reconcile import Turn
+from aggregator.fleet.rollouts import tally_of
 from simulation.datasets.windows import FleetData
 from tests.edge_client.device import Device, other_model
 from tests.edge_client.kept_cases import answer, keep, train
@@ -27,7 +31,12 @@ def test_the_gate_sees_what_devices_lose_and_a_return_gives_it_back(
     device.release(2, other_model(device, 0.0))
     said = device.in_use()
     assert said.before.accuracy > said.evaluated.accuracy
-    outcome, reason = judge(Gate(), [(Holder(given=2, online=True, said=said), 2)] * 20, 0.0)
+    given = records.Given(serial=2, release=2)
+    marks = answer_marks(records.Device(online=True, given=given, in_use=said))
+    twenty = records.Fleet(counts=Map(dict.fromkeys(marks, 20)))
+    gate, steps = Gate(), (Step(1.0),)
+    rollout = records.Rollout(campaign="c", releases={"0": 2}, steps=steps, gate=gate)
+    outcome, reason = judge(gate, tally_of(Turn(twenty), rollout), 0.0, "")
     assert outcome == "fail"
     assert "accuracy fell by" in reason
     device.release(3)

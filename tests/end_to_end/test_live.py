@@ -9,14 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aggregator.core.state import Device
+from aggregator.fleet.records import Device
 from aggregator.storage.engine import sqlite_url
-from aggregator.storage.sql_store import load_run
+from aggregator.storage.fleet_store import load_fleet
 from export.publish import DEVICE_FILE
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import EmbeddedBroker, free_port
 from simulation.local.fleet import start_process, stop_processes, write_device_folder
 from tests.support.bundles import Exported
+from tests.support.known import known
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.full
@@ -129,12 +130,10 @@ def test_a_board_records_trains_says_that_its_data_have_moved_and_is_surveyed_ag
             wait_for(moved, logs)
             wait_for(lambda: surveyed.read_bytes() != before, logs)
             wait_for(lambda: not _device(tmp_path).moved, logs)
-            assert _device(tmp_path).num_train > 100
+            assert known(_device(tmp_path).facts).num_train > 100
         finally:
             stop_processes(processes)
 
 
 def _device(folder: Path) -> Device:
-    state = load_run(sqlite_url(folder / "run" / "shoal.db"), "run-1")
-    assert state is not None
-    return state.devices["live"]
+    return known(load_fleet(sqlite_url(folder / "run" / "shoal.db"))).devices["live"]

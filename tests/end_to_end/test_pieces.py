@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from aggregator.storage.engine import sqlite_url
-from aggregator.storage.sql_store import SqlStore
+from aggregator.storage.fleet_store import load_fleet
 from algorithms.composition import read_algorithm
 from algorithms.core.probe import make_probe, whole_model
 from export.bundle import capture_graphs, make_bundle, save_probe
@@ -27,6 +27,7 @@ from simulation.local.fleet import start_process, stop_processes, write_device_f
 from simulation.objective import objective_for_fleet
 from tests.support.cutting_proxy import CuttingProxy, cutting_proxy
 from tests.support.fleets import synthetic_fleet
+from tests.support.known import known
 from wire.codec import digest
 from wire.identity.keys import new_key, private_pem, public_pem
 from wire.pieces import cut, place
@@ -179,8 +180,8 @@ def _arrives_both_ways(
         proxy.cut_at(up=up, down=down)
         most = transfer.run(broker, proxy, (num_bytes * 2 >> 20) + 16, patience_s, encoding)
         assert proxy.left == 0
-    state = SqlStore(sqlite_url(folder / "run" / "shoal.db"), "run-1").load()
-    assert state is not None
+    fleet = known(load_fleet(sqlite_url(folder / "run" / "shoal.db")))
+    campaign = fleet.campaigns["run-1"]
     blobs = folder / "run" / "blobs" / "run-1"
     held = {path.name: path.read_bytes() for path in (folder / "state" / "blobs").iterdir()}
     assert all(digest(payload) == name for name, payload in held.items())
@@ -188,12 +189,12 @@ def _arrives_both_ways(
     log = (folder / "service.log").read_text()
     assert "refused" not in log, log
     models = {
-        *state.models.values(),
-        *(model for version in state.history for model in version.models.values()),
+        *campaign.models.values(),
+        *(model for version in campaign.history for model in version.models.values()),
     }
     needed = {
         name: piece
-        for blob in (state.settings.bundle, *models)
+        for blob in (campaign.settings.bundle, *models)
         for name, piece in pieces_of((blobs / blob).read_bytes())
     }
     print(f"memory { ({name: f'{size / 2**20:.0f} MiB' for name, size in most.items()}) }")

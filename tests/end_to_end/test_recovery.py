@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.core.state import RunState
+from aggregator.fleet.records import Campaign
 from algorithms.composition import read_algorithm
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import EmbeddedBroker
 from simulation.local.fleet import stop_processes
-from tests.end_to_end.field import ROUNDS, Field, same_models
+from tests.end_to_end.field import ROUNDS, Field, final_tests, groups, same_models
 from tests.support.bundles import Exported
 from tests.support.waiting import wait_until
 
@@ -33,7 +33,7 @@ def running(
 
 
 @pytest.mark.full
-def test_aggregator_killed_in_mid_round(running: Field, undisturbed: RunState) -> None:
+def test_aggregator_killed_in_mid_round(running: Field, undisturbed: Campaign) -> None:
     with running.edges():
         process = running.serve()
         for number in (2, 4):
@@ -46,7 +46,7 @@ def test_aggregator_killed_in_mid_round(running: Field, undisturbed: RunState) -
 
 @pytest.mark.full
 def test_broker_restarted_in_mid_round(
-    running: Field, undisturbed: RunState, embedded_broker: EmbeddedBroker
+    running: Field, undisturbed: Campaign, embedded_broker: EmbeddedBroker
 ) -> None:
     with running.edges() as edges:
         running.serve()
@@ -60,7 +60,7 @@ def test_broker_restarted_in_mid_round(
 
 
 @pytest.mark.full
-def test_edge_process_killed_and_restarted(running: Field, undisturbed: RunState) -> None:
+def test_edge_process_killed_and_restarted(running: Field, undisturbed: Campaign) -> None:
     with running.edges() as edges:
         running.serve()
         for number, device_id in ((2, "d1"), (3, "d0")):
@@ -73,7 +73,7 @@ def test_edge_process_killed_and_restarted(running: Field, undisturbed: RunState
 
 @pytest.mark.full
 def test_the_simulation_gives_the_same_groups_and_nearly_the_same_accuracy(
-    data: FleetData, undisturbed: RunState
+    data: FleetData, undisturbed: Campaign
 ) -> None:
     from simulation.settings import SimulationSettings
     from simulation.simulate import simulate
@@ -81,13 +81,10 @@ def test_the_simulation_gives_the_same_groups_and_nearly_the_same_accuracy(
     summary = simulate(
         data, SimulationSettings(read_algorithm("distfl"), ROUNDS, local_epochs=30)
     ).summary
-    device = sum(r.evaluated.num_correct for r in undisturbed.received.values()) / sum(
-        r.evaluated.num_examples for r in undisturbed.received.values()
-    )
+    found = final_tests(undisturbed).values()
+    device = sum(m.num_correct for m in found) / sum(m.num_examples for m in found)
     assert summary.accuracy.mean == pytest.approx(device, abs=0.06)
-    assert {d: str(v.group) for d, v in summary.devices.items()} == {
-        d: undisturbed.starts[d] for d in data.devices
-    }
+    assert {d: str(v.group) for d, v in summary.devices.items()} == groups(undisturbed)
 
 
 @pytest.mark.full

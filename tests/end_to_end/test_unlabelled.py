@@ -11,21 +11,18 @@ import numpy as np
 import pytest
 
 from aggregator.core.settings import ADMIT_ALL, RunSettings
-from aggregator.core.state import Placed, RunState
-from aggregator.core.summary import summarize
 from aggregator.core.training import TrainingSettings
-from aggregator.storage.engine import sqlite_url
-from aggregator.storage.memory import MemoryBlobs, MemoryStore
-from aggregator.storage.sql_store import SqlStore
-from algorithms.composition import make_algorithm, read_algorithm
+from aggregator.fleet.records import Campaign, Placed
+from algorithms.composition import read_algorithm
 from algorithms.core.probe import make_probe
 from edge_client.core.ports import Windows
+from edge_client.storage.state import DeviceState
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import EmbeddedBroker
 from simulation.objective import objective_for_fleet
 from tests.end_to_end.agents import devices
 from tests.end_to_end.boards import aggregator
-from tests.end_to_end.field import ROUNDS, Field
+from tests.end_to_end.field import ROUNDS, Field, groups
 from tests.support.bundles import Exported
 from tests.support.fleets import synthetic_fleet
 from wire.links.mqtt import BrokerAddress
@@ -57,8 +54,9 @@ def finished(
     folder: Path,
     broker: EmbeddedBroker,
     kills: tuple[int, ...] = (),
-) -> tuple[Field, RunState]:
-    """A run over real processes, whose service is killed in these rounds, and its last state."""
+) -> tuple[Field, Campaign]:
+    """Run a campaign over real processes, whose service is killed in these rounds; return it at its
+    end."""
     field = Field(data, exported, folder, broker.url)
     try:
         with field.edges():
@@ -69,13 +67,13 @@ def finished(
                 process.kill()
                 process.wait()
                 process = field.serve("--min-devices", "4")
-            state = field.finish()
+            campaign = field.finish()
             (folder / "summary.json").write_text(json.dumps(field.get("/summary")))
             (folder / "devices.json").write_text(json.dumps(field.get("/devices")))
             (folder / "rounds.json").write_text(json.dumps(field.get("/rounds")))
     finally:
         field.stop()
-    return field, state
+    return field, campaign
 
 
 @pytest.mark.slow
@@ -84,16 +82,17 @@ def test_it_is_placed_once_over_kills_of_the_service_and_weighs_nothing(
 ) -> None:
     data = fleet()
     with EmbeddedBroker() as broker:
-        field, state = finished(data, exported, tmp_path / "with", broker, kills=(2, 4))
+        field, campaign = finished(data, exported, tmp_path / "with", broker, kills=(2, 4))
     with EmbeddedBroker() as broker:
         _, alone = finished(
             data.only(["d0", "d1", "d2", "d3"]), exported, tmp_path / "alone", broker
         )
-    assert state.models == alone.models, "the models of a fleet without it, to the bit"
-    assert (state.memory, state.starts) == (alone.memory, alone.starts)
-    assert state.placed["d4"] == EVERYBODY
+    assert campaign.models == alone.models, "the models of a fleet without it, to the bit"
+    assert campaign.version.memory == alone.version.memory
+    assert groups(campaign) == groups(alone)
+    assert campaign.members["d4"].placed == EVERYBODY
 
-    records = SqlStore(sqlite_url(field.folder / "run" / "shoal.db"), "run-1").rounds()
+    records = field.records()
     assert [sorted(r.evaluated) for r in records] == [["d0", "d1", "d2", "d3"]] * ROUNDS + [
         ["d0", "d1", "d2", "d3", "d4"]
     ]
@@ -136,8 +135,8 @@ def test_an_owner_who_does_not_permit_it_has_the_fleets_model(
     rule: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A device without labels declines once; one with labels is asked again, less and less
-    often."""
+    """A device without labels declines once, and is tested with the others; one with labels rests,
+    and is asked again."""
     data, algorithm = fleet(unlabelled), read_algorithm("distfl")
     training, times = (
         TrainingSettings(algorithm=algorithm, rounds=4, batch_size=16),
@@ -154,22 +153,13 @@ def test_an_owner_who_does_not_permit_it_has_the_fleets_model(
         address = BrokerAddress.parse(broker.url, None, None, None)
         own = {"d0": {"policy": policy}}
         with (
-            aggregator(address, topics) as runner,
+            aggregator(address, topics) as board,
             devices(address, topics, data, tmp_path, lambda d: own.get(d, {})),
         ):
-            runner.run(
-                lambda: len(runner.devices.entries) == 5
-            )  # no round begins before everybody is there
-            campaign = runner.add(
-                settings,
-                make_algorithm(algorithm),
-                exported.bundle,
-                probe,
-                MemoryStore(),
-                MemoryBlobs(),
-            )
-            runner.run(lambda: runner.finished)
-    state, entry = campaign.state, runner.devices.entry("d0")
+            board.run(lambda: len(board.fleet.devices) == 5)  # nobody comes when a round has begun
+            board.start(settings, exported.bundle, probe)
+            board.finish()
+            board.run(lambda: uses_model(tmp_path / "d0", board.campaign))
     declines = {
         record.getMessage()
         for record in caplog.records
@@ -179,13 +169,15 @@ def test_an_owner_who_does_not_permit_it_has_the_fleets_model(
         len(declines) == 1 or not unlabelled
     )  # a plan that comes again is declined again, in the same words
     assert f" reason=policy: {rule}" in min(declines)
-    assert (entry.placed, state.devices["d0"].untold) == (Placed("0", 1.0), True)
-    assert "d0" not in state.inputs
-    summary = summarize(state, campaign.store.rounds(), 1.0)
-    assert (summary.devices["d0"].group, str(summary.devices["d0"].placed)) == (0, "the only group")
-    assert campaign.store.rounds()[-1].evaluated["d0"].accuracy > 0.6, (
-        "by its group's model; guessing gives a third"
-    )
+    device = board.device("d0")
+    assert (device.placed, device.record.forbids) == (Placed("0", 1.0), True)
+    assert "d0" not in surveyed(board.campaign)
+    told = board.summary.devices["d0"]
+    assert (told.group, str(told.placed)) == (0, "the only group")
+    if unlabelled:
+        assert board.records[-1].evaluated["d0"].accuracy > 0.6, (
+            "by its group's model; guessing gives a third"
+        )
 
 
 def test_one_that_comes_when_the_run_is_over_is_placed_by_its_inputs_too(
@@ -204,21 +196,30 @@ def test_one_that_comes_when_the_run_is_over_is_placed_by_its_inputs_too(
     with EmbeddedBroker() as broker:
         address = BrokerAddress.parse(broker.url, None, None, None)
         with (
-            aggregator(address, topics) as runner,
+            aggregator(address, topics) as board,
             devices(address, topics, data.only(["d0", "d1", "d2", "d3"]), tmp_path, lambda _: {}),
         ):
-            campaign = runner.add(
-                settings,
-                make_algorithm(algorithm),
-                exported.bundle,
-                probe,
-                MemoryStore(),
-                MemoryBlobs(),
-            )
-            runner.run(lambda: runner.finished)
-            assert campaign.state.inputs == {}
+            board.start(settings, exported.bundle, probe)
+            board.finish()
+            assert surveyed(board.campaign) == []
             with devices(address, topics, data.only(["d4"]), tmp_path, lambda _: {}):
                 give_up_s = time.monotonic() + 60
-                runner.run(lambda: "d4" in campaign.state.placed or time.monotonic() > give_up_s)
-    assert campaign.state.placed["d4"] == EVERYBODY
-    assert (runner.devices.entry("d4").placed, runner.devices.entry("d4").group) == (EVERYBODY, "0")
+                board.run(lambda: is_placed(board.campaign) or time.monotonic() > give_up_s)
+    assert board.campaign.members["d4"].placed == EVERYBODY
+    assert (board.device("d4").placed, board.device("d4").group) == (EVERYBODY, "0")
+
+
+def surveyed(campaign: Campaign) -> list[str]:
+    """Return the devices that have described their inputs."""
+    return [d for d, member in campaign.members.items() if member.survey is not None]
+
+
+def is_placed(campaign: Campaign) -> bool:
+    """Return True if d4 is placed by its inputs."""
+    return "d4" in campaign.members and campaign.members["d4"].placed is not None
+
+
+def uses_model(folder: Path, campaign: Campaign) -> bool:
+    """Return True if a device answers with a model of the campaign."""
+    current = DeviceState(folder).current()
+    return current is not None and current.model in campaign.models.values()

@@ -181,10 +181,6 @@ def left_running(folder: Path) -> list[str]:
             ["simulate", "--algorithm", "ifca:k=65"],
             "k is '65', expected a whole number from 1 to 64",
         ),
-        (
-            ["simulate", "--backend", "messages", "--cohort", "3"],
-            "error: cohort 3: backend messages has all devices",
-        ),
         (["compare", "--algorithms", "fedavg,fedavg"], "error: --algorithms 'fedavg,fedavg'"),
         (
             ["compare", "--algorithms", "fedavg,magic"],

@@ -10,20 +10,57 @@ from typing import Any
 import pytest
 
 from aggregator.enrolment.order_handlers import DeviceOrders
+from aggregator.fleet import events as e
+from aggregator.fleet.reconcile import Turn
+from aggregator.fleet.records import Assignment, Fleet
+from aggregator.fleet.step import take_in
 from aggregator.leadership.identity import lock_service
+from aggregator.operator import device_orders
 from aggregator.operator.desk import Desk
-from aggregator.service.devices import Devices
+from aggregator.service.telemetry import Telemetry
 from aggregator.storage.engine import sqlite_url
-from aggregator.storage.registry_table import RegistryTable
-from aggregator.storage.sql_store import SqlStore
-from algorithms.personalisation.kept import Kept
+from aggregator.storage.fleet_store import FleetStore
+from aggregator.storage.telemetry_table import TelemetryTable
 from shoal.cli import application
 from tests.aggregator.http_service import taking_orders
 from tests.support.operator import COMMANDS
 from wire.errors import ConfigError
-from wire.messages import CheckIn, Metrics, Policy, Update
+from wire.messages import CheckIn, InUse, Metrics, Policy, Update
 
 WRITTEN = [command for command in COMMANDS if command.startswith("shoal devices")]
+
+
+NOW_S = 1_800_000_000.0
+
+
+class Service:
+    """A service without campaigns, as far as orders on devices know it."""
+
+    def __init__(self, folder: Path) -> None:
+        url = sqlite_url(folder / "shoal.db")
+        self.now_s, self.store = NOW_S, FleetStore(url)
+        self.telemetry = Telemetry(TelemetryTable(url), lambda: NOW_S)
+        self.fleet = self.store.load()
+
+    def order(self, *events: e.Event) -> None:
+        turn = Turn(self.fleet)
+        for event in events:
+            take_in(turn, event)
+        self.store.commit(self.fleet, turn.fleet(), turn.changed, events)
+        self.fleet = turn.fleet()
+
+    def check_in(self, device_id: str, **facts: Any) -> None:
+        said = CheckIn(device_id, 160, 40, **facts)
+        self.order(e.CheckedIn(at_s=NOW_S, device_id=device_id, facts=said))
+
+    def forget(self, device_id: str) -> None:
+        self.order(e.Forgotten(at_s=NOW_S, device_id=device_id))
+        self.telemetry.forget(device_id)
+
+    def close(self) -> None:
+        self.telemetry.save()
+        self.telemetry.close()
+        self.store.close()
 
 
 @pytest.fixture
@@ -31,43 +68,22 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "runs" / "served"
     folder.mkdir(parents=True)
-    url = sqlite_url(folder / "shoal.db")
-    SqlStore(url, "run-1").close()
-    with closing(RegistryTable(url)) as table:
-        devices = Devices(table, lambda: 1_800_000_000.0)
-        devices.on_check_in(CheckIn("pi-1", 160, 40, client="shoal 0.1.0", battery_percent=71.0))
-        devices.on_update(
-            Update(
-                "r", 1, 1, 0, "pi-1", "0" * 64, 160, 5, Metrics(), Metrics(160, 80.0, 90), 1000, 2.0
-            ),
-            500,
-        )
-        devices.tag(["pi-2"], ["nights", "berlin"])
-        devices.on_kept("pi-1", "autumn", 3, Kept("tuned, neighbours 0.5", 12, 0.25))
-        devices.save()
+    trained = Metrics(160, 80.0, 90)
+    update = Update("r", 1, 1, 0, "pi-1", "0" * 64, 160, 5, Metrics(), trained, 1000, 2.0)
+    work = Assignment(1, "train", "autumn", 1, "0", "0" * 64, (), NOW_S)
+    with closing(Service(folder)) as service:
+        service.check_in("pi-1", client="shoal 0.1.0", battery_percent=71.0)
+        service.telemetry.on_update(update, service.fleet.devices["pi-1"], work, 500)
+        service.order(*device_orders.tag(Fleet(), ["pi-2"], ["nights", "berlin"], NOW_S))
     return folder
-
-
-class Idle:
-    """A runner without campaigns, as far as orders on devices know it."""
-
-    def __init__(self, devices: Devices) -> None:
-        self.devices, self.campaigns = devices, dict[str, object]()
-
-    def forget(self, device_id: str) -> None:
-        pass
-
-    def tell_devices(self) -> None:
-        pass
 
 
 @pytest.fixture
 def service(folder: Path) -> Iterator[None]:
     """A service that takes orders on devices."""
     url = sqlite_url(folder / "shoal.db")
-    with closing(RegistryTable(url)) as table:
-        devices = Devices(table, lambda: 1_800_000_000.0)
-        runner: Any = Idle(devices)
+    with closing(Service(folder)) as service:
+        runner: Any = service
         with taking_orders(folder, Desk(folder, DeviceOrders(runner, folder, url).handlers)):
             yield
 
@@ -92,6 +108,7 @@ def test_the_commands_of_the_page_run_as_written(
         "-",
         "-",
         "0",
+        "0",
         "-",
         "berlin,",
         "nights",
@@ -106,7 +123,7 @@ def test_the_commands_of_the_page_run_as_written(
     assert told["untag"] == "2 devices without nights\n"
     assert "pi-1 is forgotten; it stays in models" in told["forget"]
     left = json.loads(shoal(capsys, "list", str(folder), "--json"))
-    assert left == [{"id": "pi-2", "tags": ["berlin"]}]
+    assert [(device["id"], device["tags"]) for device in left] == [("pi-2", ["berlin"])]
     noted = [json.loads(line) for line in (folder / "audit.log").read_text().splitlines()]
     assert [json.loads(line["what"])["type"] for line in noted] == [
         "tag-devices",
@@ -128,12 +145,11 @@ def test_to_forget_a_device_that_nobody_knows_says_so(
 def test_the_list_says_why_nothing_is_kept(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with closing(RegistryTable(sqlite_url(folder / "shoal.db"))) as table:
-        devices = Devices(table, lambda: 1_800_000_000.0)
-        devices.on_check_in(CheckIn("pi-1", 160, 40, policy=Policy(unreported=("choose",))))
-        devices.on_check_in(CheckIn("pi-3", 160, 40))
-        devices.change("pi-3", release=1, release_alone="what is kept is of another model")
-        devices.save()
+    with closing(Service(folder)) as service:
+        service.check_in("pi-1", policy=Policy(unreported=("choose",)))
+        service.check_in("pi-3")
+        in_use = InUse("pi-3", 1, 1, alone="what is kept is of another model")
+        service.order(e.UsesRelease(at_s=NOW_S, device_id="pi-3", in_use=in_use))
     lines = {line.split()[0]: line for line in shoal(capsys, "list", str(folder)).splitlines()}
     assert "  not told  " in lines["pi-1"]
     assert "  alone  " in lines["pi-3"]
@@ -153,20 +169,33 @@ def test_a_list_is_for_people_and_for_programs(
         "%",
         "160",
         "0",
-        *["tuned,", "neighbours", "0.5"],
+        "0",
+        "-",
     ]
-    (entry,) = json.loads(shoal(capsys, "list", str(folder), "--json", "--where", "battery > 70"))
-    assert entry["said"]["num_train"] == 160
-    assert json.loads(shoal(capsys, "show", str(folder), "pi-2", "--json"))["tags"] == [
-        "berlin",
-        "nights",
-    ]
+    (device,) = json.loads(shoal(capsys, "list", str(folder), "--json", "--where", "battery > 70"))
+    assert device["facts"]["num_train"] == 160
+    assert device["training"]["examples"] == 160
+    shown = json.loads(shoal(capsys, "show", str(folder), "pi-2", "--json"))
+    assert shown["tags"] == ["berlin", "nights"]
+
+
+def test_a_device_is_shown_with_all_that_is_known_of_it(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = dict(
+        line.split(maxsplit=1) for line in shoal(capsys, "show", str(folder), "pi-1").splitlines()
+    )
+    assert lines["device"] == "pi-1"
+    assert lines["first_seen_s"] == "2027-01-15 08:00 UTC"
+    assert '"battery_percent":71.0' in lines["facts"]
+    assert '"examples":160' in lines["training"]
+    assert not {"pool", "marks", "wake_s", "tags"} & lines.keys()
 
 
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (("show", "FOLDER", "pi-9"), "device 'pi-9': the registry of .* does not have it"),
+        (("show", "FOLDER", "pi-9"), "No device 'pi-9' in"),
         (("list", "nowhere"), "there is no shoal.db"),
         (
             ("list", "FOLDER", "--where", "battery >"),
@@ -177,7 +206,7 @@ def test_a_list_is_for_people_and_for_programs(
             ("tag", "FOLDER", "pi-1", "--where", "online", "--tags", "a"),
             "either by their ids or with --where",
         ),
-        (("tag", "FOLDER", "--where", "online", "--tags", "a"), "it means no device"),
+        (("tag", "FOLDER", "--where", "banned", "--tags", "a"), "it means no device"),
         (("tag", "FOLDER", "pi/1", "--tags", "a"), "device id 'pi/1': expected"),
         (("tag", "FOLDER", "pi-1", "--tags", "a b"), "tag 'a b': expected"),
         (

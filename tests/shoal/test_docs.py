@@ -351,7 +351,7 @@ def test_reasons_of_the_spec_are_those_of_the_messages() -> None:
 
 @pytest.mark.full
 def test_simulation_page_names_every_field_of_the_summary_every_partition_and_every_model() -> None:
-    from aggregator.core.summary import (
+    from aggregator.view.summary import (
         Comparison,
         DeviceSummary,
         EdgeSummary,

@@ -122,7 +122,7 @@ def test_the_objective_of_the_page_about_extensions_reports_to_its_server(
         synthetic_fleet(3), SimulationSettings(read_algorithm("shrinking:decay=0.1"), 1)
     )
     assert outcome.summary.accuracy.mean is not None
-    state = load_state(outcome.state, outcome.blobs)
+    state = load_state(outcome.campaign.version, outcome.blobs)
     assert state.context.info.keys() == {"d0", "d1", "d2"}
     assert all(length > 0 for length in state.context.info.values())
 

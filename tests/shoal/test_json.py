@@ -12,7 +12,7 @@ import pytest
 
 from shoal.cli import application
 from simulation.datasets.windows import FleetData
-from tests.aggregator.rollout_cases import service_with_releases
+from tests.aggregator.releasing import service_with_releases
 from tests.support.bundles import Exported
 from tests.support.commands import FUNCTIONS
 from tests.support.enrolment import enrolment_bench
@@ -45,14 +45,13 @@ def test_the_page_names_the_commands_that_have_it() -> None:
 
 
 def test_releases_and_their_rollouts(said: Any, fleet: FleetData, tmp_path: Path) -> None:
-    service_with_releases(fleet, folder := tmp_path / "served", "default")
+    service_with_releases(fleet, folder := tmp_path / "served")
     releases = said("models", "list", folder)
     assert [release["number"] for release in releases] == [1, 2]
     assert said("models", "show", folder, 2) == releases[1]
-    assert releases[1]["parent"] == 1
     (rollout,) = said("models", "rollout", folder)
     assert (rollout["campaign"], rollout["phase"], [*rollout["releases"].values()]) == (
-        "c",
+        "run-1",
         "running",
         [2],
     )
@@ -83,7 +82,7 @@ def test_a_bundle(said: Any, exported: Exported) -> None:
 
 @pytest.mark.full
 def test_findings_and_checks(said: Any, fleet: FleetData, tmp_path: Path) -> None:
-    service_with_releases(fleet, folder := tmp_path / "served", "default")
+    service_with_releases(fleet, folder := tmp_path / "served")
     findings = said("doctor", folder)
     assert {finding["verdict"] for finding in findings} <= {"ok", "note", "mended", "wrong"}
     assert any("shoal.db" in finding["where"] for finding in findings)

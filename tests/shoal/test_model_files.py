@@ -3,26 +3,25 @@ over; the files are read without Shoal."""
 
 import json
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import onnxruntime
 import pytest
 import torch
-from msgspec.structs import replace
 from safetensors import safe_open
 
-from aggregator.core.settings import ADMIT_ALL, RunSettings
-from aggregator.core.state import Started
+from aggregator.core.steps import Gate, Step
+from aggregator.fleet import events as e
+from aggregator.fleet.records import Campaign, Release, Version
 from aggregator.storage.blob_folder import BlobFolder, blob_names
 from aggregator.storage.engine import sqlite_url
-from aggregator.storage.sql_store import SqlStore
 from export.publish import SERVER_FILE
 from export.runtimes import load_graph
 from shoal.cli import application
 from simulation.datasets.windows import FleetData
-from tests.aggregator.rollout_cases import Service, draft
+from tests.aggregator.stored import store_events
+from tests.fleet.world import settings_of
 from tests.support.bundles import Exported
 from wire.arrays import names
 from wire.arrays.tensors import Array, Tensors, encode_tensors
@@ -48,22 +47,13 @@ def served(exported: Exported, tmp_path: Path) -> Path:
     bundle, one, two, memory = BlobFolder(tmp_path / "blobs" / "run-1").put(
         exported.bundle.payload, encode_tensors(model), encode_tensors(other), b"memory"
     )
-    settings = RunSettings(
-        run_id="r",
-        algorithm="distfl",
-        data="x",
-        bundle=bundle,
-        rounds=5,
-        min_devices=2,
-        deadline_s=9.0,
-        grace_s=1.0,
-        reported={},
-        responses={},
-        max_update_norm=1.0,
-        **ADMIT_ALL,
+    settings = settings_of(name="run-1", algorithm="distfl", bundle=bundle, min_devices=2)
+    version = Version(
+        round=0, models={"0": one, "1": two}, memory=memory, programs={}, newcomers="0"
     )
-    with closing(SqlStore(sqlite_url(tmp_path / "shoal.db"), "run-1")) as store:
-        store.commit([Started(0.0, settings, {"0": one, "1": two}, memory, {}, starts={"": "0"})])
+    record = Campaign(settings=settings, next_settings=settings, version=version)
+    started = e.Started(at_s=0.0, campaign="run-1", record=record)
+    store_events(sqlite_url(tmp_path / "shoal.db"), started)
     return tmp_path
 
 
@@ -97,20 +87,41 @@ class TestExport:
             blob_names(served / "blobs" / "run-1") - {exported.bundle.digest},
             key=lambda name: len(source.get(name)),
         )
-        service = Service(served, fleet="default")
-        service.check_in("d0")
-        made = replace(draft(), bundle=exported.bundle.digest, model=model)
-        service.rollouts.release([made], source, {"d0": "0"}, "0", roll_out=False)
-        service.tick()
+        bundle = exported.bundle.digest
+        BlobFolder(served / "releases").put(source.get(bundle), source.get(model))
+        release = Release(
+            number=1,
+            group="0",
+            bundle=bundle,
+            model=model,
+            run_id="r",
+            campaign="run-1",
+            round=1,
+            algorithm="distfl",
+            devices=2,
+        )
+        store_events(
+            sqlite_url(served / "shoal.db"),
+            e.Released(
+                at_s=1.0,
+                campaign="run-1",
+                releases=(release,),
+                newcomers="0",
+                steps=(Step(1.0),),
+                gate=Gate(),
+                salt="",
+                roll_out=False,
+            ),
+        )
         said = shoal("export", served, "--release", "1", "--to", served / "m.onnx")
-        assert f"model release 1, {made.group} ({model[:12]})" in said
-        assert f"release 1, {made.group}" in shoal("inspect", served, "--release", "1")
+        assert f"model release 1, run-1/0 ({model[:12]})" in said
+        assert "release 1, run-1/0" in shoal("inspect", served, "--release", "1")
         answer = onnxruntime.InferenceSession(served / "m.onnx").run(
             None, {"x": fleet.devices["d0"].test_x}
         )[0]
         assert np.allclose(answer.sum(axis=1), 1, atol=1e-5)
         for wrong, told in (
-            (["--release", "9"], "fleet default has none of this number"),
+            (["--release", "9"], r"No release 9\. `shoal models list` names all"),
             (["--release", "1", "--group", "0"], "by itself"),
         ):
             with pytest.raises(ConfigError, match=told):
@@ -210,9 +221,9 @@ class TestExport:
             ),
             (
                 ["--to", "m.onnx", "--group", 0, "--round", 4],
-                r"--round 4: run run-1 remembers the models of the rounds 0",
+                r"--round 4: run run-1 has the models of the rounds 0",
             ),
-            (["--to", "m.onnx", "--run", "other"], r"there is no run 'other'"),
+            (["--to", "m.onnx", "--run", "other"], r"no run 'other'"),
             (
                 ["--to", "m.txt", "--group", 0],
                 r"--to m\.txt: expected a name that ends with \.onnx, \.pte, \.pt, \.safetensors",

@@ -7,15 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.maintenance.database import read_database
 from aggregator.maintenance.examine import examine
 from aggregator.storage.blob_folder import BlobFolder
 from aggregator.storage.engine import sqlite_url
-from aggregator.storage.sql_store import SqlStore
+from aggregator.storage.fleet_store import FleetStore
 from shoal.cli import application
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
-from tests.support.known import known
+from tests.fleet.test_restart import untimed
 from wire.errors import ConfigError
 
 
@@ -25,13 +24,9 @@ def shoal(*arguments: object) -> None:
 
 @pytest.fixture
 def bench(fleet: FleetData, tmp_path: Path) -> Bench:
-    store = SqlStore(sqlite_url(tmp_path / "shoal.db"), "run-1")
-    bench = Bench(
-        fleet,
-        store,
-        BlobFolder(tmp_path / "blobs" / "run-1"),
-        settings={"keep_models": 3, "rounds": 9},
-    )
+    store = FleetStore(sqlite_url(tmp_path / "shoal.db"))
+    own = {"name": "run-1", "keep_models": 3, "rounds": 9}
+    bench = Bench(fleet, store, BlobFolder(tmp_path / "blobs" / "run-1"), settings=own)
     for right in (1, 2, 3):
         bench.close(a=(1.0, right), b=(1.0, right))
     return bench
@@ -54,21 +49,21 @@ def test_list_says_how_devices_met_each_of_the_models(
 
 
 def test_wrong_input_is_one_clear_error_and_changes_nothing(bench: Bench, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"there is no run 'other' \(--run\)"):
+    with pytest.raises(ConfigError, match=r"no run 'other' \(--run\)\. Known runs: run-1"):
         shoal("rounds", tmp_path, "--run", "other")
-    assert known(bench.store.load()) == bench.state
-    assert [*read_database(tmp_path / "shoal.db").runs] == ["run-1"]
+    assert bench.store.load() == untimed(bench.runner.fleet)
     with pytest.raises(ConfigError, match=r"there is no shoal\.db"):
         shoal("rounds", tmp_path / "none")
 
 
 def test_what_is_wrong_with_a_database_is_told(bench: Bench, tmp_path: Path) -> None:
     with pytest.raises(
-        ConfigError, match=r"database sqlite:///.*typo\.db: there is no run 'run-1'"
+        ConfigError,
+        match=r"database sqlite:///.*typo\.db: no run 'run-1' \(--run\)\. Known runs: none",
     ):
         shoal("rounds", tmp_path, "--database", sqlite_url(tmp_path / "typo.db"))
     assert not (tmp_path / "typo.db").exists()
-    assert isinstance(bench.store, SqlStore)
+    assert isinstance(bench.store, FleetStore)
     bench.store.close()
     (tmp_path / "shoal.db").write_bytes(b"nothing" * 1000)
     with pytest.raises(
@@ -94,8 +89,8 @@ def test_it_needs_no_torch(bench: Bench, tmp_path: Path) -> None:
 def test_the_doctor_looks_for_the_models_of_earlier_rounds(bench: Bench, tmp_path: Path) -> None:
     lost = next(
         digest
-        for digest in bench.state.history[1].models.values()
-        if digest not in bench.state.models.values()
+        for digest in bench.campaign.history[1].models.values()
+        if digest not in bench.campaign.models.values()
     )
     (tmp_path / "blobs" / "run-1" / lost).unlink()
     wrong = [
@@ -104,7 +99,5 @@ def test_the_doctor_looks_for_the_models_of_earlier_rounds(bench: Bench, tmp_pat
         if finding.verdict == "wrong" and lost[:12] in str(finding)
     ]
     assert len(wrong) == 1, "\n".join(map(str, examine(tmp_path)))
-    assert (
-        "a part of the models of round 1 is lost: the run goes on, but cannot return to that round"
-        in wrong[0]
-    )
+    lost_part = "a part of the models of round 1 is lost: the campaign goes on, but cannot return"
+    assert f"{lost_part} to that round" in wrong[0]

@@ -16,7 +16,7 @@ import pytest
 from aggregator.storage.enrolment_store import DeviceRow, open_enrolments
 from simulation.datasets.windows import FleetData
 from simulation.local.broker import EmbeddedBroker, free_port
-from tests.aggregator.rollout_cases import service_with_releases
+from tests.aggregator.releasing import service_with_releases
 from tests.support.known import known
 from tests.support.operator import COMMANDS, PAGE, ROOT, Operator, typed
 from tests.support.waiting import wait_until
@@ -36,12 +36,12 @@ def test_a_service_is_started_looked_at_resumed_checked_backed_up_and_restored(
     assert all(f"`{check}`" in PAGE for check in ready if check not in ("ready", "phase"))
     epochs = [operator.get("/run")[1]["epoch"]]
     assert "shoal campaign resume runs/served" in COMMANDS
-    assert operator.run("shoal campaign resume runs/served").stdout == "nothing was paused\n"
+    assert operator.run("shoal campaign resume runs/served").stdout == "no campaign was paused\n"
     checked = operator.run(typed("shoal doctor"))
     assert checked.returncode == 0, checked.stdout
     assert operator.run(typed("shoal models rounds")).stdout.endswith("offered now\n")
     assert (
-        "the models of round 3 are not remembered"
+        "No models of round 3. Rounds whose models are stored: "
         in operator.run(typed("shoal campaign rollback")).stderr
     )
     assert "shared/" in operator.run(typed("shoal models inspect")).stdout
@@ -80,7 +80,7 @@ def test_campaigns_start_change_and_end_while_the_service_runs(operator: Operato
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    assert "campaign autumn has started: waiting, 0 devices" in say("shoal campaign start")
+    assert "campaign autumn has started: waiting" in say("shoal campaign start")
     assert [line["name"] for line in operator.get("/campaigns")[1]] == ["run-1", "autumn"]
     assert operator.run(typed("shoal campaign start")).stderr.startswith(
         "error: campaign autumn: there is one of this name"
@@ -108,7 +108,7 @@ def test_campaigns_start_change_and_end_while_the_service_runs(operator: Operato
         "",
         "the operator has paused it",
     ]
-    assert say("shoal campaign resume runs/served autumn") == "autumn: it goes on\n"
+    assert say("shoal campaign resume runs/served autumn") == "resumed: autumn\n"
     assert "has ended after 0 rounds" in say("shoal campaign abort")
     listed = say("shoal campaign list").splitlines()
     assert [line.split()[:2] for line in listed[1:]] == [
@@ -132,7 +132,7 @@ def test_campaigns_start_change_and_end_while_the_service_runs(operator: Operato
     refused = operator.run(typed("shoal campaign pause").replace("autumn", "winter"))
     assert (refused.returncode, refused.stderr) == (
         2,
-        "error: campaign 'winter' is not here; those that are: run-1, autumn\n",
+        "error: No campaign 'winter'. Known campaigns: run-1, autumn\n",
     )
     assert "Traceback" not in operator.log(0) + operator.log()
 
@@ -141,15 +141,15 @@ def test_campaigns_start_change_and_end_while_the_service_runs(operator: Operato
 def test_releases_are_listed_and_orders_about_them_are_given(
     operator: Operator, fleet: FleetData
 ) -> None:
-    service_with_releases(fleet, operator.folder / "runs" / "served", "default")
+    service_with_releases(fleet, operator.folder / "runs" / "served")
     told = {
         command: operator.run(command)
         for command in COMMANDS
         if re.match("shoal models (list|show|release|rollout|rollback)", command)
     }
     assert "canary" in told["shoal models list runs/served"].stdout
-    assert "parent      1\n" in told["shoal models show runs/served 2"].stdout
-    assert "c: releases 2: running" in told["shoal models rollout runs/served"].stdout
+    assert "in use      on 0 devices\n" in told["shoal models show runs/served 2"].stdout
+    assert "run-1: releases 2: running" in told["shoal models rollout runs/served"].stdout
     orders = [
         done
         for command, done in told.items()

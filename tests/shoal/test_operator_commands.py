@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from aggregator.core.release.state import Gate
+from aggregator.core.steps import Gate
 from aggregator.leadership.identity import service_key, service_signer
 from aggregator.service_settings import EnrolmentSettings, ServeSettings
 from host.settings import settings_of

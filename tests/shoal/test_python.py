@@ -160,7 +160,7 @@ shoal.simulate("watch", callbacks=[object()])
 """
 REVEALED = [
     "shoal.api.result.Result",
-    "aggregator.core.summary.Spread",
+    "aggregator.view.summary.Spread",
     "shoal.api.tables.Evaluation",
     "torch.nn.modules.module.Module",
     "numpy.ndarray[tuple[Any, ...], numpy.dtype[numpy.floating[numpy._typing._nbit_base._32Bit]]]",

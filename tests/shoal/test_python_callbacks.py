@@ -149,7 +149,7 @@ class TestStopping:
             (2, "evaluating"),
         ]
         assert result.summary.ended == "a callback stopped it"
-        assert result.outcome.state.models == run(rounds=2).outcome.state.models
+        assert result.outcome.campaign.models == run(rounds=2).outcome.campaign.models
         assert run(rounds=2).summary.ended == ""
 
     def test_all_are_called_though_one_stops(self) -> None:
@@ -160,8 +160,8 @@ class TestStopping:
     def test_a_stopped_run_stays_stopped(self, tmp_path: Path) -> None:
         first = run(stop_after(1), rounds=5, checkpoint=tmp_path)
         again = run(Told(), rounds=5, checkpoint=tmp_path)
-        assert (again.outcome.state.models, again.summary.ended) == (
-            first.outcome.state.models,
+        assert (again.outcome.campaign.models, again.summary.ended) == (
+            first.outcome.campaign.models,
             "a callback stopped it",
         )
         assert again.rounds == first.rounds
@@ -215,7 +215,7 @@ class TestGoingOn:
             (3, "training"),
             (3, "evaluating"),
         ]
-        assert gone_on.outcome.state.models == whole.outcome.state.models
+        assert gone_on.outcome.campaign.models == whole.outcome.campaign.models
         assert gone_on.rounds == whole.rounds
         assert (tmp_path / "broken.csv").read_text() == (tmp_path / "whole.csv").read_text()
 

@@ -60,7 +60,7 @@ def test_it_is_what_the_simulation_is(results: Results) -> None:
     fleet = synthetic_fleet(4, shift=0.5)
     ours = shoal.simulate(fleet, algorithm="distfl", labels=5, seed=3, rounds=2)
     theirs = by_settings(fleet, SimulationSettings(read_algorithm("distfl"), 2, labels="5", seed=3))
-    assert ours.outcome.state.models == theirs.state.models
+    assert ours.outcome.campaign.models == theirs.campaign.models
     assert (ours.accuracy, ours.macro_f1) == (theirs.summary.accuracy, theirs.summary.macro_f1)
     assert ours.data.devices["d0"].num_train == 15
 

@@ -14,8 +14,8 @@ import msgspec
 import pytest
 from starlette.testclient import TestClient
 
-from aggregator.core.summary import Traffic, spread
 from aggregator.http.pages.words import bytes_text
+from aggregator.view.summary import Traffic, spread
 from algorithms.composition import read_algorithm
 from shoal.api.run import extras_of
 from shoal.asked import describe
@@ -109,7 +109,7 @@ class TestNumbers:
         assert sum(up) == summary.bytes.up
 
     def test_a_rounds_cost_is_counted_and_measured(self, outcome: SimulationResult) -> None:
-        verbs = [verb for program in outcome.state.programs.values() for verb in program]
+        verbs = [verb for program in outcome.campaign.version.programs.values() for verb in program]
         counted = count(outcome.records, verbs, outcome.models.objective, outcome.data.window.shape)
         assert counted is not None
         trained = [r for r in outcome.records if r.phase == "training"]

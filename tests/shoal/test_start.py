@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from aggregator.aggregation.stored import start_run
-from aggregator.core.state import DeviceCheckedIn, Event, Started, UpdateAdmitted
+from aggregator.aggregation.orders import start_campaign
+from aggregator.fleet import events as e
+from aggregator.fleet.records import Received
 from aggregator.http.server import HttpServer
 from aggregator.leadership.identity import own_secret
 from aggregator.main import serve
@@ -21,14 +22,14 @@ from aggregator.service.start import read_exported, read_trust, run_settings
 from aggregator.service_settings import ServeSettings
 from aggregator.storage.blob_folder import BlobFolder, blob_names
 from aggregator.storage.engine import sqlite_url
-from aggregator.storage.sql_store import SqlStore
 from algorithms.composition import make_algorithm, read_algorithm
 from host.logs import alive
 from simulation.local.broker import EmbeddedBroker, free_port
-from tests.aggregator.round_cases import RECEIVED
+from tests.aggregator.stored import store_events
 from tests.support.bundles import Exported
 from wire.errors import ConfigError
 from wire.links.mqtt import BrokerAddress
+from wire.messages import CheckIn, Metrics
 
 
 class AtTheBroker(Exception):
@@ -47,14 +48,14 @@ def settings_of(folder: Path, bundle: Path, broker: str) -> ServeSettings:
     )
 
 
-def begin(settings: ServeSettings, blobs: BlobFolder, others: tuple[bytes, ...] = ()) -> Started:
+def begin(settings: ServeSettings, blobs: BlobFolder, others: tuple[bytes, ...] = ()) -> e.Started:
     """Make the first blobs of a run."""
     assert settings.bundle is not None
     exported = read_exported(settings.bundle, read_trust(settings.bundle))
     algorithm = make_algorithm(settings.algorithm)
     blobs.put(exported.bundle.payload, *others)
     run = run_settings(settings, exported.bundle, "r")
-    return start_run(run, algorithm, exported.probe, exported.bundle.initial, blobs, 0.0)
+    return start_campaign(run, algorithm, exported.probe, exported.bundle.initial, blobs, 0.0)
 
 
 class TestStart:
@@ -115,9 +116,7 @@ class TestStart:
     def begun(self, settings: ServeSettings) -> ServeSettings:
         """The settings of a run that has begun, whose service was then stopped."""
         started = begin(settings, BlobFolder(settings.folder / "blobs" / "run-1"))
-        store = SqlStore(sqlite_url(settings.folder / "shoal.db"), "run-1")
-        store.commit([started])
-        store.close()
+        store_events(sqlite_url(settings.folder / "shoal.db"), started)
         own_secret(settings.folder / "secret.key")
         return settings
 
@@ -133,8 +132,8 @@ class TestStart:
         if database == "another":
             settings = replace(settings, database=sqlite_url(path))
         told = (
-            rf"there is no run 'run-1' in sqlite:///{path}, but {tmp_path}/blobs/run-1 has its "
-            r"blobs: restore it, name the right --database"
+            rf"there is no campaign 'run-1' in sqlite:///{path}, but {tmp_path}/blobs/run-1 has "
+            r"its blobs: restore it, name the right --database"
         )
         with pytest.raises(ConfigError, match=told):
             serve(settings, lambda: True)
@@ -240,19 +239,26 @@ class TestRestart:
             min_devices=1,
         )
         started = begin(settings, BlobFolder(settings.folder / "blobs" / "run-1"))
-        update = replace(RECEIVED, blob=started.memory)
-        events: list[Event] = [
+        update = Received(
+            blob=started.record.version.memory,
+            start="initial",
+            num_train=10,
+            num_steps=2,
+            evaluated=Metrics(4, 1.0, 3),
+            trained=Metrics(10, 2.0, 5),
+            bytes_up=100,
+            bytes_down=50,
+        )
+        store_events(
+            sqlite_url(settings.folder / "shoal.db"),
             started,
-            DeviceCheckedIn(1.0, "d0", 10, 4),
-            UpdateAdmitted(2.0, "d0", 1, update),
-        ]
-        store = SqlStore(sqlite_url(settings.folder / "shoal.db"), "run-1")
-        store.commit(events)
-        store.close()
+            e.CheckedIn(at_s=1.0, device_id="d0", facts=CheckIn("d0", 10, 4)),
+            e.Updated(at_s=2.0, device_id="d0", serial=1, update=update),
+        )
         own_secret(settings.folder / "secret.key")
         return settings
 
-    def test_while_it_aggregates_it_answers_what_it_is_doing_and_is_not_ready(
+    def test_while_it_aggregates_it_answers_and_its_watchdog_waits(
         self,
         settings: ServeSettings,
         tmp_path: Path,
@@ -268,7 +274,7 @@ class TestRestart:
 
         def stop() -> bool:
             alive()
-            return True
+            return bool(met)
 
         def aggregate(*_: object) -> None:
             for path in ("/health", "/ready", "/run", "/openapi.json"):
@@ -277,36 +283,32 @@ class TestRestart:
                 answer = connection.getresponse()
                 met[path] = answer.status, json.loads(answer.read())
             notified.settimeout(10)
-            said.append(notified.recv(100))
+            said.extend(notified.recv(100) for _ in range(3))
             raise RuntimeError("not now")
 
         said: list[bytes] = []
-        monkeypatch.setattr("aggregator.service.campaign.aggregate", aggregate)
+        monkeypatch.setattr("aggregator.service.trainer.aggregate", aggregate)
         with notified, caplog.at_level(logging.INFO, "shoal.aggregator"):
             last = serve(settings, stop)
             notified.setblocking(False)
             with suppress(BlockingIOError):
                 while True:
                     said.append(notified.recv(100))
-        assert said.pop() == b"READY=1\nWATCHDOG=1"
         assert last is not None
-        assert last.phase == "aggregating"
-        doing = "opens campaign run-1, and aggregates the 1 updates of its round 1"
-        assert met.pop("/health") == (
-            200,
-            {"status": "starting", "run": "", "phase": "", "round": 0, "doing": doing},
-        )
-        assert {status for status, _ in met.values()} == {503}
-        assert {body["detail"] for _, body in met.values()} == {f"the service is starting: {doing}"}
-        assert set(said) == {b"WATCHDOG=1\nEXTEND_TIMEOUT_USEC=120000000"}, (
-            "it is at work, and not ready"
-        )
-        steps = [r.getMessage() for r in caplog.records if r.getMessage().startswith("starting: ")]
-        assert (steps[0], steps[-1]) == (f"starting: reads {settings.folder}", f"starting: {doing}")
+        assert last.campaigns["run-1"].phase == "aggregating"
+        assert {status for status, _ in met.values()} == {200}
+        health, ready = met["/health"][1], met["/ready"][1]
+        assert (health["status"], health["phase"], health["round"]) == ("ok", "aggregating", 1)
+        assert (ready["ready"], ready["phase"]) == (True, "aggregating")
+        assert said[0] == b"READY=1\nWATCHDOG=1"
+        assert b"WATCHDOG=1\nEXTEND_TIMEOUT_USEC=120000000" in said, "it is at work"
 
     def test_it_says_once_that_it_goes_on_with_other_settings(
         self, settings: ServeSettings, caplog: pytest.LogCaptureFixture
     ) -> None:
         with caplog.at_level(logging.WARNING, "shoal.aggregator"):
             serve(replace(settings, local_epochs=7), lambda: True)
-        assert caplog.text.count("goes on with other settings: it had local_epochs 1, not 7") == 1
+        assert (
+            caplog.text.count("goes on with other settings: campaign=run-1: local_epochs 1, not 7")
+            == 1
+        )

@@ -62,9 +62,11 @@ def assert_close(one: SimulationResult, two: SimulationResult) -> None:
     """The same groups and models within rounding. A step of 0.005 moves a weight by about 0.01 in a
     round."""
     assert one.summary.groups == two.summary.groups
-    assert one.state.models.keys() == two.state.models.keys()
-    for key in one.state.models:
-        expected, found = (decode_tensors(o.blobs.get(o.state.models[key]))[0] for o in (one, two))
+    assert one.campaign.models.keys() == two.campaign.models.keys()
+    for key in one.campaign.models:
+        expected, found = (
+            decode_tensors(o.blobs.get(o.campaign.models[key]))[0] for o in (one, two)
+        )
         for name, value in expected.items():
             np.testing.assert_allclose(found[name], value, atol=1e-4, err_msg=f"{key} {name}")
     for before, after in zip(one.records, two.records, strict=True):
@@ -95,7 +97,7 @@ def test_the_same_bits_twice_and_nearly_the_same_however_many_are_together() -> 
         run("ditto", msgspec.structs.replace(TOGETHER, workers=n), local_epochs=2)
         for n in (0, 0, 4)
     )
-    assert one.state.models == two.state.models
+    assert one.campaign.models == two.campaign.models
     assert_close(one, waves)
 
 
@@ -280,7 +282,7 @@ def test_bfloat16_rounds_more_coarsely_and_learns_the_same() -> None:
         run("fedavg", engine, fleet, model="cnn4")
         for engine in (TOGETHER, msgspec.structs.replace(TOGETHER, bf16=True))
     )
-    assert exact.state.models != coarse.state.models
+    assert exact.campaign.models != coarse.campaign.models
     assert coarse.records[0].trained.loss_sum == pytest.approx(
         exact.records[0].trained.loss_sum, rel=0.05
     )

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from aggregator.core.plan import round_seed
+from aggregator.fleet.plan import round_seed
 from algorithms.composition import read_algorithm
 from edge_client.work.executor import Executor, Result
 from simulation import newcomers
@@ -257,7 +257,7 @@ class TestNewcomers:
         outcome = simulate(data, SimulationSettings(read_algorithm(algorithm), 2, newcomers=2))
         left, _ = hold_out(data, 2, 0)
         alone = simulate(left, SimulationSettings(read_algorithm(algorithm), 2))
-        assert outcome.state.models == alone.state.models
+        assert outcome.campaign.models == alone.campaign.models
         assert 0 <= known(known(outcome.summary.newcomers).mean) <= 1
 
     @pytest.mark.full
@@ -329,5 +329,5 @@ class TestNewcomers:
             synthetic_fleet(6), SimulationSettings(read_algorithm("fedavg"), 1, newcomers=2, seed=3)
         )
         assert {plan.seed for plan in plans} == {
-            round_seed(outcome.state.settings, outcome.state.round + 1)
+            round_seed(outcome.campaign.settings, outcome.campaign.round + 1)
         }

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from aggregator.core.policies import read_policy
 from algorithms.composition import read_algorithm
 from algorithms.core.contract import TorchTensors
 from algorithms.models.reading.network import Unsupported
@@ -22,9 +23,13 @@ from simulation.engine.graphs.eager import EagerGraphs
 from simulation.engine.graphs.hybrid import HybridGraphs
 from simulation.engine.options import EngineOptions
 from simulation.engine.progress import RunProgress
+from simulation.engine.schedule import Drawn, Timed
 from simulation.objective import objective_for_fleet
-from simulation.settings import SimulationSettings
+from simulation.settings import BackendName, SimulationSettings
 from simulation.simulate import simulate
+from simulation.timing.campaign import TimedCampaign
+from simulation.timing.fleet import TimedFleet, Work
+from simulation.timing.profiles import make_profiles, read_profiles
 from tests.support.engines import run, same
 from tests.support.fleets import synthetic_fleet
 from tests.support.known import known
@@ -66,7 +71,6 @@ def test_same_bits_as_by_messages_for_every_objective(algorithm: str) -> None:
 @pytest.mark.parametrize(
     ("others", "error"),
     [
-        ({"cohort": 3}, "cohort 3: backend messages has all devices in every round"),
         ({"profiles": "phones"}, "profiles phones: backend messages"),
         ({"policy": "sync"}, "policy sync: backend messages"),
     ],
@@ -86,7 +90,7 @@ def test_a_record_has_every_device_that_has_been_in_a_group_also_those_outside_i
     late = {d: held.group for d, held in outcome.records[-1].placed.items()}
     assert (
         outcome.records[-1].groups
-        == {d: key for d, key in outcome.state.starts.items() if d} | late
+        == {d: m.group for d, m in outcome.campaign.members.items() if m.group} | late
     )
 
 
@@ -129,7 +133,7 @@ def test_same_bits_in_int8(algorithm: str, others: dict[str, Any]) -> None:
     )
     same(by_messages, fast)
     plain = run(algorithm, "eager", **others)
-    assert plain.state.models != fast.state.models
+    assert plain.campaign.models != fast.campaign.models
     assert plain.summary.bytes.up > 1.5 * fast.summary.bytes.up
 
 
@@ -165,7 +169,7 @@ def test_an_interrupted_run_goes_on_with_the_same_bits(algorithm: str, tmp_path:
         lambda _: pytest.fail("nothing is left to do"),
         engine=EngineOptions("eager", checkpoint=tmp_path),
     )
-    assert finished.state.models == whole.state.models
+    assert finished.campaign.models == whole.campaign.models
     with pytest.raises(ConfigError, match="a run with seed 0, this one has 1"):
         simulate(
             fleet,
@@ -191,9 +195,9 @@ def test_the_native_backend_gives_the_same_within_rounding(algorithm: str) -> No
     eager, native = run(algorithm, "eager"), run(algorithm, "native")
     assert (eager.summary.backend, native.summary.backend) == ("eager", "native")
     assert native.summary.groups == eager.summary.groups
-    for key, digest in eager.state.models.items():
+    for key, digest in eager.campaign.models.items():
         expected, found = (
-            decode_tensors(o.blobs.get(o.state.models[key]))[0] for o in (eager, native)
+            decode_tensors(o.blobs.get(o.campaign.models[key]))[0] for o in (eager, native)
         )
         for name, value in expected.items():
             np.testing.assert_allclose(
@@ -224,7 +228,9 @@ def test_images_dilation_and_sums_give_the_same_within_rounding(
         simulate(fleet, settings, engine=EngineOptions(name)) for name in ("eager", "auto")
     )
     assert fast.summary.backend == backend
-    expected, found = (decode_tensors(o.blobs.get(o.state.models["0"]))[0] for o in (eager, fast))
+    expected, found = (
+        decode_tensors(o.blobs.get(o.campaign.models["0"]))[0] for o in (eager, fast)
+    )
     for name, value in expected.items():
         np.testing.assert_allclose(
             found[name], value, atol=5e-4 * max(1.0, float(np.abs(value).max())), err_msg=name
@@ -284,6 +290,30 @@ def test_a_cohort_is_drawn_anew_every_round() -> None:
     assert len(outcome.records[-1].evaluated) == 8
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_the_same_devices_are_drawn_in_the_same_rounds_as_in_a_service(seed: int) -> None:
+    settings = SimulationSettings(read_algorithm("fedavg"), 4, cohort=3, batch_size=8, seed=seed)
+
+    def cohorts(backend: BackendName, profiles: str = "") -> list[list[str]]:
+        chosen = msgspec.structs.replace(settings, profiles=profiles)
+        outcome = simulate(synthetic_fleet(8), chosen, engine=EngineOptions(backend))
+        return [sorted(r.evaluated) for r in outcome.records if r.phase == "training"]
+
+    assert cohorts("messages") == cohorts("eager") == cohorts("eager", profiles="uniform")
+
+
+@pytest.mark.parametrize(("devices", "cohort"), [(40, 7), (300, 300), (1200, 600)])
+def test_cohorts_without_a_clock_are_those_of_the_machine(devices: int, cohort: int) -> None:
+    ids = [f"device {i}" for i in range(devices)]
+    fleet = TimedFleet(
+        make_profiles(read_profiles("uniform"), devices, 5), Work(np.full(devices, 9), 1, 1), 5
+    )
+    timed = Timed(ids, TimedCampaign(read_policy(f"sync:cohort={cohort}"), fleet, ids))
+    drawn = Drawn(ids, cohort, 5)
+    for number in range(1, 4):
+        assert sorted(timed.invite(number).device_ids) == drawn.invite(number).device_ids
+
+
 @pytest.mark.full
 @pytest.mark.parametrize(
     "policy", ["sync:cohort=3", "over-select:cohort=3:over=0.5", "buffered:concurrency=5:buffer=2"]
@@ -328,12 +358,12 @@ def test_a_late_change_counts_less(monkeypatch: pytest.MonkeyPatch) -> None:
     fleet = synthetic_fleet(8)
     usual = simulate(fleet, settings, engine=EngineOptions("eager"))
     monkeypatch.setattr(
-        "simulation.timing.policies.Batch.weights",
+        "simulation.timing.campaign.JobBatch.weights",
         property(lambda batch: np.ones(len(batch.devices))),
     )
     unweighted = simulate(fleet, settings, engine=EngineOptions("eager"))
     assert known(usual.summary.time).staleness.max > 0
-    assert usual.state.models != unweighted.state.models
+    assert usual.campaign.models != unweighted.campaign.models
 
 
 def test_a_cohort_is_not_for_a_policy_without_rounds() -> None:

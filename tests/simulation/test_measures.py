@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import f1_score
 
-from aggregator.core.summary import spread
+from aggregator.view.summary import spread
 from algorithms.composition import read_algorithm
 from simulation.measures import macro_f1
 from simulation.settings import SimulationSettings

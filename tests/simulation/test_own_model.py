@@ -109,7 +109,7 @@ def test_both_paths_of_a_simulation_drop_the_same(from_the_docs: str) -> None:
     fast, through_messages = (
         simulate(fleet, settings, engine=EngineOptions(path)) for path in ("eager", "messages")
     )
-    assert fast.state.models == through_messages.state.models
+    assert fast.campaign.models == through_messages.campaign.models
 
 
 ENCODER = """
@@ -146,9 +146,9 @@ def test_an_encoder_with_dropout_is_trained_by_the_engine_and_drops_what_torch_d
         simulate(fleet, settings, engine=EngineOptions(backend)) for backend in ("auto", "eager")
     )
     assert (engine.summary.backend, eager.summary.backend) == ("native", "eager")
-    assert engine.state.models.keys() == eager.state.models.keys()
-    for group, name in eager.state.models.items():
-        made = decode_tensors(engine.blobs.get(engine.state.models[group]))[0]
+    assert engine.campaign.models.keys() == eager.campaign.models.keys()
+    for group, name in eager.campaign.models.items():
+        made = decode_tensors(engine.blobs.get(engine.campaign.models[group]))[0]
         for key, value in decode_tensors(eager.blobs.get(name))[0].items():
             np.testing.assert_allclose(
                 made[key],
@@ -189,7 +189,7 @@ def test_a_frozen_body_stays_on_the_device_with_every_objective(
         synthetic_fleet(3),
         SimulationSettings(read_algorithm(algorithm), 2, model=f"{tmp_path}/model.py:make"),
     )
-    models = [decode_tensors(run.blobs.get(digest))[0] for digest in run.state.models.values()]
+    models = [decode_tensors(run.blobs.get(digest))[0] for digest in run.campaign.models.values()]
     assert not [name for model in models for name in model if "extractor.0." in name]
     assert known(run.summary.accuracy.mean) > 0.2
 
@@ -203,8 +203,10 @@ def test_the_adapters_of_the_docs_train_over_messages_as_in_the_fast_path(
     fast, messages = (
         simulate(fleet, settings, engine=EngineOptions(path)) for path in ("eager", "messages")
     )
-    assert fast.state.models == messages.state.models
-    sent, _ = decode_tensors(fast.blobs.get(fast.state.models[fast.state.starts["d0"]]))
+    assert fast.campaign.models == messages.campaign.models
+    sent, _ = decode_tensors(
+        fast.blobs.get(fast.campaign.models[fast.campaign.members["d0"].group])
+    )
     assert {name for name in sent if "fixed" in name} == set()
     assert sent["shared/extractor.layers.0.up"].any()
 
@@ -225,7 +227,7 @@ def test_parameters_that_are_named_like_statistics_are_trained(
         read_algorithm(algorithm), 1, model=f"{tmp_path}/model.py:make", hyper={"lr": 0.01}
     )
     run = simulate(synthetic_fleet(3), settings, engine=EngineOptions(backend))
-    model, _ = decode_tensors(run.blobs.get(run.state.models[run.state.starts["d0"]]))
+    model, _ = decode_tensors(run.blobs.get(run.campaign.models[run.campaign.members["d0"].group]))
     for name in ("log_variance", "my_running_var"):
         value = model[f"shared/extractor.3.{name}"]
         assert (value < 0).all()

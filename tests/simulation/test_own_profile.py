@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aggregator.core.registry import Ban, Entry, Training
-from aggregator.core.round.cohort import policy_settings, read_policy
+from aggregator.core.policies import policy_settings, read_policy
+from aggregator.core.telemetry import DeviceTelemetry, LastTraining
+from aggregator.fleet.records import Ban, Device
 from aggregator.profile import BYTES_PER_S, profile_of
 from algorithms.composition import read_algorithm
 from simulation.datasets.windows import FleetData
@@ -37,7 +38,7 @@ def test_simulated_rounds_take_as_long_as_those_of_the_fleet(
         fleet, SPEEDS, rounds=rounds, min_updates=2, **policy_settings(read_policy(policy))
     )
     measured.run()
-    made = profile_of(measured.runner.devices.entries)
+    made = profile_of(measured.runner.fleet.devices, measured.runner.telemetry.records)
     assert (made.devices, made.untrained) == (4, ())
     path = tmp_path / "fleet.csv"
     path.write_text(made.text)
@@ -53,30 +54,32 @@ def test_simulated_rounds_take_as_long_as_those_of_the_fleet(
             policy=policy,
         ),
     )
-    records = [record for record in measured.store.rounds() if record.phase == "training"]
+    records = measured.rounds()
     took_s = records[-1].closed_at_s - records[0].opened_at_s
     assert known(simulated.summary.time).virtual_s == pytest.approx(took_s, rel=within)
 
 
-def entry(training: Training | None = None, **others: Any) -> Entry:
-    return Entry(said=CheckIn("x", 10, 4), training=training, **others)
+def device(**others: Any) -> Device:
+    return Device(facts=CheckIn("x", 10, 4), **others)
+
+
+FAST = DeviceTelemetry(training=LastTraining(100, 1.0, 2.0, 500, 500))
+SLOW = DeviceTelemetry(training=LastTraining(100, 10.0, 10.0, 500, 500))
 
 
 def test_what_is_not_known_of_a_device_is_the_median_of_the_others_and_is_said() -> None:
-    fast, slow = Training(100, 1.0, 2.0, 500, 500), Training(100, 10.0, 10.0, 500, 500)
-    left_out = {"never here": Entry(), "banned": entry(ban=Ban(0, ""))}
-    made = profile_of(
-        {"a": entry(fast, updates=3, declines=1), "b": entry(slow), "c": entry(), **left_out}
-    )
+    devices = {"a": device(updates=3, declines=1), "b": device(), "c": device()}
+    devices |= {"never here": Device(), "banned": device(ban=Ban(0, ""))}
+    made = profile_of(devices, {"a": FAST, "b": SLOW, "banned": SLOW})
     assert made.text.splitlines()[1:] == [
         "a,100,1000,1000,0.25",
         "b,10,1000,1000,0",
         "c,55,1000,1000,0",
     ]
     assert (made.untrained, made.unmeasured) == (("c",), ("b", "c"))
-    assert f"{BYTES_PER_S:.6g}" in profile_of({"b": entry(slow)}).text
+    assert f"{BYTES_PER_S:.6g}" in profile_of({"b": device()}, {"b": SLOW}).text
 
 
 def test_a_fleet_that_has_not_trained_has_no_profile() -> None:
     with pytest.raises(ConfigError, match="none of 1 devices has trained yet"):
-        profile_of({"a": entry()})
+        profile_of({"a": device(), "never here": Device()}, {})

@@ -1,17 +1,21 @@
 """Virtual time: the same seed gives the same run, nobody is in two places, and the battery and the
 counts add up."""
 
+from collections.abc import Sequence
+
 import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aggregator.core.round.cohort import read_policy
-from aggregator.core.summary import TimeSummary, Utilisation
-from simulation.timing import policies
-from simulation.timing.fleet import LOOKS
-from simulation.timing.policies import Sync, make_policy
+from aggregator.core.policies import read_policy
+from aggregator.fleet.events import Command, Event
+from aggregator.fleet.records import Fleet
+from aggregator.fleet.step import steps
+from aggregator.view.summary import TimeSummary, Utilisation
+from simulation.timing import campaign
+from simulation.timing.campaign import TimedCampaign
 from simulation.timing.report import Tally, describe, time_to_accuracy
 from tests.simulation.timing_cases import POLICIES, Watched, bits, fleets, make_fleet, run
 from wire.errors import ConfigError, ShoalError
@@ -43,7 +47,7 @@ class TestEveryPolicy:
 
     @given(text=st.sampled_from(POLICIES), fleet=fleets)
     def test_batches_are_in_order_and_name_what_is_kept(self, text: str, fleet: Watched) -> None:
-        policy = make_policy(read_policy(text), fleet)
+        policy = TimedCampaign(read_policy(text), fleet)
         at_s, needed = 0.0, 0
         for number in range(8):
             batch = policy.next_batch()
@@ -114,13 +118,25 @@ class TestEveryPolicy:
     @pytest.mark.parametrize(
         "text", ["sync:cohort=50", "over-select:cohort=50", "buffered:concurrency=50:buffer=25"]
     )
-    def test_cost_does_not_grow_with_the_fleet(self, text: str) -> None:
-        looks = []
-        for devices in (5_000, 50_000, 500_000):
-            policy, _ = run(text, make_fleet("phones", devices), 12)
-            looks.append(policy.fleet.looks / policy.tally.invited)
-        assert max(looks) < 2 * min(looks)
-        assert max(looks) < 2 * LOOKS
+    def test_events_of_a_job_do_not_grow_with_the_fleet(
+        self, text: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        taken: list[Event] = []
+
+        def counting(fleet: Fleet, batch: Sequence[Event]) -> tuple[Fleet, list[Command]]:
+            taken.extend(batch)
+            return steps(fleet, batch)
+
+        monkeypatch.setattr(campaign, "steps", counting)
+        shares = []
+        for devices in (200, 5_000):
+            policy = TimedCampaign(read_policy(text), make_fleet("uniform", devices))
+            taken.clear()
+            for _ in range(12):
+                policy.next_batch()
+            shares.append(len(taken) / policy.tally.invited)
+        assert max(shares) < 1.5 * min(shares)
+        assert max(shares) < 3
 
     @pytest.mark.parametrize("text", POLICIES)
     def test_counts_add_up(self, text: str) -> None:
@@ -140,25 +156,15 @@ class TestEveryPolicy:
             sum(float((b.end_s - b.start_s).sum()) for b in batches)
         )
 
-    def test_batches_do_not_depend_on_how_many_were_looked_at(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        one = run(POLICIES[0], make_fleet("phones", 3000), 10)[1]
-        monkeypatch.setattr("simulation.timing.fleet.SPARE", 7.0)
-        assert [bits(b) for b in run(POLICIES[0], make_fleet("phones", 3000), 10)[1]] == [
-            bits(b) for b in one
-        ]
-
     def test_gives_up_when_nobody_comes(self) -> None:
         for text in POLICIES:
             with pytest.raises(ShoalError, match="no device"):
                 run(text, make_fleet("phones:available=0", 20), 1)
 
     def test_gives_up_when_nobody_finishes(self) -> None:
-        with pytest.raises(ShoalError, match="deadline of 100 s for 7 days"):
-            run("sync:deadline=100", make_fleet("always:speed=0.001", 12), 1)
-        with pytest.raises(ShoalError, match="too slow"):
-            run("buffered:deadline=100", make_fleet("always:speed=0.001", 12), 1)
+        for text in ("sync:deadline=100", "buffered:deadline=100"):
+            with pytest.raises(ShoalError, match="deadline of 100 s for 7 days: all are too slow"):
+                run(text, make_fleet("always:speed=0.000001", 12), 1)
 
 
 class TestPolicyOptions:
@@ -178,16 +184,14 @@ class TestPolicyOptions:
     )
     def test_what_cannot_be(self, text: str, message: str) -> None:
         with pytest.raises(ConfigError) as error:
-            make_policy(read_policy(text), make_fleet("always", 20))
+            TimedCampaign(read_policy(text), make_fleet("always", 20))
         assert message in str(error.value)
 
     def test_defaults(self) -> None:
-        policy = make_policy(read_policy("over-select"), make_fleet("always", 20))
-        assert isinstance(policy, Sync)
-        assert (policy.cohort, policy.invited, policy.deadline_s) == (20, 20, 3600.0)
-        assert isinstance(
-            make_policy(read_policy("buffered"), make_fleet("always", 20)), policies.Buffered
-        )
+        own = TimedCampaign(read_policy("over-select"), make_fleet("always", 20)).settings
+        assert (own.cohort, own.over_select, own.min_devices, own.deadline_s) == (0, 1.3, 20, 3600)
+        own = TimedCampaign(read_policy("buffered"), make_fleet("always", 20)).settings
+        assert (own.buffer, own.concurrency, own.min_devices) == (10, 0, 1)
 
 
 class TestReport:

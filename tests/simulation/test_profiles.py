@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulation.timing.availability import Curve, Intervals, stays_until
-from simulation.timing.draws import SMALL, Shuffled, make_key, uniform
-from simulation.timing.fleet import Fleet, Work
+from simulation.timing.draws import make_key, uniform
+from simulation.timing.fleet import TimedFleet, Work
 from simulation.timing.profiles import DISTRIBUTIONS, NIGHT, make_profiles, read_profiles
 from wire.errors import ConfigError
 
@@ -92,12 +92,15 @@ class TestProfiles:
     def test_work_that_nobody_can_do(self) -> None:
         profiles = make_profiles(read_profiles("phones:battery=100"), 3, 0)
         with pytest.raises(ConfigError, match="battery"):
-            Fleet(profiles, Work(np.array([101, 0, 500]), 1, 1), 0)
+            TimedFleet(profiles, Work(np.array([101, 0, 500]), 1, 1), 0)
         with pytest.raises(
             ConfigError, match=r"examples of \(2,\) devices, expected one number for each of 3"
         ):
-            Fleet(profiles, Work(np.array([1, 1]), 1, 1), 0)
-        assert set(Fleet(profiles, Work(np.array([100, 0, 500]), 1, 1), 0).find(0.0, 3)) <= {0}
+            TimedFleet(profiles, Work(np.array([1, 1]), 1, 1), 0)
+        fleet = TimedFleet(profiles, Work(np.array([100, 0, 500]), 1, 1), 0)
+        assert fleet.able.tolist() == [True, False, False]
+        there = [fleet.look(np.arange(3), 3600.0 * hour)[0] for hour in range(48)]
+        assert np.any(there, 0).tolist() == [True, False, False]
 
 
 class TestAvailability:
@@ -128,7 +131,7 @@ class TestAvailability:
             make_profiles(read_profiles("always"), 2, 0),
             availability=Intervals(np.array([0, 1, 2]), np.zeros(2), np.array([5.0, 1e4]), 86400),
         )
-        fleet = Fleet(profiles, Work(np.array([2000, 2000]), 0, 0), 0)
+        fleet = TimedFleet(profiles, Work(np.array([2000, 2000]), 0, 0), 0)
         jobs = fleet.start(np.array([0, 1]), np.zeros(2))
         assert jobs.end_s.tolist() == [5.0, 10.2]
         assert jobs.finishes.tolist() == [False, True]
@@ -167,30 +170,34 @@ class TestAvailability:
         if inside:
             until_s = stays_until(intervals, devices, when, when + 1000)
             assert until_s.tolist() == [float(at_s - at_s % 500 + inside[0])]
+        else:
+            later = [a + 500 * (a <= at_s % 500) for a, _ in own]
+            begins_s = at_s - at_s % 500 + min(later, default=np.inf)
+            assert intervals.holds_until(devices, when).tolist() == [begins_s]
+
+    @given(
+        battery=st.integers(100, 2000),
+        charging=st.floats(0.5, 24),
+        hour=st.floats(0, 24),
+        at_s=st.floats(0, 1e6),
+    )
+    def test_a_battery_is_looked_at_when_it_lasts_again(
+        self, battery: int, charging: float, hour: float, at_s: float
+    ) -> None:
+        text = f"always:battery={battery}:charging={charging}:hour={hour}"
+        fleet = TimedFleet(make_profiles(read_profiles(text), 1, 0), Work(np.array([100]), 1, 1), 0)
+        device = np.zeros(1, np.int64)
+        for _ in range(40):
+            fleet.start(device, np.array([at_s]))
+            there, until_s = fleet.look(device, at_s)
+            if not there[0]:
+                assert fleet.look(device, float(until_s[0]))[0].all()
+                assert not fleet.look(device, at_s + 0.9 * (float(until_s[0]) - at_s))[0].any()
+                return
+        assert battery == 2000 or fleet.battery(device, np.array([at_s])) >= 100
 
 
 class TestDraws:
-    @pytest.mark.parametrize("size", [1, 2, 3, 100, SMALL, SMALL + 1, 1500, 4097])
-    def test_an_order_holds_everybody_once(self, size: int) -> None:
-        order = Shuffled(make_key(7, size), size)
-        pieces = np.concatenate([order.take(at, 37) for at in range(0, order.length, 37)])
-        assert sorted(pieces.tolist()) == list(range(size))
-        assert len(order.take(order.length, 5)) == 0
-
-    @pytest.mark.parametrize("size", [50, SMALL + 500, 100_000])
-    def test_who_comes_first_is_uniform(self, size: int) -> None:
-        first = np.concatenate(
-            [Shuffled(make_key(seed), size).take(0, 40)[:10] for seed in range(1000)]
-        )
-        counts = np.bincount(first * 10 // size, minlength=10)
-        assert (
-            (counts - len(first) / 10) ** 2 / (len(first) / 10)
-        ).sum() < 27.9  # chi-square, 9 degrees of freedom: 1 in 1000
-        second = np.concatenate(
-            [np.diff(Shuffled(make_key(seed), size).take(0, 40)[:2]) for seed in range(2000)]
-        )
-        assert abs((second > 0).mean() - 0.5) < 0.04
-
     def test_uniform(self) -> None:
         numbers = uniform(make_key(1), np.arange(100_000), np.linspace(0, 1, 100_000))
         assert 0 <= numbers.min() < numbers.max() < 1

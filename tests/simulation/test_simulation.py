@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
-from aggregator.core.summary import Groups
+from aggregator.view.summary import Groups
 from algorithms.composition import read_algorithm
 from edge_client.data.labels import last_share_of_each_class
 from simulation.datasets.catalog import load_data
@@ -47,9 +47,9 @@ def agreement(outcome: SimulationResult, data: FleetData) -> float:
 @pytest.mark.parametrize("algorithm", ["fedavg", "distfl"])
 def test_same_seed_same_bits(fleet: FleetData, algorithm: str) -> None:
     one, two = run(fleet, algorithm), run(fleet, algorithm)
-    assert one.state.models == two.state.models
+    assert one.campaign.models == two.campaign.models
     assert one.summary.accuracy == two.summary.accuracy
-    assert run(fleet, algorithm, seed=1).state.models != one.state.models
+    assert run(fleet, algorithm, seed=1).campaign.models != one.campaign.models
 
 
 def test_summary_has_every_field(fleet: FleetData) -> None:
@@ -107,8 +107,8 @@ def test_training_learns() -> None:
 def test_training_ends_when_it_gets_no_better(fleet: FleetData, backend: str) -> None:
     settings = SimulationSettings(read_algorithm("fedavg"), 50, patience=2, min_delta=1.0)
     outcome = simulate(fleet, settings, engine=EngineOptions(backend=backend))  # type: ignore[arg-type]  # one of the names
-    assert (outcome.state.trained, len(outcome.summary.accuracy_by_round)) == (3, 3)
-    assert "has not got better by more than 1 for 2 rounds" in outcome.summary.ended
+    assert (outcome.campaign.trained, len(outcome.summary.accuracy_by_round)) == (3, 3)
+    assert "has not improved by more than 1 for 2 rounds" in outcome.summary.ended
 
 
 def test_a_fleet_with_two_sensors_falls_into_two_groups() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from simulation.timing.availability import stays_until
-from simulation.timing.fleet import Fleet, Work
+from simulation.timing.fleet import TimedFleet, Work
 from simulation.timing.profiles import Profiles, make_profiles, read_profiles
 from wire.errors import DataError
 
@@ -54,12 +54,12 @@ class TestTraces:
             assert trace.availability.ask(np.arange(3), np.full(3, float(at_s))).tolist() == [
                 c == "1" for c in expected
             ]
-        fleet = Fleet(trace, Work(np.full(3, 60_000), 0, 0), 0)
+        fleet = TimedFleet(trace, Work(np.full(3, 60_000), 0, 0), 0)
         until_s = stays_until(
             trace.availability, np.array([0, 2]), np.array([3600.0, 50.0]), np.array([1e4, 1e6])
         )
         assert until_s.tolist() == [7200.0, 1e6]  # the board's intervals touch where they repeat
-        assert not np.isin(1, fleet.find(100.0, 3))
+        assert not fleet.look(np.array([1]), 100.0)[0].any()
 
     @pytest.mark.parametrize(
         ("devices", "message"),

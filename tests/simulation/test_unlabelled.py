@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from aggregator.core.state import Placed
+from aggregator.fleet.records import Placed
 from algorithms.composition import read_algorithm
 from edge_client.core.ports import Windows
 from simulation.datasets.catalog import load_data
@@ -19,6 +19,7 @@ from simulation.objective import objective_for_fleet
 from simulation.settings import BackendName, SimulationSettings
 from simulation.simulate import SimulationResult, simulate
 from tests.support.fleets import synthetic_fleet
+from tests.support.known import known
 from wire.errors import ConfigError
 
 UNLABELLED = ("d0", "d5")
@@ -73,10 +74,11 @@ def test_each_is_placed_among_those_with_inputs_like_its_own_and_weighs_nothing(
         assert sorted(record.placed) == sorted(UNLABELLED)
     assert set(UNLABELLED) < done.records[-1].evaluated.keys()
     others = run(data.only(d for d in data.devices if d not in UNLABELLED))
-    assert (done.state.models, done.state.memory) == (others.state.models, others.state.memory), (
-        "to the bit"
-    )
-    told = sum(done.state.inputs[d].bytes_up for d in UNLABELLED)
+    assert (done.campaign.models, done.campaign.version.memory) == (
+        others.campaign.models,
+        others.campaign.version.memory,
+    ), "to the bit"
+    told = sum(known(done.campaign.members[d].survey).bytes_up for d in UNLABELLED)
     assert (
         done.records[0].bytes_up == others.records[0].bytes_up + told > others.records[0].bytes_up
     )
@@ -149,7 +151,7 @@ def test_a_run_that_goes_on_from_a_checkpoint_knows_where_they_belong(
     with pytest.raises(Interrupted):
         simulate(data, settings, interrupt, engine=engine)
     done = simulate(data, settings, engine=engine)
-    assert done.state == whole.state
+    assert done.fleet == whole.fleet
     assert done.records == whole.records
 
 

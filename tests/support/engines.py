@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from aggregator.core.summary import Traffic
+from aggregator.view.summary import Traffic
 from algorithms.composition import read_algorithm
 from simulation.engine.options import EngineOptions
 from simulation.settings import SimulationSettings
@@ -19,8 +19,8 @@ def run(algorithm: str, backend: Any, rounds: int = 2, **others: Any) -> Simulat
 
 
 def same(one: SimulationResult, two: SimulationResult) -> None:
-    assert one.state.models == two.state.models
-    assert one.state.memory == two.state.memory
+    assert one.campaign.version.models == two.campaign.version.models
+    assert one.campaign.version.memory == two.campaign.version.memory
     assert [record.groups for record in one.records] == [record.groups for record in two.records]
     timeless = [
         msgspec.structs.replace(

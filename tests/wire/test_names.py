@@ -25,6 +25,8 @@ SPELLED = re.compile(rf"^({KINDS})/|running_(mean|var)")
 statistics."""
 CUTS = ("split", "rsplit", "partition", "rpartition")
 OTHERS = (
+    "aggregator/fleet/reconcile.py",
+    "aggregator/fleet/rollouts.py",
     "wire/topics.py",
     "wire/links/in_process.py",
     "simulation/engine/checkpoint.py",
@@ -33,7 +35,7 @@ OTHERS = (
     "edge_client/storage/files.py",
     "edge_client/storage/state.py",
 )
-"""These cut at slashes too: topics, names in a checkpoint, an address, and names of files."""
+"""These cut at slashes too: marks, topics, names in a checkpoint, an address, names of files."""
 
 
 @pytest.mark.parametrize("vector", VECTORS["parsed"], ids=lambda v: v["key"])

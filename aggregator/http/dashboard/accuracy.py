@@ -6,14 +6,14 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
-from aggregator.core.record import RoundRecord
-from aggregator.core.round.asking import all_placed, groups_of
-from aggregator.core.state import RunState
-from aggregator.core.summary import Spread, accuracy_of, group_number, spread
+from aggregator.fleet.desired import windows_of
 from aggregator.http.dashboard.fleet import PagePart, slice_of
 from aggregator.http.dashboard.history import Past, mean_loss
 from aggregator.http.pages.charts import Chart, line_chart
 from aggregator.http.pages.words import number as number_text
+from aggregator.view.fleet import FleetView, devices_of
+from aggregator.view.round_record import RoundRecord
+from aggregator.view.summary import Spread, accuracy_of, group_number, spread
 from algorithms.composition import AlgorithmSpec, read_algorithm
 from algorithms.personalisation.kept import Kept
 from algorithms.spec import Choice
@@ -89,69 +89,71 @@ class DeviceAccuracy(NamedTuple):
 
 
 class AccuracyPage(NamedTuple):
-    """What is known of accuracies."""
+    """Accuracies and losses of a campaign's models."""
 
     round: int | None
-    """The round in which devices told them; None: in none so far."""
+    """The round in which devices reported them; None: in none so far."""
     overall: Spread
     loss: float | None
-    """The mean over devices; None where none has told one."""
+    """Mean over devices; None where none has reported one."""
     groups: list[GroupAccuracy]
     kept: dict[str, int]
-    """By candidate, how many devices keep it."""
+    """By kind of personal model, the number of devices that have it."""
     devices: list[DeviceAccuracy]
     slice: PagePart
 
 
 def accuracy_page(
-    run: RunState,
+    view: FleetView,
+    name: str,
     record: RoundRecord | None,
     words: str,
     sort: Sort,
     number: int,
     by_loss: bool = False,
 ) -> AccuracyPage:
-    """Accuracies and losses as devices told them in the round of `record`, of the models that they
-    received in it; one page of the devices whose ids hold all the words. `by_loss`: the worst
-    devices are those with the largest loss."""
-    told, kept = (accuracy_of(record), record.kept) if record is not None else ({}, {})
+    """Return accuracies and losses as devices reported them in the round of `record`, of the models
+    that they received in it; one page of the devices whose ids hold all the words. `by_loss`: the
+    worst devices are those with the largest loss."""
+    accuracies, kept = (accuracy_of(record), record.kept) if record is not None else ({}, {})
     evaluated = record.evaluated if record is not None else {}
-    placed = all_placed(run)
-    groups = {d: group_number(key) for d, key in groups_of(run, placed).items()}
     members: dict[int | None, list[str]] = defaultdict(list)
-    for device_id in run.devices:
-        members[groups.get(device_id)].append(device_id)
-    wanted = words.casefold().split()
-    devices = [
-        DeviceAccuracy(
-            d,
-            groups.get(d),
-            told.get(d),
-            mean_loss([evaluated[d]] if d in evaluated else []),
-            device.num_test,
-            kept.get(d),
-            str(placed.get(d, "")),
-        )
-        for d, device in run.devices.items()
-        if all(word in d.casefold() for word in wanted)
-    ]
+    terms, devices, campaign = words.casefold().split(), [], view.fleet.campaigns[name]
+    for device in devices_of(view, name):
+        device_id, group = device.id, group_number(device.group)
+        members[group].append(device_id)
+        if all(word in device_id.casefold() for word in terms):
+            devices.append(
+                DeviceAccuracy(
+                    device_id,
+                    group,
+                    accuracies.get(device_id),
+                    mean_loss([evaluated[device_id]] if device_id in evaluated else []),
+                    windows_of(campaign, device.record)[1],
+                    kept.get(device_id),
+                    str(device.placed or ""),
+                )
+            )
     devices.sort(key=_KEYS["loss" if by_loss and sort == "worst" else sort])
     part = slice_of(len(devices), number)
-    counts = [held.candidate for d, held in kept.items() if d in run.devices]
+    every = [device_id for each in members.values() for device_id in each]
+    counts = [kept[device_id].candidate for device_id in every if device_id in kept]
+
+    def measured(device_ids: list[str]) -> tuple[Spread, float | None]:
+        """Return accuracies and the mean loss over these devices."""
+        return (
+            spread(accuracies[d] for d in device_ids if d in accuracies),
+            mean_loss(evaluated[d] for d in device_ids if d in evaluated),
+        )
+
     return AccuracyPage(
         record.round if record is not None else None,
-        spread(told[d] for d in run.devices if d in told),
-        mean_loss(evaluated[d] for d in run.devices if d in evaluated),
+        *measured(every),
         [
-            GroupAccuracy(
-                g,
-                len(own),
-                spread(told[d] for d in own if d in told),
-                mean_loss(evaluated[d] for d in own if d in evaluated),
-            )
-            for g, own in sorted(members.items(), key=lambda item: _or_first(item[0]))
+            GroupAccuracy(group, len(members[group]), *measured(members[group]))
+            for group in sorted(members, key=_or_first)
         ],
-        {name: counts.count(name) for name in run.settings.candidates},
+        {candidate: counts.count(candidate) for candidate in campaign.settings.candidates},
         devices[part.begin : part.end],
         part,
     )

@@ -1,19 +1,26 @@
-"""What an operator should know now: what does not go on, what was refused, and who has declined.
-Pure."""
+"""Alerts: what does not go on, which devices do not answer, what was refused or left out. Pure."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import NamedTuple
 
-from aggregator.core.budget import why_ended
-from aggregator.core.release.state import FleetState
-from aggregator.core.state import RunState
 from aggregator.http.dashboard.fleet import Tone
 from aggregator.http.dashboard.history import Past
-from aggregator.http.views import Shown
 from aggregator.service.conditions import Conditions
+from aggregator.view.fleet import SHOWN, CampaignView, FleetView, Unanswered
 
 RECENT = 5
-"""Closed rounds of a campaign of which notes are alerts."""
+"""Number of closed rounds of a campaign of which notes are alerts."""
+
+
+class AlertDevice(NamedTuple):
+    """A device that an alert names."""
+
+    id: str
+    text: str
+    since_s: float = 0.0
+    """Since when; 0: not known."""
+    next_s: float = 0.0
+    """When it is assigned something next; 0: not known."""
 
 
 class Alert(NamedTuple):
@@ -23,14 +30,15 @@ class Alert(NamedTuple):
     title: str
     text: str
     page: str = ""
-    """Where there is more, as a path below the dashboard's."""
+    """Page that says more, as a path below the dashboard's."""
+    since_s: float = 0.0
+    """Since when; 0: not known."""
+    devices: tuple[AlertDevice, ...] = ()
 
 
-def standing_alerts(
-    now: Conditions, campaigns: Mapping[str, Shown], releases: FleetState | None
-) -> list[Alert]:
-    """Return what does not go on now, the worst first: of the service itself, of each campaign, and
-    of rollouts that have stopped or gone back. No closed round is read for it."""
+def standing_alerts(now: Conditions, view: FleetView) -> list[Alert]:
+    """Return the alerts of the service, of each campaign, of rollouts and of devices that do not
+    answer, the worst first. No closed round is read for it."""
     alerts = list[Alert]()
     if not now.connected:
         text = "Nothing reaches devices, and nothing of them comes."
@@ -39,68 +47,79 @@ def standing_alerts(
         alerts.append(Alert("bad", "Devices do not believe this service", now.unvouched))
     if now.paused:
         alerts.append(Alert("bad", "Something does not go on", now.paused, "campaigns"))
-    for name, shown in campaigns.items():
-        alerts += campaign_alerts(name, shown.state, shown.paused)
+    for name, campaign in view.campaigns.items():
+        alerts += campaign_alerts(name, campaign)
     ends: dict[str, tuple[Tone, str]] = {
         "paused": ("warn", "is paused"),
-        "rolled-back": ("bad", "went back"),
+        "failed": ("bad", "has failed"),
     }
-    for campaign, rollout in releases.rollouts.items() if releases is not None else ():
+    for rollout in view.rollouts:
         if rollout.phase in ends:
             tone, what = ends[rollout.phase]
-            title = f"The rollout of {campaign} {what}"
-            alerts.append(Alert(tone, title, rollout.reason, "releases"))
+            title = f"The rollout of {rollout.campaign} {what}"
+            alerts.append(Alert(tone, title, rollout.reason, "releases", rollout.step_s))
+    if view.totals.unanswered:
+        alerts.append(device_alert(view.totals.unanswered))
     return sorted(alerts, key=lambda alert: alert.tone != "bad")
 
 
-def campaign_alerts(name: str, run: RunState, paused: str) -> Iterator[Alert]:
-    """Of one campaign: why it does not go on."""
-    page = f"campaigns/{name}"
-    if paused:
-        yield Alert("bad", f"Campaign {name} is paused", paused, page)
-    if run.phase == "waiting":
-        need = run.settings.min_devices
-        yield Alert(
-            "warn",
-            f"Campaign {name} waits for devices",
-            f"{run.num_online} online; it begins with {need} that can train.",
-            page,
+def device_alert(devices: tuple[Unanswered, ...]) -> Alert:
+    """Return the alert that names devices that do not answer."""
+    number = len(devices)
+    title = "A device does not answer" if number == 1 else f"{number:,} devices do not answer"
+    more = f" The first {SHOWN} are named here." if number > SHOWN else ""
+    named = tuple(
+        AlertDevice(
+            each.device_id,
+            f"{each.failures} failure{'' if each.failures == 1 else 's'} in a row"
+            + ("" if each.online else ", offline"),
+            each.since_s,
+            each.next_s,
         )
-    elif run.devices and not run.num_online and not run.ended:
-        known = (
-            "The one device"
-            if len(run.devices) == 1
-            else f"None of the {len(run.devices):,} devices"
+        for each in devices[:SHOWN]
+    )
+    text = f"They did not carry out what they were assigned.{more}"
+    return Alert("warn", title, text, "fleet?show=attention", devices=named)
+
+
+def campaign_alerts(name: str, view: CampaignView) -> Iterator[Alert]:
+    """Yield the alerts of one campaign: why it does not go on."""
+    page, campaign = f"campaigns/{name}", view.record
+    if view.paused:
+        yield Alert("bad", f"Campaign {name} is paused", view.paused, page)
+    if (waiting := view.waiting) is not None:
+        number = sum(waiting.could.values())
+        reasons = ", ".join(f"{count:,} {why}" for why, count in waiting.could.items())
+        text = f"Devices that could serve: {reasons}." if number else "No device could serve."
+        servers = tuple(
+            AlertDevice(d, why, next_s=0.0 if why == "free" else at_s)
+            for d, why, at_s in waiting.servers
         )
-        is_here = "is not here" if len(run.devices) == 1 else "is here"
-        yield Alert(
-            "warn",
-            f"{known} of {name} {is_here}",
-            "Phones are away between their jobs; boards stay connected.",
-            page,
-        )
-    if run.attempt:
-        yield Alert(
-            "warn",
-            f"Round {run.round} of {name} was opened again",
-            f"Attempt {run.attempt + 1}: too few updates came before.",
-            page,
-        )
-    if not run.ended and (why := why_ended(run)):
-        yield Alert("warn", f"Campaign {name}", why, page)
+        title = f"Campaign {name} waits for {waiting.lacks}"
+        yield Alert("warn", title, text, page, waiting.since_s, servers)
+    elif view.devices and not view.online and not campaign.ended:
+        known = "The one device" if view.devices == 1 else f"None of the {view.devices:,} devices"
+        is_here = "is not here" if view.devices == 1 else "is here"
+        text = "Phones are away between their jobs; boards stay connected."
+        yield Alert("warn", f"{known} of {name} {is_here}", text, page)
+    if campaign.attempt:
+        text = f"Attempt {campaign.attempt + 1}: too few updates came before."
+        yield Alert("warn", f"Round {campaign.round} of {name} was opened again", text, page)
+    if not campaign.ended and view.ended:
+        yield Alert("warn", f"Campaign {name}", view.ended, page)
 
 
 def round_alerts(name: str, past: Past) -> Iterator[Alert]:
-    """Of a campaign's last rounds: what has been left out of its models, and why."""
+    """Yield the alerts of a campaign's last rounds: what was left out of its models, and why."""
     page = f"campaigns/{name}"
     for line in reversed(past.rounds[-RECENT:]):
         where = f"Round {line.round} of {name}"
         if "rolled_back" in line.notes:
-            said = line.notes["rolled_back"]
+            note = line.notes["rolled_back"]
             yield Alert(
                 "warn",
-                f"{where} returned to the models of round {said['to']}",
-                said["reason"],
+                f"{where} returned to the models of round {note['to']}",
+                note["reason"],
                 page,
             )
         if "set_aside" in line.notes:
@@ -109,11 +128,11 @@ def round_alerts(name: str, past: Past) -> Iterator[Alert]:
             yield Alert(
                 "warn", f"{where} left updates out", f"Not within bounds: {len(left_out)}.", page
             )
-        for note, text in (
+        for key, text in (
             ("too_small", "had too few devices"),
             ("too_far", "had models too far from the last"),
         ):
-            if groups := line.notes.get(note):
+            if groups := line.notes.get(key):
                 yield Alert(
                     "warn",
                     f"{where} kept models as they were",

@@ -15,7 +15,6 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from aggregator.core.ports import StorageFailed
 from aggregator.http.dashboard.answers import HEADERS, answer, tell
 from aggregator.http.dashboard.orders import read_form, read_order
 from aggregator.http.dashboard.pages import Pages, Sources
@@ -32,6 +31,7 @@ from aggregator.http.session import (
     keep_cookie,
     kept_cookie,
 )
+from aggregator.ports import StorageFailed
 from wire.errors import ConfigError
 
 HOME, REFERENCE = f"{PAGES}fleet", f"{PAGES}api"

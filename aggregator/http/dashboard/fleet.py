@@ -1,19 +1,20 @@
-"""The devices of a fleet as the dashboard lists them: what is wrong with each, the worst first.
-Pure."""
+"""The devices of a fleet as the dashboard lists them, with the condition of each. Pure."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
-from aggregator.core.eligibility import read_rule
-from aggregator.core.registry import Entry, GroupChange
-from aggregator.core.state import RunState
+from aggregator.core.telemetry import GroupChange
+from aggregator.fleet.eligibility import read_rule
+from aggregator.fleet.records import Device, Fleet
 from aggregator.http.devices import DeviceLine, device_line
+from aggregator.view.device import DeviceView
+from aggregator.view.fleet import FleetView
 from wire.errors import ConfigError
 
 LOW_BATTERY = 20.0
-"""Percent below which a device that is not charging is said to be low."""
+"""Battery charge in percent below which a device that is not charging is low."""
 Tone = Literal["bad", "warn", "ok", "off"]
 Show = Literal["all", "attention", "online", "offline", "banned"]
 Sort = Literal["worst", "id", "seen", "battery", "group"]
@@ -58,7 +59,7 @@ def slice_of(total: int, number: int) -> PagePart:
 
 
 class Condition(NamedTuple):
-    """How a device is. In the order of their ranks, devices that need somebody come first."""
+    """Condition of a device. Devices that need somebody have the lowest ranks."""
 
     rank: int
     word: str
@@ -67,14 +68,14 @@ class Condition(NamedTuple):
 
 
 class FleetPage(NamedTuple):
-    """What of the fleet is shown."""
+    """A page of devices."""
 
     counts: dict[Show, int]
     """Of all devices."""
     rows: list[tuple[DeviceLine, Condition]]
     slice: PagePart
     problem: str
-    """What is wrong with a rule; empty: nothing, or the words are no rule."""
+    """Error of a rule; empty without one, or if the words are no rule."""
 
 
 class Move(NamedTuple):
@@ -82,16 +83,15 @@ class Move(NamedTuple):
 
     device_id: str
     before: str
-    """Empty: it was in no group that is remembered."""
     change: GroupChange
 
 
-def moves(entries: Mapping[str, Entry], campaign: str) -> list[Move]:
-    """Return the changes of group that the registry remembers of this campaign, but for the first
-    of each device; the latest first."""
+def moves(view: FleetView, campaign: str) -> list[Move]:
+    """Return the changes of group in a campaign, but for the first of each device; the latest
+    first."""
     moved = []
-    for device_id, entry in entries.items():
-        changes = [change for change in entry.groups if change.campaign == campaign]
+    for device_id, telemetry in view.telemetry.items():
+        changes = [change for change in telemetry.groups if change.campaign == campaign]
         moved += [Move(device_id, before.group, change) for before, change in pairwise(changes)]
     return sorted(moved, key=lambda move: (-move.change.at_s, move.device_id))
 
@@ -100,25 +100,23 @@ ATTENTION = 3
 """The greatest rank of a device that needs attention."""
 
 
-def condition_of(entry: Entry, failures: int) -> Condition:
-    """How a device is, that has missed or declined so many rounds one after the other."""
-    facts = entry.said
-    if entry.ban is not None:
-        return Condition(6, "banned", "off", entry.ban.reason)
-    if entry.withdrawn_s:
-        return Condition(6, "withdrawn", "off", "its owner agrees no longer")
-    if entry.release_problem:
-        return Condition(0, "release failed", "bad", entry.release_problem)
-    if failures:
-        return Condition(
-            1,
-            "failing",
-            "bad",
-            f"no update in its last {'round' if failures == 1 else f'{failures} rounds'}",
-        )
-    if entry.decline is not None and entry.decline.at_s >= entry.asked_s:
-        return Condition(2, "declined", "warn", entry.decline.reason)
-    if not entry.online:
+def condition_of(device: DeviceView) -> Condition:
+    """Return the condition of a device: the worst of what applies to it."""
+    record = device.record
+    facts, failures = record.facts, record.failures
+    if record.ban is not None:
+        return Condition(6, "banned", "off", record.ban.reason)
+    if record.withdrawn_s:
+        return Condition(6, "withdrawn", "off", "its owner has withdrawn")
+    if problem := device.answer[1]:
+        return Condition(0, "release failed", "bad", problem)
+    declined = device.declined
+    if failures > 1 or (failures and declined is None):
+        last = "its last assignment" if failures == 1 else f"its last {failures} assignments"
+        return Condition(1, "failing", "bad", f"it did not carry out {last}")
+    if declined is not None:
+        return Condition(2, "declined", "warn", declined.reason)
+    if not record.online:
         return Condition(4, "offline", "off", "")
     if (
         facts is not None
@@ -130,84 +128,83 @@ def condition_of(entry: Entry, failures: int) -> Condition:
     return Condition(5, "online", "ok", "")
 
 
-def fleet_page(
-    entries: Mapping[str, Entry],
-    run: RunState | None,
-    words: str,
-    show: Show,
-    sort: Sort,
-    number: int,
-) -> FleetPage:
-    """One page of the devices that `words` and `show` mean. `words`: a rule
-    (`aggregator.core.eligibility`), or else text that stands in a device's id, tags, hardware,
-    client or last decline. `run`: whose groups and failures are shown."""
-    in_run = run.devices if run is not None else {}
-    means, problem = _reader(words)
+def fleet_page(view: FleetView, words: str, show: Show, sort: Sort, number: int) -> FleetPage:
+    """Return one page of the devices that `words` and `show` mean. `words`: a rule
+    (`aggregator.fleet.eligibility`), or else text in a device's id, tags, hardware, client or last
+    decline. Groups are those of the latest campaign."""
+    means, problem = _reader(words, view.fleet)
     counts: Counter[Show] = Counter()
-    matches = []
-    for device_id, entry in entries.items():
-        device = in_run.get(device_id)
-        condition = condition_of(entry, device.failures if device else 0)
+    matches = list[Found]()
+
+    def visit(device: DeviceView) -> None:
+        condition = condition_of(device)
         kinds: list[Show] = ["all"]
-        if entry.ban is not None:
+        if device.record.ban is not None:
             kinds.append("banned")
         else:
-            kinds.append("online" if entry.online else "offline")
+            kinds.append("online" if device.record.online else "offline")
             if condition.rank <= ATTENTION:
                 kinds.append("attention")
         counts.update(kinds)
-        if show in kinds and means(device_id, entry):
-            matches.append((device_id, entry, condition))
+        if show in kinds and means(device):
+            matches.append((device, condition))
+
+    view.walk(visit)
     matches.sort(key=_KEYS[sort])
     part = slice_of(len(matches), number)
-    shown = matches[part.begin : part.end]
     return FleetPage(
         {name: counts[name] for name in SHOWS},
-        [(device_line(run, device_id, entry), condition) for device_id, entry, condition in shown],
+        [
+            (device_line(view, each), condition)
+            for each, condition in matches[part.begin : part.end]
+        ],
         part,
         problem,
     )
 
 
-def _reader(words: str) -> tuple[Callable[[str, Entry], bool], str]:
-    """Whether a device is meant by these words; and what is wrong with them, where they look like a
-    rule and are none."""
+def _reader(words: str, fleet: Fleet) -> tuple[Callable[[DeviceView], bool], str]:
+    """Return the test of a device by these words, and their error where they look like a rule and
+    are none."""
     try:
-        return read_rule(words).means, ""
+        rule = read_rule(words)
     except ConfigError as error:
-        wanted = words.casefold().split()
+        terms = words.casefold().split()
         problem = str(error) if any(sign in words for sign in "<>=()") else ""
-        return lambda device_id, entry: all(
-            word in _text(device_id, entry) for word in wanted
-        ), problem
+        return lambda device: all(word in _text(device) for word in terms), problem
+    return lambda device: rule.means(device.id, device.record, fleet.campaigns), ""
 
 
-def _text(device_id: str, entry: Entry) -> str:
-    facts = (entry.said.hardware, entry.said.client, entry.said.runtime) if entry.said else ()
-    return " ".join(
-        (device_id, *entry.tags, *facts, entry.decline.reason if entry.decline else "")
-    ).casefold()
+def _text(device: DeviceView) -> str:
+    facts, decline = device.record.facts, device.telemetry.decline
+    about = (facts.hardware, facts.client, facts.runtime) if facts else ()
+    reason = decline.reason if decline else ""
+    return " ".join((device.id, *device.record.tags, *about, reason)).casefold()
 
 
-Found = tuple[str, Entry, Condition]
+Found = tuple[DeviceView, Condition]
 _KEYS: dict[Sort, Callable[[Found], Any]] = {
-    "worst": lambda found: (found[2].rank, *_away(found[1]), found[0]),
-    "id": lambda found: found[0],
-    "seen": lambda found: (*_away(found[1]), found[0]),
-    "battery": lambda found: (
-        101.0 if (charge := getattr(found[1].said, "battery_percent", None)) is None else charge,
-        found[0],
-    ),
-    "group": lambda found: (
-        not found[1].group.isdigit(),
-        int(found[1].group) if found[1].group.isdigit() else 0,
-        found[1].group,
-        found[0],
-    ),
+    "worst": lambda found: (found[1].rank, *_away(found[0].record), found[0].id),
+    "id": lambda found: found[0].id,
+    "seen": lambda found: (*_away(found[0].record), found[0].id),
+    "battery": lambda found: (_charge(found[0].record), found[0].id),
+    "group": lambda found: (*_group(found[0]), found[0].id),
 }
 
 
-def _away(entry: Entry) -> tuple[bool, float]:
-    """Sorts those that are away the longest first; the others alike, so that a list stays as it is
-    while they are heard."""
-    return entry.online, 0.0 if entry.online else entry.last_seen_s
+def _charge(device: Device) -> float:
+    """Return the charge of a device's battery; more than any for one that does not report it."""
+    charge = device.facts.battery_percent if device.facts is not None else None
+    return 101.0 if charge is None else charge
+
+
+def _group(device: DeviceView) -> tuple[bool, int, str]:
+    """Sort groups by number, and devices without a group after them."""
+    group = device.group
+    return not group.isdigit(), int(group) if group.isdigit() else 0, group
+
+
+def _away(device: Device) -> tuple[bool, float]:
+    """Sort offline devices by when they left; online ones alike, so that a list stays as it is
+    while they send messages."""
+    return device.online, 0.0 if device.online else device.seen_s

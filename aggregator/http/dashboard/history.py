@@ -1,5 +1,5 @@
-"""What closed rounds have to say for charts, kept between requests: a record of 10,000 devices
-takes many milliseconds to read.
+"""Closed rounds for charts, kept between requests: a record of 10,000 devices takes many
+milliseconds to read.
 
 No request reads for longer than `BUDGET_S`. The latest rounds are read first; what a long campaign
 has before these, later requests read.
@@ -8,15 +8,16 @@ has before these, later requests read.
 import math
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from aggregator.core.record import RoundRecord
-from aggregator.core.state import RunState
-from aggregator.core.summary import Spread, accuracy_of, spread
+from aggregator.fleet.records import Campaign
 from aggregator.http.pages.charts import sizes_of
-from aggregator.http.views import Shown
+from aggregator.ports import Store
+from aggregator.view.fleet import FleetView
+from aggregator.view.round_record import RoundRecord
+from aggregator.view.summary import Spread, accuracy_of, spread
 from wire.messages import LARGEST_COUNT, MaybeDigest, Metrics
 
 NOTED = ("epsilon", "rolled_back", "set_aside", "left_out", "too_small", "too_far")
@@ -27,7 +28,7 @@ AT_ONCE = 4
 
 
 class RoundLine(NamedTuple):
-    """A closed round, without what single devices said."""
+    """A closed round, without what single devices reported."""
 
     round: int
     phase: str
@@ -36,10 +37,10 @@ class RoundLine(NamedTuple):
     devices: int
     accuracy: Spread
     loss: float | None
-    """The mean over devices of the mean loss on their test windows; None where none has told
+    """Mean over devices of the mean loss on their test windows; None where none has reported
     one."""
     sizes: dict[int, int]
-    """By group, how many devices are in it after this round."""
+    """By group, its number of devices after this round."""
     bytes_up: int
     bytes_down: int
     notes: dict[str, Any]
@@ -52,7 +53,7 @@ class Past:
 
     lines: dict[int, RoundLine] = field(default_factory=dict)
     evaluated: RoundRecord | None = None
-    """The last record in which devices told an accuracy."""
+    """The last record in which devices reported an accuracy."""
     first: int = LARGEST_COUNT
     """The first round that was read; 1: all were."""
 
@@ -72,40 +73,43 @@ class History:
     """Reads of each campaign the rounds that it has not read yet; the last one again, since devices
     may add to it."""
 
-    _held: dict[str, tuple[RunState, Past]] = field(default_factory=dict)
+    _pasts: dict[str, tuple[int, Campaign, Past]] = field(default_factory=dict)
+    """By run, the number of devices and the campaign as they were, with its closed rounds."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def past(self, shown: Shown) -> Past:
-        """The closed rounds of a campaign as they are now.
+    def past(self, view: FleetView, name: str, store: Store) -> Past:
+        """Return the closed rounds of a campaign as they are now.
 
         Raises:
             StorageFailed: they cannot be read.
         """
-        now, end_s = shown.state, time.monotonic() + BUDGET_S
+        now, end_s = view.fleet.campaigns[name], time.monotonic() + BUDGET_S
+        devices = view.fleet.devices
         with self._lock:
-            before, past = self._held.get(now.settings.run_id, (None, Past()))
-            if (
-                before is not None
-                and before.devices is not now.devices
-                and any(device_id not in now.devices for device_id in before.devices)
-            ):
-                before, past = None, Past()  # it may speak of a device that was forgotten
+            number, before, past = self._pasts.get(now.settings.run_id, (0, None, Past()))
+            if before is not None and (len(devices) < number or _names_strangers(past, devices)):
+                before, past = None, Past()  # a device was forgotten
             if (
                 before is None
                 or (before.round, before.phase) != (now.round, now.phase)
-                or (now.phase == "finished" and before.received is not now.received)
+                or (now.phase == "finished" and before.updates is not now.updates)
             ):
-                after = max(past.lines) - 1 if past.lines else now.round - AT_ONCE
-                past = _with(past, shown.store.rounds(after), max(1, min(past.first, after + 1)))
+                after = max(past.lines) - 1 if past.lines else max(0, now.round - AT_ONCE)
+                past = _with(past, store.rounds(name, after), max(1, min(past.first, after + 1)))
             while past.first > 1 and time.monotonic() < end_s:
                 after = max(0, past.first - 1 - AT_ONCE)
-                past = _with(past, shown.store.rounds(after, past.first - 1), after + 1)
-            self._held[now.settings.run_id] = now, past
+                past = _with(past, store.rounds(name, after, past.first - 1), after + 1)
+            self._pasts[now.settings.run_id] = len(devices), now, past
             return past
 
 
+def _names_strangers(past: Past, devices: Container[str]) -> bool:
+    """Return True if a record names a device that is not known."""
+    return past.evaluated is not None and any(d not in devices for d in past.evaluated.evaluated)
+
+
 def _with(past: Past, records: list[RoundRecord], first: int) -> Past:
-    """`first`: the first round that has been read then."""
+    """Return closed rounds with those of more records. `first`: the first round that was read."""
     before = past.evaluated
     latest = next((record for record in reversed(records) if accuracy_of(record)), before)
     evaluated = (
@@ -131,12 +135,12 @@ def _with(past: Past, records: list[RoundRecord], first: int) -> Past:
     return Past(past.lines | lines, evaluated, first)
 
 
-def mean_loss(told: Iterable[Metrics]) -> float | None:
-    """The mean over devices of their mean losses; None where no device has a loss that is a
-    number."""
+def mean_loss(reported: Iterable[Metrics]) -> float | None:
+    """Return the mean over devices of their mean losses; None where no device has a finite
+    loss."""
     losses = [
         metrics.mean_loss
-        for metrics in told
+        for metrics in reported
         if metrics.num_examples and math.isfinite(metrics.loss_sum)
     ]
     return sum(losses) / len(losses) if losses else None

@@ -1,5 +1,5 @@
-"""A campaign as it goes: who of the open round's devices is in, who is late, until when it waits,
-and what it has cost. Pure."""
+"""A campaign at work: the devices of its open round with their standing, its deadline and costs.
+Pure."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -7,19 +7,20 @@ from itertools import pairwise
 from statistics import median
 from typing import Literal, NamedTuple
 
-from aggregator.core.budget import DAY_S
-from aggregator.core.registry import NOBODY, Entry
-from aggregator.core.round.cohort import Cohort
-from aggregator.core.state import RunState
-from aggregator.core.summary import Spread, group_number
+from aggregator.fleet.budget import DAY_S
+from aggregator.fleet.desired import is_at_work
+from aggregator.fleet.records import OPEN, Campaign
 from aggregator.http.dashboard.fleet import PagePart, Tone, slice_of
 from aggregator.http.dashboard.history import Past
+from aggregator.view.device import DeviceView
+from aggregator.view.fleet import FleetView, is_of_round
+from aggregator.view.summary import Spread, group_number
 
 LATE_TIMES = 2.0
 """A device is late when it takes so many times as long as it did last, or, of one that has not
 trained yet, as the median of the others."""
 RECENT = 5
-"""Rounds by which it is told how long a campaign still takes."""
+"""Number of rounds by which the rest of a campaign is estimated."""
 Standing = Literal["late", "away", "declined", "working", "in"]
 STANDINGS: dict[Standing, tuple[str, Tone]] = {
     "late": ("late", "bad"),
@@ -39,13 +40,13 @@ class RoundDevice(NamedTuple):
     standing: Standing
     asked_s: float
     train_s: float
-    """Seconds of its training for this round; 0: it has not told."""
+    """Seconds of its training for this round; 0: not known."""
     bytes_up: int
     why: str
 
 
 class LiveCampaign(NamedTuple):
-    """Where a campaign stands."""
+    """Progress of a campaign."""
 
     counts: dict[Standing, int]
     asked: int
@@ -62,7 +63,7 @@ class LiveCampaign(NamedTuple):
     train_s: float
     """Seconds of training behind the updates of the open round."""
     accuracy: Spread | None
-    """Of the models that devices received in the last closed round in which some told one."""
+    """Of the models that devices received in the last closed round in which some reported one."""
     loss: float | None
     """Of the same models, the mean over devices."""
     days_left: float | None
@@ -73,36 +74,39 @@ class LiveCampaign(NamedTuple):
     is not known."""
 
 
-def live_campaign(
-    run: RunState, entries: Mapping[str, Entry], past: Past, now_s: float, number: int
-) -> LiveCampaign:
-    """The standing of a campaign; of the devices of its latest round one page, those that are
+def live_campaign(view: FleetView, name: str, past: Past, number: int) -> LiveCampaign:
+    """Return the progress of a campaign; of the devices of its round one page, those that are
     waited for first."""
-    known = (entries.get(device_id, NOBODY).training for device_id in run.cohort)
-    usual_s = median([done.answer_s for done in known if done and done.answer_s] or [0.0])
-    going = run.phase in ("preparing", "training", "evaluating")
-    cohort = run.cohort if going or run.phase == "aggregating" else {}
-    members = [
-        _round_device(run, device_id, entries.get(device_id, NOBODY), usual_s, now_s)
-        for device_id in cohort
-    ]
+    campaign, found = view.fleet.campaigns[name], list[DeviceView]()
+    if campaign.phase in (*OPEN, "aggregating"):
+
+        def visit(device: DeviceView) -> None:
+            update = campaign.updates.get(device.id)
+            has_update = update is not None and update.round == campaign.round
+            if has_update or is_of_round(campaign, device.record):
+                found.append(device)
+
+        view.walk(visit, name)
+    trainings = (device.telemetry.training for device in found)
+    usual_s = median([each.answer_s for each in trainings if each and each.answer_s] or [0.0])
+    members = [_round_device(campaign, device, usual_s, view.now_s) for device in found]
     order = list(STANDINGS)
     members.sort(key=lambda member: (order.index(member.standing), member.id))
     part = slice_of(len(members), number)
     counts = Counter(member.standing for member in members)
-    received = run.received.values() if cohort else ()
+    received = campaign.updates.values() if found else ()
     evaluated = [line for line in past.rounds if line.accuracy.mean is not None]
-    rounds_left = 0 if run.phase == "finished" else max(0, run.next_settings.rounds - run.trained)
-    up, down = (
-        sum(update.bytes_up for update in received),
-        sum(update.bytes_down for update in received),
-    )
-    days = run.next_settings.days
+    settings = campaign.next_settings
+    left = 0 if campaign.phase == "finished" else max(0, settings.rounds - campaign.trained)
+    up = sum(update.bytes_up for update in received)
+    down = sum(update.bytes_down for update in received)
     goal = len(members)
-    if run.phase == "training":
-        goal = run.settings.buffer or Cohort(run.settings.cohort).goal(goal)
+    if campaign.phase in ("preparing", "training"):
+        cohort = campaign.settings.cohort or campaign.width
+        goal = campaign.settings.buffer or min(cohort, campaign.width)
     closed = [line.closed_at_s for line in past.rounds[-RECENT - 1 :]]
     spans = [after - before for before, after in pairwise(closed)]
+    days, now_s = settings.days, view.now_s
     return LiveCampaign(
         {standing: counts[standing] for standing in STANDINGS},
         len(members),
@@ -116,53 +120,56 @@ def live_campaign(
         sum(member.train_s for member in members),
         evaluated[-1].accuracy if evaluated else None,
         evaluated[-1].loss if evaluated else None,
-        max(0.0, days - (now_s - run.started_at_s) / DAY_S) if days else None,
-        rounds_left,
-        rounds_left * median(spans) if rounds_left and spans else None,
+        max(0.0, days - (now_s - campaign.started_s) / DAY_S) if days else None,
+        left,
+        left * median(spans) if left and spans else None,
     )
 
 
 def _round_device(
-    run: RunState, device_id: str, entry: Entry, usual_s: float, now_s: float
+    campaign: Campaign, device: DeviceView, usual_s: float, now_s: float
 ) -> RoundDevice:
-    update, device = run.received.get(device_id), run.devices.get(device_id)
-    asked_s = max(entry.asked_s, run.opened_at_s)
+    record, training = device.record, device.telemetry.training
+    update = campaign.updates.get(device.id)
+    work = record.assignment
+    asked_s = record.asked_s or campaign.opened_s
     standing: Standing = "working"
     why = ""
-    if update is not None:
+    if update is not None and update.round == campaign.round:
         standing = "in"
-    elif device_id in run.declined:
-        standing, why = "declined", entry.decline.reason if entry.decline else ""
-    elif device is None or not device.online:
+    elif not is_at_work(record) and (decline := device.declined) is not None:
+        standing, why = "declined", decline.reason
+    elif not record.online:
         standing = "away"
+    elif not is_at_work(record):
+        standing, why = "late", "its time is over"
     else:
-        expected_s = (
-            entry.training.answer_s if entry.training and entry.training.answer_s else usual_s
-        )
+        expected_s = training.answer_s if training and training.answer_s else usual_s
         if expected_s and now_s - asked_s > LATE_TIMES * expected_s:
-            standing, why = (
-                "late",
-                f"it took {expected_s:.0f} s last"
-                if entry.training
-                else f"others take {expected_s:.0f} s",
-            )
-    group = group_number(run.cohort[device_id])
+            standing = "late"
+            if training and training.answer_s:
+                why = f"its last answer took {expected_s:.0f} s"
+            else:
+                why = f"others take {expected_s:.0f} s"
+        elif work is not None and work.beside:
+            why = "the round does not wait for it, since it failed before"
+    start = update.start if update is not None else work.start if work is not None else ""
     return RoundDevice(
-        device_id,
-        group,
+        device.id,
+        group_number(start),
         standing,
         asked_s,
-        entry.train_s if update is not None else 0.0,
+        record.train_s if standing == "in" else 0.0,
         update.bytes_up if update else 0,
         why,
     )
 
 
-def versions_of(run: RunState) -> Mapping[int, float | None]:
-    """The rounds whose models can be returned to, and the mean accuracy that devices found, the
-    latest first."""
+def versions_of(campaign: Campaign) -> Mapping[int, float | None]:
+    """Return the rounds whose models can be returned to, with the mean accuracy that devices
+    found, the latest first."""
     versions = {}
-    for version in reversed(run.history):
+    for version in reversed(campaign.history):
         accuracies = [
             metrics.accuracy for metrics in version.evaluated.values() if metrics.num_examples
         ]

@@ -1,7 +1,5 @@
-"""The dashboard's pages: each reads the states once, and shows what the functions beside this file
-make of them."""
+"""The dashboard's pages. Each reads one view of the fleet."""
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,10 +11,6 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from aggregator.core.ports import Clock
-from aggregator.core.release.reach import needed
-from aggregator.core.release.state import GOING, FleetState
-from aggregator.core.state import RunState
 from aggregator.http.dashboard.accuracy import SORTS as ACCURACY_SORTS
 from aggregator.http.dashboard.accuracy import (
     Measure,
@@ -28,7 +22,6 @@ from aggregator.http.dashboard.accuracy import (
 )
 from aggregator.http.dashboard.accuracy import Sort as AccuracySort
 from aggregator.http.dashboard.alerts import (
-    Alert,
     round_alerts,
     standing_alerts,
 )
@@ -53,34 +46,36 @@ from aggregator.http.pages.rendering import render
 from aggregator.http.releases import release_views, rollout_views
 from aggregator.http.session import drop_cookie, kept_cookie
 from aggregator.http.tokens import Access, Caller
-from aggregator.http.views import Shown, campaign_view
+from aggregator.http.views import BlobsOf, campaign_line
 from aggregator.operator.audit import read_back
 from aggregator.operator.desk import Desk
-from aggregator.releases.rollouts import KEPT
+from aggregator.ports import Store
 from aggregator.service.conditions import Conditions
-from aggregator.service.devices import Devices
+from aggregator.view.device import group_key
+from aggregator.view.fleet import FleetView
+from aggregator.view.progress import GOING, needed_releases
 from wire.errors import ShoalError
 
 LONGEST = 400
-"""Characters that may be looked for."""
+"""Maximum number of characters of a search."""
+Compared = tuple[str, tuple[str, ...], Mapping[str, str], dict[str, DistanceView]]
+"""Digest of distances between devices, the devices, their groups, and the matrices."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sources:
-    """What pages read, and where orders go: the same that the HTTP API has. Each page asks for
-    states anew, once."""
+    """Sources of pages, and the desk of orders: the same that the HTTP API has. Each page asks for
+    a view once."""
 
-    campaigns: Callable[[], Mapping[str, Shown]]
+    view: Callable[[], FleetView]
+    store: Store
+    blobs: BlobsOf
     conditions: Callable[[], Conditions]
-    devices: Devices
-    releases: Callable[[], FleetState] | None
-    """None: the fleet has no releases."""
     access: Access | None
     orders: Desk | None
     audit: Path | None
     """The folder with the audit log."""
     openapi: Callable[[], dict[str, Any]]
-    clock: Clock = time.time
 
 
 @dataclass
@@ -89,11 +84,9 @@ class Pages:
 
     _sources: Sources
     _history: History = field(default_factory=History)
-    _compared: dict[str, tuple[str, Mapping[str, str], dict[str, DistanceView]]] = field(
-        default_factory=dict
-    )
-    """Digest of the last comparison of a run's devices, where they started from, and its result,
-    by run: a page that is looked at every second computes it once a round."""
+    _compared: dict[str, Compared] = field(default_factory=dict)
+    """The last comparison of a run's devices, by run: a page that is read every second computes it
+    once a round."""
 
     def fleet(self, request: Request) -> Response:
         """The devices, worst first."""
@@ -102,10 +95,11 @@ class Pages:
             _one_of(request, "show", Show),
             _one_of(request, "sort", Sort),
         )
-        run = self._latest()
-        page = fleet_page(self._sources.devices.entries, run, words, show, sort, _number(request))
+        view = self._sources.view()
+        page = fleet_page(view, words, show, sort, _number(request))
         return self._show(
             request,
+            view,
             "fleet.html",
             "fleet",
             page=page,
@@ -118,59 +112,58 @@ class Pages:
 
     def device(self, request: Request) -> Response:
         """One device."""
-        device_id, run = request.query_params.get("id", ""), self._latest()
-        entry = self._sources.devices.entries.get(device_id)
-        if entry is None:
-            raise HTTPException(404, f"device {device_id[:64]!r}: it has never been here")
-        known = run.devices.get(device_id) if run is not None else None
-        condition = condition_of(entry, known.failures if known else 0)
+        device_id, view = request.query_params.get("id", ""), self._sources.view()
+        device = view.device(device_id)
+        if device is None:
+            raise HTTPException(404, f"No device {device_id[:64]!r}: it has never been here.")
         return self._show(
             request,
+            view,
             "device.html",
             "fleet",
-            entry=entry,
-            line=device_line(run, device_id, entry),
-            condition=condition,
+            device=device,
+            line=device_line(view, device),
+            condition=condition_of(device),
         )
 
     def campaigns(self, request: Request) -> Response:
         """Every campaign, the latest first."""
-        shown = [
-            campaign_view(name, c.state, c.paused)
-            for name, c in [*self._sources.campaigns().items()][::-1]
-        ]
-        return self._show(request, "campaigns.html", "campaigns", shown=shown)
+        view = self._sources.view()
+        shown = [campaign_line(name, each) for name, each in [*view.campaigns.items()][::-1]]
+        return self._show(request, view, "campaigns.html", "campaigns", shown=shown)
 
     def live(self, request: Request) -> Response:
-        """A campaign as it goes."""
-        name, shown, run, past = self._campaign(request)
-        now_s = self._sources.clock()
+        """A campaign at work."""
+        view, name, past = self._campaign(request)
+        live = live_campaign(view, name, past, _number(request))
+        campaign = view.fleet.campaigns[name]
         return self._show(
             request,
+            view,
             "live.html",
             "campaigns",
-            live=live_campaign(run, self._sources.devices.entries, past, now_s, _number(request)),
-            view=campaign_view(name, run, shown.paused),
-            run=run,
+            live=live,
+            view=campaign_line(name, view.campaigns[name]),
+            run=campaign,
             name=name,
-            measure=measure_of(run.settings.algorithm),
+            measure=measure_of(campaign.settings.algorithm),
             standings=STANDINGS,
-            versions=versions_of(run),
+            versions=versions_of(campaign),
             accuracies=accuracy_chart(past),
             rounds=past.rounds[:-9:-1],
             reading=past.first > 1,
-            releasing=self._sources.releases is not None,
         )
 
     def groups(self, request: Request) -> Response:
         """A campaign's groups over time."""
-        name, shown, run, past = self._campaign(request)
-        moved = moves(self._sources.devices.entries, name)
+        view, name, past = self._campaign(request)
+        moved = moves(view, name)
         part = slice_of(len(moved), _number(request))
         trained = {line.round: line.sizes for line in past.rounds if line.sizes}
-        views, problem = self._views(shown, run, past)
+        views, problem = self._views(view, name, past)
         return self._show(
             request,
+            view,
             "groups.html",
             "campaigns",
             name=name,
@@ -184,26 +177,29 @@ class Pages:
         )
 
     def similarity(self, request: Request) -> Response:
-        """One distance matrix as a picture; the number says which, in the order of the page."""
-        _, shown, run, past = self._campaign(request)
-        views = list(self._views(shown, run, past)[0].values())
+        """One distance matrix as a picture, by its number in the order of the page."""
+        view, name, past = self._campaign(request)
+        views = list(self._views(view, name, past)[0].values())
         number = request.path_params["number"]
         if number not in map(str, range(len(views))):
-            raise HTTPException(404, "there is no such picture: no distances are kept")
+            raise HTTPException(404, "There is no such picture: no distances are kept.")
         payload = picture(views[int(number)])
         return Response(payload, 200, HEADERS | {"Cache-Control": "no-store"}, "image/png")
 
     def accuracy(self, request: Request) -> Response:
-        """How good a campaign's models are, and what devices keep."""
-        name, _, run, past = self._campaign(request)
+        """Accuracy of a campaign's models, and personal models of devices."""
+        view, name, past = self._campaign(request)
         words, sort = _words(request), _one_of(request, "sort", AccuracySort)
-        measure, number = measure_of(run.settings.algorithm), _number(request)
+        measure = measure_of(view.fleet.campaigns[name].settings.algorithm)
+        by_loss, number = bool(measure.of), _number(request)
+        page = accuracy_page(view, name, past.evaluated, words, sort, number, by_loss)
         return self._show(
             request,
+            view,
             "accuracy.html",
             "campaigns",
             name=name,
-            page=accuracy_page(run, past.evaluated, words, sort, number, bool(measure.of)),
+            page=page,
             words=words,
             sort=sort,
             sorts=ACCURACY_SORTS,
@@ -218,45 +214,45 @@ class Pages:
         )
 
     def privacy(self, request: Request) -> Response:
-        """What a campaign's privacy mechanism has spent."""
-        name, _, run, past = self._campaign(request)
+        """Privacy that a campaign's mechanism has spent."""
+        view, name, past = self._campaign(request)
+        campaign = view.fleet.campaigns[name]
         spent = {
             line.round: line.notes["epsilon"] for line in past.rounds if "epsilon" in line.notes
         }
         return self._show(
             request,
+            view,
             "privacy.html",
             "campaigns",
             name=name,
-            run=run,
+            run=campaign,
             spent=spent,
             chart=values_chart("epsilon", spent),
-            mechanism=mechanism_of(run.settings.algorithm),
+            mechanism=mechanism_of(campaign.settings.algorithm),
         )
 
     def releases(self, request: Request) -> Response:
         """Releases and rollouts."""
-        state = self._sources.releases() if self._sources.releases is not None else None
-        views = (
-            sorted(release_views(state), key=lambda view: -view.number) if state is not None else []
-        )
+        view = self._sources.view()
+        views = release_views(view)[::-1]
         part = slice_of(len(views), _number(request))
-        campaigns = self._sources.campaigns()
         measures = {
-            name: measure_of(shown.state.settings.algorithm) for name, shown in campaigns.items()
+            name: measure_of(campaign.settings.algorithm)
+            for name, campaign in view.fleet.campaigns.items()
         }
-        names = {measures.get(view.campaign, Measure()).name for view in views}
+        names = {measures.get(each.campaign, Measure()).name for each in views}
         return self._show(
             request,
+            view,
             "releases.html",
             "releases",
-            on=state is not None,
-            rollouts=rollout_views(state)[::-1] if state is not None else [],
+            rollouts=rollout_views(view)[::-1],
             going=GOING,
             views=views[part.begin : part.end],
             slice=part,
-            kept=needed(state, KEPT) if state is not None else set(),
-            campaigns=list(campaigns),
+            kept=needed_releases(view.fleet, view.totals.answers.offered),
+            campaigns=list(view.fleet.campaigns),
             measured=names.pop() if len(names) == 1 else "",
             measures=measures,
         )
@@ -264,15 +260,16 @@ class Pages:
     def alerts(self, request: Request) -> Response:
         """What an operator should know now."""
         now, access = self._sources.conditions(), self._sources.access
+        view, store = self._sources.view(), self._sources.store
         tables = (
             (
                 "Messages that were refused",
-                "What arrived from devices and was not taken.",
+                "Messages of devices that were not taken.",
                 now.refused,
             ),
             (
-                "Plans that devices declined",
-                "Devices said why they do not carry a plan out.",
+                "Assignments that devices declined",
+                "The reasons that devices gave.",
                 now.declined,
             ),
             (
@@ -283,14 +280,15 @@ class Pages:
         )
         past = [
             alert
-            for name, shown in self._sources.campaigns().items()
-            for alert in round_alerts(name, self._history.past(shown))
+            for name in view.fleet.campaigns
+            for alert in round_alerts(name, self._history.past(view, name, store))
         ]
         return self._show(
             request,
+            view,
             "alerts.html",
             "alerts",
-            alerts=[*self._standing_alerts(), *past],
+            alerts=[*standing_alerts(now, view), *past],
             tables=tables,
             now=now,
         )
@@ -307,16 +305,18 @@ class Pages:
             )
         except OSError as error:
             raise HTTPException(503, f"the audit log cannot be read: {error.strerror}") from None
-        return self._show(request, "audit.html", "audit", page=page, words=words, first=not before)
+        shown: dict[str, Any] = {"page": page, "words": words, "first": not before}
+        return self._show(request, self._sources.view(), "audit.html", "audit", **shown)
 
     def reference(self, request: Request) -> Response:
         """The HTTP API's paths."""
-        return self._show(
-            request, "reference.html", "api", operations=operations(self._sources.openapi())
-        )
+        listed = operations(self._sources.openapi())
+        return self._show(request, self._sources.view(), "reference.html", "api", operations=listed)
 
-    def _show(self, request: Request, template: str, current: str, **shown: Any) -> Response:
-        """`current`: the part of the dashboard that it belongs to."""
+    def _show(
+        self, request: Request, fleet: FleetView, template: str, current: str, **shown: Any
+    ) -> Response:
+        """Return a page. `current`: its part of the dashboard."""
         caller: Caller | None = getattr(request.state, "caller", None)
         common = {
             "current": current,
@@ -326,7 +326,9 @@ class Pages:
             "may_order": caller is not None
             and caller.role == "operator"
             and self._sources.orders is not None,
-            "urgent": sum(alert.tone == "bad" for alert in self._standing_alerts()),
+            "urgent": sum(
+                alert.tone == "bad" for alert in standing_alerts(self._sources.conditions(), fleet)
+            ),
             "told": told(request),
         }
         response = answer(request, render(template, **common, **shown))
@@ -334,30 +336,18 @@ class Pages:
             drop_cookie(response, request.scope, TOLD)  # it was said
         return response
 
-    def _standing_alerts(self) -> list[Alert]:
-        sources = self._sources
-        releases = sources.releases() if sources.releases is not None else None
-        return standing_alerts(sources.conditions(), sources.campaigns(), releases)
-
-    def _latest(self) -> RunState | None:
-        campaigns = self._sources.campaigns()
-        return list(campaigns.values())[-1].state if campaigns else None
-
-    def _campaign(self, request: Request) -> tuple[str, Shown, RunState, Past]:
-        """The campaign that a path names."""
-        name, campaigns = request.path_params["name"], self._sources.campaigns()
-        if name not in campaigns:
-            raise HTTPException(
-                404,
-                f"campaign {name[:64]!r}: expected one of "
-                f"{', '.join(campaigns) or 'none, since there is none yet'}",
-            )
-        return name, campaigns[name], campaigns[name].state, self._history.past(campaigns[name])
+    def _campaign(self, request: Request) -> tuple[FleetView, str, Past]:
+        """Return the fleet, and the campaign that a path names with its closed rounds."""
+        name, view = request.path_params["name"], self._sources.view()
+        if name not in view.fleet.campaigns:
+            known = ", ".join(view.fleet.campaigns) or "none yet"
+            raise HTTPException(404, f"No campaign {name[:64]!r}. Known campaigns: {known}.")
+        return view, name, self._history.past(view, name, self._sources.store)
 
     def _views(
-        self, shown: Shown, run: RunState, past: Past
+        self, fleet: FleetView, name: str, past: Past
     ) -> tuple[dict[str, DistanceView], str]:
-        """The distance matrices of the last round that has some, by name; and why there are
+        """Return the distance matrices of the last round that has some, by name; and why there are
         none."""
         if past.viewed is None:
             return (
@@ -365,16 +355,21 @@ class Pages:
                 "No round has compared devices yet, or the grouping of this campaign compares "
                 "none.",
             )
-        run_id, digest, starts = run.settings.run_id, past.viewed.views, run.starts
-        before, starts_before, views = self._compared.get(run_id, ("", {}, {}))
-        if before != digest or starts_before is not starts:
+        campaign, digest = fleet.fleet.campaigns[name], past.viewed.views
+        run_id, devices = campaign.settings.run_id, fleet.fleet.devices
+        before, compared, groups_before, views = self._compared.get(run_id, ("", (), {}, {}))
+        groups = {d: group_key(campaign, d, devices[d]) for d in compared if d in devices}
+        if before != digest or groups_before != groups:
+            if (blobs := self._sources.blobs(name)) is None:
+                return {}, "The files of this campaign cannot be read."
             try:
-                matrices, ids = read_views(shown.blobs.get(digest))
+                matrices, ids = read_views(blobs.get(digest))
             except ShoalError as error:
                 return {}, str(error)
-            compared = {name: compare(matrix, ids, starts) for name, matrix in matrices.items()}
-            views = {name: each for name, each in compared.items() if each.ids}
-            self._compared[run_id] = digest, starts, views
+            groups = {d: group_key(campaign, d, devices[d]) for d in ids if d in devices}
+            each = {key: compare(matrix, ids, groups) for key, matrix in matrices.items()}
+            views = {key: found for key, found in each.items() if found.ids}
+            self._compared[run_id] = digest, tuple(ids), groups, views
         return views, ""
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from aggregator.core.summary import group_number
+from aggregator.view.summary import group_number
 from wire.arrays.tensors import Array, decode_tensors
 
 MOST = 400

@@ -8,7 +8,7 @@ from zlib import crc32
 
 import numpy as np
 
-from aggregator.core.admission import check_tensors, norms_of
+from aggregator.aggregation.admission import check_tensors, norms_of
 from aggregator.core.settings import RunSettings
 from algorithms.algorithm import Algorithm
 from algorithms.means.streaming import Branch

@@ -160,7 +160,7 @@ internal data class Decline(
 /**
  * Aggregator to device, signed: what to do in this round. [model] is the blob to start from, [seed] makes the order of the batches
  * repeatable, after [deadlineAtS] (the aggregator's clock, Unix time in seconds) updates are refused. [epoch] says which start of the
- * aggregator speaks; [attempt] counts how often the device was asked for this round again.
+ * aggregator speaks; [attempt] is the number of the assignment, greater than that of every plan that the device was given before.
  */
 @InternalShoalApi
 public data class Plan(

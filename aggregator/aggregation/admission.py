@@ -1,0 +1,249 @@
+"""Decides which updates are admitted, and why others are not. Pure: the verdict follows from the
+fleet, the update and its topic.
+
+An update answers the assignment that its device has: the one of the same campaign and round whose
+serial number is the update's `attempt`. If the time of the assignment is over, its update is still
+admitted. `aggregator.fleet.step` decides if it counts.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from aggregator.core.settings import RunSettings
+from aggregator.fleet.desired import windows_of
+from aggregator.fleet.records import OPEN, Assignment, Campaign, Device, Fleet, Received
+from algorithms.personalisation.kept import kept_of
+from wire.arrays import names
+from wire.arrays.quantised import decoded
+from wire.arrays.tensors import Tensors, check_layout
+from wire.bundle import Layout
+from wire.errors import WrongLayout
+from wire.messages import Apply, Choose, Evaluate, Reason, Train, Update, Verb
+
+LARGEST_NORM = 1e12
+"""Statistics and responses with a larger Euclidean norm are refused: sums over devices have to stay
+finite."""
+
+
+@dataclass(frozen=True)
+class Refused:
+    """The update is not admitted: a reason from the protocol's list, and a text for people."""
+
+    reason: Reason
+    detail: str
+
+
+class Duplicate:
+    """The same bytes as the last update of the device that was accepted, whenever that was: they
+    are acknowledged again and count once."""
+
+
+def admit(
+    fleet: Fleet,
+    topic_device: str,
+    update: Update,
+    tensors: Tensors,
+    blob: str,
+    num_bytes: int,
+    statistics: Callable[[str], Tensors | None],
+) -> Received | Duplicate | Refused:
+    """Return the verdict on an update. Checks run from cheap to costly; the first that fails is the
+    reason.
+
+    `topic_device`: the id in the topic that the update came on. `blob`, `num_bytes`: the digest and
+    the size of its bytes. `statistics`: returns the tensors ``statistic/NAME`` of the model with
+    this digest; None if that is not on offer any more.
+    """
+    device = fleet.devices.get(topic_device)
+    if update.device_id != topic_device and not (device is not None and device.accepted == blob):
+        return Refused(
+            "wrong-device",
+            f"update of device {update.device_id} on the topic of device {topic_device}",
+        )
+    problem = expect(fleet, topic_device, update.run_id, update.round, update.attempt, blob)
+    if problem is not None:
+        return problem
+    assert device is not None
+    work = device.assignment
+    assert work is not None
+    campaign, verbs = fleet.campaigns[work.campaign], work.verbs
+    choices = {model for verb in verbs if isinstance(verb, Choose) for model in verb.models}
+    if update.model not in {work.model, *choices}:
+        return Refused(
+            "wrong-layout", f"update of model {update.model[:12]}, the plan said {work.model[:12]}"
+        )
+    settings = campaign.settings
+    quantised: tuple[str, ...] = ()
+    if names.of_role(tensors, names.INT8):
+        reporting = [verb.graph for verb in verbs if isinstance(verb, Train) and verb.report]
+        quantised = tuple(dict.fromkeys(reporting))
+        try:
+            tensors = with_change(settings, quantised, tensors)
+        except WrongLayout as error:
+            return Refused("wrong-layout", str(error))
+    before = statistics(update.model)
+    if before is None:
+        detail = f"model {update.model[:12]}, of an assignment whose time is over, is not on offer"
+        return Refused("wrong-round", detail)
+    norms = norms_of(tensors, before)
+    refused = check_tensors(settings, verbs, tensors, norms)
+    if refused is not None:
+        return refused
+    num_train = windows_of(campaign, device)[0]
+    return Received(
+        blob=blob,
+        start=_start_of(campaign, work, update.model),
+        num_train=min(update.num_train, num_train),
+        num_steps=min(update.num_steps, _most_steps(verbs, num_train)),
+        norms=norms,
+        quantised=quantised,
+        evaluated=update.evaluated,
+        trained=update.trained,
+        bytes_up=num_bytes,
+        bytes_down=update.bytes_received,
+        kept=kept_of(settings.candidates, tensors, num_train),
+    )
+
+
+def expect(
+    fleet: Fleet, device_id: str, run_id: str, number: int, attempt: int | None, blob: str
+) -> Duplicate | Refused | None:
+    """Return why an update of a device for this run and round is not to come, by what is known
+    before its tensors are read; None if it may. `attempt`: None if the message does not tell it.
+    `blob`: the digest of the update's bytes."""
+    device = fleet.devices.get(device_id)
+    if device is not None and device.accepted == blob:
+        return Duplicate()
+    campaign = campaign_of_run(fleet, run_id)
+    if campaign is None:
+        known = ", ".join(c.settings.run_id for c in fleet.campaigns.values()) or "none"
+        return Refused("unknown-run", f"update of run {run_id}, the runs are {known}")
+    work = assignment_in(campaign, device)
+    is_other = work is not None and (number != work.round or attempt not in (None, work.serial))
+    if work is not None and is_other:
+        detail = f"update of round {number}"
+        detail += f", attempt {attempt}" if attempt is not None else ""
+        return Refused(
+            "wrong-round", f"{detail}; the plan is of round {work.round}, attempt {work.serial}"
+        )
+    if work is not None:
+        return None
+    if number != campaign.round or campaign.phase not in OPEN:
+        detail = f"update of round {number}, round {campaign.round} is {campaign.phase}"
+        return Refused("wrong-round", detail)
+    if device_id in campaign.updates:
+        return Refused("duplicate", f"another update of round {number} was accepted before")
+    return Refused("not-in-cohort", f"device {device_id} has no plan in round {campaign.round}")
+
+
+def campaign_of_run(fleet: Fleet, run_id: str) -> Campaign | None:
+    """Return the campaign of a run; None if it is not known."""
+    runs = (c for c in fleet.campaigns.values() if c.settings.run_id == run_id)
+    return next(runs, None)
+
+
+def assignment_in(campaign: Campaign, device: Device | None) -> Assignment | None:
+    """Return the assignment of a device, if it has one of this campaign."""
+    work = device.assignment if device is not None else None
+    return work if work is not None and work.campaign == campaign.name else None
+
+
+def _start_of(campaign: Campaign, work: Assignment, model: str) -> str:
+    """Return the key of the model that a device has chosen to start from."""
+    if model == work.model:
+        return work.start
+    versions = (campaign.version, *reversed(campaign.history))
+    keys = (key for v in versions for key, digest in v.models.items() if digest == model)
+    return next(keys, work.start)
+
+
+def _most_steps(verbs: tuple[Verb, ...], num_train: int) -> int:
+    """Return the maximum number of steps that these verbs make on so many windows. A device that
+    says more would have privacy or weights computed for what it cannot have done."""
+    return sum(
+        verb.epochs * verb.most_passes * -(-num_train // verb.batch_size)
+        if verb.steps is None
+        else verb.steps
+        for verb in verbs
+        if isinstance(verb, Train)
+    )
+
+
+def with_change(settings: RunSettings, graphs: tuple[str, ...], tensors: Tensors) -> Tensors:
+    """Return the tensors of an update in int8 with the change that the training with these graphs
+    has made.
+
+    Raises:
+        WrongLayout: they hold another one.
+    """
+    return decoded(tensors, [entry for graph in graphs for entry in settings.reported[graph]])
+
+
+def norms_of(tensors: Tensors, before: Tensors | None = None) -> dict[str, float]:
+    """Return by role the Euclidean norm of all tensors of numbers, in float64; it is finite only if
+    every value is. Of a tensor that is in `before` as well, its change counts: an update holds
+    statistics as they are, and ten times the usual ones would ruin a model."""
+    squares: dict[str, float] = {}
+    for name, array in tensors.items():
+        if array.dtype.kind == "f":
+            with np.errstate(over="ignore", invalid="ignore"):
+                flat = (array - before[name] if before and name in before else array).ravel()
+                square = float(np.dot(flat, flat))
+                if not math.isfinite(square):  # float32 may have overflowed
+                    exact = flat.astype(np.float64)
+                    square = float(np.dot(exact, exact))
+            role = names.role_of(name)
+            squares[role] = squares.get(role, 0.0) + square
+    return {
+        role: math.sqrt(square) if math.isfinite(square) else math.inf
+        for role, square in squares.items()
+    }
+
+
+def check_tensors(
+    settings: RunSettings, verbs: tuple[Verb, ...], tensors: Tensors, norms: Mapping[str, float]
+) -> Refused | None:
+    """Return why the names, dtypes, shapes, values or size of an update's tensors are not those
+    that these verbs make; None if they are. `norms`: as `norms_of` returns them."""
+    if not tensors and all(
+        isinstance(verb, Evaluate) and verb.split in ("windows", "unlabelled") for verb in verbs
+    ):
+        return None  # a device without a single window has nothing to tell
+    wanted: dict[str, tuple[str, str, tuple[int, ...]]] = {}
+    for verb in verbs:
+        layout: Layout = ()
+        if isinstance(verb, Train) and verb.report:
+            layout = settings.reported[verb.graph]
+        elif isinstance(verb, Apply | Evaluate) and verb.report:
+            layout = settings.responses[verb.graph]
+        wanted |= {entry[0]: entry for entry in layout}
+    try:
+        check_layout(tensors, tuple(wanted.values()), "update")
+    except WrongLayout as error:
+        return Refused("wrong-layout", str(error))
+    for name, array in tensors.items():
+        if (
+            array.dtype.kind == "f"
+            and not math.isfinite(norms[names.role_of(name)])
+            and not np.isfinite(array).all()
+        ):
+            return Refused("not-finite", f"tensor {name!r} holds values that are not finite")
+        if names.is_variance(name) and (array < 0).any():
+            return Refused("not-finite", f"tensor {name!r} holds negative variances")
+    for role, norm in norms.items():
+        if role == names.DELTA and not norm <= settings.max_update_norm:
+            return Refused(
+                "norm-too-large",
+                f"the update's norm is {norm:.3g}, at most {settings.max_update_norm:.3g} is "
+                "accepted",
+            )
+        if not norm <= LARGEST_NORM:
+            return Refused(
+                "norm-too-large",
+                f"the norm of the role {role} is {norm:.3g}, at most {LARGEST_NORM:.3g} is "
+                "accepted",
+            )
+    return None

@@ -1,0 +1,156 @@
+"""Bounds of a round: how much one device may move a model, how far a model may move, and when
+models are given up for earlier ones. Pure.
+
+A bound that is relative to the round's other devices needs no knowledge of the model. It is taken
+from the median, which less than half of the devices cannot move far; of an even number the lower
+one, so that of two devices the louder cannot excuse itself.
+"""
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean, median_low
+
+from msgspec.structs import replace
+
+from aggregator.aggregation.admission import norms_of
+from aggregator.core.settings import RunSettings
+from aggregator.fleet.records import Campaign, Received, Version
+from aggregator.fleet.rounds import counted_updates, measures
+from algorithms.core.keys import NEWCOMER
+from wire.arrays import names
+from wire.arrays.tensors import Tensors
+
+FLOOR = 1.0
+"""A norm below this is never left out, however small the others are: most devices may have had
+nothing to learn."""
+
+
+def bounded(
+    settings: RunSettings, received: Mapping[str, Received], before: Mapping[str, float]
+) -> tuple[dict[str, Received], dict[str, str], dict[str, float]]:
+    """Return the updates that are aggregated, by device, with the weights that they have; of the
+    others, why they are left out; by role, the median norm of the updates that have it. `before`:
+    the latest medians, which count as one more device.
+
+    Newcomers among others are compared with each other, and their responses with `before` as well:
+    they train from another model, farther than the others do, and what they train only places them.
+    """
+    newcomers = {d: update for d, update in received.items() if update.start == NEWCOMER}
+    others = {d: update for d, update in received.items() if d not in newcomers}
+    surveys = {role: norm for role, norm in before.items() if role == names.RESPONSE}
+    parts = (
+        ((newcomers, surveys), (others, before)) if newcomers and others else ((received, before),)
+    )
+    left_out: dict[str, str] = {}
+    medians = dict(before)
+    for part, usual in parts:
+        norms = {
+            role: [u.norms[role] for u in part.values() if role in u.norms]
+            for role in sorted({r for u in part.values() for r in u.norms})
+        }
+        bounds = bounds_of(
+            settings,
+            {
+                role: found + ([usual[role]] if role in usual else [])
+                for role, found in norms.items()
+            },
+        )
+        for device_id, update in part.items():
+            if role := first_beyond(update.norms, bounds):
+                norm = f"the norm of its {role} is {update.norms[role]:.3g}"
+                left_out[device_id] = (
+                    f"{norm}: more than {bounds[role]:.3g} is not usual in this round"
+                )
+        medians |= {role: median_low(found) for role, found in norms.items()}
+    kept = {
+        device_id: update for device_id, update in received.items() if device_id not in left_out
+    }
+    if settings.weight_cap > 0 and kept:
+        most = max(
+            1, round(settings.weight_cap * median_low(update.num_train for update in kept.values()))
+        )
+        kept = {
+            d: replace(update, num_train=most) if update.num_train > most else update
+            for d, update in kept.items()
+        }
+    return kept, left_out, medians
+
+
+def bounds_of(settings: RunSettings, norms: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Return by role the norm beyond which something is set aside, from the norms that are usual;
+    none where the cap is off."""
+    if settings.norm_cap <= 0:
+        return {}
+    return {
+        role: max(FLOOR, settings.norm_cap * median_low(usual)) for role, usual in norms.items()
+    }
+
+
+def first_beyond(norms: Mapping[str, float], bounds: Mapping[str, float]) -> str:
+    """Return the first role whose norm is out of bounds; empty if there is none."""
+    return next((role for role, bound in bounds.items() if norms.get(role, 0.0) > bound), "")
+
+
+def too_far(
+    campaign: Campaign,
+    models: Mapping[str, Tensors],
+    origins: Mapping[str, str | None],
+    before: Mapping[str, Tensors],
+) -> tuple[dict[str, str], dict[str, float]]:
+    """Return by key why a new model is too far from every last one; and by role the median distance
+    of the others from their own last ones.
+
+    `origins`: by key of a new model, the key of its last one; None if it has none. Without the
+    distances of earlier rounds, nothing is too far.
+    """
+    roles = sorted({role for distance in campaign.distances for role in distance})
+    usual = {role: [d[role] for d in campaign.distances if role in d] for role in roles}
+    bounds = bounds_of(campaign.settings, usual)
+    far, near = dict[str, str](), list[dict[str, float]]()
+    for key, origin in origins.items():
+        model, last = models[key], None if origin is None else before[origin]
+        if last is None or model is last or campaign.settings.norm_cap <= 0:
+            continue
+        distance = _distance(model, last)
+        beyond = first_beyond(distance, bounds)
+        if beyond and all(
+            first_beyond(_distance(model, other), bounds) for other in before.values()
+        ):
+            far[key] = (
+                f"the distance of its {beyond} is {distance[beyond]:.3g}: more than "
+                f"{bounds[beyond]:.3g} is not usual in this run"
+            )
+        else:
+            near.append(distance)
+    roles = sorted({role for distance in near for role in distance})
+    return far, {role: median_low(distance.get(role, 0.0) for distance in near) for role in roles}
+
+
+def _distance(model: Tensors, other: Tensors) -> dict[str, float]:
+    """Return by role the Euclidean distance of two models."""
+    return norms_of(
+        {name: array - other[name] for name, array in model.items() if array.dtype.kind == "f"}
+    )
+
+
+def worse_than(campaign: Campaign) -> tuple[Version, float] | None:
+    """Return the remembered version that is better than the current models by more than `max_drop`,
+    by the most if there are several, and by how much; None if there is none.
+
+    Devices evaluate the model that they receive before they train it. Versions are compared on the
+    devices that have evaluated both, at least `min_updates`. Of these the one whose accuracy fell
+    most does not count, if there are others: no single device can have a round's work set aside by
+    its report.
+    """
+    settings = campaign.settings
+    if settings.max_drop >= 1 or campaign.preparing:
+        return None
+    now, worst = measures(counted_updates(campaign)), None
+    for version in campaign.history:
+        both = now.keys() & version.evaluated.keys()
+        if version.round == campaign.version.round or len(both) < max(1, settings.min_updates):
+            continue
+        drops = sorted(version.evaluated[d].accuracy - now[d].accuracy for d in both)
+        drop = fmean(drops[:-1] or drops)
+        if drop > settings.max_drop and (worst is None or drop >= worst[1]):
+            worst = version, drop
+    return worst

@@ -1,0 +1,347 @@
+"""What a device should do and hold, from facts alone.
+
+=============================== ==================================================================
+a device that                    should
+=============================== ==================================================================
+is banned, withdrawn, away       do nothing
+rests after a failure            do nothing until its rest is over
+works for no campaign            hold the release of the latest rollout that reached it
+of a campaign that trains:
+cannot train, has no survey      describe its inputs (survey), where the algorithm reads them
+can train, has no update in it   train from its group's model; as a newcomer if its data moved
+of a campaign that evaluates     test its group's model, or make a personal model of it
+of a finished campaign:
+has no survey, cannot train      describe its inputs
+holds no personal model          make one of its group's model, where the campaign has them
+=============================== ==================================================================
+
+A change of what devices should do begins here.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+from msgspec.structs import replace
+
+from aggregator.core.hours import read_hours
+from aggregator.core.pool import draw
+from aggregator.fleet.eligibility import read_rule
+from aggregator.fleet.plan import program_for
+from aggregator.fleet.records import (
+    Campaign,
+    Device,
+    Kind,
+    Member,
+    Placed,
+    Release,
+    Rollout,
+)
+from algorithms.core.keys import NEWCOMER, UNLABELLED
+from wire.held import num_held_out
+from wire.messages import Apply, Choose, Evaluate, Train, Verb
+from wire.tasks import split_unlabelled
+
+NEW = f"start:{NEWCOMER}"
+"""Key of the verbs of newcomers, where they do something of their own."""
+LEAST_HELD = 8
+"""Minimum number of windows held out by which a device chooses its personal model. Fewer that fail
+alike look certain, and are worth more as windows to train on."""
+NOBODY = Member()
+
+
+class Records(Protocol):
+    """A fleet, or one that is being changed."""
+
+    @property
+    def campaigns(self) -> dict[str, Campaign]:
+        """Campaigns by name."""
+
+    @property
+    def releases(self) -> dict[int, Release]:
+        """Releases by number."""
+
+    @property
+    def rollouts(self) -> tuple[Rollout, ...]:
+        """Rollouts, in the order of their beginnings."""
+
+
+class Desired(NamedTuple):
+    """An assignment that a device should have."""
+
+    campaign: str
+    kind: Kind
+    start: str
+    """Key of the model that it starts from."""
+
+
+def wanted(fleet: Records, device_id: str, device: Device, now_s: float) -> Desired | None:
+    """Return the assignment that a device should have, None for none."""
+    if device.barred or not device.online or device.facts is None or now_s < device.rests_until_s:
+        return None
+    campaign = works_for(fleet, device_id, device)
+    if campaign is not None:
+        return _in_campaign(campaign, device_id, device, now_s)
+    campaign = giver(fleet, device_id, device)
+    return None if campaign is None else _after(campaign, device_id, device)
+
+
+def _in_campaign(
+    campaign: Campaign, device_id: str, device: Device, now_s: float
+) -> Desired | None:
+    """Return what a device should do for a campaign that is going on."""
+    if is_to_survey(campaign, device_id, device):
+        return Desired(campaign.name, "survey", NEWCOMER)
+    if device_id in campaign.updates:
+        return None
+    if campaign.phase == "evaluating":
+        kind: Kind = "personalise" if campaign.settings.candidates else "evaluate"
+        return Desired(campaign.name, kind, group_of(campaign, device_id, device))
+    if now_s < paced_until(campaign, device) or not can_train(campaign, device):
+        return None
+    is_new = device.moved and not campaign.preparing and NEW in campaign.version.programs
+    start = NEWCOMER if is_new else trained_group(campaign, device_id)
+    return Desired(campaign.name, "train", start)
+
+
+def paced_until(campaign: Campaign, device: Device) -> float:
+    """Return when a campaign may ask a device to train again; 0 if it was not asked, or for the
+    round that is still open, of which another attempt may ask it."""
+    work = device.assignment
+    is_of_round = work is not None and (work.campaign, work.round) == (
+        campaign.name,
+        campaign.round,
+    )
+    return device.asked_s + campaign.settings.pace_s if device.asked_s and not is_of_round else 0.0
+
+
+def _after(campaign: Campaign, device_id: str, device: Device) -> Desired | None:
+    """Return what a device should do for a finished campaign, whose models it has."""
+    if campaign.ended == "order":
+        return None
+    if is_to_survey(campaign, device_id, device):
+        return Desired(campaign.name, "survey", NEWCOMER)
+    if not campaign.settings.candidates or has_chosen(campaign, device_id, device):
+        return None
+    return Desired(campaign.name, "personalise", group_of(campaign, device_id, device))
+
+
+def has_chosen(campaign: Campaign, device_id: str, device: Device) -> bool:
+    """Return True if a device holds a personal model of its group's model, by its labels if it has
+    any."""
+    chooses = any(isinstance(verb, Choose) for verb in campaign.version.programs["closing"])
+    keys = set(campaign.models) if chooses else {group_of(campaign, device_id, device)}
+    if {campaign.models[key] for key in keys}.isdisjoint(device.holds):
+        return False
+    update = campaign.updates.get(device_id)
+    by_none = update is not None and update.num_train < campaign.settings.min_batch
+    return not (by_none and can_train(campaign, device))
+
+
+def is_wanted(fleet: Records, device_id: str, device: Device) -> bool:
+    """Return True if somebody still needs the work of a device's assignment."""
+    work = device.assignment
+    if work is None or work.campaign not in fleet.campaigns or device.barred:
+        return False
+    campaign = fleet.campaigns[work.campaign]
+    if campaign.ended == "order" or work.round < campaign.oldest:
+        return False
+    match work.kind:
+        case "train":
+            return campaign.phase not in ("evaluating", "finished")
+        case "evaluate":
+            return campaign.phase == "evaluating"
+        case "personalise":
+            return campaign.phase in ("evaluating", "finished")
+    return not can_train(campaign, device)
+
+
+def works_for(fleet: Records, device_id: str, device: Device) -> Campaign | None:
+    """Return the campaign that a device works for: the last started one of those that are going on
+    and may ask it."""
+    return next(
+        (
+            campaign
+            for campaign in reversed(fleet.campaigns.values())
+            if campaign.phase != "finished"
+            and not campaign.paused
+            and takes(fleet, campaign, device_id, device)
+        ),
+        None,
+    )
+
+
+def giver(fleet: Records, device_id: str, device: Device) -> Campaign | None:
+    """Return the campaign whose models a device has: the most recently finished one of those that
+    may ask it."""
+    over = (c for c in fleet.campaigns.values() if c.phase == "finished" and c.ended_s)
+    recent = sorted(over, key=lambda campaign: -campaign.ended_s)
+    return next((c for c in recent if takes(fleet, c, device_id, device)), None)
+
+
+def takes(fleet: Records, campaign: Campaign, device_id: str, device: Device) -> bool:
+    """Return True if a campaign may ask a device for anything."""
+    where = campaign.settings.where
+    return not where or read_rule(where).means(device_id, device, fleet.campaigns)
+
+
+def windows_of(campaign: Campaign, device: Device) -> tuple[int, int]:
+    """Return the numbers of windows that a device trains on and tests on in a campaign."""
+    facts = device.facts
+    if facts is None:
+        return 0, 0
+    if campaign.settings.needs_labels:
+        return facts.num_train, facts.num_test
+    return split_unlabelled(facts.num_train, facts.num_test, facts.num_unlabelled)
+
+
+def can_train(campaign: Campaign, device: Device) -> bool:
+    """Return True if a device has enough labelled windows to train."""
+    return windows_of(campaign, device)[0] >= campaign.settings.min_batch
+
+
+def is_to_survey(campaign: Campaign, device_id: str, device: Device) -> bool:
+    """Return True if a device is to describe its inputs before anything else."""
+    return (
+        bool(campaign.version.programs.get(UNLABELLED))
+        and not device.forbids
+        and not can_train(campaign, device)
+        and campaign.members.get(device_id, NOBODY).survey is None
+    )
+
+
+def trained_group(campaign: Campaign, device_id: str) -> str:
+    """Return the key of the model that a device trains from next."""
+    keys = campaign.members.get(device_id, NOBODY).group, campaign.version.newcomers
+    return next((key for key in keys if key in campaign.models), NEWCOMER)
+
+
+def placed_of(campaign: Campaign, device_id: str, device: Device) -> Placed | None:
+    """Return the group of a device that is in none by its training: it cannot train, or may not be
+    surveyed, or training was over before it took part; None for any other, and while nobody knows.
+    """
+    member = campaign.members.get(device_id, NOBODY)
+    if can_train(campaign, device):
+        is_left = device.forbids or campaign.phase in ("evaluating", "finished")
+        choices = [campaign.default] if is_left and not member.group else []
+    else:
+        choices = [member.placed, campaign.default]
+    return next((p for p in choices if p is not None and p.group in campaign.models), None)
+
+
+def group_of(campaign: Campaign, device_id: str, device: Device) -> str:
+    """Return the key of the model of a device's group."""
+    placed = placed_of(campaign, device_id, device)
+    return placed.group if placed is not None else trained_group(campaign, device_id)
+
+
+def verbs_of(campaign: Campaign, device_id: str, device: Device, task: Desired) -> tuple[Verb, ...]:
+    """Return the verbs of a device's assignment."""
+    programs = campaign.version.programs
+    if task.kind == "survey":
+        return programs[UNLABELLED]
+    if task.kind != "train":
+        return closing_verbs(campaign, device)
+    group = campaign.members.get(device_id, NOBODY).group or NEWCOMER
+    anew = programs.get(NEW) if task.start == NEWCOMER != group else None
+    return anew or program_for(programs, device_id, task.start)
+
+
+def closing_verbs(campaign: Campaign, device: Device) -> tuple[Verb, ...]:
+    """Return the verbs of a device after the last round. What its owner withholds is not reported,
+    nor a test on fewer windows than the owner permits."""
+    num_train, num_test = windows_of(campaign, device)
+    policy, verbs = device.policy, list[Verb]()
+    untested = 0 < num_test < policy.min_windows
+    closing = campaign.version.programs["closing"]
+    for verb in by_labels(closing, num_train, can_train(campaign, device)):
+        if isinstance(verb, Apply | Evaluate) and verb.report:
+            measures = policy.withholds and bool(campaign.settings.responses.get(verb.graph))
+            tests = untested and isinstance(verb, Evaluate) and verb.split == "test"
+            verb = replace(verb, report=not (measures or tests))
+        verbs.append(verb)
+    return tuple(verbs)
+
+
+def by_labels(closing: tuple[Verb, ...], num_train: int, trains: bool) -> tuple[Verb, ...]:
+    """Return the verbs after the last round for a device with so many labelled windows, enough to
+    train or not: where fewer than `LEAST_HELD` would be held out, none is."""
+    verbs = tuple(
+        replace(verb, holdout=0.0)
+        if (isinstance(verb, Train) or (isinstance(verb, Evaluate) and verb.split == "windows"))
+        and num_held_out(num_train, verb.holdout) < LEAST_HELD
+        else verb
+        for verb in closing
+    )
+    return verbs if trains else without_labels(verbs)
+
+
+def without_labels(verbs: tuple[Verb, ...]) -> tuple[Verb, ...]:
+    """Return these verbs after the last round for a device that cannot train: it neither chooses by
+    a loss nor trains, but for a training that is left out where there are too few windows."""
+    return tuple(
+        v for v in verbs if not isinstance(v, Choose) and not (isinstance(v, Train) and not v.least)
+    )
+
+
+def releases_for(
+    fleet: Records, device_id: str, device: Device
+) -> Iterator[tuple[Rollout, Release, bool]]:
+    """Yield the releases for a device, the latest rollout's first, and True if it has reached the
+    device.
+
+    A device in the first tenth is in the first half as well. It keeps its release when the rollout
+    is paused or superseded, and when training puts it into a group that the rollout has none for.
+    """
+    if device.barred:
+        return
+    for rollout in reversed(fleet.rollouts):
+        campaign = fleet.campaigns.get(rollout.campaign)
+        if rollout.phase in ("candidate", "failed") or campaign is None:
+            continue
+        is_known = device_id in campaign.members
+        if not is_known and not takes(fleet, campaign, device_id, device):
+            continue
+        numbers = rollout.releases
+        number = numbers.get(group_of(campaign, device_id, device))
+        if number is None and device.given.release in numbers.values():
+            number = device.given.release
+        if number is None and rollout.newcomers:
+            number = numbers.get(rollout.newcomers)
+        if number is None:
+            continue
+        has_it = device.given.release == number
+        if rollout.phase in ("paused", "superseded"):
+            is_reached = has_it
+        else:
+            is_reached = rollout.share >= 1 or place_of(rollout, device_id) < rollout.share
+            tags = {tag for step in rollout.steps[: rollout.step + 1] for tag in step.tags}
+            is_reached |= not tags.isdisjoint(device.tags)
+        yield rollout, fleet.releases[number], is_reached
+
+
+def wanted_release(
+    fleet: Records, device_id: str, device: Device
+) -> tuple[Rollout, Release] | None:
+    """Return the release that a device should hold, with its rollout; None for none."""
+    found = releases_for(fleet, device_id, device)
+    return next(((rollout, release) for rollout, release, reached in found if reached), None)
+
+
+def place_of(rollout: Rollout, device_id: str) -> float:
+    """Return the place of a device between 0 and 1 in a rollout: a share reaches those below it.
+    Nobody can choose an id that comes first."""
+    return draw(f"{rollout.salt} {device_id}", 2**53) / 2**53
+
+
+def is_at_work(device: Device) -> bool:
+    """Return True if a device has an assignment whose time is not over."""
+    return device.assignment is not None and not device.assignment.lapsed
+
+
+def hours_of(campaign: Campaign, now_s: float) -> tuple[float, float]:
+    """Return the beginning and the end of a campaign's hours, of those that are now or come next,
+    in Unix seconds."""
+    if not campaign.settings.hours or (hours := read_hours(campaign.settings.hours)) is None:
+        return now_s, math.inf
+    return hours.opens_s(now_s), hours.closes_s(now_s)

@@ -1,0 +1,336 @@
+"""Rules that choose devices: a small language over their records, for cohorts, campaigns and lists.
+Pure; nothing of a rule is evaluated as code.
+
+::
+
+    rule  = term { "or" term }
+    term  = factor { "and" factor }
+    factor = "not" factor | "(" rule ")" | "known" FIELD | FIELD "has" WORD | FIELD COMPARISON VALUE
+    | FIELD
+
+A comparison is one of ``= != < <= > >=``. A word or value may stand in quotes. `FIELDS` lists the
+fields with what they hold: numbers; yes or no, which stand alone; texts; versions, which are
+compared part by part; sets, for ``has``. ``windows.3`` is the number of windows of class 3.
+
+What a device does not say is neither true nor false, and neither is its opposite: ``not metered``
+does not mean a device that does not know whether it pays for its traffic. A rule means the devices
+for which it is true. ``known FIELD`` is always true or false.
+"""
+
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple, cast
+
+from aggregator.fleet.records import Campaign, Device
+from wire.errors import ConfigError
+
+Kind = Literal["number", "yes or no", "text", "version", "set"]
+Value = float | bool | str | tuple[str, ...] | None
+Campaigns = Mapping[str, Campaign]
+"""Campaigns of a fleet, by name."""
+Read = Callable[[str, Device, Campaigns], Value]
+Tree = tuple[Any, ...]
+"""A part of a rule: its kind (``and``, ``or``, ``not``, ``known``, ``has``, ``is``, ``of version``,
+or a comparison's sign), then its parts, or the reader of its field and what is to be there."""
+
+LONGEST = 2000
+"""Maximum number of characters of a rule."""
+DEEPEST = 50
+"""Maximum depth of parentheses and ``not`` inside of each other."""
+
+
+class Field(NamedTuple):
+    """A property of a device that rules may name."""
+
+    kind: Kind
+    read: Read
+    about: str
+
+
+def _fact(name: str) -> Read:
+    return lambda _id, device, _all: getattr(device.facts, name) if device.facts else None
+
+
+def _metered(_id: str, device: Device, _all: Campaigns) -> Value:
+    unmetered = device.facts.unmetered if device.facts is not None else None
+    return None if unmetered is None else not unmetered
+
+
+def _free_mb(_id: str, device: Device, _all: Campaigns) -> Value:
+    free_bytes = device.facts.free_bytes if device.facts is not None else None
+    return None if free_bytes is None else free_bytes / 2**20
+
+
+def _group(device_id: str, device: Device, campaigns: Campaigns) -> Value:
+    campaign = campaigns.get(device.campaign)
+    member = campaign.members.get(device_id) if campaign is not None else None
+    return (member.current_group or None) if member is not None else None
+
+
+FIELDS: dict[str, Field] = {
+    "id": Field("text", lambda device_id, _, __: device_id, "the device's id"),
+    "tags": Field("set", lambda _, device, __: device.tags, "what `shoal devices tag` gave it"),
+    "battery": Field("number", _fact("battery_percent"), "percent"),
+    "charging": Field("yes or no", _fact("charging"), "it runs on outside power"),
+    "metered": Field("yes or no", _metered, "its traffic is paid for"),
+    "idle": Field("yes or no", _fact("idle"), "nothing else wants its processor"),
+    "temperature": Field("number", _fact("temperature_c"), "degrees Celsius"),
+    "free_mb": Field("number", _free_mb, "free storage, in MiB"),
+    "windows": Field("number", _fact("num_train"), "training windows"),
+    "test_windows": Field("number", _fact("num_test"), "windows to test on"),
+    "client": Field("version", _fact("client"), "the client's version"),
+    "runtime": Field("text", _fact("runtime"), "what runs its graphs"),
+    "hardware": Field("text", _fact("hardware"), "what the board or phone is"),
+    "bundle": Field("text", _fact("bundle"), "the digest of the bundle that it has loaded"),
+    "online": Field("yes or no", lambda _, device, __: device.online, "it is connected"),
+    "banned": Field(
+        "yes or no", lambda _, device, __: device.ban is not None, "`shoal devices ban`"
+    ),
+    "withdrawn": Field(
+        "yes or no", lambda _, device, __: device.withdrawn_s > 0, "its owner agrees no longer"
+    ),
+    "group": Field("text", _group, "its group in the campaign that it last worked for"),
+    "campaign": Field(
+        "text",
+        lambda _, device, __: device.campaign or None,
+        "the campaign that it last worked for",
+    ),
+    "declines": Field(
+        "number", lambda _, device, __: device.declines, "assignments that it has declined"
+    ),
+    "updates": Field("number", lambda _, device, __: device.updates, "its accepted updates"),
+    "train_s": Field(
+        "number",
+        lambda _, device, __: device.train_s if device.updates else None,
+        "seconds of its last training",
+    ),
+    "release": Field(
+        "number", lambda _, device, __: device.release_in_use, "the release that it uses; 0: none"
+    ),
+}
+"""Every field. `tests/aggregator/test_eligibility.py` holds the table in docs/operate.md to this
+one."""
+
+_TOKEN = re.compile(
+    r"""\s*(?:(?P<sign><=|>=|!=|=|<|>|\(|\))|(?P<quoted>"[^"]*"|'[^']*')"""
+    r"""|(?P<word>[^\s()<>=!"']+))"""
+)
+_WORDS = ("and", "or", "not", "has", "known")
+
+
+class Rule(NamedTuple):
+    """A rule that was read. ``str`` returns its text."""
+
+    text: str
+    tree: Tree
+
+    def __str__(self) -> str:
+        return self.text
+
+    def means(self, device_id: str, device: Device, campaigns: Campaigns) -> bool:
+        """Return True if the rule is true of a device. `campaigns`: those of its fleet."""
+        return holds(self.tree, device_id, device, campaigns) is True
+
+
+EVERYBODY = Rule("", ("is", lambda _id, _device, _all: True))
+
+
+@lru_cache(256)
+def read_rule(text: str) -> Rule:
+    """Read a rule; an empty one means every device.
+
+    Raises:
+        ConfigError: it is none; the text says where, what was expected and what came.
+    """
+    if not text.strip():
+        return EVERYBODY
+    if len(text) > LONGEST:
+        raise ConfigError(f"rule of {len(text)} characters: expected at most {LONGEST}")
+    return Rule(text.strip(), _Parser(text).rule())
+
+
+class _Parser:
+    """Reads a rule by descent."""
+
+    def __init__(self, text: str) -> None:
+        self._text, self._tokens, self._at = text, list[tuple[str, str, int]](), 0
+        place = 0
+        while text[place:].strip():
+            found = _TOKEN.match(text, place)
+            if found is None or found.lastgroup is None:
+                raise self._error(f"{text[place:].strip()[0]!r} does not belong here", place)
+            self._tokens.append(
+                (found.lastgroup, found[found.lastgroup], found.start(found.lastgroup))
+            )
+            place = found.end()
+
+    def rule(self) -> Tree:
+        test = self._joined("or", 0)
+        if self._at < len(self._tokens):
+            raise self._expected("'and', 'or' or the end")
+        return test
+
+    def _joined(self, word: str, depth: int) -> Tree:
+        """Read terms with "or" between them, or a term: factors with "and" between them."""
+        tests = list[Tree]()
+        while not tests or self._takes(word):
+            tests.append(self._joined("and", depth) if word == "or" else self._factor(depth))
+        return tests[0] if len(tests) == 1 else (word, *tests)
+
+    def _factor(self, depth: int) -> Tree:
+        if depth > DEEPEST:
+            raise self._error(
+                f"more than {DEEPEST} parentheses and 'not' inside of each other", self._place()
+            )
+        if self._takes("not"):
+            return ("not", self._factor(depth + 1))
+        if self._takes("("):
+            test = self._joined("or", depth + 1)
+            if not self._takes(")"):
+                raise self._expected("')'")
+            return test
+        if self._takes("known"):
+            _, field = self._field()
+            return ("known", field.read)
+        return self._test()
+
+    def _test(self) -> Tree:
+        name, field = self._field()
+        if self._takes("has"):
+            if field.kind != "set":
+                raise self._error(f"'has' is for sets, {name} is a {field.kind}", self._place(-1))
+            return ("has", field.read, self._value("a word"))
+        kind, sign, place = self._token()
+        if kind == "sign" and sign not in ("(", ")"):
+            self._at += 1
+            if field.kind in ("set", "yes or no") or (
+                field.kind == "text" and sign not in ("=", "!=")
+            ):
+                how = {
+                    "set": f"'{name} has WORD'",
+                    "yes or no": f"'{name}' or 'not {name}' alone",
+                }.get(field.kind, "= or !=")
+                raise self._error(
+                    f"{sign!r} after {name}, which is a {field.kind}: expected {how}", place
+                )
+            place, value = self._place(), self._value("a value")
+            if field.kind == "text":
+                return (sign, field.read, value)
+            if field.kind == "version":
+                if not _version(value):
+                    error = f"{value!r} after {name}: expected a version, such as 1.2"
+                    raise self._error(error, place)
+                return ("of version", field.read, sign, _version(value))
+            try:
+                number = float(value)
+            except ValueError:
+                number = math.nan
+            if not math.isfinite(number):
+                raise self._error(f"{value!r} after {name}: expected a number", place)
+            return (sign, field.read, number)
+        if field.kind != "yes or no":
+            raise self._expected("'has'" if field.kind == "set" else "a comparison")
+        return ("is", field.read)
+
+    def _field(self) -> tuple[str, Field]:
+        kind, name, place = self._token()
+        if kind != "word" or name in _WORDS:
+            raise self._expected("a field, 'not', 'known' or '('")
+        self._at += 1
+        if (found := re.fullmatch(r"windows\.([0-9]{1,4})", name)) is not None:
+            return name, Field("number", _windows_of(int(found[1])), "")
+        if name not in FIELDS:
+            raise self._error(
+                f"no field {name!r}: expected one of {', '.join(FIELDS)}, windows.CLASS", place
+            )
+        return name, FIELDS[name]
+
+    def _value(self, what: str) -> str:
+        kind, value, _ = self._token()
+        if kind not in ("word", "quoted") or value in _WORDS:
+            raise self._expected(what)
+        self._at += 1
+        return value[1:-1] if kind == "quoted" else value
+
+    def _token(self) -> tuple[str, str, int]:
+        return (
+            self._tokens[self._at] if self._at < len(self._tokens) else ("end", "", len(self._text))
+        )
+
+    def _takes(self, word: str) -> bool:
+        kind, value, _ = self._token()
+        taken = kind in ("word", "sign") and value == word
+        self._at += taken
+        return taken
+
+    def _place(self, back: int = 0) -> int:
+        at = self._at + back
+        return self._tokens[at][2] if at < len(self._tokens) else len(self._text)
+
+    def _expected(self, what: str) -> ConfigError:
+        kind, value, place = self._token()
+        return self._error(
+            f"{'the rule ends' if kind == 'end' else f'{value!r}'}: expected {what}", place
+        )
+
+    def _error(self, problem: str, place: int) -> ConfigError:
+        return ConfigError(f"rule {self._text!r}, at character {place + 1}: {problem}")
+
+
+def holds(tree: Tree, device_id: str, device: Device, campaigns: Campaigns) -> bool | None:
+    """Return True or False if a rule's part is true or false of a device, None if that is not
+    known."""
+    kind, first = tree[0], tree[1]
+    if kind == "and" or kind == "or":
+        decisive, known = kind == "or", True
+        for part in tree[1:]:
+            held = holds(part, device_id, device, campaigns)
+            if held is decisive:
+                return decisive
+            known = known and held is not None
+        return not decisive if known else None
+    if kind == "not":
+        held = holds(first, device_id, device, campaigns)
+        return None if held is None else not held
+    value = first(device_id, device, campaigns)
+    if kind == "is":
+        return cast(bool | None, value)
+    if kind == "known":
+        return value not in (None, "")
+    if kind == "has":
+        return tree[2] in value if isinstance(value, tuple) else None
+    if kind == "of version":
+        value = _version(str(value or ""))
+        return _COMPARE[tree[2]](value, tree[3]) if value else None
+    return None if value is None or value == "" else _COMPARE[kind](value, tree[2])
+
+
+_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+def _windows_of(number: int) -> Read:
+    def read(_id: str, device: Device, _all: Campaigns) -> float | None:
+        counts = device.facts.classes if device.facts is not None else None
+        return None if counts is None else float(counts[number]) if number < len(counts) else 0.0
+
+    return read
+
+
+def _version(text: str) -> tuple[int, ...]:
+    """Return the numbers of the first version in a text, without zeros at their end: 1.2 and 1.2.0
+    are one; nothing where there is none."""
+    found = re.search(r"[0-9]{1,9}(\.[0-9]{1,9})*", text)
+    numbers = [int(part) for part in found[0].split(".")] if found else []
+    while len(numbers) > 1 and numbers[-1] == 0:
+        numbers.pop()
+    return tuple(numbers)

@@ -1,0 +1,79 @@
+"""Plans: the messages that carry assignments, also for simulations that leave the messages out.
+Pure."""
+
+from collections.abc import Collection, Mapping
+
+from aggregator.core.settings import RunSettings
+from aggregator.fleet.records import Assignment
+from wire.messages import Digest, Encoding, Plan, Verb
+
+SEED_STRIDE = 1_000_003
+"""A prime larger than any number of rounds: runs of neighbouring seeds share no round's seed."""
+NEVER_S = 1e12
+"""Deadline of a plan that has none."""
+
+
+def round_seed(settings: RunSettings, number: int) -> int:
+    """Return the seed of the round of this number, from which devices and the algorithm draw."""
+    return settings.seed * SEED_STRIDE + number
+
+
+def program_for(
+    programs: Mapping[str, tuple[Verb, ...]], device_id: str, start: str
+) -> tuple[Verb, ...]:
+    """Return the verbs of a device that trains from the model of the key `start`: its own if there
+    are such, else those of the devices that start from this model, else those of all devices."""
+    return programs.get(f"device:{device_id}") or programs.get(f"start:{start}") or programs[""]
+
+
+def plan_of(
+    settings: RunSettings,
+    assignment: Assignment,
+    device_id: str,
+    epoch: int,
+    encodings: Collection[str],
+) -> Plan:
+    """Return the plan of a device's assignment. Made again in the same epoch, it is the same.
+
+    `encodings`: encodings of updates that the device can send (`CheckIn.encodings`).
+    """
+    wanted = settings.update_encoding
+    return make_plan(
+        settings,
+        assignment.round,
+        device_id,
+        assignment.model,
+        assignment.verbs,
+        assignment.deadline_s,
+        epoch,
+        assignment.serial,
+        wanted if wanted in encodings else "float32",
+    )
+
+
+def make_plan(
+    settings: RunSettings,
+    number: int,
+    device_id: str,
+    model: Digest,
+    verbs: tuple[Verb, ...],
+    deadline_at_s: float = NEVER_S,
+    epoch: int = 1,
+    attempt: int = 0,
+    encoding: Encoding = "float32",
+) -> Plan:
+    """Return a device's plan in the round of this number: to carry out `verbs` from the model of
+    this digest."""
+    return Plan(
+        run_id=settings.run_id,
+        epoch=epoch,
+        round=number,
+        attempt=attempt,
+        device_id=device_id,
+        bundle=settings.bundle,
+        model=model,
+        verbs=verbs,
+        seed=round_seed(settings, number),
+        deadline_at_s=deadline_at_s,
+        encoding=encoding,
+    )

@@ -1,0 +1,373 @@
+"""Advances campaigns: opens a round when enough devices are free, assigns as many as it should
+have, and closes it.
+
+A round of training is like a set of replicas: a number of devices should be at work for it, and
+where there are fewer, another is drawn from those that wait. The number follows from the policy.
+*Synchronous*: a cohort, or every free device; later only those that the round is short of.
+*Over-select*: more than the cohort; the round is over with the first updates that fill it (K.
+Bonawitz et al., Towards federated learning at scale, MLSys 2019, section 9). *Buffered*: a number
+at any time, and updates of earlier rounds count too (J. Nguyen et al., Federated learning with
+buffered asynchronous aggregation, AISTATS 2022, algorithm 1).
+
+A device that is late for its round works on, and is free once it has answered or its time is over.
+A device that failed its last assignment is assigned *beside* the cohort: no round waits for it,
+unless the round is short of updates.
+"""
+
+import math
+from typing import Any
+
+from immutables import Map
+from msgspec.structs import replace
+
+from aggregator.core.pool import draw
+from aggregator.fleet.budget import measured, spent
+from aggregator.fleet.desired import NEW, hours_of, trained_group, wanted
+from aggregator.fleet.events import Aggregate, Aggregated
+from aggregator.fleet.plan import round_seed
+from aggregator.fleet.reconcile import Turn, assign, reconcile
+from aggregator.fleet.records import Campaign, Member, Received, Version
+from aggregator.fleet.standing import pool_name, pool_of
+from algorithms.core.keys import NEWCOMER
+from wire.messages import Metrics
+
+CHUNK = 500
+"""Maximum number of devices that are assigned in one event."""
+ABREAST = 10_000
+"""Maximum number of devices that work on a survey, an evaluation or a personal model at a time."""
+DISTANCES = 5
+"""A new model's distance from the last is compared with the distances of so many rounds."""
+
+
+def advance(turn: Turn, name: str) -> None:
+    """Advance a campaign as far as it goes now. It waits while all devices are reconciled."""
+    if (campaign := turn.campaigns.get(name)) is None or campaign.paused or turn.sweep:
+        return
+    match campaign.phase:
+        case "waiting":
+            _open(turn, campaign)
+        case "preparing" | "training":
+            _close_if_due(turn, campaign)
+        case "evaluating":
+            _end_if_due(turn, campaign)
+        case "aggregating" if campaign.told != turn.epoch:
+            turn.commands.append(Aggregate(name, campaign.round))
+            turn.campaigns[name] = replace(campaign, told=turn.epoch)
+        case _:
+            pass
+    _fill(turn, turn.campaigns[name])
+    if (
+        turn.campaigns[name].phase == campaign.phase
+    ):  # to assign devices moves a campaign no further
+        turn.touched.pop(name, None)
+
+
+def look_s(turn: Turn, campaign: Campaign) -> float:
+    """Return when a campaign is to be advanced again though nothing has happened."""
+    if campaign.paused:
+        return math.inf
+    if _kind_with_room(turn, campaign):
+        return turn.now_s
+    begins_s = hours_of(campaign, turn.now_s)[0]
+    pools = (f"{kind}/{campaign.name}" for kind in ("survey", "personalise"))
+    waits = campaign.phase != "finished" or any(map(turn.waiting, pools))
+    times = [begins_s] if begins_s > turn.now_s and waits else []
+    if campaign.phase in ("preparing", "training", "evaluating"):
+        times.append(campaign.deadline_s)
+    if campaign.phase == "waiting" and (days := campaign.next_settings.days):
+        times.append(campaign.started_s + days * 86_400.0)
+    return min((at_s for at_s in times if at_s > turn.now_s), default=math.inf)
+
+
+def least(campaign: Campaign) -> int:
+    """Return the minimum number of updates with which a round is aggregated."""
+    settings = campaign.settings
+    if not settings.quorum:
+        return settings.min_updates
+    share = settings.quorum * (settings.buffer or settings.cohort or campaign.width)
+    return max(settings.min_updates, math.ceil(round(share, 9)))
+
+
+def at_work(turn: Turn, campaign: Campaign) -> int:
+    """Return the number of devices that a campaign waits for."""
+    if campaign.phase == "evaluating":
+        kinds = ("evaluate", "personalise")
+        return sum(turn.count(f"{kind}/{campaign.name}/{campaign.round}") for kind in kinds)
+    number = "" if campaign.settings.buffer else f"/{campaign.round}"
+    return turn.count(f"train/{campaign.name}{number}")
+
+
+def lacking(turn: Turn, campaign: Campaign) -> str:
+    """Return what a campaign waits for, for people; empty where it waits for nothing."""
+    name, settings = campaign.name, campaign.settings
+    if campaign.paused or campaign.phase in ("aggregating", "finished"):
+        return ""
+    if hours_of(campaign, turn.now_s)[0] > turn.now_s:
+        return f"its hours, {settings.hours}"
+    beside = turn.count(f"beside/{name}/{campaign.round}")
+    free = len(turn.waiting(f"train/{name}")) + len(turn.waiting(f"beside/{name}"))
+    if campaign.phase == "waiting":
+        ready = free + campaign.received + (at_work(turn, campaign) if settings.buffer else 0)
+        if (short := settings.min_devices - ready) > 0:
+            devices = "1 more device" if short == 1 else f"{short} more devices"
+            return f"{devices}: {ready} of {settings.min_devices} ready"
+    missing = least(campaign) - campaign.received
+    there = at_work(turn, campaign) + beside + free
+    if campaign.phase in ("preparing", "training") and missing > there:
+        updates = "1 more update" if missing == 1 else f"{missing} more updates"
+        return f"{updates}: {there} device{'' if there == 1 else 's'} can still send one"
+    return ""
+
+
+def seats(turn: Turn, campaign: Campaign, place: str) -> int:
+    """Return the number of devices that should be assigned now from this pool of a campaign."""
+    name = campaign.name
+    if place in ("survey", "evaluate", "personalise"):
+        most = campaign.settings.cohort or campaign.settings.concurrency or ABREAST
+        return (most if place == "survey" else ABREAST) - turn.count(f"{place}/{name}")
+    if campaign.phase not in ("preparing", "training"):
+        return 0
+    short = least(campaign) - campaign.received - at_work(turn, campaign)
+    if place == "beside":
+        return max(1, campaign.width, short) - turn.count(f"beside/{name}")
+    if campaign.settings.buffer:
+        return campaign.width - at_work(turn, campaign)
+    return max(campaign.to_ask, short)
+
+
+def _kind_with_room(turn: Turn, campaign: Campaign) -> str:
+    """Return a pool's kind from which a device should be assigned now; empty if there is none."""
+    name = campaign.name
+    if campaign.settings.hours and hours_of(campaign, turn.now_s)[0] > turn.now_s:
+        return ""
+    for kind in ("train", "beside", "survey", "evaluate", "personalise"):
+        pool = turn.pools.get(pool_name(kind, name))
+        if pool and seats(turn, campaign, kind) > 0:
+            return kind
+    return ""
+
+
+def _fill(turn: Turn, campaign: Campaign) -> None:
+    """Assign devices as long as there is room, drawn from those that wait; the others of many
+    follow in the next event."""
+    for _ in range(CHUNK):
+        if not (kind := _kind_with_room(turn, campaign)):
+            return
+        pool = turn.waiting(f"{kind}/{campaign.name}")
+        seed = round_seed(campaign.settings, campaign.round)
+        device_id = pool[draw(f"{seed} {campaign.drawn}", len(pool))]
+        to_ask = campaign.to_ask - (kind == "train" and campaign.to_ask > 0)
+        campaign = turn.change(campaign, drawn=campaign.drawn + 1, to_ask=to_ask)
+        device = turn.devices[device_id]
+        task = wanted(turn, device_id, device, turn.now_s)
+        if task is not None and pool_of(device, task) == f"{kind}/{campaign.name}":
+            assign(turn, device_id, task)
+        else:
+            reconcile(turn, device_id)
+    if _kind_with_room(turn, campaign):
+        turn.touched.pop(campaign.name, None)
+
+
+def _open(turn: Turn, campaign: Campaign) -> None:
+    """Open a round, or the evaluation once a budget is spent."""
+    if campaign.settings != campaign.next_settings:
+        turn.change(campaign, settings=campaign.next_settings)
+        turn.look_at_all()
+        return
+    if ended := spent(campaign, turn.now_s):
+        times = {"deadline_s": turn.now_s + campaign.settings.deadline_s, "opened_s": turn.now_s}
+        turn.change(campaign, phase="evaluating", ended=ended, updates=Map(), **times)
+        turn.look_at_all()
+        return
+    settings, name = campaign.settings, campaign.name
+    healthy, beside = (len(turn.waiting(f"{kind}/{name}")) for kind in ("train", "beside"))
+    working = at_work(turn, campaign) if settings.buffer else 0
+    begins_s, ends_s = hours_of(campaign, turn.now_s)
+    free = healthy + working + campaign.received
+    if begins_s > turn.now_s or free + beside < settings.min_devices:
+        return
+    cohort = math.ceil(round(settings.cohort * settings.over_select, 9)) or free
+    width = min(free, settings.concurrency or -(-free // 2)) if settings.buffer else cohort
+    width = min(free, width)
+    phase: Any = "preparing" if campaign.preparing else "training"
+    turn.change(
+        campaign,
+        phase=phase,
+        width=width,
+        to_ask=0 if settings.buffer else max(0, width - campaign.received),
+        deadline_s=min(turn.now_s + settings.deadline_s, ends_s),
+        opened_s=campaign.opened_s if campaign.attempt else turn.now_s,
+    )
+
+
+def _close_if_due(turn: Turn, campaign: Campaign) -> None:
+    """Close a round that has what it needs; at its deadline with what there is, or open it
+    again."""
+    received, is_over = campaign.received, turn.now_s >= campaign.deadline_s
+    settings = campaign.settings
+    goal = settings.buffer or min(settings.cohort or campaign.width, campaign.width)
+    is_full = received >= max(1, goal)
+    nobody_else = (
+        seats(turn, campaign, "train") <= 0 or not turn.waiting(f"train/{campaign.name}")
+    ) and not at_work(turn, campaign)
+    if received and received >= least(campaign) and (is_full or is_over or nobody_else):
+        turn.change(campaign, phase="aggregating", told=0)
+    elif is_over:
+        reopen(turn, campaign)
+
+
+def reopen(turn: Turn, campaign: Campaign) -> None:
+    """Open a round again, since too few of its updates are there. Those that came for the next one
+    count now."""
+    updates = Map({d: replace(u, round=campaign.round) for d, u in campaign.updates.items()})
+    turn.change(campaign, phase="waiting", attempt=campaign.attempt + 1, updates=updates)
+
+
+def aggregated(turn: Turn, event: Aggregated) -> None:
+    """Take over the models of a round, and have the next one open."""
+    campaign = turn.campaigns.get(event.campaign)
+    if campaign is None or (campaign.phase, campaign.round) != ("aggregating", event.round):
+        return
+    number, before = campaign.round + 1, campaign.version
+    is_void = event.reverted and event.version.round != before.round
+    history, made_by = campaign.history, campaign.made_by
+    counted, version = counted_updates(campaign), event.version
+    if not campaign.preparing and (keep := campaign.settings.keep_models):
+        others = (version for version in history if version.round != before.round)
+        latest = replace(before, evaluated={**before.evaluated, **measures(counted)})
+        history = (*others, latest)[-keep:]
+        if version.round == latest.round:  # the models stay
+            version = replace(version, evaluated=latest.evaluated)
+    if is_void:
+        history, made_by = _up_to(campaign, version.round), ()
+    elif not event.reverted:
+        made_by = tuple(sorted(counted.keys() - set(event.left_out)))
+    changed = _regrouped(campaign, event)
+    turn.changed |= changed.keys()
+    distances = (*campaign.distances, event.distances)[-DISTANCES:]
+    is_moved = before.newcomers != event.version.newcomers or before.models.keys() != (
+        event.version.models.keys()
+    )
+    trained = campaign.trained + (not campaign.preparing or event.reverted)
+    campaign = turn.change(
+        campaign if campaign.preparing else measured(campaign, counted.values()),
+        phase="waiting",
+        round=number,
+        attempt=0,
+        drawn=0,
+        oldest=number if is_void else campaign.oldest,
+        history=history,
+        version=version,
+        made_by=made_by,
+        members=campaign.members.update(changed),
+        updates=Map({d: u for d, u in campaign.updates.items() if d not in counted}),
+        trained=trained,
+        preparing=event.preparing,
+        norms=event.norms or campaign.norms,
+        distances=distances if event.distances else campaign.distances,
+        default=event.placed.get(""),
+    )
+    for device_id in sorted(counted.keys() | changed.keys()):
+        if (device := turn.devices.get(device_id)) is None:
+            continue
+        update = counted.get(device_id)
+        is_surveyed = (
+            device.moved
+            and not event.reverted
+            and device_id not in event.left_out
+            and update is not None
+            and update.start == NEWCOMER
+        )
+        reconcile(turn, device_id, replace(device, moved=False) if is_surveyed else device)
+    if is_void or (is_moved and any(r.campaign == campaign.name for r in turn.rollouts)):
+        turn.look_at_all()
+
+
+def counted_updates(campaign: Campaign) -> dict[str, Received]:
+    """Return the updates that count in the open round, by device, in the order of their ids.
+
+    An update of an earlier round changes the model that its device's group has now; that of a
+    newcomer that was surveyed only places it.
+    """
+    is_surveyed = NEW in campaign.version.programs
+    counted = dict[str, Received]()
+    for device_id, update in sorted(campaign.updates.items()):
+        if update.round > campaign.round:
+            continue
+        if update.staleness and not (is_surveyed and update.start == NEWCOMER):
+            update = replace(update, start=trained_group(campaign, device_id))
+        counted[device_id] = update
+    return counted
+
+
+def measures(updates: dict[str, Received]) -> dict[str, Metrics]:
+    """Return the metrics of the current models, by device that has evaluated them before it trained
+    and reports a finite accuracy."""
+    fresh = {d: update.evaluated for d, update in updates.items() if not update.staleness}
+    return {d: m for d, m in fresh.items() if m.num_examples > 0 and math.isfinite(m.accuracy)}
+
+
+def _regrouped(campaign: Campaign, event: Aggregated) -> dict[str, Member]:
+    """Return the members whose group, or place, is another after a round."""
+    changed = dict[str, Member]()
+    for device_id, group in event.groups.items():
+        changed[device_id] = replace(campaign.members.get(device_id, Member()), group=group)
+    for device_id, placed in event.placed.items():
+        member = changed.get(device_id, campaign.members.get(device_id, Member()))
+        if device_id and member.placed != placed:
+            changed[device_id] = replace(member, placed=placed)
+    if campaign.default is not None and "" not in event.placed:  # there are no groups to be in
+        for device_id, member in campaign.members.items():
+            if member.placed is not None and device_id not in event.placed:
+                member = changed.get(device_id, member)
+                changed[device_id] = replace(member, placed=None)
+    return changed
+
+
+def _end_if_due(turn: Turn, campaign: Campaign) -> None:
+    """End a campaign when every device has tested its model, or at the deadline; or go on with it,
+    where it was given more rounds meanwhile."""
+    pools = (f"{kind}/{campaign.name}" for kind in ("evaluate", "personalise"))
+    waits = at_work(turn, campaign) or any(map(turn.waiting, pools))
+    if turn.now_s >= campaign.deadline_s or (campaign.received and not waits):
+        go_on_or_finish(turn, campaign)
+
+
+def go_on_or_finish(turn: Turn, campaign: Campaign) -> None:
+    """Open another round of training if no part of the budget is spent; else end the campaign."""
+    if campaign.settings != campaign.next_settings:
+        campaign = turn.change(campaign, settings=campaign.next_settings)
+    ended = spent(campaign, turn.now_s)
+    if not ended:
+        fresh = {"round": campaign.round + 1, "attempt": 0, "drawn": 0, "updates": Map()}
+        turn.change(campaign, phase="waiting", ended="", **fresh)
+    elif campaign.phase != "finished":
+        turn.change(campaign, phase="finished", ended=ended, ended_s=turn.now_s)
+    else:
+        turn.change(campaign, ended="order" if campaign.ended == "order" else ended)
+    turn.look_at_all()
+
+
+def return_to(turn: Turn, campaign: Campaign, version: Version, groups: dict[str, str]) -> Campaign:
+    """Return a campaign to the models of an earlier version; what came later is forgotten."""
+    turn.changed |= {*campaign.members}
+    members = campaign.members.mutate()
+    for device_id, member in campaign.members.items():
+        members[device_id] = replace(member, group=groups.get(device_id, ""))
+    number = campaign.round + 1
+    return turn.change(
+        campaign,
+        version=version,
+        history=_up_to(campaign, version.round),
+        made_by=(),
+        members=members.finish(),
+        updates=Map(),
+        round=number,
+        oldest=number,
+        attempt=0,
+        drawn=0,
+    )
+
+
+def _up_to(campaign: Campaign, number: int) -> tuple[Version, ...]:
+    return tuple(version for version in campaign.history if version.round <= number)

@@ -1,0 +1,411 @@
+"""The machine of a fleet: ``step(fleet, event) -> (fleet, commands)``. Pure: the same events give
+the same fleet.
+
+An event changes facts. What follows does not depend on the event: the devices that it concerns are
+reconciled, campaigns advance as far as they can, rollouts are judged. So there is one place in
+which a device is assigned, one in which a round opens and one in which it closes.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from sys import intern
+from typing import Any
+
+from immutables import Map
+from msgspec.structs import replace
+
+from aggregator.fleet import events as e
+from aggregator.fleet import rollouts, rounds
+from aggregator.fleet.desired import can_train
+from aggregator.fleet.reconcile import Turn, failed, forget, reconcile, rested
+from aggregator.fleet.records import Campaign, Device, Fleet, Member, Survey
+from wire.messages import CheckIn, Metrics
+
+SWEPT = 500
+"""Maximum number of devices that are reconciled in one event of a sweep."""
+SHARED = ("bundle", "client", "runtime", "hardware")
+"""Facts that many devices have alike."""
+TOLD = ("num_train", "num_test", "num_unlabelled", "bundle", "client", "runtime", "policy")
+"""Facts that decide if a device can carry out an assignment: its rest ends once they change."""
+
+
+def step(fleet: Fleet, event: e.Event) -> tuple[Fleet, list[e.Command]]:
+    """Return the fleet after an event, and the commands that follow."""
+    return steps(fleet, [event])
+
+
+def steps(fleet: Fleet, batch: Iterable[e.Event]) -> tuple[Fleet, list[e.Command]]:
+    """Return the fleet after several events, and the commands that follow: the same as one after
+    the other, in less time."""
+    turn = Turn(fleet)
+    for event in batch:
+        take_in(turn, event)
+    return turn.fleet(), turn.commands  # `turn.changed` has the devices to store
+
+
+def take_in(turn: Turn, event: e.Event) -> None:
+    """Work on one event."""
+    turn.last_s, turn.now_s = turn.now_s, max(turn.now_s, event.at_s)
+    _FACTS[type(event)](turn, event)
+    while turn.touched:
+        in_order = (name for name in turn.campaigns if name in turn.touched)
+        name = next(in_order, next(iter(turn.touched)))  # as after a restart, whatever came first
+        del turn.touched[name]
+        rounds.advance(turn, name) if name else rollouts.notice(turn)
+    _set_timer(turn)
+
+
+def _set_timer(turn: Turn) -> None:
+    """Have campaigns and rollouts looked at again: at once where something is left to do, else when
+    time alone may move one on."""
+    times = [rounds.look_s(turn, campaign) for campaign in turn.campaigns.values()]
+    times += [rollouts.look_s(turn, rollout) for rollout in turn.rollouts]
+    look_s = turn.now_s if turn.sweep else min(times, default=math.inf)
+    is_set = look_s == turn.wake_s > 0  # a virtual clock begins at 0
+    if look_s != math.inf and not is_set:
+        turn.wake_s = look_s
+        turn.commands.append(e.SetTimer("", look_s))
+
+
+def _checked_in(turn: Turn, event: e.CheckedIn) -> None:
+    known = turn.devices.get(event.device_id) or Device()
+    if known.facts is None and event.tags:  # it may have tags of the operator's
+        known = replace(known, tags=tuple(sorted({*known.tags, *event.tags})))
+    facts = _shared(event.device_id, event.facts)
+    device = replace(
+        known,
+        facts=facts,
+        moved=known.moved or facts.moved,
+        online=True,
+        first_seen_s=known.first_seen_s or turn.now_s,
+        seen_s=turn.now_s,
+        told=0,
+        withdrawn_s=0.0,
+        holds=known.holds if facts.kept is None else facts.kept,
+    )
+    holds_all = bool(facts.kept) and known.holds == facts.kept
+    if known.facts is None or holds_all or _terms(known.facts) != _terms(facts):
+        device = replace(rested(device), forbids=False)
+    for campaign in list(turn.campaigns.values()):
+        member = campaign.members.get(event.device_id)
+        if member is None or not (member.survey or member.placed):
+            continue
+        if can_train(campaign, device):
+            turn.put_member(campaign, event.device_id, survey=None, placed=None)
+        elif facts.moved:
+            turn.put_member(campaign, event.device_id, survey=None)
+    _take_back(turn, event.device_id, known, device)
+    has_lost = bool(known.holds) and known.holds[-1] not in device.holds
+    reconcile(turn, event.device_id, failed(device, turn.now_s) if has_lost else device)
+
+
+def _take_back(turn: Turn, device_id: str, known: Device, device: Device) -> None:
+    """Take back what a device has reported that its owner does not let it say any more, and the
+    report of a personal model that it has lost."""
+    policy, lost = device.policy, set(known.holds) - set(device.holds)
+    for campaign in list(turn.campaigns.values()):
+        if (update := campaign.updates.get(device_id)) is None:
+            continue
+        models = set(campaign.models.values())
+        if campaign.phase == "finished" and models & lost and models.isdisjoint(device.holds):
+            turn.changed.add(device_id)
+            turn.put(replace(campaign, updates=campaign.updates.delete(device_id)))
+            continue
+        is_few = update.evaluated.num_examples < policy.min_windows
+        permitted = replace(
+            update,
+            kept=None if policy.withholds else update.kept,
+            evaluated=Metrics() if is_few else update.evaluated,
+        )
+        if permitted != update:
+            turn.put_update(campaign, device_id, permitted)
+
+
+def _shared(device_id: str, facts: CheckIn) -> CheckIn:
+    """Return facts that share the texts which devices have in common: a fleet has a few of each."""
+    texts = {name: intern(getattr(facts, name)) for name in SHARED}
+    return replace(facts, device_id=device_id, encodings=_encodings(facts.encodings), **texts)
+
+
+@lru_cache(1000)
+def _encodings(encodings: tuple[str, ...]) -> tuple[str, ...]:
+    return encodings
+
+
+def _terms(facts: CheckIn) -> tuple[Any, ...]:
+    return tuple(getattr(facts, name) for name in TOLD)
+
+
+def _seen(turn: Turn, event: e.Seen) -> None:
+    known = turn.devices.get(event.device_id)
+    if known is None:
+        return
+    if event.withdrawn:
+        _without_update(turn, event.device_id)
+        away = replace(known, online=False, withdrawn_s=known.withdrawn_s or turn.now_s)
+        reconcile(turn, event.device_id, replace(away, assignment=None))
+    elif known.online != event.online:
+        device = replace(known, online=event.online, seen_s=turn.now_s, told=0)
+        reconcile(turn, event.device_id, device)
+
+
+def _answering(turn: Turn, device_id: str, serial: int) -> Device | None:
+    """Return the device if it has the assignment with this serial number, else None."""
+    device = turn.devices.get(device_id)
+    has_it = device is not None and device.assignment is not None
+    return device if has_it and device.assignment.serial == serial else None  # type: ignore
+
+
+def _declined(turn: Turn, event: e.Declined) -> None:
+    device = _answering(turn, event.device_id, event.serial)
+    if device is None or device.assignment is None or device.assignment.lapsed:
+        return
+    work = replace(device.assignment, lapsed=True)
+    forbids = device.forbids or event.forbidden
+    device = replace(device, assignment=work, forbids=forbids, declines=device.declines + 1)
+    if event.forbidden and work.kind == "survey":  # it does everything else
+        reconcile(turn, event.device_id, device)
+    elif event.excused:  # another plan with this deadline would have expired for it, too
+        rests_until_s = max(device.rests_until_s, work.deadline_s)
+        reconcile(turn, event.device_id, replace(device, rests_until_s=rests_until_s))
+    else:
+        reconcile(turn, event.device_id, failed(device, turn.now_s))
+
+
+def _updated(turn: Turn, event: e.Updated) -> None:
+    """Count an update at most once, and acknowledge it in any case."""
+    device_id, update = event.device_id, event.update
+    turn.commands.append(e.Acknowledge(device_id, update.blob))
+    if (device := _answering(turn, device_id, event.serial)) is None:
+        return
+    work = device.assignment
+    assert work is not None
+    campaign = turn.campaigns[work.campaign]
+    changes = {"assignment": None, "accepted": update.blob, "updates": device.updates + 1}
+    device = replace(device, **changes, train_s=event.train_s or device.train_s)
+    if work.kind == "survey" and not update.norms:  # it has no windows to describe
+        reconcile(turn, device_id, failed(device, turn.now_s))
+        return
+    if (
+        work.kind != "personalise"
+    ):  # a personal model counts once the device reports that it holds it
+        device = rested(device)
+    if work.kind == "survey":
+        sizes = {"bytes_up": update.bytes_up, "bytes_down": update.bytes_down}
+        survey = Survey(blob=update.blob, round=campaign.round, **sizes)
+        turn.put_member(campaign, device_id, survey=survey)
+        device = replace(device, moved=False)
+        if campaign.phase in ("evaluating", "finished"):
+            turn.commands.append(e.PlaceDevice(campaign.name, device_id))
+    elif _counts(campaign, work.kind, work.round):
+        number = campaign.round + (campaign.phase == "aggregating")
+        counted = replace(update, round=number, staleness=number - work.round)
+        turn.put_update(campaign, device_id, counted)
+    if work.kind == "personalise":
+        model = event.model or work.model
+        others = (held for held in device.holds if held != model)
+        device = replace(device, holds=(*others, model)[-3:])
+    reconcile(turn, device_id, device)
+
+
+def _counts(campaign: Campaign, kind: str, number: int) -> bool:
+    """Return True if an update that was assigned in the round of this number counts."""
+    if kind == "train":
+        if campaign.phase in ("evaluating", "finished") or number < campaign.oldest:
+            return False
+        return bool(campaign.settings.buffer) or (
+            number == campaign.round and campaign.phase != "aggregating"
+        )
+    if campaign.ended == "order" or number < campaign.oldest:
+        return False
+    return campaign.phase == "evaluating" or (
+        kind == "personalise" and campaign.phase == "finished"
+    )
+
+
+def _uses_release(turn: Turn, event: e.UsesRelease) -> None:
+    device = turn.devices.get(event.device_id)
+    if device is None:
+        return
+    if event.in_use.problem:
+        number = device.given.release
+        turn.rollouts = tuple(
+            replace(r, problem=event.in_use.problem) if number in r.releases.values() else r
+            for r in turn.rollouts
+        )
+    reconcile(turn, event.device_id, replace(device, in_use=event.in_use))
+
+
+def _tagged(turn: Turn, event: e.Tagged) -> None:
+    device = turn.devices.get(event.device_id) or Device()
+    reconcile(turn, event.device_id, replace(device, tags=event.tags))
+
+
+def _banned(turn: Turn, event: e.Banned) -> None:
+    device = turn.devices.get(event.device_id) or Device()
+    if event.ban is not None:
+        _without_update(turn, event.device_id)
+        device = replace(device, assignment=None)
+    reconcile(turn, event.device_id, replace(device, ban=event.ban))
+
+
+def _forgotten(turn: Turn, event: e.Forgotten) -> None:
+    device_id = event.device_id
+    turn.changed.add(device_id)
+    _without_update(turn, device_id)
+    device = turn.devices.get(device_id)
+    if device is not None:
+        forget(turn, device_id)
+        if device.ban is not None:
+            reconcile(turn, device_id, Device(ban=device.ban))
+    for campaign in list(turn.campaigns.values()):
+        versions = (campaign.version, *campaign.history)
+        version, *history = (
+            replace(
+                v,
+                models={k: m for k, m in v.models.items() if m not in event.models},
+                memory=event.memories.get(v.memory, v.memory),
+                programs={k: p for k, p in v.programs.items() if k != f"device:{device_id}"},
+                evaluated={d: m for d, m in v.evaluated.items() if d != device_id},
+            )
+            for v in versions
+        )
+        members = campaign.members
+        if device_id in members:
+            members = members.delete(device_id)
+        made_by = tuple(d for d in campaign.made_by if d != device_id)
+        updates = campaign.updates
+        if device_id in updates:  # of a finished campaign
+            updates = updates.delete(device_id)
+        changes = {"version": version, "history": tuple(history), "made_by": made_by}
+        turn.put(replace(campaign, members=members, updates=updates, **changes))
+
+
+def _without_update(turn: Turn, *device_ids: str) -> None:
+    """Take updates out of campaigns; a round that is being aggregated and has too few then is
+    opened again."""
+    for campaign in list(turn.campaigns.values()):
+        found = [d for d in device_ids if d in campaign.updates]
+        if not found or campaign.phase == "finished":
+            continue
+        updates = campaign.updates
+        for device_id in found:
+            updates = updates.delete(device_id)
+        campaign = turn.change(campaign, updates=updates)
+        counted = sum(update.round == campaign.round for update in updates.values())
+        if campaign.phase == "aggregating" and counted < max(1, rounds.least(campaign)):
+            rounds.reopen(turn, campaign)
+
+
+def _started(turn: Turn, event: e.Started) -> None:
+    if event.campaign not in turn.campaigns:
+        turn.put(replace(event.record, started_s=turn.now_s, phase_s=turn.now_s))
+        turn.look_at_all()
+
+
+def _configured(turn: Turn, event: e.Configured) -> None:
+    campaign = turn.campaigns[event.campaign]
+    campaign = turn.change(campaign, next_settings=event.settings, told=0)
+    if event.programs and campaign.phase in ("waiting", "evaluating", "finished"):
+        programs = event.programs
+        if campaign.phase == "evaluating":
+            programs = programs | {"closing": campaign.version.programs["closing"]}
+        version = replace(campaign.version, programs=programs)
+        campaign = turn.change(campaign, version=version)
+    if campaign.phase == "finished" and campaign.ended != "order":
+        rounds.go_on_or_finish(turn, campaign)
+    turn.look_at_all()
+
+
+def _directed(turn: Turn, event: e.Directed) -> None:
+    campaign = turn.campaigns[event.campaign]
+    if event.order != "abort":
+        turn.change(campaign, paused=event.order == "pause", told=0)
+    elif campaign.phase != "finished":
+        turn.change(campaign, phase="finished", ended="order", updates=Map(), paused=False)
+    turn.look_at_all()
+
+
+def _rolled_back(turn: Turn, event: e.RolledBack) -> None:
+    campaign = turn.campaigns[event.campaign]
+    version = next((v for v in campaign.history if v.round == event.to), None)
+    if version is None:
+        return
+    version = replace(version, programs=event.programs or version.programs)
+    campaign = rounds.return_to(turn, campaign, version, event.groups)
+    if campaign.phase != "finished":
+        turn.change(campaign, phase="waiting", ended="", paused=False, told=0)
+    turn.look_at_all()
+
+
+def _placed(turn: Turn, event: e.PlacedBySurvey) -> None:
+    campaign = turn.campaigns[event.campaign]
+    member = campaign.members.get(event.device_id, Member())
+    if member.survey is not None:
+        turn.put_member(campaign, event.device_id, placed=event.placed)
+        reconcile(turn, event.device_id)
+
+
+def _updates_lost(turn: Turn, event: e.UpdatesLost) -> None:
+    """Assign these devices again what they sent."""
+    campaign = turn.campaigns[event.campaign]
+    counted = [d for d in event.device_ids if d in campaign.updates]
+    for device_id in event.device_ids:
+        member = turn.campaigns[event.campaign].members.get(device_id)
+        if member is not None and member.survey is not None:
+            turn.put_member(turn.campaigns[event.campaign], device_id, survey=None)
+    campaign = turn.campaigns[event.campaign]
+    to_ask = campaign.to_ask + (0 if campaign.settings.buffer else len(counted))
+    turn.change(campaign, told=0, to_ask=to_ask)
+    _without_update(turn, *counted)
+    for device_id in event.device_ids:
+        if (device := turn.devices.get(device_id)) is not None:
+            reconcile(turn, device_id, replace(device, accepted="", asked_s=0.0))
+
+
+def _resumed(turn: Turn, event: e.Resumed) -> None:
+    turn.epoch, turn.wake_s = max(turn.epoch, event.epoch), 0.0
+    turn.away_s = turn.last_s, turn.now_s
+    for campaign in list(turn.campaigns.values()):
+        turn.change(campaign, told=0)
+    turn.touched[""] = None
+    turn.look_at_all()
+
+
+def _tick(turn: Turn, event: e.Tick) -> None:
+    for key in event.keys:
+        if key:
+            reconcile(turn, key)
+            continue
+        seen, turn.wake_s = turn.sweep, 0.0
+        turn.sweep = max(0, seen - SWEPT)
+        for device_id in [turn.order[rank] for rank in range(turn.sweep, seen)]:
+            reconcile(turn, device_id)
+        turn.touched |= dict.fromkeys(turn.campaigns)
+        rollouts.judge_due(turn)
+
+
+_FACTS: dict[type[e.Event], Callable[[Turn, Any], None]] = {
+    e.CheckedIn: _checked_in,
+    e.Seen: _seen,
+    e.Updated: _updated,
+    e.Declined: _declined,
+    e.UsesRelease: _uses_release,
+    e.Tagged: _tagged,
+    e.Banned: _banned,
+    e.Forgotten: _forgotten,
+    e.Started: _started,
+    e.Configured: _configured,
+    e.Directed: _directed,
+    e.RolledBack: _rolled_back,
+    e.Released: rollouts.released,
+    e.Steered: rollouts.steer,
+    e.Returned: rollouts.returned,
+    e.Aggregated: rounds.aggregated,
+    e.PlacedBySurvey: _placed,
+    e.UpdatesLost: _updates_lost,
+    e.Resumed: _resumed,
+    e.Tick: _tick,
+}
+"""By event, the function that changes facts."""

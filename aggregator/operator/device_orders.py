@@ -1,0 +1,89 @@
+"""An operator's orders on devices: checks, and the events that follow. Pure."""
+
+from collections.abc import Iterable
+
+from aggregator.fleet.eligibility import read_rule
+from aggregator.fleet.events import Banned, Event, Tagged
+from aggregator.fleet.records import MOST_TAGS, Ban, Device, Fleet
+from wire.errors import ConfigError
+from wire.topics import check_name
+
+NEW = Device()
+
+
+def named(fleet: Fleet, device_ids: Iterable[str], where: str = "") -> list[str]:
+    """Return the devices that an order names by their ids, or else by a rule.
+
+    Raises:
+        ConfigError: the order names them by neither, or by both, the rule cannot be read or means
+        no device, or an id is none.
+    """
+    names = _names(device_ids, "device id")
+    if bool(names) == bool(where):
+        raise ConfigError("name devices either by their ids or with --where RULE")
+    if where:
+        means = read_rule(where).means
+        names = sorted(d for d, v in fleet.devices.items() if means(d, v, fleet.campaigns))
+        if not names:
+            raise ConfigError(f"--where {where!r}: it means no device")
+    return names
+
+
+def tag(fleet: Fleet, device_ids: Iterable[str], tags: Iterable[str], at_s: float) -> list[Event]:
+    """Add tags to devices, which need not have been here.
+
+    Raises:
+        ConfigError: a name is none, or a device would have too many tags.
+    """
+    events, added = list[Event](), _names(tags, "tag")
+    for device_id in _names(device_ids, "device id"):
+        before = fleet.devices.get(device_id, NEW).tags
+        events += _tagged(device_id, before, {*before, *added}, at_s)
+    return events
+
+
+def untag(fleet: Fleet, device_ids: Iterable[str], tags: Iterable[str], at_s: float) -> list[Event]:
+    """Take tags away from devices. A device that is not known has none.
+
+    Raises:
+        ConfigError: a name is none.
+    """
+    events, removed = list[Event](), _names(tags, "tag")
+    for device_id in _names(device_ids, "device id"):
+        before = fleet.devices.get(device_id, NEW).tags
+        events += _tagged(device_id, before, {*before} - {*removed}, at_s)
+    return events
+
+
+def ban(fleet: Fleet, device_id: str, reason: str, at_s: float) -> list[Event]:
+    """Ban a device, which need not have been here. One that is banned stays so since then, for this
+    reason.
+
+    Raises:
+        ConfigError: the id is none.
+    """
+    before = fleet.devices.get(check_name(device_id, "device id"), NEW).ban
+    since_s = before.since_s if before is not None else at_s
+    return [Banned(at_s=at_s, device_id=device_id, ban=Ban(since_s, reason))]
+
+
+def unban(fleet: Fleet, device_id: str, at_s: float) -> list[Event]:
+    """End the ban of a device.
+
+    Raises:
+        ConfigError: it is not banned.
+    """
+    if fleet.devices.get(device_id, NEW).ban is None:
+        raise ConfigError(f"device {device_id}: it is not banned")
+    return [Banned(at_s=at_s, device_id=device_id, ban=None)]
+
+
+def _tagged(device_id: str, before: tuple[str, ...], tags: set[str], at_s: float) -> list[Event]:
+    if len(tags) > MOST_TAGS:
+        raise ConfigError(f"device {device_id}: it would have more than {MOST_TAGS} tags")
+    after = tuple(sorted(tags))
+    return [] if after == before else [Tagged(at_s=at_s, device_id=device_id, tags=after)]
+
+
+def _names(values: Iterable[str], what: str) -> list[str]:
+    return [check_name(value, what) for value in dict.fromkeys(values)]

@@ -1,0 +1,207 @@
+"""Makes releases of campaigns' models: by order, when a campaign is over, or after so many rounds.
+
+What is due follows from the fleet alone: the models of a campaign are due when its last rollout has
+others.
+"""
+
+import logging
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from aggregator.aggregation.inherit import Source
+from aggregator.core.steps import Gate, Step
+from aggregator.fleet.desired import group_of
+from aggregator.fleet.events import Released
+from aggregator.fleet.records import Campaign, Fleet, Release, Rollout
+from aggregator.ports import BlobLost, Blobs
+from algorithms.core.keys import is_no_group
+from wire.arrays.tensors import OWN_FILES, decode_tensors
+from wire.errors import ConfigError
+from wire.messages import LARGEST_COUNT, Metrics
+
+log = logging.getLogger("shoal.aggregator")
+
+When = Literal["off", "manual", "auto"]
+"""*off*: there are no releases: devices take up a campaign's models when it is over. *manual*:
+releases are made by order. *auto*: also when a campaign is over that nobody has aborted, and after
+so many rounds."""
+
+
+@dataclass(frozen=True)
+class ReleaseMaker:
+    """Makes the releases of campaigns."""
+
+    when: When
+    steps: tuple[Step, ...]
+    gate: Gate
+    blobs: Blobs | None
+    """Blobs of releases; None where there are none."""
+    blobs_of: Callable[[str], Blobs]
+    """Returns the blobs of a campaign, by its name."""
+    clock: Callable[[], float]
+    every: int = 0
+    """Number of rounds of training after which models are released; 0: when a campaign is over."""
+
+    def due(self, fleet: Fleet) -> Iterator[Released]:
+        """Yield the releases that are due. What cannot be stored now is tried again.
+
+        Raises:
+            StorageFailed: blobs of a release cannot be written.
+        """
+        for campaign in fleet.campaigns.values() if self.when != "manual" else ():
+            is_over = campaign.phase == "finished" and campaign.ended != "order"
+            is_due = bool(self.every) and not campaign.trained % self.every
+            is_due = is_due and self.when == "auto" and campaign.version.round > 0
+            if not campaign.trained or not (is_over or is_due):
+                continue
+            last = last_rollout(fleet, campaign.name)
+            if last is not None and _made_in(fleet, last) == campaign.version.round:
+                continue
+            try:
+                yield self.make(fleet, campaign)
+            except (BlobLost, ConfigError) as error:
+                log.error("Models not released: campaign=%s: %s", campaign.name, error)
+
+    def make(self, fleet: Fleet, campaign: Campaign, roll_out: bool = True) -> Released:
+        """Return the event that releases the models of a campaign; their blobs are safe then.
+
+        Raises:
+            ConfigError: nothing was trained yet.
+            BlobLost, StorageFailed: nothing was made.
+        """
+        if not campaign.trained:
+            raise ConfigError(
+                f"campaign {campaign.name}: no round of training is over, so there is nothing to "
+                "release"
+            )
+        is_direct, newcomers = self.when == "off", newcomers_group(fleet, campaign)
+        releases = tuple(releases_of(fleet, campaign, newcomers, self.clock()))
+        if self.blobs is not None:
+            source = self.blobs_of(campaign.name)
+            names = sorted({name for release in releases for name in release.blobs})
+            self.blobs.put(*map(source.get, names))
+        return Released(
+            at_s=self.clock(),
+            campaign=campaign.name,
+            releases=releases,
+            newcomers=newcomers,
+            steps=(Step(1.0),) if is_direct else self.steps,
+            gate=self.gate,
+            salt=secrets.token_hex(8),
+            direct=is_direct,
+            roll_out=roll_out,
+        )
+
+
+def last_rollout(fleet: Fleet, campaign: str) -> Rollout | None:
+    """Return the latest rollout of a campaign that was made of its models, and not by a return."""
+    rollouts = (r for r in reversed(fleet.rollouts) if r.campaign == campaign)
+    return next((rollout for rollout in rollouts if not rollout.returns), None)
+
+
+def _made_in(fleet: Fleet, rollout: Rollout) -> int:
+    return max(fleet.releases[number].round for number in rollout.releases.values())
+
+
+def newcomers_group(fleet: Fleet, campaign: Campaign) -> str:
+    """Return the group whose model devices are to use that are in none. That is not the model that
+    they would begin to train from, which may never have been trained: it is the largest group's,
+    where a group has more than one device."""
+    key = campaign.version.newcomers
+    sizes = Counter(
+        group
+        for device_id in sorted(campaign.members)
+        if device_id in fleet.devices
+        and not is_no_group(group := group_of(campaign, device_id, fleet.devices[device_id]))
+    )
+    largest, size = sizes.most_common(1)[0] if sizes else (key, 0)
+    return largest if is_no_group(key) and size > 1 else key
+
+
+def releases_of(fleet: Fleet, campaign: Campaign, newcomers: str, at_s: float) -> Iterator[Release]:
+    """Yield a release of each group of a campaign that has devices, and of that of newcomers."""
+    groups: dict[str, list[str]] = {newcomers: []}
+    for device_id in sorted(campaign.members):
+        if (device := fleet.devices.get(device_id)) is not None:
+            group = group_of(campaign, device_id, device)
+            groups.setdefault(newcomers if is_no_group(group) else group, []).append(device_id)
+    is_tested = campaign.phase in ("evaluating", "finished")
+    settings, number = campaign.settings, max(fleet.releases, default=0)
+    for group, device_ids in sorted(groups.items()):
+        number += 1
+        updates = [campaign.updates[d] for d in device_ids if is_tested and d in campaign.updates]
+        tested = [update.evaluated for update in updates]
+        yield Release(
+            number=number,
+            group=group,
+            bundle=settings.bundle,
+            model=campaign.models[group],
+            run_id=settings.run_id,
+            campaign=campaign.name,
+            round=campaign.version.round,
+            algorithm=settings.algorithm,
+            devices=len(device_ids),
+            metrics=Metrics(
+                min(LARGEST_COUNT, sum(metrics.num_examples for metrics in tested)),
+                sum(metrics.loss_sum for metrics in tested),
+                min(LARGEST_COUNT, sum(metrics.num_correct for metrics in tested)),
+            ),
+            made_s=at_s,
+        )
+
+
+def released_source(fleet: Fleet, blobs: Blobs | None) -> Source | None:
+    """Return the models of the last rollout that was done, with the group of each device; None if
+    there is none.
+
+    Raises:
+        BlobLost: a model is not kept any more, or damaged.
+    """
+    done = (r for r in reversed(fleet.rollouts) if r.phase == "done" and not r.returns)
+    rollout = next(done, None)
+    if rollout is None or blobs is None or rollout.campaign not in fleet.campaigns:
+        return None
+    campaign = fleet.campaigns[rollout.campaign]
+    models = {
+        group: decode_tensors(blobs.get(fleet.releases[number].model), OWN_FILES)[0]
+        for group, number in rollout.releases.items()
+    }
+    groups = {d: m.group for d, m in campaign.members.items() if m.group in models}
+    number = max(rollout.releases.values())
+    return Source(f"release {number} of campaign {rollout.campaign}", models, groups)
+
+
+def read_steps(text: str) -> tuple[Step, ...]:
+    """Return the steps of a rollout as people write them: shares that grow up to 1 and tags, such
+    as ``canary,0.1,1``. What is not a number is a tag.
+
+    Raises:
+        ConfigError: they are not.
+    """
+    steps, last = list[Step](), 0.0
+    for part in (part.strip() for part in text.split(",")):
+        try:
+            share = float(part)
+        except ValueError:
+            if not part:
+                raise ConfigError(
+                    f"rollout steps {text!r}: expected shares and tags between commas, such as "
+                    "canary,0.1,1"
+                ) from None
+            steps.append(Step(tags=(part,)))
+            continue
+        if not last < share <= 1:
+            raise ConfigError(
+                f"rollout steps {text!r}: share {part}: expected shares that grow, above 0 and up "
+                "to 1"
+            )
+        last = share
+        steps.append(Step(share))
+    if steps[-1].share != 1:
+        raise ConfigError(
+            f"rollout steps {text!r}: the last must be 1, or some devices would never be reached"
+        )
+    return tuple(steps)

@@ -1,0 +1,143 @@
+"""Keeps the telemetry of a running service.
+
+Telemetry is written together, every `SAVE_EVERY_S` seconds and at a stop. A kill loses what came
+since. What the fleet goes by is never lost: it is no telemetry.
+"""
+
+import logging
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from immutables import Map
+from msgspec.structs import replace
+
+from aggregator.core.telemetry import (
+    NO_TELEMETRY,
+    DeviceTelemetry,
+    GroupChange,
+    LastDecline,
+    LastTraining,
+    regrouped,
+)
+from aggregator.fleet.records import Assignment, Device, Fleet
+from aggregator.ports import Clock, StorageFailed
+from wire.messages import Decline, Update
+
+if TYPE_CHECKING:  # simulations have no database, and load none of what it needs
+    from aggregator.storage.telemetry_table import TelemetryTable
+
+log = logging.getLogger("shoal.aggregator")
+
+SAVE_EVERY_S = 10.0
+
+
+class Telemetry:
+    """Keeps telemetry. One thread writes; `records` is replaced as a whole, so that others may read
+    it."""
+
+    def __init__(self, store: "TelemetryTable | None", clock: Clock) -> None:
+        """`store`: None for telemetry that lives as long as the process.
+
+        Raises:
+            StorageFailed: the telemetry cannot be read.
+        """
+        self._store, self._clock = store, clock
+        self.records: Map[str, DeviceTelemetry] = Map(store.load() if store is not None else {})
+        """Telemetry of every device, by id."""
+        self._unsaved: set[str] = set()
+        self._save_at_s = clock() + SAVE_EVERY_S
+        self.declined: dict[str, int] = {}
+        """Number of declined assignments since the service was started, by reason."""
+
+    def of(self, device_id: str) -> DeviceTelemetry:
+        """Return the telemetry of a device; of one that is not known, that is empty."""
+        return self.records.get(device_id, NO_TELEMETRY)
+
+    # From messages. Only devices of the fleet have telemetry: the caller sees to that.
+
+    def on_heard(self, device_id: str) -> None:
+        """Note the time of a message. It is not written for that alone."""
+        heard = replace(self.of(device_id), heard_s=self._clock())
+        self.records = self.records.set(device_id, heard)
+
+    def on_decline(self, decline: Decline, campaign: str, detail: str) -> None:
+        """Note that a device does not carry out an assignment. `detail`: its own, made safe to
+        print."""
+        self.declined[decline.reason] = self.declined.get(decline.reason, 0) + 1
+        last = LastDecline(self._clock(), campaign, decline.round, decline.reason, detail)
+        self._change(decline.device_id, decline=last)
+
+    def on_update(self, update: Update, device: Device, work: Assignment, bytes_up: int) -> None:
+        """Note an admitted update of an assignment."""
+        sizes = {"bytes_up": bytes_up, "bytes_down": update.bytes_received}
+        changes: dict[str, Any] = dict(sizes)
+        if work.kind == "train" and update.trained.num_examples:
+            changes["training"] = LastTraining(
+                examples=update.trained.num_examples,
+                train_s=update.train_s,
+                answer_s=max(0.0, self._clock() - device.asked_s) if device.asked_s else 0.0,
+                **sizes,
+            )
+        self._change(update.device_id, **changes)
+
+    # From the fleet.
+
+    def observe(self, before: Fleet, after: Fleet, device_ids: Iterable[str]) -> None:
+        """Note the changes of group of these devices, which are safe."""
+        for campaign in after.campaigns.values():
+            earlier = before.campaigns.get(campaign.name)
+            if earlier is None or earlier.members is campaign.members:
+                continue
+            for device_id in device_ids:
+                member, known = (c.members.get(device_id) for c in (campaign, earlier))
+                group = member.current_group if member is not None else ""
+                if group and group != (known.current_group if known is not None else ""):
+                    change = GroupChange(after.at_s, campaign.name, earlier.round, group)
+                    self._put(device_id, regrouped(self.of(device_id), change))
+
+    def forget(self, device_id: str) -> None:
+        """Delete the telemetry of a device, and overwrite what its database held of it. To be
+        called once the fleet has forgotten it.
+
+        Raises:
+            StorageFailed: something of it may remain; call it again.
+        """
+        if self._store is not None:
+            self._store.save({}, [device_id])
+            self._store.scrub()
+        self._unsaved.discard(device_id)
+        if device_id in self.records:
+            self.records = self.records.delete(device_id)
+
+    # To the database.
+
+    def tick(self) -> None:
+        """Write telemetry if it is time to. What cannot be written now is written later."""
+        if self._clock() >= self._save_at_s:
+            self._save_at_s = self._clock() + SAVE_EVERY_S
+            try:
+                self.save()
+            except StorageFailed as error:
+                log.warning("%s; it is tried again", error)
+
+    def save(self) -> None:
+        """Write what has changed since the last time.
+
+        Raises:
+            StorageFailed: nothing was written.
+        """
+        if self._store is not None:
+            self._store.save({d: self.records[d] for d in self._unsaved})
+        self._unsaved.clear()
+
+    def close(self) -> None:
+        """Close the database."""
+        if self._store is not None:
+            self._store.close()
+
+    def _change(self, device_id: str, **changes: Any) -> None:
+        self._put(device_id, replace(self.of(device_id), **changes))
+
+    def _put(self, device_id: str, record: DeviceTelemetry) -> None:
+        self.records = self.records.set(device_id, record)
+        self._unsaved.add(device_id)

@@ -1,0 +1,119 @@
+"""Carries out what a campaign commands beside messages: aggregates rounds, and places devices by
+their surveys.
+
+A trainer has what does not fit into a record: the algorithm, the bundle, and the blobs. A campaign
+that cannot go on, since a blob cannot be read or an algorithm fails, is *stopped*: its devices are
+told that it is busy, the others go on, and it goes on by itself when the cause is gone.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from aggregator.aggregation.apply import aggregate
+from aggregator.aggregation.placing import place_by_survey
+from aggregator.fleet.events import Aggregate, Event, PlaceDevice, UpdatesLost
+from aggregator.fleet.records import Campaign
+from aggregator.leadership.identity import kept_alive
+from aggregator.ports import BlobLost, Blobs, Clock, StorageFailed
+from aggregator.storage.blob_bucket import check_blobs
+from algorithms.algorithm import Algorithm
+from algorithms.core.contract import Probe
+from wire.bundle import Bundle
+
+log = logging.getLogger("shoal.aggregator")
+
+RETRY_S = 5.0
+"""Seconds between two looks at whether the cause of a stop is gone."""
+
+
+@dataclass
+class Trainer:
+    """Carries out the commands of one campaign."""
+
+    algorithm: Algorithm
+    bundle: Bundle
+    probe: Probe
+    blobs: Blobs
+    clock: Clock
+    announce: Callable[[], None]
+    """Publishes the service's status; devices wait for it while a long aggregation runs."""
+    problem: str = ""
+    """Why the campaign is stopped; empty while it is not."""
+    look_at_s: float = field(default=float("inf"), repr=False)
+    """When to look again whether the cause is gone."""
+    _check: Callable[[], object] | None = field(default=None, repr=False)
+    """Raises as long as the cause is there; None: only the operator ends the stop."""
+
+    def aggregate(self, campaign: Campaign, command: Aggregate) -> Event | None:
+        """Return the event of an aggregation; None if the campaign is stopped by it.
+
+        Updates whose blobs are lost are asked for again.
+        """
+        try:
+            with kept_alive(self.announce):
+                return aggregate(campaign, self.algorithm, self.probe, self.blobs, self.clock)
+        except BlobLost as error:
+            devices = tuple(d for d, blob in _blobs(campaign) if blob == error.digest)
+            if devices:
+                log.error(
+                    "Update of round %d lost, asking again: device=%s: %s",
+                    command.round,
+                    devices[0],
+                    error,
+                )
+                name, now_s = campaign.name, self.clock()
+                return UpdatesLost(at_s=now_s, campaign=name, device_ids=devices)
+            self.stop(str(error), partial(self.blobs.get, error.digest))
+        except StorageFailed as error:
+            self.stop(str(error), partial(check_blobs, self.blobs))
+        except Exception as error:  # the updates are safe: a later version may aggregate them
+            log.exception("Round %d cannot be aggregated", command.round)
+            reason = f"{type(error).__name__}: {error}"
+            self.stop(f"round {command.round} cannot be aggregated: {reason}")
+        return None
+
+    def place(self, campaign: Campaign, command: PlaceDevice) -> Event | None:
+        """Return the event that places a device by its survey; None if it cannot be placed."""
+        try:
+            own = (campaign, command.device_id, self.algorithm, self.blobs, self.clock())
+            return place_by_survey(*own)
+        except (BlobLost, StorageFailed) as error:
+            log.error("device=%s cannot be placed by its survey: %s", command.device_id, error)
+            return None
+
+    def stop(self, problem: str, check: Callable[[], object] | None = None) -> None:
+        """Stop the campaign until `check` raises no error, or the operator resumes it."""
+        log.error("Campaign stopped: %s", problem)
+        self.problem, self._check, self.look_at_s = problem, check, self.clock() + RETRY_S
+        self.announce()
+
+    def try_to_go_on(self, resumed: bool = False) -> bool:
+        """Return True if the campaign goes on: the cause of its stop is gone, or the operator has
+        `resumed` it."""
+        if not self.problem:
+            return True
+        self.look_at_s = self.clock() + RETRY_S
+        if self._check is None and not resumed:
+            return False
+        try:
+            if self._check is not None:
+                self._check()
+        except (StorageFailed, BlobLost) as error:
+            log.info("Campaign still stopped: %s", error)
+            return False
+        log.warning("Campaign goes on after its stop: %s", self.problem)
+        self.end_stop()
+        return True
+
+    def end_stop(self) -> None:
+        """Go on without a look at the cause: the models that cannot be read are given up."""
+        self.problem, self._check, self.look_at_s = "", None, float("inf")
+
+
+def _blobs(campaign: Campaign) -> list[tuple[str, str]]:
+    """Return the devices of a campaign with the blobs of their updates and surveys."""
+    updates = [(d, update.blob) for d, update in campaign.updates.items()]
+    surveys = [(d, m.survey.blob) for d, m in campaign.members.items() if m.survey is not None]
+    return [*updates, *surveys]

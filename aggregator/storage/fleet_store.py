@@ -1,0 +1,254 @@
+"""A fleet in an SQL database: SQLite in a file by default, or PostgreSQL.
+
+Each record has a row: a device, what a campaign knows of a device, a part of a campaign, a release,
+a rollout. A commit writes the rows that changed, under the next commit number, in one transaction;
+its cost follows their number. What it wrote is on the disk when it returns
+(`aggregator.storage.engine`). What follows from the records has no row
+(`aggregator.fleet.standing`).
+
+A commit whose answer is lost may have been carried out. So nothing more is written before `load`
+has told what there is, and no commit is written after another that this store does not know of.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence, Set
+
+import msgspec
+import sqlalchemy as sql
+
+from aggregator.fleet.events import Event, Forgotten
+from aggregator.fleet.records import Fleet
+from aggregator.ports import StorageFailed
+from aggregator.storage.engine import database_name, make_engine
+from aggregator.storage.fleet_reading import derived, read_records, row, snapshot
+from aggregator.storage.fleet_writing import (
+    Changes,
+    Numbers,
+    changes,
+    encode,
+    insert_into,
+    round_row,
+    write,
+)
+from aggregator.storage.schema import (
+    DEVICE_RECORDS,
+    FLEET,
+    JOURNAL,
+    ROUND_RECORDS,
+    Database,
+    Fence,
+    reading,
+)
+from aggregator.view.round_record import RoundRecord
+
+LARGEST_ROUND = 2**31 - 1
+"""The largest number that a column of rounds holds in every database."""
+JOURNALLED = 2_000
+"""Number of commits whose events are in the journal."""
+
+
+class FleetStore(Database):
+    """Keeps the fleet of a service, its rounds' records, and a journal of its last events. Any
+    thread may read it."""
+
+    def __init__(self, url: str, fence: Fence | None = None) -> None:
+        """`fence`: what has to hold in every transaction that writes.
+
+        Raises:
+            ConfigError: the database cannot be opened, or has another schema.
+        """
+        super().__init__(url, fence)
+        self._commits: int | None = None
+        """Number of commits so far; None while it is not known."""
+
+    def commit(
+        self,
+        before: Fleet,
+        after: Fleet,
+        changed: Set[str],
+        events: Sequence[Event] = (),
+        records: Sequence[tuple[str, RoundRecord]] = (),
+    ) -> None:
+        """Write a fleet in the place of the one before, which is stored: all of it, or nothing.
+
+        `changed`: devices whose record, member or update is another, or gone. `events`: what led
+        from one to the other, for the journal. `records`: records of rounds by campaign, in place
+        of earlier ones of the same rounds.
+
+        Raises:
+            StorageFailed: nothing was written, as far as can be told: where an answer was lost, all
+            of it may be. Nothing more is written before `load` has told.
+        """
+        every = list(changes(before, after, changed))
+        every.append(Changes(ROUND_RECORDS, [round_row(*record) for record in records], []))
+        numbers = Numbers(after.epoch, after.at_s, after.serial, tuple(after.campaigns))
+        forgotten = {event.device_id for event in events if isinstance(event, Forgotten)}
+        journalled = _without([encode(event) for event in events], forgotten)
+        self._check_file()
+        commits, self._commits = self._commits, None
+        with self._transaction(writes=True) as connection:
+            if commits is None or not _counted(connection, commits, encode(numbers)):
+                raise StorageFailed(
+                    f"database {database_name(self._url)}: what was written last is not known, it "
+                    "has to be read again"
+                )
+            for table in every:
+                write(connection, table)
+            if forgotten:
+                _forget(connection, forgotten)
+            if journalled:
+                row = {"number": commits + 1, "events": _listed(journalled)}
+                connection.execute(JOURNAL.insert(), row)
+            connection.execute(JOURNAL.delete().where(JOURNAL.c.number <= commits + 1 - JOURNALLED))
+        self._commits = commits + 1
+
+    def load(self) -> Fleet:
+        """Return the fleet as the last commit left it, a new one before the first. No timer of it
+        is set.
+
+        Raises:
+            StorageFailed: it cannot be read.
+        """
+        with snapshot(self._engine, self._url) as connection:
+            fleet, commits = read_records(connection)
+        fleet = derived(fleet, self._url)
+        self._commits = commits
+        return fleet
+
+    def rounds(self, campaign: str, after: int = 0, until: int | None = None) -> list[RoundRecord]:
+        """Return the records of a campaign's rounds with a greater number than `after` and at most
+        `until`, where that is given, by round.
+
+        Raises:
+            StorageFailed: they cannot be read.
+        """
+        with self._transaction() as connection:
+            return read_rounds(connection, campaign, after, until)
+
+    def views(self, campaign: str) -> set[str]:
+        """Return the blobs with distance matrices that the records of a campaign's rounds name.
+
+        Raises:
+            StorageFailed: they cannot be read.
+        """
+        table = ROUND_RECORDS.c
+        views = sql.select(table.views).where(table.campaign == campaign, table.views != "")
+        with self._transaction() as connection:
+            return set(connection.scalars(views))
+
+    def journal(self) -> Iterator[tuple[int, bytes]]:
+        """Yield the number of each of the last commits that had events, and these as a JSON array.
+
+        Raises:
+            StorageFailed: they cannot be read.
+        """
+        rows = sql.select(JOURNAL.c.number, JOURNAL.c.events).order_by(JOURNAL.c.number)
+        with self._transaction() as connection:
+            yield from ((number, payload) for number, payload in connection.execute(rows).all())
+
+
+def load_fleet(url: str) -> Fleet | None:
+    """Return the fleet of a database; None where there is none. Nothing is written.
+
+    Raises:
+        ConfigError: the database cannot be opened.
+        StorageFailed: the fleet cannot be read.
+    """
+    with reading(url) as connection:
+        if connection is None:
+            return None
+    engine = make_engine(url)
+    try:
+        with snapshot(engine, url) as connection:
+            fleet, commits = read_records(connection)
+    finally:
+        engine.dispose()
+    return derived(fleet, url) if commits else None
+
+
+def campaign_names(url: str) -> tuple[str, ...]:
+    """Return the campaigns in a database, in the order of their starts. Nothing is written.
+
+    Raises:
+        ConfigError: the database cannot be opened.
+    """
+    with reading(url) as connection:
+        record = connection.scalar(sql.select(FLEET.c.record)) if connection is not None else None
+        return msgspec.json.decode(record, type=Numbers).campaigns if record is not None else ()
+
+
+def has_device(url: str, device_id: str) -> bool:
+    """Return True if the fleet of a database knows a device.
+
+    Raises:
+        ConfigError: the database has another schema.
+        StorageFailed: it cannot be read.
+    """
+    ids = DEVICE_RECORDS.c.device_id
+    with reading(url, StorageFailed) as connection:
+        return (
+            connection is not None
+            and connection.scalar(sql.select(ids).where(ids == device_id)) is not None
+        )
+
+
+def read_rounds(
+    connection: sql.Connection, campaign: str, after: int = 0, until: int | None = None
+) -> list[RoundRecord]:
+    """Return the records of a campaign's rounds as `FleetStore.rounds` does.
+
+    Raises:
+        StorageFailed: a record is damaged.
+    """
+    last = LARGEST_ROUND if until is None else min(until, LARGEST_ROUND)
+    chosen = sql.select(ROUND_RECORDS.c.round, ROUND_RECORDS.c.record).where(
+        ROUND_RECORDS.c.campaign == campaign,
+        ROUND_RECORDS.c.round > min(after, LARGEST_ROUND),
+        ROUND_RECORDS.c.round <= last,
+    )
+    records = list[RoundRecord]()
+    for number, payload in connection.execute(chosen.order_by(ROUND_RECORDS.c.round)):
+        with row(connection, f"campaign '{campaign}', record of round {number}"):
+            records.append(msgspec.json.decode(payload, type=RoundRecord))
+    return records
+
+
+def _counted(connection: sql.Connection, commits: int, record: bytes) -> bool:
+    """Count a commit, and write the fleet's numbers. Return False if the number of commits before
+    it is another."""
+    if commits:
+        known = FLEET.update().where(FLEET.c.commits == commits)
+        result = connection.execute(known.values(commits=commits + 1, record=record))
+    else:
+        first = insert_into(connection, FLEET).values(number=1, commits=1, record=record)
+        counted = {"preserve_rowcount": True}
+        result = connection.execute(first.on_conflict_do_nothing(), execution_options=counted)
+    return result.rowcount == 1
+
+
+def _forget(connection: sql.Connection, device_ids: set[str]) -> None:
+    """Delete the events of the journal that name one of these devices."""
+    rows = connection.execute(sql.select(JOURNAL.c.number, JOURNAL.c.events)).all()
+    journal = Changes(JOURNAL, [], [])
+    for number, payload in rows:
+        if not _names(payload, device_ids):
+            continue
+        events = [bytes(raw) for raw in msgspec.json.decode(payload, type=list[msgspec.Raw])]
+        if others := _without(events, device_ids):
+            journal.rows.append({"number": number, "events": _listed(others)})
+        else:
+            journal.gone.append({"number": number})
+    write(connection, journal)
+
+
+def _without(events: list[bytes], device_ids: set[str]) -> list[bytes]:
+    """Return the events that name none of these devices."""
+    return [event for event in events if not _names(event, device_ids)]
+
+
+def _names(payload: bytes, device_ids: Iterable[str]) -> bool:
+    forms = (form for device_id in device_ids for form in (f'"{device_id}"', f':{device_id}"'))
+    return any(form.encode() in payload for form in forms)
+
+
+def _listed(events: list[bytes]) -> bytes:
+    return b"[" + b",".join(events) + b"]"

@@ -1,0 +1,290 @@
+"""A fleet as readers see it: pages, metrics, alerts, commands and summaries read a `FleetView`, and
+no record of the machine that could change under them.
+
+A view is of one moment. Whatever counts devices comes from one walk over them, `FleetView.walk`,
+which is made at most once a view for all counts together.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
+from typing import NamedTuple
+
+from aggregator.core.telemetry import NO_TELEMETRY, DeviceTelemetry
+from aggregator.fleet.budget import why_ended
+from aggregator.fleet.desired import can_train, is_at_work, paced_until, takes, works_for
+from aggregator.fleet.reconcile import Turn
+from aggregator.fleet.records import Campaign, Device, Fleet
+from aggregator.fleet.rounds import lacking
+from aggregator.view.device import DeviceView, group_key
+from aggregator.view.progress import ReleaseAnswers, ReleaseState, RolloutProgress, release_states
+
+PAUSED = "the operator has paused it"
+SHOWN = 20
+"""Maximum number of devices that are named in an alert, or as able to serve a campaign."""
+
+
+class Server(NamedTuple):
+    """A device that could serve a campaign, and why it does not now."""
+
+    device_id: str
+    why: str
+    at_s: float
+    """When it can serve; 0: nobody knows."""
+
+
+class CampaignWait(NamedTuple):
+    """A campaign that waits."""
+
+    lacks: str
+    since_s: float
+    could: Mapping[str, int]
+    """By reason why devices that could serve do not now, their number."""
+    servers: tuple[Server, ...]
+    """The first of them, soonest first."""
+
+
+class Unanswered(NamedTuple):
+    """A device that did not carry out its last assignments."""
+
+    device_id: str
+    failures: int
+    since_s: float
+    next_s: float
+    """When it is assigned something again; 0: it has an assignment now."""
+    online: bool
+
+
+class CampaignView(NamedTuple):
+    """A campaign."""
+
+    record: Campaign
+    paused: str
+    """Why it is paused; empty if it is not."""
+    ended: str
+    """Why it trains no further, or may not end as its settings say; empty without either."""
+    waiting: CampaignWait | None
+    devices: int
+    """Number of devices that it may ask, or that are in it."""
+    online: int
+    eligible: int
+    """Number of devices that it may ask."""
+    failing: int
+    groups: int
+    working: int
+    """Number of devices at work for its current round, in a buffered campaign for any round."""
+
+
+@dataclass
+class _Count:
+    """Numbers of a campaign's devices while they are walked over."""
+
+    campaign: Campaign
+    lacks: str
+    devices: int = 0
+    online: int = 0
+    eligible: int = 0
+    failing: int = 0
+    groups: set[str] = field(default_factory=set)
+    working: int = 0
+    servers: list[Server] = field(default_factory=list)
+
+
+class Totals(NamedTuple):
+    """What one walk over all devices counts."""
+
+    devices: Mapping[str, int]
+    """By property of devices, their number."""
+    campaigns: Mapping[str, CampaignView]
+    answers: ReleaseAnswers
+    unanswered: tuple[Unanswered, ...]
+    """Devices that did not answer, those with the most failures first."""
+
+
+@dataclass(frozen=True)
+class FleetView:
+    """A fleet at a moment."""
+
+    fleet: Fleet
+    telemetry: Mapping[str, DeviceTelemetry] = field(default_factory=dict)
+    """By device, what was seen of it."""
+    paused: Mapping[str, str] = field(default_factory=dict)
+    """By campaign that the service holds, the reason."""
+    now_s: float = 0.0
+
+    @property
+    def latest(self) -> str:
+        """Name of the latest campaign; empty without one."""
+        return next(reversed(self.fleet.campaigns), "")
+
+    @property
+    def campaigns(self) -> Mapping[str, CampaignView]:
+        """Campaigns by name, in the order of their starts."""
+        return self.totals.campaigns
+
+    @property
+    def rollouts(self) -> list[RolloutProgress]:
+        """Progress of the last rollout of each campaign."""
+        return self.totals.answers.progress()
+
+    @cached_property
+    def release_states(self) -> Mapping[int, ReleaseState]:
+        """State of each release, by number."""
+        return release_states(self.fleet)
+
+    @cached_property
+    def totals(self) -> Totals:
+        """Numbers of devices."""
+        return self._walk(None, None)
+
+    def device(self, device_id: str, campaign: str = "") -> DeviceView | None:
+        """Return a device, as a campaign sees it, the latest by an empty name; None if no such
+        device is known."""
+        record = self.fleet.devices.get(device_id)
+        return None if record is None else self._view(device_id, record, self._named(campaign))
+
+    def walk(self, visit: Callable[[DeviceView], None], campaign: str = "") -> None:
+        """Visit every device, as `device` returns it, and count all on the way."""
+        of = self._named(campaign)
+        if "totals" in self.__dict__:
+            for device_id, record in self.fleet.devices.items():
+                visit(self._view(device_id, record, of))
+        else:
+            self.__dict__["totals"] = self._walk(visit, of)
+
+    def _named(self, campaign: str) -> Campaign | None:
+        return self.fleet.campaigns.get(campaign or self.latest)
+
+    def _view(self, device_id: str, record: Device, of: Campaign | None) -> DeviceView:
+        telemetry = self.telemetry.get(device_id, NO_TELEMETRY)
+        return DeviceView(device_id, record, telemetry, self.fleet, of)
+
+    def _walk(self, visit: Callable[[DeviceView], None] | None, of: Campaign | None) -> Totals:
+        fleet, unanswered = self.fleet, list[Unanswered]()
+        numbers = dict.fromkeys(("known", "online", "banned", "metered", "charging", "idle"), 0)
+        turn, answers = Turn(fleet), ReleaseAnswers(fleet)
+        turn.now_s = max(fleet.at_s, self.now_s)
+        counts = [
+            _Count(campaign, "" if name in self.paused else lacking(turn, campaign))
+            for name, campaign in fleet.campaigns.items()
+        ]
+        for device_id, record in fleet.devices.items():
+            if visit is not None:
+                visit(self._view(device_id, record, of))
+            numbers["known"] += 1
+            numbers["online"] += record.online
+            numbers["banned"] += record.ban is not None
+            if (facts := record.facts) is not None:
+                numbers["metered"] += facts.unmetered is False
+                numbers["charging"] += facts.charging is True
+                numbers["idle"] += facts.idle is True
+            answers.add(device_id, record)
+            if record.failures and not record.barred:
+                unanswered.append(_unanswered(device_id, record))
+            for count in counts:
+                _add(fleet, count, device_id, record, turn.now_s)
+        return Totals(
+            numbers,
+            {count.campaign.name: self._campaign(count) for count in counts},
+            answers,
+            tuple(sorted(unanswered, key=lambda each: (-each.failures, each.device_id))),
+        )
+
+    def _campaign(self, count: _Count) -> CampaignView:
+        campaign, waiting = count.campaign, None
+        paused = self.paused.get(campaign.name) or (PAUSED if campaign.paused else "")
+        if count.lacks:
+            order = sorted(count.servers, key=lambda each: (each.at_s or 1e18, each.device_id))
+            could = dict(Counter(each.why for each in order).most_common())
+            waiting = CampaignWait(
+                count.lacks, campaign.phase_s, could, tuple(islice(order, SHOWN))
+            )
+        return CampaignView(
+            campaign,
+            paused,
+            why_ended(campaign),
+            waiting,
+            count.devices,
+            count.online,
+            count.eligible,
+            count.failing,
+            sum(key.isdigit() for key in count.groups),
+            count.working,
+        )
+
+
+def is_in(fleet: Fleet, campaign: Campaign, device_id: str, device: Device) -> bool:
+    """Return True if a device is in a campaign, or has checked in and may be asked by it."""
+    if device_id in campaign.members or device_id in campaign.updates:
+        return True
+    return device.facts is not None and takes(fleet, campaign, device_id, device)
+
+
+def is_of_round(campaign: Campaign, device: Device) -> bool:
+    """Return True if a device's last assignment is of a campaign's current round, in a buffered
+    campaign of any round."""
+    work = device.assignment
+    if work is None or work.campaign != campaign.name or work.kind == "survey":
+        return False
+    return work.round == campaign.round or campaign.settings.buffer > 0
+
+
+def devices_of(view: FleetView, name: str) -> Iterator[DeviceView]:
+    """Yield the devices of a campaign, by id."""
+    found, campaign = list[DeviceView](), view.fleet.campaigns[name]
+
+    def visit(device: DeviceView) -> None:
+        if is_in(view.fleet, campaign, device.id, device.record):
+            found.append(device)
+
+    view.walk(visit, name)
+    yield from sorted(found, key=lambda device: device.id)
+
+
+def _unanswered(device_id: str, record: Device) -> Unanswered:
+    next_s = 0.0 if is_at_work(record) else record.rests_until_s
+    return Unanswered(device_id, record.failures, record.failing_s, next_s, record.online)
+
+
+def _add(fleet: Fleet, count: _Count, device_id: str, device: Device, now_s: float) -> None:
+    """Count a device in a campaign."""
+    campaign = count.campaign
+    if not is_in(fleet, campaign, device_id, device):
+        return
+    count.devices += 1
+    if group := group_key(campaign, device_id, device):
+        count.groups.add(group)
+    count.working += is_at_work(device) and is_of_round(campaign, device)
+    if device.barred or not takes(fleet, campaign, device_id, device):
+        return
+    count.eligible += 1
+    count.online += device.online
+    count.failing += device.failures > 0
+    if count.lacks and can_train(campaign, device) and device_id not in campaign.updates:
+        server = _server(fleet, campaign, device_id, device, now_s)
+        if server is not None:
+            count.servers.append(server)
+
+
+def _server(
+    fleet: Fleet, campaign: Campaign, device_id: str, device: Device, now_s: float
+) -> Server | None:
+    """Return a device that could serve a campaign and why it does not; None for one that is at work
+    for it."""
+    work = device.assignment if is_at_work(device) else None
+    if not device.online:
+        return Server(device_id, "offline", 0.0)
+    if work is not None:
+        if work.campaign == campaign.name:
+            return None
+        return Server(device_id, f"at work for {work.campaign}", work.deadline_s)
+    if now_s < device.rests_until_s:
+        return Server(device_id, "rests after a failure", device.rests_until_s)
+    other = works_for(fleet, device_id, device)
+    if other is not None and other.name != campaign.name:
+        return Server(device_id, f"works for {other.name}", 0.0)
+    if now_s < (paced_s := paced_until(campaign, device)):
+        return Server(device_id, "was asked a short time ago", paced_s)
+    return Server(device_id, "free", now_s)

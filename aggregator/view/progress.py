@@ -1,0 +1,197 @@
+"""Releases and rollouts as readers see them: the state of each release, and the answers of the
+devices that each step of a rollout has reached."""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Literal
+
+import msgspec
+
+from aggregator.fleet.desired import place_of
+from aggregator.fleet.gate import Answer, answer_of
+from aggregator.fleet.records import Device, Fleet, Rollout
+
+ReleaseState = Literal["candidate", "canary", "released", "retired", "superseded", "withdrawn"]
+"""State of a release: *candidate*: offered to no device yet; *canary*: its rollout goes on;
+*released*: the current release of its group; *retired*: a later one is; *superseded*: a later
+rollout began before its own was done; *withdrawn*: its rollout failed or was ended."""
+ANSWERS: tuple[Answer, ...] = ("confirmed", "failed", "waiting", "silent", "away")
+GOING = ("running", "paused")
+"""Phases of a rollout that goes on."""
+KEPT = 10
+"""Number of releases of a group whose models are kept though no device needs them."""
+
+
+class Counts(msgspec.Struct, frozen=True, kw_only=True):
+    """Answers of devices that were offered a release: `offered` is the sum of the five after
+    it."""
+
+    offered: int = 0
+    confirmed: int = 0
+    failed: int = 0
+    waiting: int = 0
+    silent: int = 0
+    """Number of online devices that have never reported a model in use."""
+    away: int = 0
+    alone: int = 0
+    """Number of devices that confirmed and use it without their personal model."""
+    reasons: dict[str, int] = {}
+    """By reason for which it failed, the number of devices."""
+
+
+class StepProgress(Counts, frozen=True, kw_only=True):
+    """Answers of the devices that a step reached, and no step before it."""
+
+    share: float
+    tags: tuple[str, ...]
+
+
+class RolloutProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """A rollout, as it is now or as it ended."""
+
+    campaign: str
+    releases: dict[str, int]
+    phase: str
+    direct: bool
+    step: int
+    """Number of the current step, from 0."""
+    reason: str
+    began_s: float
+    step_s: float
+    """When the step began, or was resumed."""
+    steps: list[StepProgress]
+    """Devices that have been offered another release since are not counted."""
+
+
+class ReleaseAnswers:
+    """Answers of devices, counted one device after the other."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._rollouts = {
+            number: place
+            for place, rollout in enumerate(fleet.rollouts)
+            if rollout.phase != "candidate"
+            for number in rollout.releases.values()
+        }
+        """By release, the place of the last rollout that has it."""
+        self._answers = Counter[tuple[int, int, str]]()
+        self._reasons = Counter[tuple[int, int, str]]()
+        self.in_use = Counter[int]()
+        """By release, the number of devices that report it as the model in use."""
+        self.offered = set[int]()
+        """Releases that devices were offered last, or would return to."""
+
+    def add(self, device_id: str, device: Device) -> None:
+        """Count a device."""
+        number = device.given.release
+        if not number:
+            return
+        self.offered |= {number, device.settled.release}
+        if used := device.release_in_use:
+            self.in_use[used] += 1
+        if (place := self._rollouts.get(number)) is None:
+            return
+        step = _step_of(self._fleet.rollouts[place], device_id, device)
+        answer, reason = answer_of(device)
+        self._answers[place, step, answer] += 1
+        if reason:
+            self._reasons[place, step, reason] += 1
+        if answer == "confirmed" and device.in_use is not None and device.in_use.alone:
+            self._answers[place, step, "alone"] += 1
+
+    def progress(self) -> list[RolloutProgress]:
+        """Return the progress of each campaign's rollout that goes on, or else of the last that has
+        begun."""
+        begun = [(p, r) for p, r in enumerate(self._fleet.rollouts) if r.phase != "candidate"]
+        last = {rollout.campaign: place for place, rollout in begun}
+        last |= {rollout.campaign: place for place, rollout in begun if rollout.phase in GOING}
+        return [self._progress(place, self._fleet.rollouts[place]) for place in last.values()]
+
+    def _progress(self, place: int, rollout: Rollout) -> RolloutProgress:
+        reasons: dict[int, dict[str, int]] = {}
+        for (at, number, reason), count in sorted(self._reasons.items()):
+            if at == place:
+                reasons.setdefault(number, {})[reason] = count
+        steps = []
+        for number, step in enumerate(rollout.steps):
+            counts = {name: self._answers[place, number, name] for name in ANSWERS}
+            steps.append(
+                StepProgress(
+                    share=step.share,
+                    tags=step.tags,
+                    offered=sum(counts.values()),
+                    alone=self._answers[place, number, "alone"],
+                    reasons=reasons.get(number, {}),
+                    **counts,
+                )
+            )
+        return RolloutProgress(
+            campaign=rollout.campaign,
+            releases=rollout.releases,
+            phase=rollout.phase,
+            direct=rollout.direct,
+            step=rollout.step,
+            reason=rollout.reason,
+            began_s=rollout.began_s,
+            step_s=rollout.step_s,
+            steps=steps,
+        )
+
+
+def release_states(fleet: Fleet) -> dict[int, ReleaseState]:
+    """Return the state of each release: that of the last rollout that has it."""
+    current: dict[tuple[str, str], int] = {}
+    states: dict[int, ReleaseState] = dict.fromkeys(fleet.releases, "candidate")
+    for rollout in fleet.rollouts:
+        for group, number in rollout.releases.items():
+            match rollout.phase:
+                case "candidate":
+                    continue
+                case "running" | "paused":
+                    states[number] = "canary"
+                case "superseded":
+                    states[number] = "superseded"
+                case "failed":
+                    states[number] = "withdrawn"
+                case _:
+                    before = current.get((rollout.campaign, group), number)
+                    if before != number and states[before] == "released":
+                        states[before] = "retired"
+                    current[rollout.campaign, group] = number
+                    states[number] = "released"
+    return states
+
+
+def needed_releases(fleet: Fleet, offered: Iterable[int]) -> set[int]:
+    """Return the releases whose models are needed: those that devices were offered or would return
+    to (`offered`), those of rollouts that go on, current ones, candidates, and the last `KEPT` of
+    each group."""
+    states = release_states(fleet)
+    found = {n for n, state in states.items() if state in ("candidate", "canary", "released")}
+    left = Counter[tuple[str, str]]()
+    for number in sorted(fleet.releases, reverse=True):
+        release = fleet.releases[number]
+        left[release.campaign, release.group] += 1
+        if left[release.campaign, release.group] <= KEPT:
+            found.add(number)
+    return (found | set(offered)) & set(fleet.releases)
+
+
+def offered_releases(fleet: Fleet) -> set[int]:
+    """Return the releases that devices were offered last, or would return to."""
+    devices = fleet.devices.values()
+    return {given.release for device in devices for given in (device.given, device.settled)}
+
+
+def _step_of(rollout: Rollout, device_id: str, device: Device) -> int:
+    """Return the first step that reaches a device. A device that none reaches is in the current
+    one: its share was widened, since it reached nobody."""
+    last = min(rollout.step, len(rollout.steps) - 1)
+    if not last:
+        return 0
+    place = place_of(rollout, device_id)
+    for number, step in enumerate(rollout.steps[: last + 1]):
+        if place < step.share or not set(step.tags).isdisjoint(device.tags):
+            return number
+    return last

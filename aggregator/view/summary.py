@@ -1,0 +1,367 @@
+"""The summary of a campaign, as ``summary.json`` has it. Pure.
+
+docs/simulate.md describes every field. A part that does not apply to a campaign is None, and is
+not written.
+"""
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from itertools import accumulate
+
+import msgspec
+
+from aggregator.fleet.budget import why_ended
+from aggregator.fleet.desired import windows_of
+from aggregator.fleet.records import Placed
+from aggregator.view.fleet import FleetView, devices_of
+from aggregator.view.round_record import RoundRecord
+from algorithms.personalisation.kept import Kept
+
+PACKAGES = ("shoal", "torch", "onnxruntime", "numpy", "scikit-learn", "paho-mqtt")
+"""The packages whose versions a summary names."""
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """Accuracies, or macro F1, over devices, as fractions, every device counting the same; None
+    where no device has one."""
+
+    mean: float | None
+    std: float | None
+    worst: float | None
+    worst_tenth: float | None
+    """Mean over the tenth of the devices that are worst off, rounded up to a whole number of
+    devices."""
+
+
+class DeviceSummary(msgspec.Struct, frozen=True):
+    """One device."""
+
+    group: int | None
+    """The number of its group; None without one."""
+    num_train: int
+    num_test: int
+    accuracy: float | None
+    """Of the model that it was given after the last round, on its own test examples; None without
+    any."""
+    loss: float | None = None
+    """The mean loss of the same model on them; None without any, and where it is no number."""
+    macro_f1: float | None = None
+    """Of the same model's predictions (`simulation.measures.macro_f1`); None without any, and where
+    only accuracies were reported."""
+    auc: float | None = None
+    """Of several labels, or of errors where anomalies are known (`simulation.measures.macro_auc`);
+    None elsewhere, and where only accuracies were reported."""
+    mae: dict[str, float] | None = None
+    """Of quantities, by name the mean absolute error in the user's units; None of others, and where
+    only accuracies were reported."""
+    kept: Kept | None = None
+    """Its personal model; None if it has reported none."""
+    placed: Placed | None = None
+    """Its group by its inputs, where it has none by its training; None for others."""
+
+
+class KeptCounts(msgspec.Struct, frozen=True):
+    """Number of devices by kind of personal model, in the order in which devices consider them."""
+
+    candidates: dict[str, int]
+    not_told: int
+
+
+class Groups(msgspec.Struct, frozen=True):
+    """Number of groups after the last round, and after each round of training."""
+
+    count: int
+    by_round: list[int]
+
+
+class Traffic(msgspec.Struct, frozen=True):
+    """Payload bytes of messages from the devices and to them."""
+
+    up: int
+    down: int
+
+
+class Heterogeneity(msgspec.Struct, frozen=True):
+    """How far apart the devices' training examples are (`simulation.heterogeneity`)."""
+
+    gamma: float
+    label_skew: float
+    example_imbalance: float
+
+
+class AttackSummary(msgspec.Struct, frozen=True):
+    """What a simulated attack achieved (`simulation.engine.workers.attacks`)."""
+
+    attack: str
+    """As it was asked for."""
+    attackers: list[str]
+    success_rate: float | None
+    told_apart: bool
+    """Whether no honest device shares a group with an attacker."""
+    honest_accuracy: Spread
+
+
+class JobCounts(msgspec.Struct, frozen=True):
+    """Jobs of devices on the virtual clock; each invited one was completed, dropped or late."""
+
+    invited: int
+    completed: int
+    dropped: int
+    late: int
+
+
+class ExampleCounts(msgspec.Struct, frozen=True):
+    """Training examples of all jobs, and those of jobs whose update was not aggregated."""
+
+    trained: int
+    wasted: int
+
+
+class VirtualTraffic(msgspec.Struct, frozen=True):
+    """Bytes of all jobs, and those of jobs whose update was not aggregated."""
+
+    down: int
+    up: int
+    wasted: int
+
+
+class Staleness(msgspec.Struct, frozen=True):
+    """Aggregations between the model that an update started from and its own."""
+
+    mean: float | None
+    max: int
+
+
+class Utilisation(msgspec.Struct, frozen=True):
+    """The share of device-seconds that went into aggregated updates, and the mean number of devices
+    at work at a time."""
+
+    useful: float | None
+    at_work: float | None
+
+
+class TimeSummary(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a run cost on the virtual clock (`simulation.timing.report`)."""
+
+    virtual_s: float
+    aggregations: int
+    failed_rounds: int
+    devices: JobCounts
+    examples: ExampleCounts
+    bytes: VirtualTraffic
+    staleness: Staleness
+    utilisation: Utilisation
+    accuracy: list[tuple[float, float | None]] = []
+    """(virtual second, mean accuracy) by round."""
+    time_to_accuracy_s: dict[str, float | None] = {}
+    """By accuracy, the virtual second at which it was reached; None where it was not."""
+
+
+class Newcomers(Spread, frozen=True):
+    """Accuracy over the devices that came when training was over."""
+
+    devices: dict[str, float | None]
+    """Accuracy by device; None for one without test windows."""
+    macro_f1: Spread | None
+    """None where there are neither classes nor names."""
+    groups: dict[str, str]
+    """The group that each was placed in."""
+    kept: dict[str, Kept | None]
+    """What each keeps, and why; None where it does not choose."""
+    sure: dict[str, float]
+    """How sure the placement is, from 0 to 1: of one without labels, the share of the devices with
+    the most similar inputs that are in the group; 1 for others."""
+    mae: dict[str, Spread] | None = None
+    """As of `Summary`."""
+
+
+class EdgeSummary(msgspec.Struct, frozen=True):
+    """The processes of a demonstration's edge clients."""
+
+    processes: int
+    max_rss_bytes: int
+    torch_loaded: bool
+
+
+class PhonesSummary(msgspec.Struct, frozen=True):
+    """The Kotlin phones of a demonstration, which share a process."""
+
+    devices: list[str]
+    max_rss_bytes: int
+
+
+class Comparison(Spread, frozen=True):
+    """What another algorithm made of the same data."""
+
+    accuracy_by_round: list[Spread]
+    devices: dict[str, float | None]
+    """Accuracy by device."""
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Result of a campaign that has ended, or so far."""
+
+    algorithm: str
+    data: str
+    rounds: int
+    preparations: int
+    ended: str = ""
+    """Why training ended before its rounds were over."""
+    local_epochs: int
+    seed: int
+    devices: dict[str, DeviceSummary]
+    accuracy: Spread
+    command: str = ""
+    """The command that makes the run again; empty where no command made it."""
+    accuracy_is: str = ""
+    """What accuracy is the share of, where that is not windows whose class is told rightly."""
+    macro_f1: Spread | None = None
+    auc: Spread | None = None
+    """Of several labels, and in a reconstruction of data that say which windows are anomalous; None
+    elsewhere."""
+    mae: dict[str, Spread] | None = None
+    """Of quantities, by name the mean absolute error over devices: the worst is the largest. None
+    of other tasks."""
+    accuracy_by_round: list[Spread]
+    kept: KeptCounts | None = None
+    """None where devices do not choose what they keep."""
+    groups: Groups
+    lr_by_round: list[float] = []
+    """The learning rate of each round of training, where a schedule says it."""
+    epsilon: float | None
+    """What the privacy mechanism has spent; None without one."""
+    bytes: Traffic
+    bytes_by_round: list[Traffic] = []
+    """All of them up to the end of each round of training, in the order of `accuracy_by_round`."""
+    wall_s: float
+    updates_per_s: float
+    backend: str = ""
+    """What a simulation's steps ran on (`simulation.engine.options`)."""
+    backend_reason: str | None = None
+    """Why it was no faster one."""
+    time: TimeSummary | None = None
+    versions: dict[str, str]
+    heterogeneity: Heterogeneity | None = None
+    attack: AttackSummary | None = None
+    labels: str = ""
+    """Labelled windows of each class that a simulated device had (`simulation.scenario`)."""
+    split: str = ""
+    """How its windows were divided for training and testing (`simulation.splits`)."""
+    newcomers: Newcomers | None = None
+    edge: EdgeSummary | None = None
+    phones: PhonesSummary | None = None
+    comparison: dict[str, Comparison] = {}
+
+
+def summarize(view: FleetView, name: str, records: Sequence[RoundRecord], wall_s: float) -> Summary:
+    """Return the summary of a campaign, which took so many seconds. A device's accuracy is that of
+    the model that it received after the last round."""
+    campaign = view.fleet.campaigns[name]
+    settings = campaign.settings
+    training = [r for r in records if r.phase == "training"]
+    preparing = [r for r in records if r.phase == "preparing"]
+    final = next((r for r in reversed(records) if r.phase == "evaluating"), None)
+    accuracies = accuracy_of(final) if final else {}
+    losses = (
+        {d: round(m.mean_loss, 6) for d, m in final.evaluated.items() if math.isfinite(m.mean_loss)}
+        if final
+        else {}
+    )
+    updates = sum(len(r.evaluated) for r in training)
+    kept = final.kept if final else {}
+    devices = {device.id: device for device in devices_of(view, name)}
+    chosen = [kept[d].candidate for d in devices if d in kept]
+    groups = {device_id: device.group for device_id, device in devices.items()}
+    up, down = accumulate(r.bytes_up for r in records), accumulate(r.bytes_down for r in records)
+    so_far = [Traffic(*both) for both in zip(up, down, strict=True)]
+    windows = {d: windows_of(campaign, device.record) for d, device in devices.items()}
+    return Summary(
+        algorithm=settings.algorithm,
+        data=settings.data,
+        rounds=settings.rounds,
+        preparations=len(preparing),
+        ended=why_ended(campaign) if campaign.ended not in ("", "rounds") else "",
+        local_epochs=settings.local_epochs,
+        seed=settings.seed,
+        devices={
+            device_id: DeviceSummary(
+                group=group_number(groups[device_id]),
+                num_train=windows[device_id][0],
+                num_test=windows[device_id][1],
+                accuracy=accuracies.get(device_id),
+                loss=losses.get(device_id),
+                kept=kept.get(device_id),
+                placed=device.placed,
+            )
+            for device_id, device in devices.items()
+        },
+        accuracy=spread(accuracies.values()),
+        accuracy_by_round=[spread(accuracy_of(r).values()) for r in records[len(preparing) + 1 :]],
+        kept=KeptCounts(
+            {name: chosen.count(name) for name in settings.candidates},
+            len(devices) - len(chosen),
+        )
+        if settings.candidates
+        else None,
+        groups=Groups(count_groups(groups), [count_groups(r.groups) for r in training]),
+        lr_by_round=[r.notes["lr"] for r in training if "lr" in r.notes],
+        epsilon=training[-1].notes.get("epsilon") if training else None,
+        bytes=Traffic(up=sum(r.bytes_up for r in records), down=sum(r.bytes_down for r in records)),
+        bytes_by_round=so_far[len(preparing) :][: len(training)],
+        wall_s=round(wall_s, 3),
+        updates_per_s=round(updates / wall_s, 3) if wall_s > 0 else 0.0,
+        versions={package: _version(package) for package in PACKAGES},
+    )
+
+
+def accuracy_of(record: RoundRecord) -> dict[str, float]:
+    """Return, by device, the accuracy of the model it received in this round, without devices that
+    have no test windows."""
+    return {
+        d: m.accuracy
+        for d, m in sorted(record.evaluated.items())
+        if m.num_examples and math.isfinite(m.accuracy)
+    }
+
+
+def spread(accuracies: Iterable[float]) -> Spread:
+    """Return mean, standard deviation, worst and worst tenth of accuracies, rounded to six
+    digits."""
+    known = sorted(accuracies)
+    if not known:
+        return Spread(None, None, None, None)
+    lowest = known[: math.ceil(len(known) / 10)]
+    measures = (
+        statistics.fmean(known),
+        statistics.pstdev(known),
+        known[0],
+        statistics.fmean(lowest),
+    )
+    return Spread(*(round(value, 6) for value in measures))
+
+
+def spread_of_errors(errors: Iterable[float]) -> Spread:
+    """Return the same measures of errors, of which the largest are the worst."""
+    turned = spread(-error for error in errors)
+    if turned.mean is None or turned.worst is None or turned.worst_tenth is None:
+        return turned
+    return Spread(-turned.mean, turned.std, -turned.worst, -turned.worst_tenth)
+
+
+def group_number(key: str | None) -> int | None:
+    """Return the number of the group whose model has this key; None for a device without one."""
+    return int(key) if key is not None and key.isdigit() else None
+
+
+def count_groups(starts: Mapping[str, str]) -> int:
+    """Return the number of groups that devices are in, by the keys of their models."""
+    return len({key for device_id, key in starts.items() if device_id and key.isdigit()})
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""

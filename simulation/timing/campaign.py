@@ -1,0 +1,338 @@
+"""The rounds of a campaign on a virtual clock.
+
+Who is asked, when a round opens, and which updates make an aggregation is decided by the machine of
+a fleet (`aggregator.fleet.step`), as in a service. A `TimedFleet` says when devices are there and
+how their jobs end. Nothing is trained: an engine asks for one batch after the other, and trains
+what stands in it::
+
+    campaign, models = TimedCampaign(read_policy("buffered:buffer=10"), fleet), {0: model}
+    while campaign.now_s < hours * 3600:
+        batch = campaign.next_batch()
+        models[batch.version + 1] = aggregate(models[batch.version], train(batch, models),
+        batch.weights)
+        models = {v: m for v, m in models.items() if v >= campaign.oldest_version_needed}
+
+Version v is the model after v aggregations. No device is in a batch twice.
+"""
+
+import heapq
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from aggregator.core.policies import policy_settings, staleness_weights
+from aggregator.core.settings import ADMIT_ALL, RunSettings
+from aggregator.fleet.events import (
+    Aggregate,
+    Aggregated,
+    CheckedIn,
+    Configured,
+    Declined,
+    Event,
+    Seen,
+    SendPlan,
+    SetTimer,
+    Started,
+    Tick,
+    Updated,
+)
+from aggregator.fleet.records import Assignment, Campaign, Fleet, Received, Version
+from aggregator.fleet.rounds import counted_updates
+from aggregator.fleet.step import steps
+from algorithms.core.keys import NEWCOMER
+from algorithms.spec import Choice
+from host.settings import LARGEST
+from simulation.timing.availability import DAY_S
+from simulation.timing.fleet import Jobs, TimedFleet
+from simulation.timing.report import Tally
+from wire.arrays.tensors import Array
+from wire.errors import ConfigError, ShoalError
+from wire.messages import CheckIn, Metrics
+
+NAME, WAIT = "simulation", "/wait"
+PATIENCE_S = 7 * DAY_S
+"""A simulation gives up when nobody was there, or nobody finished, for so long."""
+_COUNTS: Any = dict.fromkeys(("num_train", "num_steps", "bytes_up", "bytes_down"), 0)
+UPDATE = Received(blob="", start=NEWCOMER, evaluated=Metrics(), trained=Metrics(), **_COUNTS)
+"""An update, as far as the machine has to know it."""
+LOOK, END, RING = range(3)
+"""What happens next, in the order of one second: devices come and go, a job ends, a timer rings."""
+
+
+@dataclass(frozen=True)
+class JobBatch:
+    """One aggregation: its updates as columns (k,), by device."""
+
+    version: int
+    """The model that it changes; the result is version + 1."""
+    at_s: float
+    """When the server aggregates."""
+    devices: Array = field(repr=False)
+    """int64, ascending, no two alike."""
+    versions: Array = field(repr=False)
+    """int64: the model that each one started from."""
+    start_s: Array = field(repr=False)
+    end_s: Array = field(repr=False)
+
+    @property
+    def staleness(self) -> Array:
+        """Aggregations between a device's start and this one: int64, none negative."""
+        staleness: Array = self.version - self.versions
+        return staleness
+
+    @property
+    def weights(self) -> Array:
+        """1 / sqrt(1 + staleness), float64 (FedBuff, section 5): what an update counts beside its
+        number of examples."""
+        return staleness_weights(self.staleness)
+
+
+class _Job(NamedTuple):
+    device: int
+    start_s: float
+    end_s: float
+    finishes: bool
+    work: Assignment
+
+
+class TimedCampaign:
+    """A campaign with the policy that was chosen. A fleet serves one campaign.
+
+    A round opens when as many devices are free as it asks, or after `wait` seconds with those there
+    are. A device that drops out declines its assignment, and rests as after any failure. One that
+    is not available any more is offline, which is noticed at once; it is sent its assignment again
+    when it comes back in time. A late device works on until it is done.
+    """
+
+    def __init__(
+        self, choice: Choice, fleet: TimedFleet, device_ids: Sequence[str] | None = None
+    ) -> None:
+        """`device_ids`: ids of the fleet's devices, by which they are drawn; their numbers by
+        default.
+
+        Raises:
+            ConfigError: an option is more than there are devices.
+        """
+        options = choice.options
+        for key in ("cohort", "concurrency", "buffer"):
+            if options.get(key, 0) > len(fleet):
+                raise ConfigError(
+                    f"policy {str(choice)!r}: {key} is {options[key]}, expected no more than the "
+                    f"{len(fleet)} devices"
+                )
+        self.fleet, self.tally, self.now_s = fleet, Tally(), 0.0
+        self.wait_s = options.get("wait", math.inf)
+        rule = replace(choice, given=tuple(pair for pair in choice.given if pair[0] != "wait"))
+        fields = {**policy_settings(rule), **ADMIT_ALL, "deadline_s": options["deadline"]}
+        fields |= {"algorithm": "", "data": "", "bundle": "", "reported": {}, "responses": {}}
+        asked = math.ceil(round(fields["cohort"] * fields["over_select"], 9)) or len(fleet)
+        least = 1 if fields["buffer"] else min(asked, int(fleet.able.sum()))
+        own = {"rounds": LARGEST, "seed": fleet.seed, "min_devices": least, "grace_s": 0.0}
+        self.settings = RunSettings(**fields | own | {"name": NAME, "run_id": NAME})
+        self._ids = list(map(str, range(len(fleet))) if device_ids is None else device_ids)
+        self._places = {device_id: place for place, device_id in enumerate(self._ids)}
+        self._fleet = Fleet()
+        self._heap: list[tuple[float, int, int, str | int]] = []
+        self._pushed = 0
+        self._timers: dict[str, float] = {}
+        self._looks: dict[float, list[int]] = {}
+        self._look_s = [0.0] * len(fleet)
+        """By device, when it is looked at again, but for one that works then: it is when it is
+        done."""
+        self._there = [False] * len(fleet)
+        self._sent: set[int] = set()
+        """Devices that have been sent assignments, and have not answered."""
+        self._jobs: dict[int, _Job] = {}
+        self._updates: dict[int, _Job] = {}
+        """Jobs whose updates count in the open round, or the next one."""
+        self._useless: list[_Job] = []
+        """Jobs that are over, and whose updates do not count."""
+        self._settled: set[int] = set()
+        """Serials of jobs at work that are counted as late already."""
+        self._is_due = False
+        self._look(list(range(len(fleet))))
+        models = {NEWCOMER: ""}
+        first = Version(round=0, models=models, memory="", programs={"": ()}, newcomers=NEWCOMER)
+        record = Campaign(settings=self.settings, next_settings=self.settings, version=first)
+        self._feed(Started(at_s=0.0, campaign=NAME, record=record))
+
+    @property
+    def campaign(self) -> Campaign:
+        """The record of the campaign."""
+        return self._fleet.campaigns[NAME]
+
+    @property
+    def oldest_version_needed(self) -> int:
+        """Version of the oldest assignment whose update may still count; the newest in rounds."""
+        newest = self.tally.aggregations
+        if not self.settings.buffer:
+            return newest
+        works = [job.work for job in (*self._jobs.values(), *self._updates.values())]
+        given = (self._fleet.devices[self._ids[place]].assignment for place in self._sent)
+        works += [work for work in given if work is not None and not work.lapsed]
+        return min([work.round - 1 for work in works], default=newest)
+
+    def next_batch(self) -> JobBatch:
+        """Let time pass until the next aggregation.
+
+        Raises:
+            ShoalError: no update came for `PATIENCE_S`.
+        """
+        since_s, before = self.now_s, self._fleet.serial
+        while not self._is_due:
+            if not self._heap or self._heap[0][0] > since_s + PATIENCE_S:
+                raise ShoalError(
+                    f"no device finished within the deadline of {self.settings.deadline_s:g} s for "
+                    f"{PATIENCE_S / DAY_S:g} days: all are too slow"
+                    if self._jobs or self._fleet.serial > before
+                    else f"no device was available from {since_s:.0f} s to "
+                    f"{since_s + PATIENCE_S:.0f} s, with its battery charged enough"
+                )
+            self.now_s, kind, _, key = heapq.heappop(self._heap)
+            if kind == LOOK:
+                places = self._looks.pop(self.now_s)
+                is_due = (self._look_s[p] == self.now_s and p not in self._jobs for p in places)
+                self._look([p for p, due in zip(places, is_due, strict=True) if due])
+            elif kind == END:
+                self._end(self._jobs.pop(int(key)))
+            elif self._timers.get(str(key)) == self.now_s:
+                del self._timers[str(key)]
+                if key != WAIT:
+                    self._feed(Tick(at_s=self.now_s, keys=(str(key),)))
+                elif self.campaign.phase == "waiting":
+                    self._feed(self._configured(1))
+        return self._aggregate()
+
+    def _push(self, at_s: float, kind: int, key: str | int) -> None:
+        self._pushed += 1
+        heapq.heappush(self._heap, (at_s, kind, self._pushed, key))
+
+    def _set_timer(self, key: str, at_s: float) -> None:
+        if at_s < math.inf and self._timers.get(key) != at_s:
+            self._timers[key] = at_s
+            self._push(at_s, RING, key)
+
+    def _feed(self, *events: Event) -> None:
+        """Have the machine take in events of this second, and carry out what it commands."""
+        self._fleet, commands = steps(self._fleet, events)
+        plans = dict[int, Assignment]()
+        for command in commands:
+            if isinstance(command, SendPlan):
+                plans[self._places[command.device_id]] = command.assignment
+            elif isinstance(command, SetTimer):
+                self._set_timer(command.key, command.at_s)
+            elif isinstance(command, Aggregate):
+                self._is_due = True
+        self._sent |= plans.keys()
+        self._begin(plans)
+        campaign = self._fleet.campaigns.get(NAME)
+        if campaign is not None and campaign.phase == "waiting" and not self._is_relaxed:
+            self._set_timer(WAIT, campaign.phase_s + self.wait_s)
+
+    @property
+    def _is_relaxed(self) -> bool:
+        """True if the open round begins with the devices that are there."""
+        return self.campaign.next_settings != self.settings
+
+    def _configured(self, min_devices: int) -> Configured:
+        settings = msgspec.structs.replace(self.settings, min_devices=min_devices)
+        return Configured(at_s=self.now_s, campaign=NAME, settings=settings)
+
+    def _look(self, places: list[int]) -> None:
+        """Have devices come and go, and note when to look at them again."""
+        there, until_s = self.fleet.look(np.array(places, np.int64), self.now_s)
+        events = list[Event]()
+        for place, is_there, look_s in zip(places, there.tolist(), until_s.tolist(), strict=True):
+            self._look_s[place] = look_s
+            if look_s < math.inf:
+                if look_s not in self._looks:
+                    self._looks[look_s] = []
+                    self._push(look_s, LOOK, "")
+                self._looks[look_s].append(place)
+            if is_there == self._there[place]:
+                continue
+            self._there[place] = is_there
+            device_id = self._ids[place]
+            count = int(self.fleet.work.examples[place])
+            facts = CheckIn(device_id, count, 0, runtime=NAME)
+            events.append(
+                CheckedIn(at_s=self.now_s, device_id=device_id, facts=facts)
+                if is_there
+                else Seen(at_s=self.now_s, device_id=device_id, online=False)
+            )
+        self._feed(*events)
+
+    def _begin(self, plans: dict[int, Assignment]) -> None:
+        """Start jobs on devices that have been sent their assignments; one that works on an earlier
+        one begins when that is done."""
+        free = [place for place in plans if self._there[place] and place not in self._jobs]
+        if not free:
+            return
+        jobs = self.fleet.start(np.array(free, np.int64), np.full(len(free), self.now_s))
+        for place, end_s, finishes in zip(
+            free, jobs.end_s.tolist(), jobs.finishes.tolist(), strict=True
+        ):
+            self._jobs[place] = _Job(place, self.now_s, end_s, finishes, plans[place])
+            self._push(end_s, END, place)
+
+    def _end(self, job: _Job) -> None:
+        """Have a job end, and report it to the machine."""
+        place = job.device
+        own: Any = {"at_s": self.now_s, "device_id": self._ids[place], "serial": job.work.serial}
+        is_settled = job.work.serial in self._settled
+        self._settled.discard(job.work.serial)
+        self._sent.discard(place)
+        if self._look_s[place] <= self.now_s or self.fleet.is_on_battery:
+            self._look([place])
+        if job.finishes:
+            self._feed(Updated(update=UPDATE, **own))
+        elif self.fleet.is_available(place, self.now_s):
+            self._feed(Declined(**own))
+        if job.finishes and self._ids[place] in self.campaign.updates:
+            self._updates[place] = job
+        elif not is_settled:
+            self._useless.append(job)
+        work = self._fleet.devices[self._ids[place]].assignment
+        if work is not None and not work.lapsed and work.serial != job.work.serial:
+            self._begin({place: work})
+
+    def _aggregate(self) -> JobBatch:
+        """Aggregate the updates of the open round, and have the next one open."""
+        campaign, self._is_due = self.campaign, False
+        counted = counted_updates(campaign)
+        used = [self._updates.pop(self._places[device_id]) for device_id in counted]
+        used.sort()
+        late = list[_Job]()
+        if not self.settings.buffer:  # nobody needs them any more
+            late = [job for job in self._jobs.values() if job.work.serial not in self._settled]
+            self._settled |= {job.work.serial for job in late}
+        over = [*used, *self._useless, *late]
+        self.tally.settle(self.fleet, _columns(over), np.arange(len(over)) < len(used))
+        self.tally.failed += campaign.attempt
+        jobs = _columns(used)
+        stale = np.array([counted[self._ids[job.device]].staleness for job in used], np.int64)
+        version = self.tally.aggregations
+        batch = JobBatch(
+            version, self.now_s, jobs.devices, version - stale, jobs.start_s, jobs.end_s
+        )
+        self.tally.aggregate(stale)
+        self._useless = []
+        made = msgspec.structs.replace(campaign.version, round=campaign.round)
+        after = Aggregated(at_s=self.now_s, campaign=NAME, round=campaign.round, version=made)
+        before = [self._configured(self.settings.min_devices)] if self._is_relaxed else []
+        self._feed(*before, after)
+        return batch
+
+
+def _columns(jobs: Sequence[_Job]) -> Jobs:
+    """Return jobs as columns."""
+    return Jobs(
+        np.array([job.device for job in jobs], np.int64),
+        np.array([job.start_s for job in jobs]),
+        np.array([job.end_s for job in jobs]),
+        np.array([job.finishes for job in jobs], bool),
+    )

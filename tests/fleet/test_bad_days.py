@@ -1,0 +1,80 @@
+"""Two faults that an operator meets on a bad day, and what a round says that waits."""
+
+from aggregator.fleet import events as e
+from aggregator.fleet import rounds
+from aggregator.fleet.reconcile import REST_S, Turn
+from tests.fleet.cases import all_work, asked, run, world_of
+
+
+def test_a_round_whose_devices_failed_once_closes_within_one_back_off() -> None:
+    world = world_of(*"abcd")
+    world.start("run", min_devices=3, deadline_s=3600.0)
+    world.carry_out()
+    for device_id in "cd":
+        world.decline(device_id)
+    all_work(world, "a", "b")
+    began_s = world.now_s
+    assert (world.rounds, run(world).round) == ([], 1)
+    while not world.rounds and world.now_s < began_s + 2 * REST_S:
+        all_work(world)
+        world.pass_time(1)
+    assert world.now_s - began_s <= REST_S + 1
+    assert world.rounds[0][2] >= 3
+
+
+def test_a_silent_device_costs_one_deadline_and_then_nothing() -> None:
+    world = world_of(*"abcd")
+    world.start("run", rounds=1000, min_devices=1, deadline_s=100.0)
+    took_s = list[float]()
+    for _ in range(40):
+        before, began_s = len(world.rounds), world.now_s
+        while len(world.rounds) == before:
+            all_work(world, *"abc")
+            world.pass_time(0.5)
+        took_s.append(world.now_s - began_s)
+    assert took_s[0] >= 100.0, "its first miss"
+    assert max(took_s[1:]) <= 1.0, "no round waits for it again"
+    assert world.fleet.devices["d"].failures >= 1
+
+
+def test_a_silent_device_is_asked_beside_the_cohort_and_never_in_place_of_another() -> None:
+    world = world_of(*"abcd")
+    world.start("run", rounds=1000, min_devices=1, cohort=3, deadline_s=100.0)
+    while world.fleet.devices["d"].failures == 0:
+        all_work(world, *"abc")
+        world.pass_time(1)
+    for _ in range(300):
+        all_work(world, *"abc")
+        world.pass_time(1)
+        if "d" in asked(world) and run(world).phase == "training" and not run(world).updates:
+            assert set(asked(world)) == set("abcd")
+            return
+    raise AssertionError("it is asked again")
+
+
+def test_a_round_that_nobody_can_serve_says_what_it_lacks() -> None:
+    world = world_of("a", "b")
+    world.start("run", min_devices=3)
+    turn = Turn(world.fleet)
+    assert rounds.lacking(turn, run(world)) == "1 more device: 2 of 3 ready"
+    world.check_in("c")
+    world.carry_out()
+    for device_id in "abc":
+        world.decline(device_id)
+    turn = Turn(world.fleet)
+    assert rounds.lacking(turn, run(world)) == "3 more updates: 0 devices can still send one"
+
+
+def test_a_time_without_the_service_is_no_failure_of_its_devices() -> None:
+    world = world_of(*"abcd")
+    world.start("run", rounds=9, min_devices=2, deadline_s=100.0)
+    world.carry_out()
+    world.pass_time(40)
+    world.now_s += 500
+    world.feed(e.Resumed(at_s=world.now_s, epoch=2))
+    world.ring()
+    devices = world.fleet.devices.values()
+    assert [device.failures for device in devices] == [0, 0, 0, 0]
+    assert asked(world) == list("abcd"), "they are asked again at once"
+    world.pass_time(101)
+    assert all(device.failures for device in world.fleet.devices.values()), "now it was there"

@@ -1,0 +1,70 @@
+"""A campaign that ends without staged releases offers its models directly; to take one up ends the
+work of a device for the campaign."""
+
+from msgspec.structs import replace
+
+from aggregator.core.steps import Gate, Step
+from aggregator.fleet import events as e
+from aggregator.fleet.records import Release
+from tests.fleet.cases import all_work, run, world_of
+from tests.fleet.world import World
+
+
+def ended_with_a_late_device() -> World:
+    """A campaign with personal models that is over, and a device that has just come."""
+    world = world_of("a", "b")
+    world.start("run", rounds=1, min_devices=2, keeps=True, auto=False)
+    while run(world).phase != "finished":
+        all_work(world)
+        world.pass_time(1)
+    release = Release(
+        number=1,
+        group="0",
+        bundle="b",
+        model=run(world).models["0"],
+        run_id="run",
+        campaign="run",
+        round=1,
+        algorithm="",
+        devices=1,
+    )
+    releases = (release, replace(release, number=2, group="1"))
+    world.feed(
+        e.Released(
+            at_s=world.now_s,
+            campaign="run",
+            releases=releases,
+            newcomers="0",
+            steps=(Step(1.0),),
+            gate=Gate(),
+            salt="x",
+            direct=True,
+        )
+    )
+    world.pass_time(1)
+    world.check_in("c")
+    return world
+
+
+def told(world: World, commands: list[e.Command]) -> list[str]:
+    names = {e.SendPlan: "plan", e.Offer: "offer"}
+    return [names[type(c)] for c in commands if getattr(c, "device_id", "") == "c"]
+
+
+def test_an_offer_comes_before_the_work_on_a_personal_model_or_after_it() -> None:
+    world = ended_with_a_late_device()
+    assert told(world, [c for c in world.outbox if type(c) in (e.SendPlan, e.Offer)]) == [
+        "offer",
+        "plan",
+    ]
+    world.outbox.clear()
+    world.leave("c")
+    world.check_in("c")
+    again = [c for c in world.outbox if type(c) in (e.SendPlan, e.Offer)]
+    assert told(world, again) == ["plan"], "an offer would end the work"
+    world.carry_out()
+    world.work("c")
+    after = [c for c in world.outbox if type(c) in (e.SendPlan, e.Offer)]
+    assert told(world, after) == ["offer"]
+    world.settle()
+    world.check_settled()

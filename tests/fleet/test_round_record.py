@@ -1,0 +1,268 @@
+"""Records of closed rounds, and what is taken back of them."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from aggregator.fleet import events as e
+from aggregator.fleet.records import Campaign, Fleet, Placed, Received
+from aggregator.transfer.offered import needed, offered
+from aggregator.view.round_record import RoundRecord, records_of, without_kept
+from algorithms.personalisation.kept import Kept
+from tests.fleet.world import Client, World, digest_of, metrics_of
+from wire.messages import CheckIn, Metrics, Policy
+
+KEPT = Kept("tuned, neighbours 0.5", 12, 0.25, {"general, neighbours 0": 0.5})
+
+
+class Recorded(World):
+    """A world that keeps the latest record of each of its rounds."""
+
+    def __init__(self, *device_ids: str, **started: Any) -> None:
+        super().__init__()
+        self.records: dict[int, RoundRecord] = {}
+        self.steps: list[tuple[e.Event, Fleet]] = []
+        for device_id in device_ids:
+            self.clients[device_id] = Client()
+            self.check_in(device_id)
+        self.start("run", **{"rounds": 1, "min_devices": 2} | started)
+
+    def feed(self, event: e.Event) -> list[e.Command]:
+        before = self.fleet
+        commands = super().feed(event)
+        self.steps.append((event, self.fleet))
+        self.records |= {r.round: r for _, r in records_of(before, [(event, self.fleet)])}
+        return commands
+
+    @property
+    def campaign(self) -> Campaign:
+        return self.fleet.campaigns["run"]
+
+    def answer(self, *device_ids: str, kept: Kept | None = None) -> None:
+        """These devices answer their assignments, with the personal model that they have chosen."""
+        self.carry_out()
+        for device_id in device_ids:
+            client = self.clients[device_id]
+            assert client.plan is not None
+            self.made += 1
+            if client.plan.kind == "personalise":
+                client.kept = [*client.kept, client.plan.model][-3:]
+            update = Received(
+                blob=f"{device_id}.{self.made}",
+                start=client.plan.start,
+                num_train=client.num_train,
+                num_steps=1,
+                norms={"response": 1.0},
+                evaluated=metrics_of(0.5),
+                trained=Metrics(2, 1.0, 1),
+                bytes_up=100,
+                bytes_down=50,
+                kept=kept,
+            )
+            own: dict[str, Any] = {"device_id": device_id, "serial": client.plan.serial}
+            self.feed(e.Updated(at_s=self.now_s, update=update, **own))
+        self.carry_out()
+        self.ring()
+
+    def say(self, device_id: str, **facts: Any) -> None:
+        """A device checks in with these facts."""
+        held = tuple(self.clients[device_id].kept)
+        usual: dict[str, Any] = {"num_train": 10, "num_test": 0, "kept": held}
+        told = CheckIn(device_id, **usual | facts)
+        self.feed(e.CheckedIn(at_s=self.now_s, device_id=device_id, facts=told))
+
+
+def over(**started: Any) -> Recorded:
+    """A campaign of a, b and c that is over, in which devices choose personal models; c has missed
+    its end."""
+    world = Recorded("a", "b", "c", **{"keeps": True, "deadline_s": 100.0, **started})
+    world.answer("a", "b", "c")
+    world.leave("c")
+    world.pass_time(40)
+    world.answer("a", "b", kept=KEPT)
+    world.pass_time(100)
+    assert world.campaign.phase == "finished"
+    return world
+
+
+def test_every_closed_round_has_one_record() -> None:
+    world = Recorded("a", "b", preparing=True, rounds=2)
+    for _ in range(4):
+        world.answer("a", "b")
+    assert [(r.round, r.phase) for r in world.records.values()] == [
+        (1, "preparing"),
+        (2, "training"),
+        (3, "training"),
+        (4, "evaluating"),
+    ]
+    last = world.records[4]
+    assert last.evaluated == {"a": metrics_of(0.5), "b": metrics_of(0.5)}
+    assert (last.bytes_up, last.bytes_down) == (200, 100)
+    assert last.trained == Metrics(4, 2.0, 2)
+    assert last.groups == {"a": "1", "b": "0"}
+    assert msgspec.json.decode(msgspec.json.encode(last), type=RoundRecord) == last
+
+
+def test_events_that_are_stored_together_give_the_same_records() -> None:
+    world = over()
+    together = {record.round: record for _, record in records_of(Fleet(), world.steps)}
+    assert together == world.records
+
+
+def test_notes_and_views_of_a_round_are_in_its_record() -> None:
+    world = Recorded("a", "b")
+    world.carry_out()
+    for device_id in "ab":
+        world.work(device_id)
+    campaign = world.campaign
+    end = e.Aggregated(
+        at_s=9.0, campaign="run", round=1, version=campaign.version, notes={"p": 1}, views="v"
+    )
+    world.feed(end)
+    record = world.records[1]
+    assert (record.notes, record.views, record.closed_at_s) == ({"p": 1}, "v", 9.0)
+
+
+def test_an_aborted_evaluation_has_a_record_and_an_aborted_round_of_training_none() -> None:
+    world = Recorded("a", "b", rounds=2)
+    world.answer("a")
+    world.feed(e.Directed(at_s=world.now_s, campaign="run", order="abort"))
+    assert world.records == {}
+    world = Recorded("a", "b", keeps=True)
+    world.answer("a", "b")
+    world.answer("a", kept=KEPT)
+    world.feed(e.Directed(at_s=world.now_s, campaign="run", order="abort"))
+    assert (sorted(world.records), [*world.records[2].kept]) == ([1, 2], ["a"])
+
+
+def test_the_last_answer_of_an_evaluation_after_which_training_goes_on_is_in_its_record() -> None:
+    world = Recorded("a", "b", keeps=True)
+    world.answer("a", "b")
+    settings = replace(world.campaign.next_settings, rounds=2)
+    world.feed(e.Configured(at_s=world.now_s, campaign="run", settings=settings))
+    world.ring()
+    world.answer("a", "b", kept=KEPT)
+    assert (world.campaign.phase, world.campaign.round) == ("training", 3)
+    assert world.records[2].kept == {"a": KEPT, "b": KEPT}
+
+
+def test_devices_without_labels_are_in_the_record_with_how_sure_their_groups_are() -> None:
+    world = Recorded("a", "b", surveys=True, rounds=2)
+    world.clients["u"] = Client(num_train=0)
+    world.check_in("u")
+    world.answer("u")
+    world.answer("a", "b")
+    record = world.records[1]
+    assert record.groups == {"a": "1", "b": "0", "u": "1"}
+    assert record.placed == {"u": Placed("1", 1.0)}
+    assert sorted(record.evaluated) == ["a", "b"]
+    assert (record.bytes_up, record.bytes_down) == (300, 150), "the survey came, too"
+    world.answer("a", "b")
+    assert world.records[2].bytes_up == 200, "once"
+
+
+class TestPersonalModels:
+    def test_one_that_comes_late_is_in_the_record(self) -> None:
+        world = over()
+        assert sorted(world.records[2].kept) == ["a", "b"]
+        closed_at_s = world.records[2].closed_at_s
+        world.check_in("c")
+        world.pass_time(100)
+        world.answer("c", kept=KEPT)
+        assert sorted(world.records[2].kept) == ["a", "b", "c"]
+        assert world.records[2].closed_at_s == closed_at_s
+
+    def test_one_that_is_lost_is_not_until_the_device_has_chosen_again(self) -> None:
+        world = over()
+        world.clients["a"].kept.clear()
+        world.check_in("a")
+        record = world.records[2]
+        assert (sorted(record.kept), sorted(record.evaluated)) == (["b"], ["b"])
+        world.pass_time(60)
+        world.answer("a", kept=KEPT)
+        assert sorted(world.records[2].kept) == ["a", "b"]
+
+    @pytest.mark.parametrize("kept", [None, ("e" * 64, digest_of("run-1-1"))])
+    def test_a_device_that_holds_it_or_does_not_tell_has_lost_nothing(
+        self, kept: tuple[str, ...] | None
+    ) -> None:
+        world = over()
+        before = world.campaign.updates
+        world.say("a", kept=kept)
+        assert world.campaign.updates is before
+
+    def test_what_an_owner_does_not_permit_to_tell_any_more_is_not(self) -> None:
+        world = over()
+        world.say("a", policy=Policy(unreported=("choose",)))
+        record = world.records[2]
+        assert (sorted(record.kept), record.evaluated["a"]) == (["b"], metrics_of(0.5))
+        world.say("b", policy=Policy(min_windows=1001))
+        record = world.records[2]
+        assert (record.kept, record.evaluated["b"]) == ({}, Metrics())
+        assert sorted(world.campaign.updates) == ["a", "b"]
+
+    def test_nor_in_an_open_round(self) -> None:
+        world = Recorded("a", "b")
+        world.answer("a", kept=KEPT)
+        world.say("a", policy=Policy(min_windows=1001))
+        update = world.campaign.updates["a"]
+        assert (update.kept, update.evaluated) == (None, Metrics()), "it counts as before"
+        world.answer("b")
+        assert world.campaign.trained == 1
+
+    def test_after_a_return_to_earlier_models_a_new_record_begins(self) -> None:
+        world = over(keep_models=2)
+        own: dict[str, Any] = {"campaign": "run", "to": 0}
+        world.feed(e.RolledBack(at_s=world.now_s, **own))
+        assert (world.records[3].phase, world.records[3].kept) == ("evaluating", {})
+        world.settle()
+        assert sorted(world.records[3].evaluated) == ["a", "b"]
+
+    def test_a_record_without_some(self) -> None:
+        record = over().records[2]
+        assert without_kept(record, {"a"}).kept == {"b": KEPT}
+
+    def test_nothing_of_a_forgotten_device_stays(self) -> None:
+        world = over()
+        world.leave("a")
+        world.feed(e.Forgotten(at_s=world.now_s, device_id="a"))
+        assert b'"a"' not in msgspec.json.encode(world.records[2])
+        assert "a" not in world.campaign.updates
+
+
+class TestBlobs:
+    def test_updates_are_needed_as_long_as_they_count(self) -> None:
+        world = Recorded("a", "b", keeps=True)
+        world.answer("a")
+        (update,) = world.campaign.updates.values()
+        assert update.blob in needed(world.campaign, world.fleet)
+        world.answer("b")
+        assert update.blob not in needed(world.campaign, world.fleet)
+        ended = over()
+        blobs = {update.blob for update in ended.campaign.updates.values()}
+        assert not blobs & needed(ended.campaign, ended.fleet)
+
+    def test_the_model_of_a_late_device_stays_on_offer_while_its_time_lasts(self) -> None:
+        world = Recorded("a", "b", "c", "d", rounds=5, cohort=2, over_select=2.0, deadline_s=100.0)
+        world.carry_out()
+        late = world.clients["c"].plan
+        assert late is not None
+        world.answer("a", "b")
+        assert late.model in offered(world.campaign, world.fleet)
+        world.pass_time(101)
+        assert late.model not in offered(world.campaign, world.fleet)
+
+    def test_surveys_memories_and_the_models_of_a_finished_campaign_are_needed(self) -> None:
+        world = Recorded("a", "b", surveys=True)
+        world.clients["u"] = Client(num_train=0)
+        world.check_in("u")
+        world.settle()
+        campaign, (rollout,) = world.campaign, world.fleet.rollouts
+        survey = campaign.members["u"].survey
+        assert survey is not None
+        blobs = {survey.blob, campaign.version.memory, *campaign.models.values()}
+        assert blobs <= needed(campaign, world.fleet)
+        assert campaign.settings.bundle in offered(campaign, world.fleet)
+        assert not rollout.direct

@@ -1,0 +1,261 @@
+"""Readers' view of a fleet: campaigns that wait, devices that do not answer, steps of rollouts."""
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from aggregator.core.steps import Step
+from aggregator.core.telemetry import DeviceTelemetry, LastDecline
+from aggregator.fleet import events as e
+from aggregator.fleet.reconcile import REST_S
+from aggregator.fleet.records import Ban, Device, Received
+from aggregator.http.dashboard.alerts import standing_alerts
+from aggregator.service.conditions import Conditions, Counted
+from aggregator.view.fleet import FleetView, devices_of
+from aggregator.view.progress import needed_releases, offered_releases, release_states
+from algorithms.personalisation.kept import Kept
+from tests.fleet.cases import all_work, ban, configure, direct, world_of
+from tests.fleet.world import World
+from wire.messages import Policy
+
+WELL = Conditions({}, True, "", "", Counted(), {})
+
+
+def view_of(world: World, **paused: str) -> FleetView:
+    """The fleet of a world as readers see it."""
+    return FleetView(world.fleet, {}, paused, world.now_s)
+
+
+class TestWaiting:
+    def test_a_campaign_that_waits_says_what_for_since_when_and_who_could_serve(self) -> None:
+        world = world_of("a", "b", "c", "d", "few", "banned")
+        world.leave("b")
+        world.clients["few"].num_train = 0
+        world.check_in("few")
+        ban(world, "banned")
+        world.pass_time(10)
+        began_s = world.now_s
+        world.start("other", min_devices=1, where="id = c")
+        world.start("run", min_devices=4, where="id != c")
+        world.pass_time(50)
+        waiting = view_of(world).campaigns["run"].waiting
+        assert waiting is not None
+        assert (waiting.lacks, waiting.since_s) == ("2 more devices: 2 of 4 ready", began_s)
+        assert waiting.could == {"free": 2, "offline": 1}
+        assert [(d, why) for d, why, _ in waiting.servers] == [
+            ("a", "free"),
+            ("d", "free"),
+            ("b", "offline"),
+        ]
+
+    def test_devices_that_rest_or_work_for_another_campaign_could_serve_later(self) -> None:
+        world = world_of("a", "b", "c")
+        world.start("run", min_devices=2, deadline_s=50.0, where="id != c")
+        all_work(world, "a")
+        world.start("other", min_devices=1, deadline_s=5000.0, where="id = c")
+        world.pass_time(50)
+        configure(world, min_devices=3, where="")
+        view, devices = view_of(world), world.fleet.devices
+        waiting, work = view.campaigns["run"].waiting, devices["c"].assignment
+        assert waiting is not None
+        assert work is not None
+        assert waiting.lacks == "2 more devices: 1 of 3 ready"
+        assert waiting.servers == (
+            ("b", "rests after a failure", devices["b"].rests_until_s),
+            ("c", "at work for other", work.deadline_s),
+        ), "the update of a counts already"
+
+    def test_a_campaign_outside_of_its_hours_waits_for_them(self) -> None:
+        world = world_of("a")
+        world.now_s = 12 * 3600.0
+        world.start("run", hours="22:00-06:00")
+        waiting = view_of(world).campaigns["run"].waiting
+        assert waiting is not None
+        assert waiting.lacks == "its hours, 22:00-06:00"
+        world.pass_time(10 * 3600.0)
+        assert view_of(world).campaigns["run"].waiting is None
+
+    def test_a_campaign_that_is_paused_stopped_or_at_work_waits_for_nothing(self) -> None:
+        world = world_of("a")
+        world.start("run", min_devices=2)
+        assert view_of(world, run="the disk is full").campaigns["run"].waiting is None
+        assert view_of(world, run="the disk is full").campaigns["run"].paused == "the disk is full"
+        direct(world, "pause")
+        view = view_of(world).campaigns["run"]
+        assert (view.waiting, view.paused) == (None, "the operator has paused it")
+        direct(world, "resume")
+        assert view_of(world).campaigns["run"].waiting is not None
+        world.check_in("b")
+        assert view_of(world).campaigns["run"].waiting is None
+
+    def test_the_alert_names_them(self) -> None:
+        world = world_of("a", "b")
+        world.leave("b")
+        world.start("run", min_devices=2)
+        (alert,) = standing_alerts(WELL, view_of(world))
+        assert alert.title == "Campaign run waits for 1 more device: 1 of 2 ready"
+        assert alert.since_s == 1.0
+        assert [(device.id, device.text) for device in alert.devices] == [
+            ("a", "free"),
+            ("b", "offline"),
+        ]
+
+
+class TestDevices:
+    def test_devices_that_do_not_answer_are_named_with_since_when_and_when_they_are_asked_next(
+        self,
+    ) -> None:
+        world = world_of("a", "b", "c")
+        world.start("run", min_devices=1, deadline_s=100.0)
+        all_work(world, "a")
+        began_s = world.now_s
+        world.pass_time(100)
+        world.carry_out()
+        totals = view_of(world).totals
+        assert [(u.device_id, u.failures, u.since_s) for u in totals.unanswered] == [
+            ("b", 1, began_s + 100),
+            ("c", 1, began_s + 100),
+        ]
+        assert {u.next_s for u in totals.unanswered} == {began_s + 100 + REST_S}
+        (alert,) = standing_alerts(WELL, view_of(world))
+        assert (alert.tone, alert.title) == ("warn", "2 devices do not answer")
+        assert alert.devices[0] == ("b", "1 failure in a row", began_s + 100, began_s + 160)
+        world.pass_time(REST_S)
+        all_work(world)
+        world.settle()
+        assert view_of(world).totals.unanswered == ()
+
+    def test_failures_in_a_row_are_counted_from_the_first(self) -> None:
+        world = world_of("a", "b")
+        world.start("run", min_devices=1, deadline_s=100.0, rounds=50)
+        for _ in range(60):
+            all_work(world, "a")
+            world.pass_time(10)
+        (device,) = view_of(world).totals.unanswered
+        record = world.fleet.devices["b"]
+        assert (device.device_id, device.failures, device.since_s) == ("b", 3, 101.0)
+        assert device.next_s in (0.0, record.rests_until_s)
+
+    def test_a_device_has_its_facts_tags_ban_assignment_and_place(self) -> None:
+        world = world_of("a")
+        world.feed(e.Tagged(at_s=world.now_s, device_id="a", tags=("lab",)))
+        world.start("run", min_devices=1, rounds=2)
+        device = view_of(world).device("a")
+        assert device is not None
+        assert device.assignment is not None
+        assert (device.record.tags, device.assignment.kind, device.group) == (("lab",), "train", "")
+        all_work(world)
+        device = view_of(world).device("a")
+        assert device is not None
+        assert device.group == str(ord("a") % 2)
+        assert view_of(world).device("nobody") is None
+        world.feed(e.Banned(at_s=world.now_s, device_id="a", ban=Ban(1.0, "stolen")))
+        device = view_of(world).device("a")
+        assert device is not None
+        assert device.record.ban == Ban(1.0, "stolen")
+        assert device.assignment is None
+
+    def test_a_personal_model_is_shown_unless_it_is_gone_or_withheld(self) -> None:
+        world = world_of("a")
+        world.start("run", rounds=1, keeps=True)
+        world.settle()
+        campaign, device = world.fleet.campaigns["run"], world.fleet.devices["a"]
+        kept = Kept("own", 24, 0.3, {})
+        update: Received = replace(campaign.updates["a"], kept=kept)
+        campaign = replace(campaign, updates=campaign.updates.set("a", update))
+
+        def shown(device: Device) -> object:
+            fleet = replace(
+                world.fleet,
+                campaigns={"run": campaign},
+                devices=world.fleet.devices.set("a", device),
+            )
+            found = FleetView(fleet).device("a")
+            assert found is not None
+            return found.kept
+
+        assert shown(device) == ("run", kept)
+        assert shown(replace(device, holds=())) is None
+        assert device.facts is not None
+        facts = replace(device.facts, policy=Policy(min_windows=5))
+        assert shown(replace(device, facts=facts)) is None
+
+    def test_a_decline_is_that_of_the_last_assignment(self) -> None:
+        world = world_of("a")
+        world.start("run")
+        for at_s, is_last in ((0.5, False), (5.0, True)):
+            telemetry = DeviceTelemetry(decline=LastDecline(at_s, "run", 1, "policy", ""))
+            device = FleetView(world.fleet, {"a": telemetry}).device("a")
+            assert device is not None
+            assert (device.declined is not None) == is_last
+
+    def test_one_walk_visits_every_device_and_counts_all(self) -> None:
+        world = world_of(*"abcd")
+        world.start("run")
+        view, seen = view_of(world), list[str]()
+        view.walk(lambda device: seen.append(device.id))
+        assert sorted(seen) == list("abcd")
+        counted = view.totals
+        assert counted is view.totals
+        assert (counted.devices["known"], view.campaigns["run"].online) == (4, 4)
+        assert [device.id for device in devices_of(view, "run")] == list("abcd")
+
+    def test_a_campaign_has_the_devices_that_it_may_ask_or_that_are_in_it(self) -> None:
+        world = world_of("a", "b")
+        world.feed(e.Tagged(at_s=world.now_s, device_id="named", tags=("lab",)))
+        world.start("run", where="id = a")
+        assert [device.id for device in devices_of(view_of(world), "run")] == ["a"]
+        assert view_of(world).campaigns["run"].eligible == 1
+
+
+class TestRollouts:
+    def test_each_step_counts_the_answers_of_the_devices_that_it_reached(self) -> None:
+        world = world_of(*"abcdef")
+        for device_id in "ab":
+            world.feed(e.Tagged(at_s=world.now_s, device_id=device_id, tags=("canary",)))
+        world.start("run", rounds=1, steps=(Step(0.0, ("canary",)), Step(1.0)))
+        world.settle()
+        (progress,) = view_of(world).rollouts
+        assert (progress.phase, [step.tags for step in progress.steps]) == (
+            "done",
+            [("canary",), ()],
+        )
+        assert [(step.offered, step.confirmed) for step in progress.steps] == [(2, 2), (4, 4)]
+        used = view_of(world).totals.answers.in_use
+        assert sum(used.values()) == 6
+
+    def test_a_device_that_fails_is_counted_with_its_reason(self) -> None:
+        world = world_of("a", "b", "c")
+        world.start("run", rounds=1, auto=False)
+        world.settle()
+        model = world.fleet.campaigns["run"].models
+        for device_id in "abc":
+            world.clients[device_id].spoils = model[str(ord(device_id) % 2)]
+        world.release("run")
+        while world.fleet.sweep:
+            world.ring()
+        world.carry_out()
+        (progress,) = view_of(world).rollouts
+        assert progress.steps[0].failed == 3
+        assert progress.steps[0].reasons == {"it fails": 3}
+        world.settle()
+        assert {*release_states(world.fleet).values()} == {"withdrawn"}
+
+    def test_releases_are_current_until_later_ones_are(self) -> None:
+        world = world_of("a", "b")
+        world.start("run", rounds=1)
+        world.settle()
+        first = set(world.fleet.releases)
+        assert {*release_states(world.fleet).values()} == {"released"}
+        campaign = world.fleet.campaigns["run"]
+        settings = replace(campaign.next_settings, rounds=2)
+        world.feed(e.Configured(at_s=world.now_s, campaign="run", settings=settings))
+        world.settle()
+        states = release_states(world.fleet)
+        assert {states[number] for number in first} == {"retired"}
+        assert {states[number] for number in set(states) - first} == {"released"}
+        release = world.fleet.releases[min(first)]
+        own: dict[str, Any] = {"release": release.number, "group": release.group, "salt": "x"}
+        world.feed(e.Returned(at_s=world.now_s, campaign="run", **own))
+        assert release_states(world.fleet)[release.number] == "released"
+        assert needed_releases(world.fleet, offered_releases(world.fleet)) == set(states)
