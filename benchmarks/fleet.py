@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from aggregator.core.settings import ADMIT_ALL, RunSettings
 from aggregator.fleet import events as e
@@ -63,7 +64,7 @@ BEFORE = (
 )
 
 
-def settings(name: str, **changes: object) -> RunSettings:
+def settings(name: str, **changes: Any) -> RunSettings:
     """Return the settings of the campaign."""
     return RunSettings(
         run_id=name,
@@ -78,7 +79,7 @@ def settings(name: str, **changes: object) -> RunSettings:
         reported={},
         responses={},
         **ADMIT_ALL,
-        **changes,  # type: ignore[arg-type]
+        **changes,
     )
 
 
@@ -130,7 +131,7 @@ class Measured:
             self.fleet, _ = steps(self.fleet, came)
         return 1e6 * (time.perf_counter() - began_s) / self.size
 
-    def start(self, name: str, **changes: object) -> float:
+    def start(self, name: str, **changes: Any) -> float:
         """Start a campaign in place of the one before; return the microseconds that its sweep takes
         for each device."""
         self.plans.clear()

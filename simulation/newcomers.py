@@ -176,7 +176,7 @@ class Reception:
                 self.state,
                 contributions,
                 self.probe,
-                round_seed(self.run.settings, self.run.round + 1),
+                round_seed(self.run.settings.seed, self.run.round + 1),
             )
             starts |= {c.device_id: membership[c.device_id] for c in contributions}
         return {d: key if key in self.run.models else NEWCOMER for d, key in starts.items()}, kept

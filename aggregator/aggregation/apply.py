@@ -273,7 +273,7 @@ def apply_algorithm(
     if preparing:
         return algorithm.prepare(state, contributions), Grouped(state.memory)
     return algorithm.apply(
-        state, contributions, probe, round_seed(settings, number), work_of(settings), branches
+        state, contributions, probe, round_seed(settings.seed, number), work_of(settings), branches
     )
 
 

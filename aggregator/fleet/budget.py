@@ -1,5 +1,4 @@
-"""When a campaign trains no further: its rounds are over, its days are, or its models no longer get
-better.
+"""Budgets that end the training of a campaign: rounds, days, or models that no longer get better.
 
 Each budget stands for itself, and the first that is spent ends training. A round that is open goes
 on; then comes the evaluation. What no longer gets better is the *mean accuracy* of the models that

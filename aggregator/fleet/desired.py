@@ -1,4 +1,4 @@
-"""What a device should do and hold, from facts alone.
+"""Desired assignments and releases of devices, from facts alone.
 
 =============================== ==================================================================
 a device that                    should

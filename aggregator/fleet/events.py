@@ -200,7 +200,8 @@ class UpdatesLost(OfCampaign, frozen=True):
 
 
 class Resumed(Event, frozen=True):
-    """The service speaks with a new epoch: any command may be lost, and no timer is set."""
+    """The service goes on, with this epoch: any command may be lost, and a fleet that was loaded
+    has no timer."""
 
     epoch: int
 

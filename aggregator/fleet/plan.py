@@ -13,9 +13,9 @@ NEVER_S = 1e12
 """Deadline of a plan that has none."""
 
 
-def round_seed(settings: RunSettings, number: int) -> int:
-    """Return the seed of the round of this number, from which devices and the algorithm draw."""
-    return settings.seed * SEED_STRIDE + number
+def round_seed(seed: int, number: int) -> int:
+    """Return a round's seed by its campaign's. From it devices and the algorithm draw."""
+    return seed * SEED_STRIDE + number
 
 
 def program_for(
@@ -73,7 +73,7 @@ def make_plan(
         bundle=settings.bundle,
         model=model,
         verbs=verbs,
-        seed=round_seed(settings, number),
+        seed=round_seed(settings.seed, number),
         deadline_at_s=deadline_at_s,
         encoding=encoding,
     )

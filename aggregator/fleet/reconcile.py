@@ -33,13 +33,11 @@ from aggregator.fleet.records import (
     Member,
     Received,
 )
-from aggregator.fleet.standing import standing
+from aggregator.fleet.standing import PLACES, standing
 
 REST_S, LONGEST_REST_S = 60.0, 86_400.0
 """A device that failed is assigned again after so many seconds, then after twice as long, up to the
 longest."""
-WORK = ("survey", "train", "beside", "evaluate", "personalise")
-"""Kinds of marks of devices at work."""
 EMPTY = DevicePool()
 NOBODY = Device()
 
@@ -311,5 +309,5 @@ def _account(turn: Turn, device_id: str, before: Device, after: Device) -> None:
             else:
                 del turn.counts[mark]
             kind, name = mark.split("/")[:2]
-            is_work = kind in WORK
+            is_work = kind in PLACES
             turn.touched[name if is_work else ""] = None

@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 from immutables import Map
+from msgspec.structs import replace
 
 from aggregator.core.pool import DevicePool
 from aggregator.core.settings import Ended, RunSettings
@@ -25,6 +26,8 @@ Phase = Literal["waiting", "preparing", "training", "aggregating", "evaluating",
 campaign's hours have not begun."""
 OPEN: tuple[Phase, ...] = ("preparing", "training", "evaluating")
 """Phases in which devices work on assignments of a round."""
+SHARED = ("bundle", "client", "runtime", "hardware")
+"""Facts that many devices have alike, so that each is in memory once."""
 MOST_TAGS = 64
 """Maximum number of tags of a device."""
 
@@ -92,12 +95,12 @@ class Device(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Its last check-in; None for a device that an operator has named before it came."""
     first_seen_s: float = 0.0
     seen_s: float = 0.0
-    """When it last came or went."""
+    """Time at which it last came or went."""
     online: bool = False
     tags: tuple[str, ...] = ()
     ban: Ban | None = None
     withdrawn_s: float = 0.0
-    """When its owner withdrew; 0 after it has checked in again."""
+    """Time at which its owner withdrew; 0 after it has checked in again."""
     moved: bool = False
     """True if its data are no longer those of its last survey: it trains next as a newcomer."""
     forbids: bool = False
@@ -110,7 +113,7 @@ class Device(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     campaign: str = ""
     """The campaign that gave it its last assignment."""
     asked_s: float = 0.0
-    """When it was last assigned to train."""
+    """Time at which it was last assigned to train."""
     updates: int = 0
     """Number of its accepted updates."""
     declines: int = 0
@@ -138,6 +141,10 @@ class Device(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Pool in which it waits to be assigned."""
     marks: tuple[str, ...] = ()
     """Names under which it is counted."""
+
+    def stored(self) -> "Device":
+        """Return it without the fields that follow from the others."""
+        return replace(self, wake_s=0.0, pool="", marks=())
 
     @property
     def barred(self) -> bool:

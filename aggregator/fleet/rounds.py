@@ -27,7 +27,7 @@ from aggregator.fleet.events import Aggregate, Aggregated
 from aggregator.fleet.plan import round_seed
 from aggregator.fleet.reconcile import Turn, assign, reconcile
 from aggregator.fleet.records import Campaign, Member, Received, Version
-from aggregator.fleet.standing import pool_name, pool_of
+from aggregator.fleet.standing import PLACES, pool_name, pool_of
 from algorithms.core.keys import NEWCOMER
 from wire.messages import Metrics
 
@@ -64,14 +64,14 @@ def advance(turn: Turn, name: str) -> None:
 
 def look_s(turn: Turn, campaign: Campaign) -> float:
     """Return when a campaign is to be advanced again though nothing has happened."""
-    if campaign.paused:
+    pools = (pool_name(kind, campaign.name) for kind in ("survey", "personalise"))
+    waits = campaign.phase != "finished" or not turn.pools.keys().isdisjoint(pools)
+    if campaign.paused or not waits:
         return math.inf
     if _kind_with_room(turn, campaign):
         return turn.now_s
     begins_s = hours_of(campaign, turn.now_s)[0]
-    pools = (f"{kind}/{campaign.name}" for kind in ("survey", "personalise"))
-    waits = campaign.phase != "finished" or any(map(turn.waiting, pools))
-    times = [begins_s] if begins_s > turn.now_s and waits else []
+    times = [begins_s] if begins_s > turn.now_s else []
     if campaign.phase in ("preparing", "training", "evaluating"):
         times.append(campaign.deadline_s)
     if campaign.phase == "waiting" and (days := campaign.next_settings.days):
@@ -140,7 +140,7 @@ def _kind_with_room(turn: Turn, campaign: Campaign) -> str:
     name = campaign.name
     if campaign.settings.hours and hours_of(campaign, turn.now_s)[0] > turn.now_s:
         return ""
-    for kind in ("train", "beside", "survey", "evaluate", "personalise"):
+    for kind in PLACES:
         pool = turn.pools.get(pool_name(kind, name))
         if pool and seats(turn, campaign, kind) > 0:
             return kind
@@ -154,7 +154,7 @@ def _fill(turn: Turn, campaign: Campaign) -> None:
         if not (kind := _kind_with_room(turn, campaign)):
             return
         pool = turn.waiting(f"{kind}/{campaign.name}")
-        seed = round_seed(campaign.settings, campaign.round)
+        seed = round_seed(campaign.settings.seed, campaign.round)
         device_id = pool[draw(f"{seed} {campaign.drawn}", len(pool))]
         to_ask = campaign.to_ask - (kind == "train" and campaign.to_ask > 0)
         campaign = turn.change(campaign, drawn=campaign.drawn + 1, to_ask=to_ask)

@@ -19,6 +19,8 @@ from aggregator.fleet.gate import answer_marks
 from aggregator.fleet.records import Device, Fleet
 
 NO_MARKS: tuple[str, ...] = ()
+PLACES = ("train", "beside", "survey", "evaluate", "personalise")
+"""Kinds of pools and of marks of devices at work, in the order in which pools are drawn from."""
 
 
 class Standing(NamedTuple):

@@ -19,13 +19,11 @@ from aggregator.fleet import events as e
 from aggregator.fleet import rollouts, rounds
 from aggregator.fleet.desired import can_train
 from aggregator.fleet.reconcile import Turn, failed, forget, reconcile, rested
-from aggregator.fleet.records import Campaign, Device, Fleet, Member, Survey
+from aggregator.fleet.records import SHARED, Campaign, Device, Fleet, Member, Survey
 from wire.messages import CheckIn, Metrics
 
 SWEPT = 500
 """Maximum number of devices that are reconciled in one event of a sweep."""
-SHARED = ("bundle", "client", "runtime", "hardware")
-"""Facts that many devices have alike."""
 TOLD = ("num_train", "num_test", "num_unlabelled", "bundle", "client", "runtime", "policy")
 """Facts that decide if a device can carry out an assignment: its rest ends once they change."""
 
@@ -153,8 +151,8 @@ def _seen(turn: Turn, event: e.Seen) -> None:
 def _answering(turn: Turn, device_id: str, serial: int) -> Device | None:
     """Return the device if it has the assignment with this serial number, else None."""
     device = turn.devices.get(device_id)
-    has_it = device is not None and device.assignment is not None
-    return device if has_it and device.assignment.serial == serial else None  # type: ignore
+    work = device.assignment if device is not None else None
+    return device if work is not None and work.serial == serial else None
 
 
 def _declined(turn: Turn, event: e.Declined) -> None:

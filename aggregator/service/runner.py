@@ -33,7 +33,7 @@ from aggregator.service.trainer import RETRY_S, Trainer
 from aggregator.storage.blob_bucket import check_blobs
 from aggregator.transfer.assembly import Assembly
 from aggregator.transfer.fleet import FleetLink
-from aggregator.transfer.offered import needed, offered
+from aggregator.transfer.offered import needed, offered, remembered
 from aggregator.view.progress import needed_releases, offered_releases
 from aggregator.view.round_record import RoundRecord, records_of, without_kept
 from algorithms.algorithm import Algorithm
@@ -164,22 +164,30 @@ class Runner:
             raise StorageFailed(f"campaign {min(missing)} cannot be opened: nothing is forgotten")
         trainers = self.trainers
         parts = (lambda c: trainers[c.name].algorithm, lambda c: trainers[c.name].blobs)
-        group, before = self._group(), dict[str, set[str]]()
+        group, before = self._group(), self._named_blobs()
         self._add(group, forgotten(fleet, device_id, *parts, self.now_s))
-        for name, campaign in fleet.campaigns.items():
-            updates = {update.blob for update in campaign.updates.values()}
-            before[name] = needed(campaign, fleet) | store.views(name) | updates
+        for name in fleet.campaigns:
             own = (store.rounds(name), device_id, fleet.devices, trainers[name].blobs)
             group.records += [(name, record) for record in records_without(*own)]
         if not group.steps or not self._commit(group):
             raise StorageFailed(f"device {device_id} is not forgotten: {self.problem or 'defect'}")
-        for name, campaign in self.fleet.campaigns.items():
-            updates = {update.blob for update in campaign.updates.values()}
-            after = needed(campaign, self.fleet) | store.views(name) | updates
+        for name, after in self._named_blobs().items():
             trainers[name].blobs.drop(before[name] - after)
         self._link.clear(device_id)
         self._inbox.forget(device_id)
         self.telemetry.forget(device_id)
+
+    def _named_blobs(self) -> dict[str, set[str]]:
+        """Return the digests of all blobs that records name, by campaign.
+
+        Raises:
+            StorageFailed: the records of rounds cannot be read.
+        """
+        digests = dict[str, set[str]]()
+        for name, campaign in self.fleet.campaigns.items():
+            updates = {update.blob for update in campaign.updates.values()}
+            digests[name] = needed(campaign, self.fleet) | self._store.views(name) | updates
+        return digests
 
     # Events become a fleet.
 
@@ -272,6 +280,8 @@ class Runner:
             for trainer in self.trainers.values():
                 check_blobs(trainer.blobs)
             self.fleet = self._store.load()  # a commit whose answer was lost may have been made
+            self._timers.clear()  # a fleet that was loaded has none
+            self._heap.clear()
         except StorageFailed as error:
             log.info("Still nothing can be stored: %s", error)
             return
@@ -283,8 +293,6 @@ class Runner:
 
     def _restart(self, epoch: int) -> None:
         """Have everything commanded again, with this epoch."""
-        self._timers.clear()
-        self._heap.clear()
         self.dispatch(e.Resumed(at_s=self._clock(), epoch=epoch))
 
     # Commands are carried out.
@@ -365,9 +373,10 @@ class Runner:
         campaign, trainer = self.fleet.campaigns[name], self.trainers.get(name)
         if trainer is None or trainer.problem:
             return
-        self._link.withdraw_all_but(name, offered(campaign, self.fleet))
+        on_offer = offered(campaign, self.fleet)
+        self._link.withdraw_all_but(name, on_offer)
         try:  # what stays for want of a disk is deleted after a later round
-            trainer.blobs.keep(needed(campaign, self.fleet) | self._store.views(name))
+            trainer.blobs.keep(on_offer | remembered(campaign) | self._store.views(name))
         except OSError as error:
             log.warning("Blobs that are not needed cannot be deleted: %s", error)
 

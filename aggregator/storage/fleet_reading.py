@@ -11,7 +11,16 @@ import sqlalchemy as sql
 from immutables import Map
 from msgspec.structs import force_setattr, replace
 
-from aggregator.fleet.records import Campaign, Device, Fleet, Member, Received, Release, Rollout
+from aggregator.fleet.records import (
+    SHARED,
+    Campaign,
+    Device,
+    Fleet,
+    Member,
+    Received,
+    Release,
+    Rollout,
+)
 from aggregator.fleet.standing import rebuilt
 from aggregator.ports import StorageFailed
 from aggregator.storage.engine import RESTORE, database_name, using
@@ -202,10 +211,8 @@ class Common:
         share(device, "holds", values.setdefault(device.holds, device.holds))
         if (facts := device.facts) is not None:
             share(facts, "device_id", device_id)
-            share(facts, "bundle", intern(facts.bundle))
-            share(facts, "client", intern(facts.client))
-            share(facts, "runtime", intern(facts.runtime))
-            share(facts, "hardware", intern(facts.hardware))
+            for name in SHARED:
+                share(facts, name, intern(getattr(facts, name)))
             share(facts, "policy", values.setdefault(facts.policy, facts.policy))
             share(facts, "encodings", values.setdefault(facts.encodings, facts.encodings))
             share(facts, "kept", values.setdefault(facts.kept, facts.kept))
@@ -220,7 +227,8 @@ class Common:
     def member(self, member: Member) -> Member:
         """Return a member that was just read, or another that is equal."""
         if member.survey is None:
-            return self._values.setdefault(member, member)  # type: ignore[no-any-return]
+            same: Member = self._values.setdefault(member, member)
+            return same
         force_setattr(member, "placed", self._values.setdefault(member.placed, member.placed))
         return member
 

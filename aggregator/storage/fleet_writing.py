@@ -6,10 +6,9 @@ from typing import Any, NamedTuple
 import msgspec
 import sqlalchemy as sql
 from immutables import Map
-from msgspec.structs import replace
 from sqlalchemy.dialects import postgresql, sqlite
 
-from aggregator.fleet.records import Campaign, Device, Fleet
+from aggregator.fleet.records import Campaign, Fleet
 from aggregator.storage.schema import (
     CAMPAIGN_PARTS,
     DEVICE_RECORDS,
@@ -73,15 +72,10 @@ def _device_rows(before: Fleet, after: Fleet, changed: Set[str]) -> Changes:
             if was is not None:
                 changes.gone.append(key)
             continue
-        record = _stored(now)
-        if was is None or _stored(was) != record:
+        record = now.stored()
+        if was is None or was.stored() != record:
             changes.rows.append(key | {"record": encode(record)})
     return changes
-
-
-def _stored(device: Device) -> Device:
-    """Return a device without its derived fields."""
-    return replace(device, wake_s=0.0, pool="", marks=())
 
 
 def _member_rows(before: Fleet, after: Fleet, changed: Set[str]) -> Changes:

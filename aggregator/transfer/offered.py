@@ -47,16 +47,24 @@ class Offered:
 
 
 def needed(campaign: Campaign, fleet: Fleet) -> set[str]:
-    """Return the digests of the blobs that a campaign needs: those on offer, its remembered models
-    and memories, and the updates and surveys that count. The updates of a finished campaign are not
-    needed, and a staged release has blobs of its own."""
+    """Return the digests of the blobs that a campaign needs: those on offer and those remembered. A
+    staged release has blobs of its own."""
+    return offered(campaign, fleet) | remembered(campaign)
+
+
+def remembered(campaign: Campaign) -> set[str]:
+    """Return the digests of the blobs that the service alone needs of a campaign.
+
+    They are models and memories to go on from and to return to, and updates and surveys that
+    count; of a finished campaign, no updates.
+    """
     versions = (campaign.version, *campaign.history)
     models = {digest for version in versions for digest in version.models.values()}
     counted = campaign.updates.values() if campaign.phase != "finished" else ()
     updates = {update.blob for update in counted}
     surveys = {m.survey.blob for m in campaign.members.values() if m.survey is not None}
     memories = {version.memory for version in versions} - {""}
-    return offered(campaign, fleet) | models | memories | updates | surveys
+    return models | memories | updates | surveys
 
 
 def offered(campaign: Campaign, fleet: Fleet) -> set[str]:

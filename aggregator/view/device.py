@@ -86,8 +86,8 @@ class DeviceView(NamedTuple):
 
 def stored_fields(device: Device) -> dict[str, Any]:
     """Return the fields of a device's record that do not follow from the others."""
-    fields: dict[str, Any] = msgspec.to_builtins(device)
-    return {name: fields[name] for name in fields if name not in ("wake_s", "pool", "marks")}
+    fields: dict[str, Any] = msgspec.to_builtins(device.stored())
+    return fields
 
 
 def group_key(campaign: Campaign, device_id: str, device: Device) -> str:

@@ -111,7 +111,9 @@ class Rounds:
         preparing = not closing and self.algorithm.coordinator.preparing(state.context)
         if closing:  # everybody, or a part of a large fleet; it takes no time
             at_s = snapshot.records[-1].closed_at_s if snapshot.records else 0.0
-            tested = drawn(DevicePool(self.device_ids), EVALUATED, round_seed(settings, number))
+            tested = drawn(
+                DevicePool(self.device_ids), EVALUATED, round_seed(settings.seed, number)
+            )
             invited = Invitation(tested, at_s, at_s)
         else:
             invited = self.schedule.invite(number)

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from aggregator.core.pool import DevicePool, draw
-from aggregator.fleet.plan import SEED_STRIDE
+from aggregator.fleet.plan import round_seed
 from aggregator.view.summary import TimeSummary
 from simulation.timing.campaign import TimedCampaign
 from simulation.timing.report import describe
@@ -41,7 +41,7 @@ class Drawn:
 
     def invite(self, number: int) -> Invitation:
         """Return the round of this number."""
-        return Invitation(drawn(self._pool, self.cohort, self.seed * SEED_STRIDE + number))
+        return Invitation(drawn(self._pool, self.cohort, round_seed(self.seed, number)))
 
     @cached_property
     def _pool(self) -> DevicePool:

@@ -191,7 +191,7 @@ class TestPlan:
         plan = plan_of(SETTINGS, self.WORK, "a", 2, ())
         assert (plan.epoch, plan.round, plan.attempt, plan.device_id) == (2, 3, 7, "a")
         assert (plan.model, plan.verbs, plan.deadline_at_s) == ("1" * 64, self.WORK.verbs, 50.0)
-        assert (plan.seed, plan.bundle) == (round_seed(SETTINGS, 3), SETTINGS.bundle)
+        assert (plan.seed, plan.bundle) == (round_seed(SETTINGS.seed, 3), SETTINGS.bundle)
         assert plan_of(SETTINGS, self.WORK, "a", 2, ()) == plan
 
     def test_an_encoding_is_named_only_to_a_device_that_can_make_it(self) -> None:
@@ -202,4 +202,4 @@ class TestPlan:
 
     def test_seeds_of_rounds_differ_between_rounds_and_runs(self) -> None:
         runs = [msgspec.structs.replace(SETTINGS, seed=seed) for seed in range(3)]
-        assert len({round_seed(run, number) for run in runs for number in range(100)}) == 300
+        assert len({round_seed(run.seed, number) for run in runs for number in range(100)}) == 300

@@ -10,6 +10,7 @@ import pytest
 
 from aggregator.aggregation.apply import aggregate
 from aggregator.ports import StorageFailed
+from aggregator.service.trainer import RETRY_S
 from aggregator.storage.blob_folder import BlobFolder
 from aggregator.storage.engine import sqlite_url
 from aggregator.storage.fleet_store import FleetStore
@@ -274,3 +275,18 @@ def test_blobs_that_are_not_on_offer_cannot_be_fetched(fleet: FleetData) -> None
     bench.answers()
     bench.send("b", "fetch", encode(m.Fetch("b", private)))
     assert bench.answers()[-1].reason == "unknown-blob"
+
+
+def test_a_stop_that_ends_leaves_devices_their_timers(fleet: FleetData) -> None:
+    bench = Bench(fleet)
+    bench.trainer.stop("a blob is lost", lambda: None)
+    work = bench.work("a")
+    own = (bench.settings.run_id, bench.epoch, work.round, work.serial)
+    bench.send("a", "decline", encode(m.Decline(*own, "a", "failed", "")))
+    rests_until_s = bench.known("a").rests_until_s
+    bench.clock.now_s += RETRY_S
+    bench.tick()
+    assert not bench.trainer.problem
+    bench.clock.now_s = rests_until_s
+    bench.tick()
+    assert bench.work("a").serial > work.serial

@@ -50,7 +50,7 @@ def underived(fleet: Fleet) -> Fleet:
     """A fleet with what is stored of it."""
     devices = fleet.devices.mutate()
     for device_id, device in fleet.devices.items():
-        devices[device_id] = replace(device, wake_s=0.0, pool="", marks=())
+        devices[device_id] = device.stored()
     derived = {
         "wake_s": 0.0,
         "away_s": (0.0, 0.0),

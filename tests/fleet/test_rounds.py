@@ -77,8 +77,8 @@ class TestOpening:
 
     def test_seeds_of_rounds_differ_between_rounds_and_campaigns(self) -> None:
         campaigns = [settings_of(seed=seed) for seed in range(3)]
-        assert round_seed(campaigns[2], 7) == 2_000_013
-        seeds = {round_seed(settings, n) for settings in campaigns for n in range(100)}
+        assert round_seed(campaigns[2].seed, 7) == 2_000_013
+        seeds = {round_seed(settings.seed, n) for settings in campaigns for n in range(100)}
         assert len(seeds) == 300
 
 

@@ -133,7 +133,7 @@ class World:
 
         def stored(fleet: Fleet, device_id: str) -> Any:
             device = fleet.devices.get(device_id)
-            kept = replace(device, wake_s=0.0, pool="", marks=()) if device else None
+            kept = device.stored() if device else None
             campaigns = fleet.campaigns.values()
             return kept, [(c.members.get(device_id), c.updates.get(device_id)) for c in campaigns]
 

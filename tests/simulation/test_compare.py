@@ -329,5 +329,5 @@ class TestNewcomers:
             synthetic_fleet(6), SimulationSettings(read_algorithm("fedavg"), 1, newcomers=2, seed=3)
         )
         assert {plan.seed for plan in plans} == {
-            round_seed(outcome.campaign.settings, outcome.campaign.round + 1)
+            round_seed(outcome.campaign.settings.seed, outcome.campaign.round + 1)
         }
