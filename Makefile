@@ -1,4 +1,4 @@
-# make demo | test | test-all | check | docs | native | bench | chaos | papers | peers: each makes .venv and installs what it needs, in pinned versions,
+# make demo | test | test-all | check | docs | native | bench | chaos | papers | peers | gpu: each makes .venv and installs what it needs, in pinned versions,
 # when it is missing; make setup installs all of it.
 PYTHON ?= python3
 VENV := .venv
@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export SHOAL_DATA ?= $(abspath ../shared/data)
 MAKEFLAGS += --no-print-directory
 
-.PHONY: setup demo test test-all slow check docs native bench chaos papers peers tools dist sbom clean
+.PHONY: setup demo test test-all slow check docs native bench chaos papers peers gpu tools dist sbom clean
 
 setup: $(VENV)/.dev
 
@@ -82,6 +82,11 @@ papers: setup
 
 peers: setup
 	$(BIN)/python -m benchmarks.peers $(ARGS)
+
+# The same results on a CUDA device as on the processor, and what it is worth. Without one both run on the processor, which shows that they run.
+gpu: setup deploy/.debian
+	$(PYTEST) -m '' tests/simulation/test_batched.py tests/algorithms/test_stack.py
+	$(BIN)/python -m benchmarks.gpu
 
 # Debian packages that tests use: the Mosquitto broker; PostgreSQL; the browser Chromium; Java, JUnit, npm (it brings the Kotlin compiler), a
 # C++ compiler and Android's tools for the phone client. Installed when missing and we may; a test that needs one says so otherwise.

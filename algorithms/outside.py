@@ -73,7 +73,7 @@ def give(made: Any) -> tuple[str, str]:
     """Return name and source of a class that Python code has at hand.
 
     Other processes find it by this name, if it stands at the top of a file or of an installed
-    module; else only this process and those that it forks have it.
+    module; else only this process has it.
 
     Raises:
         ConfigError: it is no class, or its file has a path that no name can contain.

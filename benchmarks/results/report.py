@@ -31,12 +31,12 @@ def keep(results: dict[str, Any], out: Path, usual: Path, name: str, text: str) 
         put(name, text)
 
 
-def describe_machine() -> str:
-    """Processor, cores and versions."""
+def describe_machine(card: str = "no GPU used") -> str:
+    """Processor, cores, card and versions."""
     entries = Path("/proc/cpuinfo").read_text().splitlines()
     processor = next(
         (line.split(":")[1].strip() for line in entries if line.startswith("model name")),
         platform.machine(),
     )
     versions = f"Python {platform.python_version()}, torch {version('torch')}"
-    return f"{processor}, {os.cpu_count()} cores, no GPU used; {versions}"
+    return f"{processor}, {os.cpu_count()} cores, {card}; {versions}"

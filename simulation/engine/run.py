@@ -1,12 +1,10 @@
-"""A run by the fast engine: chooses how graphs run and by how many workers, makes the rounds, keeps
-checkpoints."""
+"""A run by the fast engine, which chooses how graphs run and by how many workers."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
-from math import ceil, prod
-from multiprocessing import get_all_start_methods
+from math import ceil
 from typing import Any
 
 from aggregator.aggregation.stored import check_fit
@@ -31,7 +29,7 @@ from wire.messages import Train
 
 TOGETHER = 128
 """Devices that backend batched trains together, unless another number is asked for."""
-FORK_FROM = 500
+PROCESSES_FROM = 1_000
 """Steps of training in a run from which worker processes are worth their start."""
 
 
@@ -136,16 +134,8 @@ def _workers(
     some = sorted(devices)[:: max(1, len(devices) // 32)]
     batches = sum(ceil(devices[d].num_train / settings.batch_size) for d in some) / len(some)
     steps = round(settings.rounds * settings.local_epochs * batches * invited)
-    if count == 1 or (
-        not backend.threads and (steps < FORK_FROM or "fork" not in get_all_start_methods())
-    ):
+    if count == 1 or (not backend.threads and steps < PROCESSES_FROM):
         return nullcontext(partial(inline, host))
     if backend.threads:
         return threads(host, count)
-    entries = {
-        e[0]: prod(e[2])
-        for layouts in (settings.reported, settings.responses)
-        for layout in layouts.values()
-        for e in layout
-    }
-    return processes(host, count, sum(entries.values()))
+    return processes(host, count)

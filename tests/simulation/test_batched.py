@@ -1,5 +1,5 @@
 """Devices trained together: the same as one after the other within rounding, whatever their numbers
-of examples. On the processor."""
+of examples. On the processor, or where torch finds one, on a CUDA device."""
 
 import threading
 from concurrent.futures import CancelledError
@@ -21,6 +21,7 @@ from export.describe import describe_bundle, to_numpy
 from simulation.datasets.windows import FleetData
 from simulation.engine.backend import choose
 from simulation.engine.graphs.batched import BatchedGraphs, Request
+from simulation.engine.graphs.operators import conv1d_by_product
 from simulation.engine.graphs.rendezvous import Rendezvous
 from simulation.engine.graphs.stacking import Examples, stack, turns
 from simulation.engine.options import EngineOptions
@@ -34,7 +35,9 @@ from wire.arrays.tensors import decode_tensors
 from wire.errors import ConfigError
 
 PROCESSOR = torch.device("cpu")
-TOGETHER = EngineOptions("batched", device="cpu")
+PLACE = "cuda" if torch.cuda.is_available() else "cpu"
+"""On the processor, or where there is a CUDA device, on that."""
+TOGETHER = EngineOptions("batched", device=PLACE)
 BY_THEMSELVES = ("cgau", "feddisk", "feddisk-ab")
 """Objectives whose batches hold more than examples and labels."""
 OTHERS = sorted(OBJECTIVES.keys() - {"fedavg", "ditto", "dbe", "fedprox", "fedrod", *BY_THEMSELVES})
@@ -175,7 +178,8 @@ def test_too_little_memory_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(BatchedGraphs, "_train", allocate)
     with pytest.raises(
-        ConfigError, match="memory of cpu: too small for 6 devices at a time; ask for fewer workers"
+        ConfigError,
+        match=f"memory of {PLACE}: too small for 6 devices at a time; ask for fewer workers",
     ):
         run("fedavg", TOGETHER)
 
@@ -329,3 +333,47 @@ def test_without_cuda_the_backend_has_to_be_given_a_device() -> None:
         EngineOptions(device="cuda")
     with pytest.raises(ConfigError, match="device 'cpu': backend auto has no choice of one"):
         EngineOptions(device="cpu")
+
+
+@given(
+    stride=st.integers(1, 3),
+    padding=st.integers(0, 3),
+    dilation=st.integers(1, 3),
+    size=st.integers(1, 4),
+    biased=st.booleans(),
+)
+def test_a_convolution_by_a_product_is_the_same(
+    stride: int, padding: int, dilation: int, size: int, biased: bool
+) -> None:
+    drawn = torch.Generator().manual_seed(0)
+    x, weight = torch.randn(3, 2, 17, generator=drawn), torch.randn(5, 2, size, generator=drawn)
+    bias = torch.randn(5, generator=drawn) if biased else None
+    torch.testing.assert_close(
+        conv1d_by_product(x, weight, bias, stride, padding, dilation),
+        torch.nn.functional.conv1d(x, weight, bias, stride, padding, dilation),
+    )
+
+
+def test_a_network_that_the_accelerator_cannot_run_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As cuDNN's recurrent units do below a gradient by torch.func."""
+
+    def fail(*_: object, **__: object) -> Any:
+        raise RuntimeError("Cannot access data pointer of Tensor that doesn't have storage")
+
+    monkeypatch.setattr(FedAvg, "step", fail)
+    fleet = uneven_fleet(2)
+    objective = FedAvg(objective_for_fleet(fleet, read_algorithm("fedavg"), 0).model)
+    with pytest.raises(ConfigError, match="fedavg: graph 'step' does not run here: Cannot access"):
+        BatchedGraphs(objective, fleet.window.shape, torch.device(PLACE))
+
+
+@pytest.mark.full
+def test_bfloat16_goes_through_batch_norm() -> None:
+    fleet = synthetic_fleet(4)
+    coarse = msgspec.structs.replace(TOGETHER, bf16=True)
+    exact, rounded = (run("fedavg", engine, fleet, model="tcn") for engine in (TOGETHER, coarse))
+    assert rounded.records[0].trained.loss_sum == pytest.approx(
+        exact.records[0].trained.loss_sum, rel=0.05
+    )

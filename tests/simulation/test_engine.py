@@ -1,6 +1,7 @@
 """The fast engine against messages: the same bits, whatever the algorithm. Workers, checkpoints and
 cohorts change no result."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -37,7 +38,7 @@ from tests.support.objectives import OBJECTIVES
 from wire.arrays import names
 from wire.arrays.tensors import decode_tensors
 from wire.bundle import Window
-from wire.errors import ConfigError
+from wire.errors import ConfigError, ShoalError
 
 QUICK = [
     "fedavg",
@@ -180,13 +181,32 @@ def test_an_interrupted_run_goes_on_with_the_same_bits(algorithm: str, tmp_path:
 
 @pytest.mark.full
 def test_worker_processes_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("simulation.engine.run.FORK_FROM", 0)
+    monkeypatch.setattr("simulation.engine.run.PROCESSES_FROM", 0)
     for algorithm in ("distfl", "ditto"):
         settings = SimulationSettings(read_algorithm(algorithm), 2, batch_size=8)
         outcome = simulate(
             synthetic_fleet(8, shift=1.0), settings, engine=EngineOptions("eager", workers=3)
         )
         same(run(algorithm, "eager"), outcome)
+
+
+class Fatal(FedAvg):
+    """Its step ends the process, as a machine without memory does."""
+
+    def step(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
+        if batch["y"].shape[0] == 8:  # not the example by which the graphs are described
+            os._exit(9)
+        return super().step(tensors, batch, hyper)
+
+
+@pytest.mark.full
+def test_a_worker_process_that_ends_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("simulation.engine.run.PROCESSES_FROM", 0)
+    fleet = synthetic_fleet(4)
+    objective = Fatal(objective_for_fleet(fleet, read_algorithm("fedavg"), 0).model)
+    settings = SimulationSettings(read_algorithm("fedavg"), 1, batch_size=8)
+    with pytest.raises(ShoalError, match="a worker process of the simulation ended: out of memory"):
+        simulate(fleet, settings, objective=objective, engine=EngineOptions("eager", workers=2))
 
 
 @pytest.mark.representatives("fedavg")

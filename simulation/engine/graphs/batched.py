@@ -4,8 +4,8 @@ A training keeps the tensors of its devices on the accelerator from its first st
 (devices, \\*shape), and copies what it changed back once. Devices need not have equally many
 examples (`simulation.engine.graphs.stacking.turns`).
 
-It runs on any torch device. It was tested on the processor, where vmap is slower than one device
-after the other; on CUDA it has been neither run nor measured.
+It runs on any torch device, on the processor as a test: vmap is slower there than one device after
+the other.
 """
 
 from collections.abc import Sequence
@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from algorithms.core.contract import GraphFunction, TorchTensors
-from algorithms.models.reading.plain import PlainOperators
 from algorithms.objectives.supervised import Supervised
 from export.describe import example_inputs, parts_of, responses_of
 from simulation.engine.graphs.eager import EagerGraphs
+from simulation.engine.graphs.operators import OverDevices
 from simulation.engine.graphs.rendezvous import Rendezvous
 from simulation.engine.graphs.stacking import Examples, stack, stack_padded, turns, unstack
 from wire.arrays import names
@@ -83,8 +83,9 @@ class BatchedGraphs(EagerGraphs):
         self.rendezvous: Rendezvous[Request, Tensors] = Rendezvous()
         self._functions, self._bf16, self._held = dict(moved.graphs()), bf16, Examples(device)
         self._training, self._additive, self._alone = set[str](), set[str](), set[str]()
+        inputs = example_inputs(objective, window)  # drawn on the processor, as everywhere
         with torch.no_grad(), self._context():
-            self._learn(moved, window)
+            self._learn(moved, {name: value.to(device) for name, value in inputs.items()})
 
     def trains(self, graph: str) -> bool:
         return graph in self._training
@@ -228,16 +229,18 @@ class BatchedGraphs(EagerGraphs):
     def _scalars(self, request: Request) -> TorchTensors:
         return {name: torch.tensor(float(value)) for name, value in request.hyper.items()}
 
-    def _learn(self, objective: Supervised, window: tuple[int, ...]) -> None:
+    def _learn(self, objective: Supervised, inputs: TorchTensors) -> None:
         """Run every graph once over two devices, to learn how it can be run."""
-        inputs = {
-            name: value.to(self.device) for name, value in example_inputs(objective, window).items()
-        }
         if objective.task.of == CLASSIFICATION:
             inputs[names.Y] = torch.arange(len(inputs[names.Y])) % objective.model.num_classes
         for graph, function in self._functions.items():
             held, batch, hyper = parts_of(inputs)
-            outputs = function(held, batch, hyper)
+            try:
+                outputs = function(held, batch, hyper)
+            except RuntimeError as error:
+                raise ConfigError(
+                    f"{objective.name}: graph {graph!r} does not run here: {error}"
+                ) from None
             trains = names.LOSS_SUM in outputs and any(
                 names.role_of(name) == names.NEXT for name in outputs
             )
@@ -266,7 +269,7 @@ def _over_devices(function: GraphFunction) -> GraphFunction:
     hyper-parameters are everybody's."""
 
     def plain(tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
-        with PlainOperators():
+        with OverDevices():
             return function(tensors, batch, hyper)
 
     return vmap(plain, (0, 0, None), randomness="error")

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, unquote
 
 import numpy as np
@@ -50,8 +51,8 @@ class _File:
 
 
 class MappedStore:
-    """A folder of such files, a temporary one where none is given. Forked processes see each
-    other's writes; a device is worked on by one at a time."""
+    """A folder of such files, a temporary one where none is given. Processes see each other's
+    writes; a device is worked on by one at a time."""
 
     def __init__(
         self, folder: Path | None, device_ids: Sequence[str], num_train: Iterable[int]
@@ -65,6 +66,10 @@ class MappedStore:
         self._first = np.concatenate([[0], np.cumsum(np.fromiter(num_train, np.int64))])
         self._open: dict[str, _File] = {}
         self._listed: tuple[int, list[str]] = (-1, [])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what another process needs; it opens the files itself."""
+        return vars(self) | {"_temporary": None, "_open": {}}
 
     def get(self, device_id: str, number: int) -> Tensors:
         """Return a copy of what a device keeps before the round of this number; empty at first."""

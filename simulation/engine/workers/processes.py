@@ -1,134 +1,112 @@
 """Worker processes of one thread each, for graphs that hold the interpreter's lock.
 
-They are forked, so that data, model and compiled code are the parent's own pages. Private tensors
-lie in the memory-mapped arena; the tensors of an update are written into rows of shared memory; a
-round's models are sent once to each process.
+They are started, not forked: where torch has a GPU, autograd starts a thread for it with the first
+gradient, and a process forked after that can take none. Data and graphs are written to a folder
+once, a round's models once a round; all processes map the same pages of them. Private tensors lie
+in the memory-mapped store.
 """
 
+import itertools
 import mmap
-import multiprocessing as mp
+import pickle
 import signal
+import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import replace
-from math import prod
-from multiprocessing.connection import Connection, wait
+from concurrent.futures import as_completed
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
+import cloudpickle
 import torch
+from loky import ProcessPoolExecutor
+from loky.process_executor import TerminatedWorkerError
 
+from algorithms import outside
 from simulation.engine.workers.device_host import DeviceHost, DeviceResult, Models, Workers
-from wire.arrays.tensors import Array, Tensors
 from wire.errors import ShoalError
 from wire.messages import Plan
 
-IN_FLIGHT = 4
-"""Plans that a process has at a time: the next one must not wait for the parent."""
-
-RowLayout = tuple[tuple[str, tuple[int, ...]], ...]
-
 
 @contextmanager
-def processes(host: DeviceHost, count: int, width: int) -> Iterator[Workers]:
-    """Yield `count` worker processes; an update may have up to `width` float32 values."""
-    context = mp.get_context("fork")
-    memory = mmap.mmap(-1, max(1, count * IN_FLIGHT * width * 4))
-    values: Array = np.frombuffer(memory, np.float32)[: count * IN_FLIGHT * width]
-    rows = values.reshape(count * IN_FLIGHT, width)
-    links: list[Connection] = []
-    started = []
-    for worker in range(count):
-        ours, theirs = context.Pipe()
-        own_rows = rows[worker * IN_FLIGHT : (worker + 1) * IN_FLIGHT]
-        process = context.Process(
-            target=_work, args=(host, theirs, own_rows, [*links, ours]), daemon=True
-        )
-        process.start()
-        theirs.close()
-        links.append(ours)
-        started.append(process)
+def processes(host: DeviceHost, count: int) -> Iterator[Workers]:
+    """Yield `count` worker processes."""
+    for module in outside.modules():
+        cloudpickle.register_pickle_by_value(module)
+    numbers = itertools.count(1)
 
     def run(plans: Sequence[Plan], models: Models, summed: bool = False) -> Iterator[DeviceResult]:
-        for link in links:
-            link.send(models)
-        waiting = iter(plans)
-        running = 0
-        for number, link in enumerate(links * IN_FLIGHT):
-            plan = next(waiting, None)
-            if plan is not None:
-                link.send((number // len(links), plan))
-                running += 1
-        while running:
-            for ready in wait(links):
-                worker = links.index(ready)  # type: ignore[arg-type]
-                try:
-                    row, layout, result = links[worker].recv()
-                except EOFError:
-                    code = started[worker].exitcode
-                    raise ShoalError(
-                        f"a worker process of the simulation ended (exit code {code}): out of "
-                        "memory?"
-                    ) from None
-                if layout is not None:
-                    tensors = _read(rows[worker * IN_FLIGHT + row], layout)
-                    result = replace(result, tensors=tensors)
-                running -= 1
-                plan = next(waiting, None)
-                if plan is not None:
-                    links[worker].send((row, plan))
-                    running += 1
-                yield result
+        models_file = folder / f"models-{next(numbers)}"
+        _write(models_file, dict(models))
+        futures = [executor.submit(_carry_out, host_file, models_file, plan) for plan in plans]
+        try:
+            for future in as_completed(futures):
+                yield future.result()
+        except TerminatedWorkerError as error:
+            raise ShoalError(
+                f"a worker process of the simulation ended: out of memory? ({error})"
+            ) from None
+        finally:
+            _remove(models_file)
 
-    try:
-        yield run
-    finally:
-        for link in links:
-            with suppress(OSError):
-                link.send(None)
-        for process in started:
-            process.join(5.0)
-            if process.is_alive():
-                process.terminate()
+    with TemporaryDirectory(prefix="shoal-workers-") as name:
+        folder = Path(name)
+        host_file = folder / "host"
+        _write(host_file, (host.spec, host.store))
+        executor = ProcessPoolExecutor(count, initializer=_begin)
+        try:
+            yield run
+        finally:
+            executor.shutdown(kill_workers=True)
 
 
-def _work(host: DeviceHost, link: Connection, rows: Array, others: Sequence[Connection]) -> None:
-    """A worker: models of a round, then plans, until None."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    for other in others:
-        other.close()
+def _begin() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
     torch.set_num_threads(1)
-    models: Models = {}
-    with suppress(EOFError, OSError):
-        while (message := link.recv()) is not None:
-            if not isinstance(message, tuple):
-                models = message
-                continue
-            row, plan = message
-            result = host.carry_out(plan, models)
-            layout = _write(rows[row], result.tensors)
-            link.send((row, layout, result if layout is None else replace(result, tensors={})))
+    warnings.filterwarnings("ignore", "The given NumPy array is not writable")
 
 
-def _write(row: Array, tensors: Tensors) -> RowLayout | None:
-    """Put an update's tensors into a row; None where they do not fit, which then go through the
-    pipe."""
-    if sum(v.size for v in tensors.values()) > row.size or any(
-        v.dtype != np.float32 for v in tensors.values()
-    ):
-        return None
-    at = 0
-    for value in tensors.values():
-        row[at : at + value.size] = value.ravel()
-        at += value.size
-    return tuple((name, value.shape) for name, value in tensors.items())
+def _carry_out(host: Path, models: Path, plan: Plan) -> DeviceResult:
+    return _host(host).carry_out(plan, _models(models))
 
 
-def _read(row: Array, layout: RowLayout) -> dict[str, Any]:
-    flat, tensors, at = row[: sum(prod(shape) for _, shape in layout)].copy(), {}, 0
-    for name, shape in layout:
-        size = prod(shape)
-        tensors[name] = flat[at : at + size].reshape(shape)
-        at += size
-    return tensors
+@lru_cache(1)
+def _host(path: Path) -> DeviceHost:
+    spec, store = _read(path)
+    return DeviceHost(spec, spec.make_graphs(), store)
+
+
+@lru_cache(1)
+def _models(path: Path) -> Models:
+    models: Models = _read(path)
+    return models
+
+
+def _write(path: Path, value: Any) -> None:
+    """Pickle a value; its arrays go into a file beside it."""
+    arrays: list[pickle.PickleBuffer] = []
+    payload = cloudpickle.dumps(value, 5, buffer_callback=arrays.append)
+    sizes = [array.raw().nbytes for array in arrays]
+    path.write_bytes(pickle.dumps((payload, sizes)))
+    with path.with_suffix(".arrays").open("wb") as file:
+        for array in arrays:
+            file.write(array.raw())
+        file.write(b"\0")  # an empty file cannot be mapped
+
+
+def _remove(path: Path) -> None:
+    path.unlink()
+    path.with_suffix(".arrays").unlink()
+
+
+def _read(path: Path) -> Any:
+    payload, sizes = pickle.loads(path.read_bytes())
+    with path.with_suffix(".arrays").open("rb") as file:
+        pages = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    parts = [
+        pages[end - size : end]
+        for end, size in zip(itertools.accumulate(sizes), sizes, strict=True)
+    ]
+    return pickle.loads(payload, buffers=parts)
