@@ -38,6 +38,7 @@ class _Text(msgspec.Struct):
     inputs: dict[str, Survey] = {}
     placed: dict[str, Placed] = {}
     stopped: bool = False
+    resting: list[str] = []
 
 
 class Checkpoint:
@@ -108,6 +109,7 @@ class Checkpoint:
             *held,
             older,
             text.stopped,
+            frozenset(text.resting),
         )
 
     def save(self, snapshot: Snapshot, blobs: MemoryBlobs, traffic: Traffic) -> None:
@@ -140,5 +142,6 @@ class Checkpoint:
             dict(snapshot.inputs),
             dict(snapshot.placed),
             snapshot.stopped,
+            sorted(snapshot.resting),
         )
         write_atomically(self._file, encode_tensors(arrays, msgspec.json.encode(text)))

@@ -81,6 +81,8 @@ class Snapshot:
     them."""
     stopped: bool = False
     """Whether somebody has stopped the run: no further round of training is made."""
+    resting: frozenset[str] = frozenset()
+    """Devices whose last plan failed. They rest, so that no evaluation waits for them."""
 
 
 @dataclass
@@ -111,9 +113,8 @@ class Rounds:
         preparing = not closing and self.algorithm.coordinator.preparing(state.context)
         if closing:  # everybody, or a part of a large fleet; it takes no time
             at_s = snapshot.records[-1].closed_at_s if snapshot.records else 0.0
-            tested = drawn(
-                DevicePool(self.device_ids), EVALUATED, round_seed(settings.seed, number)
-            )
+            free = [d for d in self.device_ids if d not in snapshot.resting]
+            tested = drawn(DevicePool(free), EVALUATED, round_seed(settings.seed, number))
             invited = Invitation(tested, at_s, at_s)
         else:
             invited = self.schedule.invite(number)
@@ -130,6 +131,7 @@ class Rounds:
         plans = self._plans(state, starts, invited, number, closing, stale)
         summed = self.algorithm.streams and not (closing or preparing or invited.weights)
         received = self._received(plans, {**models, **stale}, workers, summed)
+        resting = snapshot.resting.union(starts).difference(d.device_id for d in received)
         down = {plan.device_id: self.traffic.down(plan) for plan in plans}
         grouped, notes = Grouped(state.memory), {}
         if not closing:
@@ -200,6 +202,7 @@ class Rounds:
             placed,
             kept,
             snapshot.stopped,
+            resting,
         )
 
     def _ask(self, state: State, models: Models, workers: Workers) -> dict[str, Survey]:
