@@ -5,10 +5,12 @@ The cost of a round is proportional to its cohort, not to the fleet. `Snapshot` 
 that changes from round to round, so that a run can be saved and continued.
 """
 
+import dataclasses
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import cast
 
 from immutables import Map
 from msgspec.structs import replace
@@ -24,13 +26,15 @@ from aggregator.aggregation.placing import place_all
 from aggregator.aggregation.stored import make_programs, store_state
 from aggregator.core.pool import DevicePool
 from aggregator.fleet.budget import improvement_of, mean_accuracy, spent
-from aggregator.fleet.desired import by_labels
-from aggregator.fleet.plan import make_plan, program_for, round_seed
+from aggregator.fleet.desired import Desired, group_of, is_to_survey, placed_of, verbs_of
+from aggregator.fleet.plan import make_plan, round_seed
 from aggregator.fleet.records import (
     Campaign,
     Device,
     Fleet,
+    Kind,
     Member,
+    Phase,
     Placed,
     Report,
     Survey,
@@ -39,7 +43,7 @@ from aggregator.fleet.records import (
 from aggregator.ports import Blobs
 from aggregator.view.round_record import RoundRecord, make_record
 from algorithms.algorithm import Contribution, State
-from algorithms.core.contract import Grouped, Programs
+from algorithms.core.contract import Grouped
 from algorithms.core.keys import NEWCOMER, UNLABELLED
 from algorithms.means.streaming import Branch
 from algorithms.personalisation.kept import kept_of
@@ -59,8 +63,6 @@ many rounds."""
 EVALUATED = 10_000
 """Of a larger fleet so many devices, drawn by the seed, test the model that they are given in the
 end."""
-NOBODY: Mapping[str, Placed] = Map()
-"""Where nobody is placed."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,29 @@ class Snapshot:
     """Devices whose last plan failed. They rest, so that no evaluation waits for them."""
 
 
+class _Members(Mapping[str, Member]):
+    """Members of a campaign, made as they are asked for: a fleet is large, a cohort is not."""
+
+    def __init__(self, key: Callable[[State, str], str], snapshot: Snapshot) -> None:
+        """`key`: of the model of a device's group by its training."""
+        self._key, self._snapshot = key, snapshot
+        trained = snapshot.state.memory.membership
+        self._ids = {*trained, *snapshot.inputs, *snapshot.placed} - {""}
+
+    def __getitem__(self, device_id: str) -> Member:
+        if device_id not in self._ids:
+            raise KeyError(device_id)
+        state, told, placed = (self._snapshot.state, self._snapshot.inputs, self._snapshot.placed)
+        group = self._key(state, device_id) if device_id in state.memory.membership else ""
+        return Member(group=group, survey=told.get(device_id), placed=placed.get(device_id))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._ids)
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+
 @dataclass
 class Rounds:
     """Makes one round after the other, with the devices that `schedule` says."""
@@ -100,16 +125,15 @@ class Rounds:
             self.experiment.algorithm,
             self.experiment.devices,
         )
+        self._latest: tuple[Snapshot, Campaign] | None = None
         self.device_ids = sorted(self.devices)
-        self.unlabelled = {
-            d for d in self.device_ids if self.devices[d].num_train < self.settings.min_batch
-        }
 
     def advance(self, snapshot: Snapshot, workers: Workers) -> Snapshot:
         """The snapshot after one more round, the last of which only tests the models that devices
         are given."""
         settings, state = self.settings, snapshot.state
-        number, closing = snapshot.round + 1, bool(self._campaign(snapshot).ended)
+        before = self.campaign(snapshot)
+        number, closing = snapshot.round + 1, before.phase == "evaluating"
         preparing = not closing and self.algorithm.coordinator.preparing(state.context)
         if closing:  # everybody, or a part of a large fleet; it takes no time
             at_s = snapshot.records[-1].closed_at_s if snapshot.records else 0.0
@@ -118,17 +142,17 @@ class Rounds:
             invited = Invitation(tested, at_s, at_s)
         else:
             invited = self.schedule.invite(number)
-        starts = {d: self._start(state, d, snapshot.placed, closing) for d in invited.device_ids}
+        starts = {d: group_of(before, d, self._device(d)) for d in invited.device_ids}
         models, inputs, placed = self.models(state), snapshot.inputs, snapshot.placed
         if number == 1 and not closing:
-            inputs = self._ask(state, models, workers)
+            inputs = self._ask(before, models, workers)
         older = {**snapshot.older, snapshot.round: models}
         stale = {
             _name(key, v): model
             for v in set(invited.versions.values())
             for key, model in older[v].items()
         }
-        plans = self._plans(state, starts, invited, number, closing, stale)
+        plans = self._plans(before, starts, invited, number, stale)
         summed = self.algorithm.streams and not (closing or preparing or invited.weights)
         received = self._received(plans, {**models, **stale}, workers, summed)
         resting = snapshot.resting.union(starts).difference(d.device_id for d in received)
@@ -137,7 +161,7 @@ class Rounds:
         if not closing:
             groups_before, rate = (
                 set(state.memory.membership.values()),
-                rate_noted(settings, self.programs(state)),
+                rate_noted(settings, before.version.programs),
             )
             contributions = [
                 self._contribution(d, starts[d.device_id], state, invited) for d in received
@@ -160,11 +184,12 @@ class Rounds:
             if self.settings.min_batch:
                 surveys = {d: partial(self._survey, said) for d, said in inputs.items()}
                 placed = place_all(self.algorithm, state, surveys, placed, groups_before)
-        belonging = {
-            d: held
-            for d in self.device_ids
-            if (held := self._placed(state, d, placed, closing)) is not None
-        }
+        belonging = {}
+        if placed:
+            made = dataclasses.replace(snapshot, state=state, inputs=inputs, placed=placed)
+            after = self._campaign(made)
+            found = ((d, placed_of(after, d, self._device(d))) for d in self.device_ids)
+            belonging = {d: held for d, held in found if held is not None}
         record = make_record(
             number=number,
             phase="evaluating" if closing else "preparing" if preparing else "training",
@@ -180,9 +205,7 @@ class Rounds:
                 )
                 for d in received
             },
-            groups={
-                d: self._start(state, d) for d in ({} if preparing else state.memory.membership)
-            }
+            groups={d: self._key(state, d) for d in ({} if preparing else state.memory.membership)}
             | {d: held.group for d, held in belonging.items()},
             notes=notes,
             views=self.blobs.put(encode_views(grouped))[0] if grouped.views else "",
@@ -205,14 +228,15 @@ class Rounds:
             resting,
         )
 
-    def _ask(self, state: State, models: Models, workers: Workers) -> dict[str, Survey]:
-        """What devices without labels tell of their inputs, where that says where they belong;
-        those without windows tell nothing."""
-        verbs = self.programs(state).get(UNLABELLED, ())
+    def _ask(self, campaign: Campaign, models: Models, workers: Workers) -> dict[str, Survey]:
+        """Return what devices without labels tell of their inputs; those without windows tell
+        nothing."""
+        if not (verbs := campaign.version.programs.get(UNLABELLED)):
+            return {}
         plans = [
             make_plan(self.settings, 1, d, NEWCOMER, verbs)
-            for d in sorted(self.unlabelled)
-            if verbs
+            for d in self.device_ids
+            if is_to_survey(campaign, d, self._device(d))
         ]
         if not plans:
             return {}
@@ -232,95 +256,83 @@ class Rounds:
     def _survey(self, said: Survey) -> Tensors:
         return decode_tensors(self.blobs.get(said.blob), OWN_FILES)[0]
 
-    def _placed(
-        self, state: State, device_id: str, placed: Mapping[str, Placed], closing: bool
-    ) -> Placed | None:
-        """Where a device belongs that is in no group by its training, as
-        `aggregator.fleet.desired.placed_of` has it."""
-        left = closing and device_id not in state.memory.membership
-        keys = (device_id, "") if device_id in self.unlabelled else ("",) if left else ()
-        found = (placed[key] for key in keys if key in placed)
-        return next((held for held in found if held.group in state.models), None)
+    def campaign(self, snapshot: Snapshot) -> Campaign:
+        """Return the campaign as an aggregator would have it before its next round, but for its
+        models: they are named by their keys."""
+        latest = self._latest
+        if latest is None or snapshot is not latest[0]:
+            self._latest = latest = snapshot, self._campaign(snapshot)
+        return latest[1]
 
     def _campaign(self, snapshot: Snapshot) -> Campaign:
-        """Return the campaign as far as its rounds say how far it is, without its models."""
+        settings, state = self.settings, snapshot.state
         accuracies = (
             mean_accuracy(r.evaluated.values()) for r in snapshot.records if r.phase == "training"
         )
-        best, unimproved = improvement_of(accuracies, self.settings.min_delta)
-        number = snapshot.round
+        best, unimproved = improvement_of(accuracies, settings.min_delta)
+        models, members = {key: key for key in state.models}, _Members(self._key, snapshot)
+        version = Version(
+            round=snapshot.round,
+            models=models,
+            memory="",
+            programs=make_programs(self.algorithm, state, settings, models),
+            newcomers=self._key(state, ""),
+        )
         campaign = Campaign(
-            settings=self.settings,
-            next_settings=self.settings,
+            settings=settings,
+            next_settings=settings,
             ended="order" if snapshot.stopped else "",
             ended_s=snapshot.records[-1].closed_at_s if snapshot.records else 0.0,
-            round=number,
-            version=Version(round=number, models={}, memory="", programs={}, newcomers=""),
+            round=snapshot.round,
+            version=version,
             trained=snapshot.trained,
             best=best,
             unimproved=unimproved,
+            default=snapshot.placed.get(""),
+            members=cast("Map[str, Member]", members),
         )
-        return replace(campaign, ended=spent(campaign, campaign.ended_s))
+        ended = spent(campaign, campaign.ended_s)
+        phase: Phase = "finished" if snapshot.finished else "evaluating" if ended else "training"
+        return replace(campaign, ended=ended, phase=phase)
 
     def conclude(self, snapshot: Snapshot) -> Fleet:
         """Return the fleet at the end of the run as an aggregator would have it, with its models
         among the blobs."""
         stored = store_state(self.settings, self.algorithm, snapshot.state, self.blobs)
-        membership, state = snapshot.state.memory.membership, snapshot.state
-        members = {d: Member(group=self._start(state, d)) for d in membership}
-        for device_id in {*snapshot.inputs, *snapshot.placed} - {""}:
-            members[device_id] = replace(
-                members.get(device_id, Member()),
-                survey=snapshot.inputs.get(device_id),
-                placed=snapshot.placed.get(device_id),
-            )
-        campaign = self._campaign(snapshot)
+        campaign = self.campaign(snapshot)
         version = replace(
             campaign.version,
             models=stored.models,
             memory=stored.memory,
             programs=stored.programs,
-            newcomers=self._start(state, ""),
         )
         campaign = replace(
             campaign,
             phase="finished",
             version=version,
             preparing=stored.preparing,
-            default=snapshot.placed.get(""),
-            members=Map(members),
+            members=Map(dict(campaign.members)),
         )
-        devices = {
-            d: Device(facts=CheckIn(d, w.num_train, w.num_test, runtime="simulation"), online=True)
-            for d, w in self.devices.items()
-        }
+        devices = {d: self._device(d) for d in self.devices}
         return Fleet(
             at_s=campaign.ended_s, devices=Map(devices), campaigns={campaign.name: campaign}
         )
 
     def model_of(self, snapshot: Snapshot, device_id: str) -> Tensors:
         """The model that a device is given (roles shared, statistic, received)."""
-        key = self._start(snapshot.state, device_id, snapshot.placed, snapshot.finished)
+        key = group_of(self.campaign(snapshot), device_id, self._device(device_id))
         return self.algorithm.given(snapshot.state, key)
 
-    def programs(self, state: State) -> Programs:
-        """What devices do in the next round; models are named by their keys."""
-        return make_programs(
-            self.algorithm, state, self.settings, {key: key for key in state.models}
-        )
-
-    def _start(
-        self,
-        state: State,
-        device_id: str,
-        placed: Mapping[str, Placed] = NOBODY,
-        closing: bool = False,
-    ) -> str:
-        """The key of the model that a device starts from; `closing`: when training is over."""
-        if (held := self._placed(state, device_id, placed, closing)) is not None:
-            return held.group
+    def _key(self, state: State, device_id: str) -> str:
+        """Return the key of the model of a device's group by its training."""
         key = self.algorithm.grouping.start(state.memory, device_id)
         return key if key in state.models else NEWCOMER
+
+    def _device(self, device_id: str) -> Device:
+        """Return the record of a device that is always there."""
+        windows = self.devices[device_id]
+        facts = CheckIn(device_id, windows.num_train, windows.num_test, runtime="simulation")
+        return Device(facts=facts, online=True)
 
     def models(self, state: State) -> dict[str, Tensors]:
         """Return the models that the devices of each group are given."""
@@ -328,33 +340,27 @@ class Rounds:
 
     def _plans(
         self,
-        state: State,
+        campaign: Campaign,
         starts: Mapping[str, str],
         invited: Invitation,
         number: int,
-        closing: bool,
         stale: Mapping[str, Tensors],
     ) -> list[Plan]:
-        programs, plans = self.programs(state), []
+        kind: Kind = "evaluate" if campaign.phase == "evaluating" else "train"
+        plans = []
         for device_id, start in starts.items():
             model = start
             if device_id in invited.versions:
                 model = _name(start, invited.versions[device_id])
                 model = model if model in stale else _name(NEWCOMER, invited.versions[device_id])
-            if closing:
-                num_train = self.devices[device_id].num_train
-                verbs = by_labels(
-                    programs["closing"], num_train, trains=device_id not in self.unlabelled
-                )
-            else:
-                verbs = program_for(programs, device_id, start)
+            task = Desired(campaign.name, kind, start)
             plans.append(
                 make_plan(
                     self.settings,
                     number,
                     device_id,
                     model,
-                    verbs,
+                    verbs_of(campaign, device_id, self._device(device_id), task),
                     encoding=self.settings.update_encoding,
                 )
             )

@@ -57,7 +57,7 @@ def run_fast(
     snapshot = snapshot or Snapshot(
         experiment.algorithm.begin(bundle.initial, experiment.probe, settings.seed)
     )
-    programs = rounds.programs(snapshot.state).values()
+    programs = rounds.campaign(snapshot).version.programs.values()
     trained = {verb.graph for verbs in programs for verb in verbs if isinstance(verb, Train)}
     backend = choose(experiment.objective, bundle.manifest, options, trained)
     store = MappedStore(
