@@ -15,7 +15,7 @@ from aggregator.ports import StorageFailed
 from aggregator.storage.engine import sqlite_url
 from aggregator.storage.fleet_store import FleetStore, campaign_names, load_fleet
 from tests.contracts.fleet_store import UNKNOWN, FleetStoreContract, rich
-from tests.fleet.test_restart import underived, untimed
+from tests.fleet.parts import underived, untimed
 from tests.fleet.world import World
 from wire.errors import ConfigError
 

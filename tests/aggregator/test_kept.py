@@ -24,7 +24,7 @@ from shoal.reports.files import write_report
 from shoal.reports.run_page import Extras
 from shoal.reports.words import UNUSABLE, margin_text, names_text, rule_text
 from tests.contracts.store import SETTINGS
-from tests.fleet.test_round_record import Recorded
+from tests.fleet.recorded import Recorded
 from tests.fleet.world import settings_of
 from wire import messages as m
 

@@ -17,7 +17,7 @@ from aggregator.storage.engine import make_engine
 from aggregator.storage.fleet_store import FleetStore
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
-from tests.fleet.test_restart import untimed
+from tests.fleet.parts import untimed
 from tests.support.lossy_proxy import lossy_proxy
 from tests.support.postgres import Postgres
 from tests.support.s3 import BUCKET, S3Server

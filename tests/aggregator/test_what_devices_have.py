@@ -8,7 +8,7 @@ from aggregator.view.round_record import RoundRecord
 from simulation.datasets.windows import FleetData
 from tests.aggregator.campaign_cases import SECOND, Campaigns
 from tests.aggregator.full_disk import Disk, FullStore
-from tests.fleet.test_round_record import KEPT
+from tests.fleet.recorded import KEPT
 from wire import messages as m
 from wire.codec import encode
 from wire.errors import ConfigError

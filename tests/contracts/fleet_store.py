@@ -19,8 +19,8 @@ from aggregator.storage.engine import make_engine
 from aggregator.storage.fleet_store import FleetStore, campaign_names, has_device, load_fleet
 from aggregator.storage.schema import METADATA
 from aggregator.view.round_record import RoundRecord
-from tests.fleet.test_properties import history, lived
-from tests.fleet.test_restart import underived, untimed
+from tests.fleet.histories import history, lived
+from tests.fleet.parts import underived, untimed
 from tests.fleet.world import World
 from wire.messages import Metrics
 

@@ -161,6 +161,7 @@ def test_unsupported_convolution_names_itself() -> None:
         to_onnx(trace(step, example))
 
 
+@pytest.mark.full
 def test_twenty_steps_on_the_device_agree_with_eager_torch(tmp_path: Path) -> None:
     """The watch model on real windows: differences to float64 of the size that eager float32 itself
     has."""

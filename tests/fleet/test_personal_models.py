@@ -12,7 +12,7 @@ from aggregator.fleet.reconcile import LONGEST_REST_S, REST_S
 from aggregator.fleet.records import Assignment
 from shoal.commands.serve import log_rounds
 from tests.fleet.cases import ban, configure, direct, run, world_of
-from tests.fleet.test_round_record import KEPT, Recorded, over
+from tests.fleet.recorded import KEPT, Recorded, over
 from tests.fleet.world import CLOSING, Client, World, digest_of
 
 

@@ -5,21 +5,17 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 import pytest
-from hypothesis import given, settings
-from immutables import Map
-from msgspec.structs import replace
+from hypothesis import given
 
-from aggregator.core.pool import DevicePool
 from aggregator.fleet import events as e
 from aggregator.fleet import rounds
 from aggregator.fleet import step as machine
 from aggregator.fleet.records import Fleet
 from aggregator.fleet.step import step
 from aggregator.storage.fleet_store import FleetStore
-from tests.fleet.test_properties import COUNT, MANY, RANDOM, check_again, check_rest, history, lived
+from tests.fleet.histories import COUNT, MANY, RANDOM, check_again, check_rest, history, lived
+from tests.fleet.parts import underived, untimed
 from tests.fleet.world import World
-
-FEWER = settings(MANY, max_examples=50)
 
 
 class Restarting(World):
@@ -36,30 +32,6 @@ def loaded(world: World) -> Fleet:
     """The fleet as a store in its place finds it."""
     assert world.store is not None
     return world.store.load()
-
-
-def untimed(fleet: Fleet) -> Fleet:
-    """A fleet without timers."""
-    devices = fleet.devices.mutate()
-    for device_id, device in fleet.devices.items():
-        devices[device_id] = replace(device, wake_s=0.0)
-    return replace(fleet, wake_s=0.0, away_s=(0.0, 0.0), devices=devices.finish())
-
-
-def underived(fleet: Fleet) -> Fleet:
-    """A fleet with what is stored of it."""
-    devices = fleet.devices.mutate()
-    for device_id, device in fleet.devices.items():
-        devices[device_id] = device.stored()
-    derived = {
-        "wake_s": 0.0,
-        "away_s": (0.0, 0.0),
-        "sweep": 0,
-        "order": DevicePool(),
-        "pools": {},
-        "counts": Map(),
-    }
-    return replace(fleet, devices=devices.finish(), **derived)
 
 
 def check_same(fleet: Fleet, stored: Fleet) -> None:
@@ -90,14 +62,15 @@ def in_memory() -> Iterator[FleetStore]:
         yield store
 
 
-@FEWER
+@MANY
 @given(RANDOM, COUNT)
 def test_a_restart_at_any_event_gives_the_same_commands(rng: random.Random, count: int) -> None:
     with in_memory() as store:
         lived(history(rng, count), Restarting(store))
 
 
-@FEWER
+@pytest.mark.full
+@MANY
 @given(RANDOM, COUNT)
 def test_a_stored_fleet_comes_to_rest(rng: random.Random, count: int) -> None:
     with in_memory() as store:
@@ -107,6 +80,7 @@ def test_a_stored_fleet_comes_to_rest(rng: random.Random, count: int) -> None:
         assert store.load() == untimed(world.fleet)
 
 
+@pytest.mark.representatives("0-2", "0-500")
 @pytest.mark.parametrize("chunk", [2, 500])
 @pytest.mark.parametrize("seed", range(4))
 def test_long_histories_with_restarts(

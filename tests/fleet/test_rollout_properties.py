@@ -16,8 +16,8 @@ from aggregator.fleet.records import Fleet, Rollout
 from aggregator.fleet.rollouts import tally_of
 from aggregator.view.fleet import FleetView
 from aggregator.view.progress import needed_releases, offered_releases, release_states
+from tests.fleet.histories import MANY, RANDOM, check_replay
 from tests.fleet.rollout_cases import Rollouts, place
-from tests.fleet.test_properties import MANY, RANDOM, check_replay
 from wire.messages import InUse, Metrics
 
 DEVICES = ("d0", "d1", "d2", "d3", "d4")

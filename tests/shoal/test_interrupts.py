@@ -115,6 +115,7 @@ def test_the_processes_of_a_comparison_that_is_killed_end_with_it(tmp_path: Path
     assert alive == []
 
 
+@pytest.mark.full
 def test_a_comparison_in_one_process_keeps_the_runs_that_were_finished(tmp_path: Path) -> None:
     words = [
         "compare",

@@ -14,7 +14,7 @@ from aggregator.storage.fleet_store import FleetStore
 from shoal.cli import application
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
-from tests.fleet.test_restart import untimed
+from tests.fleet.parts import untimed
 from wire.errors import ConfigError
 
 
