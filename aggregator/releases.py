@@ -154,14 +154,14 @@ def releases_of(fleet: Fleet, campaign: Campaign, newcomers: str, at_s: float) -
 
 
 def released_source(fleet: Fleet, blobs: Blobs | None) -> Source | None:
-    """Return the models of the last rollout that was done, with the group of each device; None if
-    there is none.
+    """Return the models of the last rollout of releases that was done, with the group of each
+    device; None if there is none. What a campaign gave its devices at its end is no release.
 
     Raises:
         BlobLost: a model is not kept any more, or damaged.
     """
     done = (r for r in reversed(fleet.rollouts) if r.phase == "done" and not r.returns)
-    rollout = next(done, None)
+    rollout = next((r for r in done if not r.direct), None)
     if rollout is None or blobs is None or rollout.campaign not in fleet.campaigns:
         return None
     campaign = fleet.campaigns[rollout.campaign]

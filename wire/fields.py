@@ -20,7 +20,8 @@ LARGEST_COUNT = 2**53
 """A sum of counts that is stored is cut to this, or it could not be read again."""
 Count = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_COUNT)]
 Positive = Annotated[int, msgspec.Meta(ge=1, le=2**31)]
-Text = Annotated[str, msgspec.Meta(max_length=1000)]
+LONGEST_TEXT = 1000
+Text = Annotated[str, msgspec.Meta(max_length=LONGEST_TEXT)]
 Share = Annotated[float, msgspec.Meta(ge=0, lt=1)]
 
 PLAN_BYTES = 16 * 2**10

@@ -36,6 +36,7 @@ from aggregator.fleet.records import (
 from aggregator.fleet.standing import PLACES, standing
 
 REST_S, LONGEST_REST_S = 60.0, 86_400.0
+LARGEST_OFFER = 2**31
 """A device that failed is assigned again after so many seconds, then after twice as long, up to the
 longest."""
 EMPTY = DevicePool()
@@ -235,11 +236,11 @@ def _offered(turn: Turn, device_id: str, device: Device, again: bool) -> Device:
         if rollout.direct and work is not None and work.campaign == rollout.campaign:
             # taking up a model ends the work for its campaign: it is offered after that
             return replace(device, given=Given()) if again else device
-        reported = device.in_use.offered if device.in_use is not None else 0
-        given = device.given
+        reported, given = _last_offer(device), device.given
         is_lost = reported > given.serial  # after a return to an old backup
         if release.number != given.release or is_lost:
-            serial = turn.serial = max(turn.serial, reported) + 1
+            turn.serial += 1
+            serial = max(turn.serial, given.serial + 1, reported + 1)
             before, device = (
                 device,
                 replace(device, given=Given(serial, release.number, turn.now_s)),
@@ -252,6 +253,13 @@ def _offered(turn: Turn, device_id: str, device: Device, again: bool) -> Device:
             turn.commands.append(command)
         break
     return device
+
+
+def _last_offer(device: Device) -> int:
+    """Return the number of the last offer that a device knows, by its report; 0 if no service
+    gives such numbers."""
+    offered = device.in_use.offered if device.in_use is not None else 0
+    return offered if offered < LARGEST_OFFER else 0
 
 
 def _has_confirmed(device: Device) -> bool:

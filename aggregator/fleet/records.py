@@ -381,8 +381,8 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     serial: int = 0
     """Of the last assignment or offer."""
     away_s: tuple[float, float] = (0.0, 0.0)
-    """Beginning and end of the time before the last start in which the service was away: a deadline
-    in it is no failure of a device. It is not stored."""
+    """Beginning and end of the time in which the service was away, until every device was looked at
+    after it: a deadline in it is no failure of a device."""
     devices: Map[str, Device] = Map()
     campaigns: dict[str, Campaign] = {}
     """By name, in the order of their starts: a later one has devices first."""

@@ -83,8 +83,10 @@ def _checked_in(turn: Turn, event: e.CheckedIn) -> None:
         holds=known.holds if facts.kept is None else facts.kept,
     )
     holds_all = bool(facts.kept) and known.holds == facts.kept
-    if known.facts is None or holds_all or _terms(known.facts) != _terms(facts):
+    if known.facts is None or holds_all:
         device = replace(rested(device), forbids=False)
+    elif _terms(known.facts) != _terms(facts):  # it may be able to, now: it is asked beside others
+        device = replace(device, rests_until_s=0.0, forbids=False)
     for campaign in list(turn.campaigns.values()):
         member = campaign.members.get(event.device_id)
         if member is None or not (member.survey or member.placed):
@@ -182,13 +184,15 @@ def _updated(turn: Turn, event: e.Updated) -> None:
     campaign = turn.campaigns[work.campaign]
     changes = {"assignment": None, "accepted": update.blob, "updates": device.updates + 1}
     device = replace(device, **changes, train_s=event.train_s or device.train_s)
+    counts = _counts(campaign, work.kind, work.round)
     if work.kind == "survey" and not update.norms:  # it has no windows to describe
         reconcile(turn, device_id, failed(device, turn.now_s))
         return
     if (
         work.kind != "personalise"
     ):  # a personal model counts once the device reports that it holds it
-        device = rested(device)
+        is_late = work.kind == "train" and work.lapsed and not counts
+        device = replace(device, rests_until_s=0.0) if is_late else rested(device)
     if work.kind == "survey":
         sizes = {"bytes_up": update.bytes_up, "bytes_down": update.bytes_down}
         survey = Survey(blob=update.blob, round=campaign.round, **sizes)
@@ -196,7 +200,7 @@ def _updated(turn: Turn, event: e.Updated) -> None:
         device = replace(device, moved=False)
         if campaign.phase in ("evaluating", "finished"):
             turn.commands.append(e.PlaceDevice(campaign.name, device_id))
-    elif _counts(campaign, work.kind, work.round):
+    elif counts:
         number = campaign.round + (campaign.phase == "aggregating")
         counted = replace(update, round=number, staleness=number - work.round)
         turn.put_update(campaign, device_id, counted)
@@ -364,7 +368,8 @@ def _updates_lost(turn: Turn, event: e.UpdatesLost) -> None:
 
 def _resumed(turn: Turn, event: e.Resumed) -> None:
     turn.epoch, turn.wake_s = max(turn.epoch, event.epoch), 0.0
-    turn.away_s = turn.last_s, turn.now_s
+    # the absence goes on where the start before had not looked at every device
+    turn.away_s = turn.away_s[0] or turn.last_s, turn.now_s
     for campaign in list(turn.campaigns.values()):
         turn.change(campaign, told=0)
     turn.touched[""] = None
@@ -380,6 +385,8 @@ def _tick(turn: Turn, event: e.Tick) -> None:
         turn.sweep = max(0, seen - SWEPT)
         for device_id in [turn.order[rank] for rank in range(turn.sweep, seen)]:
             reconcile(turn, device_id)
+        if not turn.sweep:
+            turn.away_s = 0.0, 0.0
         turn.touched |= dict.fromkeys(turn.campaigns)
         rollouts.judge_due(turn)
 

@@ -64,8 +64,8 @@ def check_served(folder: Path) -> None:
         raise ConfigError(f"No folder {folder}. `shoal serve --folder {folder}` makes it")
     if not is_served(folder):
         raise ConfigError(
-            f"No service runs in {folder}. Start it with `shoal serve --folder {folder}`, and then "
-            "give the order again"
+            f"No service runs in {folder}. Start it with `shoal serve --folder {folder}` and the "
+            "options that it had, and then give the order again"
         )
 
 

@@ -40,6 +40,7 @@ from wire.errors import (
 )
 from wire.links.port import Delivery
 from wire.messages import (
+    LONGEST_TEXT,
     Acknowledge,
     Busy,
     CheckIn,
@@ -250,7 +251,7 @@ class Inbox:
         if not self._is_own(message, reading):
             return
         texts = {
-            name: printable(getattr(message, name)) for name in ("client", "runtime", "hardware")
+            name: _one_line(getattr(message, name)) for name in ("client", "runtime", "hardware")
         }
         reading.events.append(
             CheckedIn(
@@ -432,7 +433,7 @@ class Inbox:
         if not 0 <= message.latency_ms <= LARGEST_SUM:
             raise Malformed(f"in-use: latency_ms {message.latency_ms}")
         if self._is_own(message, reading) and self._knows(reading.device_id):
-            texts = {"problem": printable(message.problem), "alone": printable(message.alone)}
+            texts = {"problem": _one_line(message.problem), "alone": _one_line(message.alone)}
             reading.events.append(
                 UsesRelease(
                     at_s=self._clock(),
@@ -533,9 +534,7 @@ class Inbox:
         """Refuse a message with a reply; count and log it."""
         self.count(reason, f"device={reading.device_id}: {detail}")
         reading.replies.append(
-            Refuse(
-                reading.device_id, reason, printable(detail)[:1000], reading.about, reading.digest
-            )
+            Refuse(reading.device_id, reason, _one_line(detail), reading.about, reading.digest)
         )
 
     def _affords(self, key: tuple[str, str], most: float, a_second: float) -> bool:
@@ -550,3 +549,8 @@ class Inbox:
             return False
         self._budgets[key] = left - 1, now_s
         return True
+
+
+def _one_line(text: str) -> str:
+    """Return a device's text as it can be stored: escaping makes it longer."""
+    return printable(text)[:LONGEST_TEXT]

@@ -244,7 +244,7 @@ class Runner:
                 self._assembly.drop(device_id)
         for command in group.commands:
             self._carry_out(command)
-        for name in dict.fromkeys(name for name, _ in records):
+        for name in dict.fromkeys((*(name for name, _ in records), *_resurveyed(group))):
             self._tidy(name)
         if self._releases is not None and group.before.releases is not group.fleet.releases:
             self._tidy_releases(self._releases)
@@ -330,6 +330,8 @@ class Runner:
         campaign = self.fleet.campaigns[name]
         if isinstance(command, e.PlaceDevice):
             event = trainer.place(campaign, command)
+        elif (campaign.phase, campaign.round) != ("aggregating", command.round):
+            return  # an update of the round was withdrawn in the same moment
         else:
             event = trainer.aggregate(campaign, command)
         if event is not None:
@@ -557,3 +559,16 @@ class Runner:
         """True if every campaign is over, and devices were told what follows from that."""
         is_over = all(c.phase == "finished" for c in self.fleet.campaigns.values())
         return is_over and not self.fleet.sweep
+
+
+def _resurveyed(group: Group) -> set[str]:
+    """Return the campaigns in which a survey was replaced or taken back."""
+    found = set[str]()
+    for event, _ in group.steps:
+        if isinstance(event, e.CheckedIn | e.Updated):
+            for name, campaign in group.before.campaigns.items():
+                before = campaign.members.get(event.device_id)
+                after = group.fleet.campaigns[name].members.get(event.device_id)
+                if before and before.survey and (after is None or after.survey != before.survey):
+                    found.add(name)
+    return found

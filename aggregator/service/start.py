@@ -203,16 +203,13 @@ def check_retuned(stored: RunSettings, wanted: RunSettings, folder: Path) -> str
         or (name not in marked(RunSettings, "live") and not (name == "algorithm" and same_but_mean))
         or (name == "buffer" and other_kind)
     ]
-    told = ", ".join(
-        f"{name} {getattr(stored, name)!r}, not {getattr(wanted, name)!r}"
-        for name in fixed or differing
-    )
     if fixed:
+        told = ", ".join(f"{n} {getattr(stored, n)!r}, not {getattr(wanted, n)!r}" for n in fixed)
         raise ConfigError(
             f"run {stored.name!r} in {folder} was started with other settings ({told}); give it "
             "another --run"
         )
-    return told
+    return ", ".join(f"{n} {getattr(wanted, n)!r}, not {getattr(stored, n)!r}" for n in differing)
 
 
 def run_secret(folder: Path, run: str, begun: bool, algorithm: Algorithm) -> bytes:

@@ -183,7 +183,8 @@ class Steering:
 
     def _abort(self, name: str) -> str:
         """End a campaign where it stands."""
-        self._campaign(name)
+        if self._campaign(name).phase == "finished":
+            raise ConfigError(f"campaign {name} is finished: devices have its models already")
         self._direct(name, "abort")
         trained = self._runner.fleet.campaigns[name].trained
         return f"campaign {name} has ended after {trained} rounds of training"

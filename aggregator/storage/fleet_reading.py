@@ -81,6 +81,7 @@ def read_records(connection: sql.Connection) -> tuple[Fleet, int]:
             epoch=numbers.epoch,
             at_s=numbers.at_s,
             serial=numbers.serial,
+            away_s=numbers.away_s,
             devices=_read_devices(connection),
             campaigns=_read_campaigns(connection, numbers.campaigns),
             releases=dict(_read_by_number(connection, RELEASES, "release", Release)),

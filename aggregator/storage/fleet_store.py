@@ -80,7 +80,8 @@ class FleetStore(Database):
         """
         every = list(changes(before, after, changed))
         every.append(Changes(ROUND_RECORDS, [round_row(*record) for record in records], []))
-        numbers = Numbers(after.epoch, after.at_s, after.serial, tuple(after.campaigns))
+        order = tuple(after.campaigns)
+        numbers = Numbers(after.epoch, after.at_s, after.serial, order, after.away_s)
         forgotten = {event.device_id for event in events if isinstance(event, Forgotten)}
         journalled = _without([encode(event) for event in events], forgotten)
         self._check_file()

@@ -42,6 +42,7 @@ class Numbers(msgspec.Struct, frozen=True):
     serial: int
     campaigns: tuple[str, ...]
     """In the order of their starts."""
+    away_s: tuple[float, float] = (0.0, 0.0)
 
 
 class Changes(NamedTuple):

@@ -85,6 +85,8 @@ def list_campaigns(
     from aggregator.maintenance.database import read_view
     from aggregator.storage.charter import charters
 
+    if not folder.is_dir():
+        raise ConfigError(f"folder {folder}: there is no such folder; `shoal serve` makes it")
     known = charters(folder)
     if not known:
         raise ConfigError(f"folder {folder}: it has no campaign; `shoal campaign start` begins one")

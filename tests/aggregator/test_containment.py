@@ -6,10 +6,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import numpy as np
 import pytest
 
 from aggregator.aggregation.apply import aggregate
-from aggregator.ports import StorageFailed
+from aggregator.ports import BlobLost, StorageFailed
 from aggregator.service.trainer import RETRY_S
 from aggregator.storage.blob_folder import BlobFolder
 from aggregator.storage.engine import sqlite_url
@@ -18,7 +20,7 @@ from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
 from tests.aggregator.full_disk import Disk, FullBlobs, FullStore
 from wire import messages as m
-from wire.codec import digest, encode
+from wire.codec import digest, encode, encode_update
 from wire.links.port import Delivery, LinkDown, LinkUp
 
 
@@ -290,3 +292,50 @@ def test_a_stop_that_ends_leaves_devices_their_timers(fleet: FleetData) -> None:
     bench.clock.now_s = rests_until_s
     bench.tick()
     assert bench.work("a").serial > work.serial
+
+
+def test_an_update_and_a_withdrawal_in_the_same_moment_stop_no_campaign(fleet: FleetData) -> None:
+    bench = Bench(fleet, settings={"min_devices": 1, "min_updates": 1, "cohort": 1})
+    (device_id,) = (d for d, known in bench.runner.fleet.devices.items() if known.assignment)
+    status = encode(m.DeviceStatus(device_id, False, "0" * 32))
+    update = Delivery(bench.topics.device(device_id, "update"), bench.payload(device_id), False)
+    withdrawn = Delivery(bench.topics.device(device_id, "status"), status, False)
+    bench.runner.handle(update, withdrawn)
+    bench.tick()
+    assert bench.trainer.problem == ""
+    assert (bench.campaign.phase, bench.campaign.round) == ("training", 1)
+
+
+def test_surveys_that_are_made_again_leave_no_blobs(fleet: FleetData) -> None:
+    layout = (("response/x", "float32", (4,)),)
+    bench = Bench(
+        fleet,
+        settings={"rounds": 1, "min_batch": 1, "responses": {"evaluate": (), "survey": layout}},
+        algorithm="distfl",
+    )
+
+    def surveyed(number: int) -> str:
+        facts = m.CheckIn("c", 0, 0, num_unlabelled=10, moved=True)
+        bench.send("c", "check-in", encode(facts))
+        work = bench.work("c")
+        update = msgspec.structs.replace(
+            bench.update,
+            device_id="c",
+            round=work.round,
+            attempt=work.serial,
+            model=work.model,
+            num_train=0,
+            num_steps=0,
+            evaluated=m.Metrics(),
+            trained=m.Metrics(),
+        )
+        answer = {"response/x": np.full(4, number, np.float32)}
+        bench.send("c", "update", encode_update(update, answer))
+        survey = bench.campaign.members["c"].survey
+        assert survey is not None
+        return survey.blob
+
+    first, last = surveyed(1), surveyed(2)
+    assert bench.blobs.get(last)
+    with pytest.raises(BlobLost):
+        bench.blobs.get(first)

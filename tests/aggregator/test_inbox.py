@@ -344,3 +344,14 @@ class TestPieces:
 def test_a_topic_that_is_none_of_the_fleets_is_counted(bench: InboxBench) -> None:
     bench.inbox.read(Delivery("shoal/1/f/device/no such/update", b"x"), bench.fleet)
     assert bench.inbox.refused == {"unknown-topic": 1}
+
+
+def test_a_device_row_can_be_read_whatever_its_texts_are(bench: InboxBench) -> None:
+    """What is not printable is escaped, which makes it longer."""
+    long = "\n" * 1000
+    (event,) = bench.read("b", "check-in", encode(m.CheckIn("b", 10, 4, client=long))).events
+    assert isinstance(event, e.CheckedIn)
+    assert len(event.facts.client) == 1000
+    (event,) = bench.read("a", "in-use", encode(m.InUse("a", problem=long))).events
+    assert isinstance(event, e.UsesRelease)
+    assert len(event.in_use.problem) == 1000

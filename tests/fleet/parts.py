@@ -12,7 +12,7 @@ def untimed(fleet: Fleet) -> Fleet:
     devices = fleet.devices.mutate()
     for device_id, device in fleet.devices.items():
         devices[device_id] = replace(device, wake_s=0.0)
-    return replace(fleet, wake_s=0.0, away_s=(0.0, 0.0), devices=devices.finish())
+    return replace(fleet, wake_s=0.0, devices=devices.finish())
 
 
 def underived(fleet: Fleet) -> Fleet:
@@ -22,7 +22,6 @@ def underived(fleet: Fleet) -> Fleet:
         devices[device_id] = device.stored()
     derived = {
         "wake_s": 0.0,
-        "away_s": (0.0, 0.0),
         "sweep": 0,
         "order": DevicePool(),
         "pools": {},

@@ -1,9 +1,14 @@
-"""Two faults that an operator meets on a bad day, and what a round says that waits."""
+"""Bad days of an operator, devices that lie, and what a round says that waits."""
 
+from msgspec.structs import replace
+
+from aggregator.core.steps import Gate
 from aggregator.fleet import events as e
 from aggregator.fleet import rounds
+from aggregator.fleet.gate import StepAnswers, judge
 from aggregator.fleet.reconcile import REST_S, Turn
 from tests.fleet.cases import all_work, asked, run, world_of
+from wire.messages import InUse
 
 
 def test_a_round_whose_devices_failed_once_closes_within_one_back_off() -> None:
@@ -78,3 +83,56 @@ def test_a_time_without_the_service_is_no_failure_of_its_devices() -> None:
     assert asked(world) == list("abcd"), "they are asked again at once"
     world.pass_time(101)
     assert all(device.failures for device in world.fleet.devices.values()), "now it was there"
+
+
+def test_a_time_without_the_service_goes_on_over_a_start_that_looked_at_nobody() -> None:
+    world = world_of(*"abc")
+    world.start("run", rounds=5, min_devices=2, deadline_s=100.0)
+    world.carry_out()
+    world.timers.clear()
+    world.now_s += 500
+    world.crash()
+    world.now_s += 1
+    world.crash()
+    world.pass_time(5)
+    assert {d: device.failures for d, device in world.fleet.devices.items()} == dict.fromkeys(
+        "abc", 0
+    )
+
+
+def test_a_device_that_answers_after_its_deadline_or_says_it_is_another_stays_beside() -> None:
+    world = world_of(*"abcd")
+    world.start("run", rounds=1000, min_devices=1, deadline_s=100.0)
+    while world.fleet.devices["d"].failures == 0:
+        all_work(world, *"abc")
+        world.pass_time(1)
+    world.work("d")
+    late = world.fleet.devices["d"]
+    assert (late.failures, late.rests_until_s) == (1, 0.0)
+    facts = late.facts
+    assert facts is not None
+    world.feed(e.CheckedIn(at_s=world.now_s, device_id="d", facts=replace(facts, client="another")))
+    assert world.fleet.devices["d"].failures == 1
+    all_work(world)
+    world.pass_time(1)
+    all_work(world)
+    assert world.fleet.devices["d"].failures == 0, "it is in time again"
+
+
+def test_a_device_that_reports_an_absurd_offer_changes_no_number_of_others() -> None:
+    world = world_of("a", "b", "evil")
+    world.start("run", rounds=1, min_devices=2)
+    world.settle()
+    before = world.fleet.serial
+    for offered in (2**31 - 2, 2**53):
+        said = InUse("evil", offered=offered)
+        world.feed(e.UsesRelease(at_s=world.now_s, device_id="evil", in_use=said))
+    assert world.fleet.serial <= before + 2
+    assert world.fleet.devices["evil"].given.serial <= 2**31
+    world.settle()
+
+
+def test_one_of_nine_devices_has_no_release_withdrawn() -> None:
+    one, two = StepAnswers(failed=1, confirmed=8), StepAnswers(failed=2, confirmed=7)
+    assert [judge(Gate(), tally, 10.0, "bad")[0] for tally in (one, two)] == ["pass", "fail"]
+    assert judge(Gate(), StepAnswers(failed=1, confirmed=1), 10.0, "bad")[0] == "fail"

@@ -39,9 +39,9 @@ def processes(host: DeviceHost, count: int) -> Iterator[Workers]:
 
     def run(plans: Sequence[Plan], models: Models, summed: bool = False) -> Iterator[DeviceResult]:
         models_file = folder / f"models-{next(numbers)}"
-        _write(models_file, dict(models))
-        futures = [executor.submit(_carry_out, host_file, models_file, plan) for plan in plans]
         try:
+            _write(models_file, dict(models))
+            futures = [executor.submit(_carry_out, host_file, models_file, plan) for plan in plans]
             for future in as_completed(futures):
                 yield future.result()
         except TerminatedWorkerError as error:
@@ -97,8 +97,8 @@ def _write(path: Path, value: Any) -> None:
 
 
 def _remove(path: Path) -> None:
-    path.unlink()
-    path.with_suffix(".arrays").unlink()
+    for file in (path, path.with_suffix(".arrays")):
+        file.unlink(missing_ok=True)
 
 
 def _read(path: Path) -> Any:
