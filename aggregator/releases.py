@@ -154,8 +154,9 @@ def releases_of(fleet: Fleet, campaign: Campaign, newcomers: str, at_s: float) -
 
 
 def released_source(fleet: Fleet, blobs: Blobs | None) -> Source | None:
-    """Return the models of the last rollout of releases that was done, with the group of each
-    device; None if there is none. What a campaign gave its devices at its end is no release.
+    """Return the models of the last rollout that was done, with the group of each device.
+
+    None if there is none. What a campaign gave its devices at its end is no release.
 
     Raises:
         BlobLost: a model is not kept any more, or damaged.

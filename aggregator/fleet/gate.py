@@ -6,7 +6,8 @@ fall of accuracy has an interval, from what differs between devices and from how
 are. While the interval lies on both sides of `max_drop`, the step waits; after `patience_s`, or
 when every device has answered, the median itself decides. So fewer than half of a step's devices,
 of three or more, cannot make a release pass that is worse on each of the others, nor have one
-withdrawn that is on none. A device that never reports delays a step by `patience_s` at most.
+withdrawn that is on none; nor does one fail by a single device. A device that never reports delays
+a step by `patience_s` at most.
 
 Devices are counted by marks as they report (`answer_marks`), so that a step is judged in a time
 that does not depend on their number. Accuracies are counted to a thousandth.
@@ -103,7 +104,7 @@ def judge(gate: Gate, tally: StepAnswers, waited_s: float, problem: str) -> tupl
         is_silent = "none of its devices reports which model it uses"
         return "wait", is_silent if unanswered else "none of its devices is online"
     most = gate.max_failures * there
-    if tally.failed > (max(most, 1) if there >= 3 else most):  # one device decides for no others
+    if tally.failed > (max(most, 1) if there >= 3 else most):
         return "fail", f"it failed on {tally.failed} of {there} devices: {problem}"[:1000]
     drop, margin = drop_of(tally)
     fell = (

@@ -256,8 +256,7 @@ def _offered(turn: Turn, device_id: str, device: Device, again: bool) -> Device:
 
 
 def _last_offer(device: Device) -> int:
-    """Return the number of the last offer that a device knows, by its report; 0 if no service
-    gives such numbers."""
+    """Return the number of the last offer that a device reports; 0 for an absurd one."""
     offered = device.in_use.offered if device.in_use is not None else 0
     return offered if offered < LARGEST_OFFER else 0
 

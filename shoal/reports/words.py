@@ -80,7 +80,7 @@ def verdict(summary: Summary) -> str:
     if placed := [device.placed for device in summary.devices.values() if device.placed]:
         told = sum(held.neighbours > 0 for held in placed)
         text += (
-            f" Devices with fewer labels than training takes: {len(placed)}, of which {told} were "
+            f" Devices in no group by training: {len(placed)}, of which {told} were "
             "placed by their inputs."
         )
     if summary.newcomers:
