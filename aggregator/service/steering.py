@@ -235,7 +235,10 @@ class Steering:
         event = rolled_back(campaign, to, trainer.algorithm, trainer.blobs, self._runner.now_s)
         trainer.end_stop()
         self._runner.order(event)
-        return f"campaign {name} is back at the models of round {to}"
+        is_over = self._runner.fleet.campaigns[name].phase == "finished"
+        return f"campaign {name} is back at the models of round {to}" + (
+            "" if is_over else ", and goes on"
+        )
 
     def _campaign(self, name: str) -> Campaign:
         """Return a campaign; one of this folder that could not be opened is tried again."""
