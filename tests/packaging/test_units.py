@@ -75,7 +75,7 @@ def test_a_service_says_that_it_is_ready_and_goes_on_saying_so(
         )
         try:
             assert supervisor.recv(100) == b"READY=1\nWATCHDOG=1"
-            assert "waiting for devices" in (tmp_path / "log").read_text()
+            assert "Campaign opened: campaign=run-1 phase=waiting" in (tmp_path / "log").read_text()
             for _ in range(4):
                 supervisor.recv(100)
         finally:

@@ -33,6 +33,6 @@ def test_a_service_with_a_database_and_blobs_elsewhere(
     operator.serve(serving.partition("--bundle runs/bundle")[2])
     assert operator.get("/ready")[0] == 200, operator.log()
     checked = operator.run(filled("shoal doctor"))
-    assert "run run-1 can be read: waiting" in checked.stdout, checked.stdout + checked.stderr
+    assert "campaign run-1 can be read: waiting" in checked.stdout, checked.stdout + checked.stderr
     assert checked.returncode == 0
     operator.stop()
