@@ -62,7 +62,7 @@ def test_what_may_change(tmp_path: Path, name: str) -> None:
     assert check_retuned(SETTINGS, SETTINGS, tmp_path) == ""
     assert (
         check_retuned(SETTINGS, changed(SETTINGS, **{name: 64}), tmp_path)
-        == f"{name} {getattr(SETTINGS, name)!r}, not 64"
+        == f"{name} 64, not {getattr(SETTINGS, name)!r}"
     )
 
 

@@ -309,6 +309,6 @@ class TestRestart:
         with caplog.at_level(logging.WARNING, "shoal.aggregator"):
             serve(replace(settings, local_epochs=7), lambda: True)
         assert (
-            caplog.text.count("goes on with other settings: campaign=run-1: local_epochs 1, not 7")
+            caplog.text.count("goes on with other settings: campaign=run-1: local_epochs 7, not 1")
             == 1
         )
