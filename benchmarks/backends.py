@@ -65,6 +65,16 @@ WORKLOADS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str]] = {
 """By name, the model, the shape of an example, and the algorithm."""
 
 
+def fleet_of(shape: tuple[int, ...], devices: int) -> FleetData:
+    """Devices with the examples of `benchmarks.speed_models`, and nothing to test."""
+    none = np.zeros((0, *shape), np.float32), np.zeros(0, np.int64)
+    windows = {f"d{n:04d}": Windows(*device(n, shape), *none) for n in range(devices)}
+    height = shape[1] if len(shape) == 3 else 0
+    channels = tuple(f"c{n}" for n in range(shape[0]))
+    window = Window(channels, shape[-1], 1 if height else shape[-1], height=height)
+    return FleetData("speed", window, tuple(f"k{n}" for n in range(CLASSES)), windows)
+
+
 def cpu_ms(name: str, options: EngineOptions, rounds: int) -> float:
     """CPU milliseconds of a step.
 
@@ -72,12 +82,7 @@ def cpu_ms(name: str, options: EngineOptions, rounds: int) -> float:
         ConfigError: the backend cannot run the model.
     """
     make, shape, algorithm = WORKLOADS[name]
-    none = np.zeros((0, *shape), np.float32), np.zeros(0, np.int64)
-    devices = {f"d{n}": Windows(*device(n, shape), *none) for n in range(DEVICES)}
-    height = shape[1] if len(shape) == 3 else 0
-    channels = tuple(f"c{n}" for n in range(shape[0]))
-    window = Window(channels, shape[-1], 1 if height else shape[-1], height=height)
-    fleet = FleetData("backends", window, tuple(f"k{n}" for n in range(CLASSES)), devices)
+    fleet = fleet_of(shape, DEVICES)
     spec = read_algorithm(algorithm)
 
     def spent_s(count: int) -> float:

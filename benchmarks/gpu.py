@@ -22,22 +22,19 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from algorithms.composition import make_objective, read_algorithm
 from algorithms.core.stack import Stack
 from algorithms.models.adoption.adopt import adopt
-from benchmarks.backends import layers, perceptron
+from benchmarks.backends import fleet_of, layers, perceptron
 from benchmarks.results.report import describe_machine, keep
 from benchmarks.server import LAYOUT, MEANS, make_arena
-from benchmarks.speed_models import BATCH, CLASSES, EXAMPLES, MODELS, MOMENTUM, RATE, device
-from edge_client.core.ports import Windows
+from benchmarks.speed_models import BATCH, CLASSES, EXAMPLES, MODELS, MOMENTUM, RATE, train_plainly
 from simulation.datasets.windows import FleetData
 from simulation.engine.options import EngineOptions
 from simulation.settings import SimulationSettings
 from simulation.simulate import simulate
-from wire.bundle import Window
 from wire.errors import ConfigError
 
 OUT = Path(__file__).parent / "results" / "gpu.json"
@@ -53,17 +50,6 @@ WORKLOADS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str]] = {
     "Transformer, 9 x 128": (*MODELS["Transformer, 9 x 128"], "fedavg"),
 }
 """By name, the model, the shape of an example, and the algorithm."""
-STEPS = EXAMPLES // BATCH
-
-
-def fleet_of(shape: tuple[int, ...], devices: int) -> FleetData:
-    """Devices with the benchmark's examples and nothing to test."""
-    none = np.zeros((0, *shape), np.float32), np.zeros(0, np.int64)
-    windows = {f"d{n:04d}": Windows(*device(n, shape), *none) for n in range(devices)}
-    height = shape[1] if len(shape) == 3 else 0
-    channels = tuple(f"c{n}" for n in range(shape[0]))
-    window = Window(channels, shape[-1], 1 if height else shape[-1], height=height)
-    return FleetData("gpu", window, tuple(f"k{n}" for n in range(CLASSES)), windows)
 
 
 def simulated_s(name: str, fleet: FleetData, rounds: int, options: EngineOptions) -> float:
@@ -82,31 +68,20 @@ def simulated_s(name: str, fleet: FleetData, rounds: int, options: EngineOptions
     return time.perf_counter() - began
 
 
-def plain_s(name: str, fleet: FleetData, rounds: int, place: torch.device) -> float:
-    """Seconds of a plain loop in torch: one device after the other, examples on the card from the
-    start."""
-    model = WORKLOADS[name][0]().to(place).train()
-    data = [
+def examples_on(place: torch.device, fleet: FleetData) -> list[tuple[Tensor, Tensor]]:
+    """Examples x and classes y of each device."""
+    return [
         (torch.from_numpy(w.train_x).to(place), torch.from_numpy(w.train_y).to(place))
         for w in fleet.devices.values()
     ]
-    weights = {key: value.clone() for key, value in model.state_dict().items()}
+
+
+def plain_s(name: str, fleet: FleetData, rounds: int, place: torch.device) -> float:
+    """Seconds of a plain loop in torch, with examples on the card from the start."""
+    model, data = WORKLOADS[name][0]().to(place).train(), examples_on(place, fleet)
     _wait(place)
     began = time.perf_counter()
-    for _ in range(rounds):
-        total = {
-            key: torch.zeros_like(value, dtype=torch.float32) for key, value in weights.items()
-        }
-        for x, y in data:
-            model.load_state_dict(weights)
-            optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM)
-            for at in torch.randperm(EXAMPLES, device=place).split(BATCH):
-                optimizer.zero_grad()
-                F.cross_entropy(model(x[at]), y[at]).backward()
-                optimizer.step()
-            for key, value in model.state_dict().items():
-                total[key] += value / len(data)
-        weights = {key: value.to(weights[key].dtype) for key, value in total.items()}
+    train_plainly(model, data, rounds)
     _wait(place)
     return time.perf_counter() - began
 
@@ -115,10 +90,7 @@ def pfl_s(name: str, fleet: FleetData, rounds: int, place: torch.device) -> floa
     """Seconds of pfl-research in one process; it takes the accelerator that it finds."""
     from benchmarks.peers.run_pfl import simulate as simulate_pfl
 
-    data = [
-        (torch.from_numpy(w.train_x).to(place), torch.from_numpy(w.train_y).to(place))
-        for w in fleet.devices.values()
-    ]
+    data = examples_on(place, fleet)
     seconds, _ = simulate_pfl(WORKLOADS[name][0](), data.__getitem__, len(data), rounds)
     return sum(seconds)
 

@@ -1,10 +1,12 @@
 """The models and examples of `benchmarks.usual_speed`. Needs numpy and torch only: it is imported
 in other systems' environments."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 CLASSES, EXAMPLES, BATCH, DEVICES = 6, 256, 32, 20
@@ -90,3 +92,22 @@ def device(number: int, shape: tuple[int, ...]) -> tuple[Any, Any]:
     return generator.standard_normal((EXAMPLES, *shape)).astype(np.float32), generator.integers(
         0, CLASSES, EXAMPLES
     )
+
+
+def train_plainly(model: nn.Module, data: Sequence[tuple[Tensor, Tensor]], rounds: int) -> None:
+    """Federated averaging as a plain loop: one device after the other, on the model's device."""
+    weights = {key: value.clone() for key, value in model.state_dict().items()}
+    for _ in range(rounds):
+        total = {
+            key: torch.zeros_like(value, dtype=torch.float32) for key, value in weights.items()
+        }
+        for x, y in data:
+            model.load_state_dict(weights)
+            optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM)
+            for at in torch.randperm(EXAMPLES, device=x.device).split(BATCH):
+                optimizer.zero_grad()
+                F.cross_entropy(model(x[at]), y[at]).backward()
+                optimizer.step()
+            for key, value in model.state_dict().items():
+                total[key] += value / len(data)
+        weights = {key: value.to(weights[key].dtype) for key, value in total.items()}

@@ -27,9 +27,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from benchmarks.peers.environments import InstallationFailed, install, python_of
@@ -44,6 +42,7 @@ from benchmarks.speed_models import (
     MOMENTUM,
     RATE,
     device,
+    train_plainly,
 )
 
 OUT = Path(__file__).parent / "results" / "usual_speed.json"
@@ -57,24 +56,13 @@ def by_shoal(name: str, backend: Any, rounds: int) -> None:
     """A simulation as a user starts it; prints the backend that it took."""
     from algorithms.composition import make_objective, read_algorithm
     from algorithms.models.adoption.adopt import adopt
-    from edge_client.core.ports import Windows
-    from simulation.datasets.windows import FleetData
+    from benchmarks.backends import fleet_of
     from simulation.engine.options import EngineOptions
     from simulation.settings import SimulationSettings
     from simulation.simulate import simulate
-    from wire.bundle import Window
 
     make, shape = MODELS[name]
-    none = np.zeros((0, *shape), np.float32), np.zeros(0, np.int64)
-    windows = {f"d{n:02d}": Windows(*device(n, shape), *none) for n in range(DEVICES)}
-    height = shape[1] if len(shape) == 3 else 0
-    window = Window(
-        tuple(f"c{n}" for n in range(shape[0])),
-        shape[-1],
-        shape[-1] if not height else 1,
-        height=height,
-    )
-    fleet = FleetData("usual", window, tuple(f"k{n}" for n in range(CLASSES)), windows)
+    fleet = fleet_of(shape, DEVICES)
     objective = make_objective(
         read_algorithm("fedavg"), adopt(name, make(), shape, CLASSES, nn.Identity())
     )
@@ -97,24 +85,10 @@ def by_loop(name: str, first: int, rounds: int) -> None:
     beside training."""
     torch.set_num_threads(1)
     make, shape = MODELS[name]
-    model = make().train()
-    data = {n: tuple(map(torch.from_numpy, device(n, shape))) for n in range(first, DEVICES, 2)}
-    weights = {key: value.clone() for key, value in model.state_dict().items()}
-    for _ in range(rounds):
-        total = {
-            key: torch.zeros_like(value, dtype=torch.float32) for key, value in weights.items()
-        }
-        for x, y in data.values():
-            model.load_state_dict(weights)
-            optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM)
-            order = torch.randperm(EXAMPLES)
-            for at in order.split(BATCH):
-                optimizer.zero_grad()
-                F.cross_entropy(model(x[at]), y[at]).backward()
-                optimizer.step()
-            for key, value in model.state_dict().items():
-                total[key] += value / len(data)
-        weights = {key: value.to(weights[key].dtype) for key, value in total.items()}
+    data = [device(n, shape) for n in range(first, DEVICES, 2)]
+    train_plainly(
+        make().train(), [(torch.from_numpy(x), torch.from_numpy(y)) for x, y in data], rounds
+    )
 
 
 def commands_of(way: str, name: str, rounds: int) -> list[list[str]]:

@@ -19,7 +19,8 @@ MOST_HELD = 16
 LARGEST_COUNT = 2**53
 """A sum of counts that is stored is cut to this, or it could not be read again."""
 Count = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_COUNT)]
-Positive = Annotated[int, msgspec.Meta(ge=1, le=2**31)]
+LARGEST_NUMBER = 2**31
+Positive = Annotated[int, msgspec.Meta(ge=1, le=LARGEST_NUMBER)]
 LONGEST_TEXT = 1000
 Text = Annotated[str, msgspec.Meta(max_length=LONGEST_TEXT)]
 Share = Annotated[float, msgspec.Meta(ge=0, lt=1)]

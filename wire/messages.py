@@ -12,6 +12,7 @@ import msgspec
 
 from wire.fields import HEARTBEAT_S as HEARTBEAT_S
 from wire.fields import LARGEST_COUNT as LARGEST_COUNT
+from wire.fields import LARGEST_NUMBER as LARGEST_NUMBER
 from wire.fields import LEASE_S as LEASE_S
 from wire.fields import LONGEST_TEXT as LONGEST_TEXT
 from wire.fields import MOST_CHOICES as MOST_CHOICES

@@ -6,6 +6,7 @@ the order in which they came: two services that know the same devices draw the s
 
 import hashlib
 from collections.abc import Iterable, Iterator
+from typing import final
 
 WIDTH = 16
 """Number of children of a node, and maximum number of devices of a leaf."""
@@ -13,6 +14,7 @@ Key = tuple[bytes, str]
 Leaf = tuple[Key, ...]
 
 
+@final
 class _Node:
     """Inner node of the tree: its children by the next half byte of the hash."""
 
@@ -59,14 +61,14 @@ class DevicePool:
         tree = self._tree
         while type(tree) is _Node:
             for child in tree.children:
-                size = child.size if type(child) is _Node else len(child)  # type: ignore[arg-type]
+                size = child.size if type(child) is _Node else len(child)
                 if rank < size:
                     tree = child
                     break
                 rank -= size
             else:
                 raise IndexError(rank)
-        return tree[rank][1]  # type: ignore[index]
+        return tree[rank][1]
 
     def rank(self, device_id: str) -> int:
         """Return the number of devices that come before this one, which need not be in the pool."""

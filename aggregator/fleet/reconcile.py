@@ -34,9 +34,9 @@ from aggregator.fleet.records import (
     Received,
 )
 from aggregator.fleet.standing import PLACES, standing
+from wire.messages import LARGEST_NUMBER
 
 REST_S, LONGEST_REST_S = 60.0, 86_400.0
-LARGEST_OFFER = 2**31
 """A device that failed is assigned again after so many seconds, then after twice as long, up to the
 longest."""
 EMPTY = DevicePool()
@@ -143,6 +143,11 @@ def failed(device: Device, now_s: float) -> Device:
         failing_s=device.failing_s if device.failures else now_s,
         rests_until_s=now_s + rest_s,
     )
+
+
+def awake(device: Device) -> Device:
+    """Return the device without a rest; it keeps its failures, so that no round waits for it."""
+    return replace(device, rests_until_s=0.0)
 
 
 def rested(device: Device) -> Device:
@@ -258,7 +263,7 @@ def _offered(turn: Turn, device_id: str, device: Device, again: bool) -> Device:
 def _last_offer(device: Device) -> int:
     """Return the number of the last offer that a device reports; 0 for an absurd one."""
     offered = device.in_use.offered if device.in_use is not None else 0
-    return offered if offered < LARGEST_OFFER else 0
+    return offered if offered < LARGEST_NUMBER else 0
 
 
 def _has_confirmed(device: Device) -> bool:

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from aggregator.fleet import events as e
 from aggregator.fleet import rollouts, rounds
 from aggregator.fleet.desired import can_train
-from aggregator.fleet.reconcile import Turn, failed, forget, reconcile, rested
+from aggregator.fleet.reconcile import Turn, awake, failed, forget, reconcile, rested
 from aggregator.fleet.records import SHARED, Campaign, Device, Fleet, Member, Survey
 from wire.messages import CheckIn, Metrics
 
@@ -86,7 +86,7 @@ def _checked_in(turn: Turn, event: e.CheckedIn) -> None:
     if known.facts is None or holds_all:
         device = replace(rested(device), forbids=False)
     elif _terms(known.facts) != _terms(facts):  # it may be able to, now: it is asked beside others
-        device = replace(device, rests_until_s=0.0, forbids=False)
+        device = replace(awake(device), forbids=False)
     for campaign in list(turn.campaigns.values()):
         member = campaign.members.get(event.device_id)
         if member is None or not (member.survey or member.placed):
@@ -184,15 +184,14 @@ def _updated(turn: Turn, event: e.Updated) -> None:
     campaign = turn.campaigns[work.campaign]
     changes = {"assignment": None, "accepted": update.blob, "updates": device.updates + 1}
     device = replace(device, **changes, train_s=event.train_s or device.train_s)
-    counts = _counts(campaign, work.kind, work.round)
     if work.kind == "survey" and not update.norms:  # it has no windows to describe
         reconcile(turn, device_id, failed(device, turn.now_s))
         return
-    if (
-        work.kind != "personalise"
-    ):  # a personal model counts once the device reports that it holds it
-        is_late = work.kind == "train" and work.lapsed and not counts
-        device = replace(device, rests_until_s=0.0) if is_late else rested(device)
+    counts = _counts(campaign, work.kind, work.round)
+    if work.kind == "train" and work.lapsed and not counts:
+        device = awake(device)
+    elif work.kind != "personalise":  # that is done once the device reports that it holds a model
+        device = rested(device)
     if work.kind == "survey":
         sizes = {"bytes_up": update.bytes_up, "bytes_down": update.bytes_down}
         survey = Survey(blob=update.blob, round=campaign.round, **sizes)

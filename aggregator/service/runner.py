@@ -12,7 +12,7 @@ the whole fleet waits: devices are told that it is busy, and it goes on by itsel
 
 import heapq
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from aggregator.aggregation.forgetting import forgotten, records_without
@@ -20,6 +20,7 @@ from aggregator.aggregation.inherit import Source
 from aggregator.aggregation.orders import configured, start_campaign
 from aggregator.core.settings import RunSettings
 from aggregator.fleet import events as e
+from aggregator.fleet.desired import NOBODY
 from aggregator.fleet.plan import plan_of
 from aggregator.fleet.reconcile import Turn
 from aggregator.fleet.records import Assignment, Fleet
@@ -244,7 +245,7 @@ class Runner:
                 self._assembly.drop(device_id)
         for command in group.commands:
             self._carry_out(command)
-        for name in dict.fromkeys((*(name for name, _ in records), *_resurveyed(group))):
+        for name in sorted({*(name for name, _ in records), *_resurveyed(group)}):
             self._tidy(name)
         if self._releases is not None and group.before.releases is not group.fleet.releases:
             self._tidy_releases(self._releases)
@@ -561,14 +562,12 @@ class Runner:
         return is_over and not self.fleet.sweep
 
 
-def _resurveyed(group: Group) -> set[str]:
-    """Return the campaigns in which a survey was replaced or taken back."""
-    found = set[str]()
-    for event, _ in group.steps:
-        if isinstance(event, e.CheckedIn | e.Updated):
-            for name, campaign in group.before.campaigns.items():
-                before = campaign.members.get(event.device_id)
-                after = group.fleet.campaigns[name].members.get(event.device_id)
-                if before and before.survey and (after is None or after.survey != before.survey):
-                    found.add(name)
-    return found
+def _resurveyed(group: Group) -> Iterator[str]:
+    """Yield the campaigns in which a survey was replaced or taken back."""
+    for name, campaign in group.before.campaigns.items():
+        before, after = campaign.members, group.fleet.campaigns[name].members
+        if before is not after and any(
+            before.get(d, NOBODY).survey not in (None, after.get(d, NOBODY).survey)
+            for d in group.changed
+        ):
+            yield name

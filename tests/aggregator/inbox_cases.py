@@ -25,19 +25,6 @@ from wire.codec import digest, encode, encode_update
 from wire.links.port import Delivery
 from wire.topics import Topics
 
-SETTINGS = RunSettings(
-    run_id="run-1",
-    algorithm="fedavg",
-    data="x",
-    bundle="0" * 64,
-    rounds=3,
-    min_devices=1,
-    deadline_s=10.0,
-    grace_s=1.0,
-    reported={"step": ()},
-    responses={},
-    **ADMIT_ALL,
-)
 VERBS: tuple[m.Verb, ...] = (m.Evaluate(), m.Train(32, USUAL_PASSES))
 
 

@@ -19,7 +19,8 @@ from aggregator.view.round_record import RoundRecord
 from algorithms.core.contract import USUAL_PASSES
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
-from tests.aggregator.inbox_cases import SETTINGS, InboxBench
+from tests.aggregator.inbox_cases import InboxBench
+from tests.support.settings import SETTINGS
 from tests.wire import quantised_vectors
 from wire import messages as m
 from wire.arrays import names

@@ -21,7 +21,8 @@ from export.describe import describe_bundle
 from simulation.contract.fleet import CHANNELS, LENGTH, WORK, Field, make_field
 from simulation.datasets.windows import FleetData
 from simulation.objective import objective_for_fleet
-from tests.aggregator.training import RECEIVED, SETTINGS, Training
+from tests.aggregator.training import RECEIVED, Training
+from tests.support.settings import SETTINGS
 from wire.arrays.tensors import Array, Tensors, decode_tensors, encode_tensors
 from wire.errors import ConfigError
 

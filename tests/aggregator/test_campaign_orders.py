@@ -17,7 +17,8 @@ from aggregator.view.round_record import RoundRecord
 from algorithms.algorithm import decode_memory
 from algorithms.core.contract import exchanged
 from simulation.datasets.windows import FleetData
-from tests.aggregator.training import SETTINGS, Training
+from tests.aggregator.training import Training
+from tests.support.settings import SETTINGS
 from wire.arrays.tensors import OWN_FILES, decode_tensors, encode_tensors
 from wire.messages import Evaluate, Metrics, Train
 

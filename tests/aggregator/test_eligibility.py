@@ -10,7 +10,7 @@ from immutables import Map
 
 from aggregator.fleet.eligibility import DEEPEST, FIELDS, holds, read_rule
 from aggregator.fleet.records import Ban, Campaign, Device, Given, Member, Placed, Version
-from tests.aggregator.inbox_cases import SETTINGS
+from tests.support.settings import SETTINGS
 from wire.errors import ConfigError
 from wire.messages import CheckIn, InUse
 

@@ -19,7 +19,8 @@ from algorithms.core.contract import Combined, Mean, Slice
 from algorithms.core.stack import Stack
 from simulation.contract.fleet import difference
 from simulation.datasets.windows import FleetData
-from tests.aggregator.training import RECEIVED, SETTINGS, Training
+from tests.aggregator.training import RECEIVED, Training
+from tests.support.settings import SETTINGS
 from wire.arrays.tensors import Array
 
 CAPPED = msgspec.structs.replace(SETTINGS, weight_cap=10.0, norm_cap=10.0)

@@ -23,9 +23,9 @@ from algorithms.personalisation.kept import Kept
 from shoal.reports.files import write_report
 from shoal.reports.run_page import Extras
 from shoal.reports.words import UNUSABLE, margin_text, names_text, rule_text
-from tests.contracts.store import SETTINGS
 from tests.fleet.recorded import Recorded
 from tests.fleet.world import settings_of
+from tests.support.settings import SETTINGS
 from wire import messages as m
 
 NAMES = ("tuned, neighbours 0.5", "general, neighbours 0")

@@ -15,7 +15,7 @@ from aggregator.storage.memory import MemoryBlobs
 from algorithms.algorithm import State, encode_memory
 from algorithms.composition import make_algorithm, read_algorithm
 from algorithms.core.contract import GroupingMemory
-from tests.aggregator.training import SETTINGS
+from tests.support.settings import SETTINGS
 from wire import messages as m
 from wire.arrays.tensors import Tensors
 from wire.codec import encode_update

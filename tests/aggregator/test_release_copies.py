@@ -10,6 +10,7 @@ from aggregator.maintenance.backup import back_up, restore
 from aggregator.maintenance.database import read_database
 from aggregator.maintenance.examine import examine
 from aggregator.storage.blob_folder import blob_names
+from aggregator.storage.fleet_store import FleetStore
 from shoal.cli import application
 from simulation.datasets.windows import FleetData
 from tests.aggregator.releasing import Releasing, service_with_releases
@@ -39,7 +40,8 @@ def test_a_copy_has_the_releases_and_their_blobs_and_can_be_put_back(
     back_up(folder, tmp_path / "copy")
     assert read_database(tmp_path / "copy" / "shoal.db").fleet == before
     assert blob_names(tmp_path / "copy" / "releases") == blob_names(folder / "releases")
-    service.bench.store.close()  # type: ignore[union-attr]
+    assert isinstance(service.bench.store, FleetStore)
+    service.bench.store.close()
     restore(tmp_path / "copy", folder)
     assert read_database(folder / "shoal.db").fleet == before
     assert blob_names(folder / "releases") == blob_names(tmp_path / "copy" / "releases")
@@ -60,7 +62,8 @@ def test_a_blob_that_a_release_needs_is_missed_and_a_damaged_one_set_aside(
 
 
 def test_a_damaged_row_of_a_release_is_told(service: Releasing) -> None:
-    service.bench.store.close()  # type: ignore[union-attr]
+    assert isinstance(service.bench.store, FleetStore)
+    service.bench.store.close()
     with closing(sqlite3.connect(service.folder / "shoal.db")) as connection:
         connection.execute("UPDATE releases SET record = x'7b7d' WHERE number = 2")
         connection.commit()

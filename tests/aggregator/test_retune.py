@@ -12,7 +12,7 @@ from aggregator.service.start import check_retuned
 from host.settings import marked
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
-from tests.contracts.store import SETTINGS
+from tests.support.settings import SETTINGS
 from wire.errors import ConfigError
 from wire.messages import Metrics, Plan, Train
 

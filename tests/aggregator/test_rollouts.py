@@ -67,8 +67,9 @@ class Service(Releasing):
     def answer(self, *releases: m.Release, accuracy: float = 0.9) -> None:
         """Have devices use these releases."""
         for release in releases:
-            metrics = [m.Metrics(100, 1.0, round(100 * share)) for share in (accuracy, 0.9)]
-            report = m.InUse(release.device_id, release.number, release.number, "", *metrics)  # type: ignore[arg-type]
+            after, before = (m.Metrics(100, 1.0, round(100 * share)) for share in (accuracy, 0.9))
+            number = release.number
+            report = m.InUse(release.device_id, number, number, "", after, before)
             self.bench.send(release.device_id, "in-use", encode(report))
 
     def sent(self) -> list[m.Release]:

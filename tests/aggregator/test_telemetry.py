@@ -21,7 +21,8 @@ from aggregator.service.telemetry import SAVE_EVERY_S, Telemetry
 from aggregator.storage.engine import sqlite_url
 from aggregator.storage.telemetry_table import TelemetryTable, read_telemetry
 from tests.aggregator.device_cases import found
-from tests.aggregator.inbox_cases import SETTINGS, Watch
+from tests.aggregator.inbox_cases import Watch
+from tests.support.settings import SETTINGS
 from wire.messages import Decline, Metrics, Update
 
 WORK = Assignment(1, "train", "run", 1, "0", "0" * 64, (), 100.0)

@@ -15,7 +15,7 @@ from aggregator.fleet.records import Campaign, Version
 from aggregator.transfer.offered import needed
 from simulation.datasets.windows import FleetData
 from tests.aggregator.training import RECEIVED, Training
-from tests.aggregator.training import SETTINGS as CHOSEN
+from tests.support.settings import SETTINGS as CHOSEN
 from wire.messages import Metrics, Train
 
 SETTINGS = {"keep_models": 3, "max_drop": 0.3, "rounds": 9}

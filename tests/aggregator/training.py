@@ -30,19 +30,6 @@ from wire.arrays.tensors import OWN_FILES, decode_tensors
 from wire.codec import digest, encode_update
 
 NAME = "run-1"
-SETTINGS = RunSettings(
-    run_id="run-1",
-    algorithm="fedavg",
-    data="x",
-    bundle="0" * 64,
-    rounds=3,
-    min_devices=1,
-    deadline_s=10.0,
-    grace_s=1.0,
-    reported={"step": ()},
-    responses={},
-    **ADMIT_ALL,
-)
 RECEIVED = Received(
     blob="a" * 64,
     start="initial",

@@ -2,27 +2,9 @@
 
 import pytest
 
-from aggregator.core.settings import ADMIT_ALL, RunSettings
 from aggregator.ports import BlobLost, Blobs
 from aggregator.storage.blob_bucket import check_blobs
-from algorithms.core.contract import Programs
 from wire.codec import digest
-from wire.messages import Evaluate, Train
-
-SETTINGS = RunSettings(
-    run_id="run-1",
-    algorithm="fedavg",
-    data="x",
-    bundle="0" * 64,
-    rounds=3,
-    min_devices=1,
-    deadline_s=10.0,
-    grace_s=1.0,
-    reported={"step": ()},
-    responses={},
-    **ADMIT_ALL,
-)
-PROGRAMS: Programs = {"": (Evaluate(), Train(32)), "closing": (Evaluate(),)}
 
 
 class BlobsContract:

@@ -3,6 +3,7 @@ back."""
 
 import random
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -107,11 +108,11 @@ def test_a_worse_canary_is_rolled_back_to_the_former_model_under_a_higher_number
         ({"latency_ms": 50.0}, "a prediction takes 50.0 times as long as before"),
     ],
 )
-def test_failures_and_slowness_fail_the_gate(answer: dict[str, object], reason: str) -> None:
+def test_failures_and_slowness_fail_the_gate(answer: dict[str, Any], reason: str) -> None:
     fleet = released()
     fleet.roll_out("second")
     for device_id in sorted(TENTH)[: 1 if "problem" in answer else None]:
-        fleet.answer(device_id, **answer)  # type: ignore[arg-type]
+        fleet.answer(device_id, **answer)
     assert fleet.tick()
     assert fleet.rollout().reason.startswith(reason)
 

@@ -75,7 +75,7 @@ def test_results_gradients_and_statistics_are_those_of_torch(
                 ours[part].reshape(value.shape),
                 theirs.numpy(),
                 rtol=2e-3,
-                atol=2e-3 * scale + 2e-4,  # a gradient may be zero: what is left is rounding
+                atol=max(2e-3 * scale + 1e-5, 2e-4),  # zero gradients: what is left is rounding
                 err_msg=name,
             )
 

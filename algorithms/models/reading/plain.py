@@ -3,7 +3,7 @@ examples as a number, as plain operators."""
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -11,14 +11,6 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from wire.errors import ConfigError
-
-
-class PlainOperators(TorchFunctionMode):
-    """While it is entered, `linear` of more than two dimensions and `scaled_dot_product_attention`
-    are what is written here."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return _PLAIN.get(func, func)(*args, **(kwargs or {}))
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -75,7 +67,14 @@ def additive(mask: Tensor, scores: Tensor) -> Tensor:
     )
 
 
-_PLAIN: dict[Any, Callable[..., Any]] = {
-    F.linear: linear,
-    F.scaled_dot_product_attention: attention,
-}
+class PlainOperators(TorchFunctionMode):
+    """While it is entered, `linear` of more than two dimensions and `scaled_dot_product_attention`
+    are what is written here."""
+
+    operators: ClassVar[dict[Any, Callable[..., Any]]] = {
+        F.linear: linear,
+        F.scaled_dot_product_attention: attention,
+    }
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self.operators.get(func, func)(*args, **(kwargs or {}))

@@ -3,25 +3,14 @@
 Torch's own are slow there, or fail, under `torch.func.vmap`.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from algorithms.models.reading.plain import PlainOperators
-
-
-class OverDevices(PlainOperators):
-    """While it is entered, `conv1d` on CUDA and `batch_norm` are what is written here."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is F.conv1d:
-            return conv1d(*args, **(kwargs or {}))
-        if func is F.batch_norm:
-            return batch_norm(*args, **(kwargs or {}))
-        return super().__torch_function__(func, types, args, kwargs)
 
 
 def conv1d(
@@ -66,3 +55,13 @@ def batch_norm(x: Tensor, *others: Any, **named: Any) -> Tensor:
         return F.batch_norm(x, *others, **named)
     with torch.autocast(x.device.type, enabled=False):
         return F.batch_norm(x.float(), *others, **named)
+
+
+class OverDevices(PlainOperators):
+    """While it is entered, `conv1d` on CUDA and `batch_norm` are what is written here as well."""
+
+    operators: ClassVar[dict[Any, Callable[..., Any]]] = {
+        **PlainOperators.operators,
+        F.conv1d: conv1d,
+        F.batch_norm: batch_norm,
+    }

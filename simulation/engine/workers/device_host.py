@@ -1,12 +1,14 @@
 """Where a simulated device's plan is carried out: by the edge client's own executor, over the
 device's windows and what it keeps."""
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from zlib import crc32
 
 import numpy as np
+import torch
 
 from aggregator.aggregation.admission import check_tensors, norms_of
 from aggregator.core.settings import RunSettings
@@ -69,6 +71,12 @@ def repeatable_secret(plan: Plan) -> np.random.Generator:
     """A device's private noise, the same in every simulation of the same seed: no secret at all,
     and good for nothing else."""
     return np.random.default_rng([plan.seed, crc32(plan.device_id.encode()), 0x5EC])
+
+
+def in_one_thread() -> None:
+    """Make this process a worker of one thread, whose graphs write into nothing they are given."""
+    torch.set_num_threads(1)
+    warnings.filterwarnings("ignore", "The given NumPy array is not writable")
 
 
 Workers = Callable[[Sequence[Plan], Models, bool], Iterator[DeviceResult]]

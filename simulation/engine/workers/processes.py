@@ -10,7 +10,6 @@ import itertools
 import mmap
 import pickle
 import signal
-import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import as_completed
 from contextlib import contextmanager
@@ -20,12 +19,17 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import cloudpickle
-import torch
 from loky import ProcessPoolExecutor
 from loky.process_executor import TerminatedWorkerError
 
 from algorithms import outside
-from simulation.engine.workers.device_host import DeviceHost, DeviceResult, Models, Workers
+from simulation.engine.workers.device_host import (
+    DeviceHost,
+    DeviceResult,
+    Models,
+    Workers,
+    in_one_thread,
+)
 from wire.errors import ShoalError
 from wire.messages import Plan
 
@@ -64,8 +68,7 @@ def processes(host: DeviceHost, count: int) -> Iterator[Workers]:
 
 def _begin() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
-    torch.set_num_threads(1)
-    warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+    in_one_thread()
 
 
 def _carry_out(host: Path, models: Path, plan: Plan) -> DeviceResult:

@@ -10,7 +10,6 @@ is lost. Its plans then go to the others, which give the same bits.
 import logging
 import os
 import socket
-import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import ray
-import torch
 from ray.exceptions import (
     NodeDiedError,
     ObjectLostError,
@@ -41,6 +39,7 @@ from simulation.engine.workers.device_host import (
     DeviceResult,
     Models,
     Workers,
+    in_one_thread,
 )
 from simulation.engine.workers.private_store import PrivateStore, TravellingStore
 from wire.arrays.tensors import Tensors
@@ -90,10 +89,7 @@ class Worker:
         of one branch of that level of the tree over the fleet (`algorithms.means.streaming`), and
         only the sum of their models goes back."""
         if self._host is None:
-            torch.set_num_threads(1)
-            warnings.filterwarnings(
-                "ignore", "The given NumPy array is not writable"
-            )  # graphs do not write into what they are given
+            in_one_thread()
             spec: Any = ray.get(self._spec)
             self._host, self._algorithm = (
                 DeviceHost(spec, spec.make_graphs(), self._store),
