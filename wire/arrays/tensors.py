@@ -31,6 +31,7 @@ _DTYPES = {
     "BOOL": "bool",
 }
 """In the order in which safetensors writes them."""
+_READ = {written: np.dtype(name) for written, name in _DTYPES.items()}
 _NAMES = {np.dtype(name): name for name in _DTYPES.values()}
 """`str(dtype)` takes microseconds."""
 _WRITTEN = {
@@ -131,7 +132,7 @@ def decode_tensors(payload: bytes, limits: Limits = PROTOCOL_LIMITS) -> tuple[Te
             f"tensor file: its tensors end at {end} of {len(payload) - data} bytes of data"
         )
     tensors = {
-        name: np.frombuffer(payload, dtype, prod(shape), data + start).reshape(shape).copy()
+        name: np.ndarray(shape, dtype, payload, data + start).copy()
         for name, (dtype, shape, start, _) in sorted(places.items())
     }
     return tensors, metadata.get(METADATA_KEY, "").encode()
@@ -169,32 +170,39 @@ def _header(payload: bytes, limits: Limits) -> tuple[dict[str, Any], int]:
 
 def _place(
     name: str, entry: object, data_bytes: int, limits: Limits
-) -> tuple[str, list[int], int, int]:
+) -> tuple[np.dtype[Any], list[int], int, int]:
     """Dtype and shape of a tensor, and where its data begin and end behind the header, as its entry
     in the header says, if that can be."""
-    what = f"tensor {name[:80]!r}"
     got = entry.get("dtype") if isinstance(entry, dict) else entry
-    if not isinstance(entry, dict) or not isinstance(got, str) or got not in _DTYPES:
-        raise Malformed(f"{what}: dtype {str(got)[:40]!r}, expected one of {', '.join(_DTYPES)}")
+    dtype = _READ.get(got) if isinstance(got, str) else None
+    if not isinstance(entry, dict) or dtype is None:
+        raise Malformed(
+            f"{_title(name)}: dtype {str(got)[:40]!r}, expected one of {', '.join(_DTYPES)}"
+        )
     shape, offsets = entry.get("shape"), entry.get("data_offsets")
     if not _are_sizes(shape):
-        raise Malformed(f"{what}: shape {str(shape)[:40]}, expected a list of sizes")
+        raise Malformed(f"{_title(name)}: shape {str(shape)[:40]}, expected a list of sizes")
     if len(shape) > limits.num_dims:
         raise LimitExceeded(
-            f"{what} has {len(shape)} dimensions: at most {limits.num_dims} are accepted"
+            f"{_title(name)} has {len(shape)} dimensions: at most {limits.num_dims} are accepted"
         )
-    itemsize = np.dtype(_DTYPES[got]).itemsize
-    size = prod(shape) * itemsize
-    if (
-        size > data_bytes or prod(n or 1 for n in shape) * itemsize >= 2**63
-    ):  # numpy has no such shape, were it empty
-        raise Malformed(f"{what} of shape {shape}: the file has only {data_bytes} bytes of data")
+    size = prod(shape) * dtype.itemsize
+    # numpy has no shape whose other sizes come to more than this, were it empty
+    is_absurd = not size and prod(n or 1 for n in shape) * dtype.itemsize >= 2**63
+    if size > data_bytes or is_absurd:
+        raise Malformed(
+            f"{_title(name)} of shape {shape}: the file has only {data_bytes} bytes of data"
+        )
     if not _are_sizes(offsets) or len(offsets) != 2 or offsets[1] - offsets[0] != size:
         raise Malformed(
-            f"{what} of shape {shape}: data_offsets {str(offsets)[:40]}, expected two that are "
-            f"{size} bytes apart"
+            f"{_title(name)} of shape {shape}: data_offsets {str(offsets)[:40]}, expected two that "
+            f"are {size} bytes apart"
         )
-    return _DTYPES[got], shape, offsets[0], offsets[1]
+    return dtype, shape, offsets[0], offsets[1]
+
+
+def _title(name: str) -> str:
+    return f"tensor {name[:80]!r}"
 
 
 def _are_sizes(value: object) -> TypeGuard[list[int]]:
