@@ -37,7 +37,9 @@ def learned(
                 field.finish()
                 summary: dict[str, Any] = field.get("/summary")
                 states = [folder / "devices" / d / "state" for d in data.devices]
-                wait_until(lambda: all((state / "model.json").exists() for state in states))
+                wait_until(
+                    lambda: all((state / "current" / "model.json").exists() for state in states)
+                )
         finally:
             field.stop()
     return summary, states
