@@ -12,11 +12,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 import sqlalchemy as sql
 
 from simulation.local.broker import free_port
 from tests.support.brokers import wait_for_port
+from tests.support.waiting import wait_until
 
 
 def programs() -> Path:
@@ -75,8 +77,11 @@ class Postgres:
         self.do("pg_ctl", "-w", "-m", how, "stop")
 
     def kill(self) -> None:
-        """Kill the server and everything that it started, at once."""
-        os.kill(self.pid(), signal.SIGKILL)
+        """Kill the server and everything that it started, and wait until it is gone: another would
+        not start beside it."""
+        pid = self.pid()
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not psutil.pid_exists(pid))
 
     def pid(self) -> int:
         """The server's first process."""
