@@ -5,7 +5,6 @@ import contextlib
 import os
 import pwd
 import shutil
-import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -18,7 +17,6 @@ import sqlalchemy as sql
 
 from simulation.local.broker import free_port
 from tests.support.brokers import wait_for_port
-from tests.support.waiting import wait_until
 
 
 def programs() -> Path:
@@ -79,9 +77,9 @@ class Postgres:
     def kill(self) -> None:
         """Kill the server and everything that it started, and wait until it is gone: another would
         not start beside it."""
-        pid = self.pid()
-        os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: not psutil.pid_exists(pid))
+        process = psutil.Process(self.pid())
+        process.kill()
+        process.wait(60)
 
     def pid(self) -> int:
         """The server's first process."""

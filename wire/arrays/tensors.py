@@ -22,21 +22,18 @@ Dtype = Literal["float32", "int64", "int32", "uint8", "bool"]
 
 METADATA_KEY = "shoal"
 _METADATA = "__metadata__"
-_DTYPES = {
-    "I64": "int64",
-    "F32": "float32",
-    "I32": "int32",
-    "I8": "int8",
-    "U8": "uint8",
-    "BOOL": "bool",
+_DTYPES: dict[str, np.dtype[Any]] = {
+    "I64": np.dtype("int64"),
+    "F32": np.dtype("float32"),
+    "I32": np.dtype("int32"),
+    "I8": np.dtype("int8"),
+    "U8": np.dtype("uint8"),
+    "BOOL": np.dtype("bool"),
 }
 """In the order in which safetensors writes them."""
-_READ = {written: np.dtype(name) for written, name in _DTYPES.items()}
-_NAMES = {np.dtype(name): name for name in _DTYPES.values()}
+_NAMES = {dtype: dtype.name for dtype in _DTYPES.values()}
 """`str(dtype)` takes microseconds."""
-_WRITTEN = {
-    np.dtype(name): (place, written) for place, (written, name) in enumerate(_DTYPES.items())
-}
+_WRITTEN = {dtype: (place, written) for place, (written, dtype) in enumerate(_DTYPES.items())}
 
 
 class TensorSpec(msgspec.Struct, frozen=True):
@@ -86,7 +83,7 @@ def encode_tensors(tensors: Mapping[str, Array], message: bytes = b"") -> bytes:
     if other := [name for name, array in tensors.items() if array.dtype not in _WRITTEN]:
         raise ValueError(
             f"tensor {other[0]!r} is {tensors[other[0]].dtype}, expected one of "
-            f"{', '.join(_DTYPES.values())}"
+            f"{', '.join(_NAMES.values())}"
         )
     header: dict[str, Any] = {_METADATA: {METADATA_KEY: message.decode()}} if message else {}
     parts, end = [], 0
@@ -173,36 +170,28 @@ def _place(
 ) -> tuple[np.dtype[Any], list[int], int, int]:
     """Dtype and shape of a tensor, and where its data begin and end behind the header, as its entry
     in the header says, if that can be."""
+    what = f"tensor {name[:80]!r}"
     got = entry.get("dtype") if isinstance(entry, dict) else entry
-    dtype = _READ.get(got) if isinstance(got, str) else None
-    if not isinstance(entry, dict) or dtype is None:
-        raise Malformed(
-            f"{_title(name)}: dtype {str(got)[:40]!r}, expected one of {', '.join(_DTYPES)}"
-        )
-    shape, offsets = entry.get("shape"), entry.get("data_offsets")
+    if not isinstance(entry, dict) or not isinstance(got, str) or got not in _DTYPES:
+        raise Malformed(f"{what}: dtype {str(got)[:40]!r}, expected one of {', '.join(_DTYPES)}")
+    shape, offsets, dtype = entry.get("shape"), entry.get("data_offsets"), _DTYPES[got]
     if not _are_sizes(shape):
-        raise Malformed(f"{_title(name)}: shape {str(shape)[:40]}, expected a list of sizes")
+        raise Malformed(f"{what}: shape {str(shape)[:40]}, expected a list of sizes")
     if len(shape) > limits.num_dims:
         raise LimitExceeded(
-            f"{_title(name)} has {len(shape)} dimensions: at most {limits.num_dims} are accepted"
+            f"{what} has {len(shape)} dimensions: at most {limits.num_dims} are accepted"
         )
     size = prod(shape) * dtype.itemsize
     # numpy has no shape whose other sizes come to more than this, were it empty
     is_absurd = not size and prod(n or 1 for n in shape) * dtype.itemsize >= 2**63
     if size > data_bytes or is_absurd:
-        raise Malformed(
-            f"{_title(name)} of shape {shape}: the file has only {data_bytes} bytes of data"
-        )
+        raise Malformed(f"{what} of shape {shape}: the file has only {data_bytes} bytes of data")
     if not _are_sizes(offsets) or len(offsets) != 2 or offsets[1] - offsets[0] != size:
         raise Malformed(
-            f"{_title(name)} of shape {shape}: data_offsets {str(offsets)[:40]}, expected two that "
-            f"are {size} bytes apart"
+            f"{what} of shape {shape}: data_offsets {str(offsets)[:40]}, expected two that are "
+            f"{size} bytes apart"
         )
     return dtype, shape, offsets[0], offsets[1]
-
-
-def _title(name: str) -> str:
-    return f"tensor {name[:80]!r}"
 
 
 def _are_sizes(value: object) -> TypeGuard[list[int]]:
