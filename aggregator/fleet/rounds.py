@@ -129,7 +129,8 @@ def seats(turn: Turn, campaign: Campaign, place: str) -> int:
         return 0
     short = least(campaign) - campaign.received - at_work(turn, campaign)
     if place == "beside":
-        return max(1, campaign.width, short) - turn.count(f"beside/{name}")
+        many = short << min(campaign.attempt, 13)  # of many that are silent, not one a deadline
+        return max(1, campaign.width, many) - turn.count(f"beside/{name}")
     if campaign.settings.buffer:
         return campaign.width - at_work(turn, campaign)
     return max(campaign.to_ask, short)

@@ -1,5 +1,6 @@
 """Bad days of an operator, devices that lie, and what a round says that waits."""
 
+import pytest
 from msgspec.structs import replace
 
 from aggregator.core.steps import Gate
@@ -55,6 +56,24 @@ def test_a_silent_device_is_asked_beside_the_cohort_and_never_in_place_of_anothe
             assert set(asked(world)) == set("abcd")
             return
     raise AssertionError("it is asked again")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_short_round_finds_the_one_that_is_back_among_many_that_are_silent(seed: int) -> None:
+    silent = [f"s{number:02}" for number in range(40)]
+    world = world_of("a", "b", "z", *silent)
+    world.start("run", rounds=1000, min_devices=2, deadline_s=8.0, seed=seed)
+    while not world.fleet.devices["z"].failures or any(
+        device.rests_until_s > world.now_s for device in world.fleet.devices.values()
+    ):
+        all_work(world, "a", "b")
+        world.pass_time(1)
+    world.pass_time(1)
+    before, began_s = len(world.rounds), world.now_s
+    while len(world.rounds) == before:
+        all_work(world, "a", "z")  # and `b` is gone without a word
+        world.pass_time(1)
+    assert world.now_s - began_s <= 6 * 8.0, "not one deadline for each that is silent"
 
 
 def test_a_round_that_nobody_can_serve_says_what_it_lacks() -> None:
