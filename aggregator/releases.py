@@ -58,7 +58,8 @@ class ReleaseMaker:
             if not campaign.trained or not (is_over or is_due):
                 continue
             last = last_rollout(fleet, campaign.name)
-            if last is not None and _made_in(fleet, last) == campaign.version.round:
+            made = [fleet.releases[n].round for n in last.releases.values()] if last else []
+            if campaign.version.round == max(made, default=-1):
                 continue
             try:
                 yield self.make(fleet, campaign)
@@ -100,10 +101,6 @@ def last_rollout(fleet: Fleet, campaign: str) -> Rollout | None:
     """Return the latest rollout of a campaign that was made of its models, and not by a return."""
     rollouts = (r for r in reversed(fleet.rollouts) if r.campaign == campaign)
     return next((rollout for rollout in rollouts if not rollout.returns), None)
-
-
-def _made_in(fleet: Fleet, rollout: Rollout) -> int:
-    return max(fleet.releases[number].round for number in rollout.releases.values())
 
 
 def newcomers_group(fleet: Fleet, campaign: Campaign) -> str:

@@ -320,14 +320,6 @@ def releases_for(
         yield rollout, fleet.releases[number], is_reached
 
 
-def wanted_release(
-    fleet: Records, device_id: str, device: Device
-) -> tuple[Rollout, Release] | None:
-    """Return the release that a device should hold, with its rollout; None for none."""
-    found = releases_for(fleet, device_id, device)
-    return next(((rollout, release) for rollout, release, reached in found if reached), None)
-
-
 def place_of(rollout: Rollout, device_id: str) -> float:
     """Return the place of a device between 0 and 1 in a rollout: a share reaches those below it.
     Nobody can choose an id that comes first."""

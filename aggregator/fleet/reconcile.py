@@ -108,11 +108,6 @@ class Turn:
         member = replace(campaign.members.get(device_id, Member()), **changes)
         return self.change(campaign, members=campaign.members.set(device_id, member))
 
-    def next_serial(self) -> int:
-        """Return a number that is greater than any before."""
-        self.serial += 1
-        return self.serial
-
     def waiting(self, pool: str) -> DevicePool:
         """Return the devices that wait in a pool."""
         return self.pools.get(pool, EMPTY)
@@ -163,8 +158,9 @@ def assign(turn: Turn, device_id: str, task: Desired) -> None:
     settings, trains = campaign.settings, task.kind == "train"
     is_of_round = trains and not settings.buffer
     until_s = campaign.deadline_s if is_of_round else turn.now_s + settings.deadline_s
+    turn.serial += 1
     work = Assignment(
-        serial=turn.next_serial(),
+        serial=turn.serial,
         kind=task.kind,
         campaign=task.campaign,
         round=campaign.round,

@@ -70,7 +70,10 @@ def _checked_in(turn: Turn, event: e.CheckedIn) -> None:
     known = turn.devices.get(event.device_id) or Device()
     if known.facts is None and event.tags:  # it may have tags of the operator's
         known = replace(known, tags=tuple(sorted({*known.tags, *event.tags})))
-    facts = _shared(event.device_id, event.facts)
+    # texts that devices have in common are kept once: a fleet has a few of each
+    texts = {name: intern(getattr(event.facts, name)) for name in SHARED}
+    encodings = _encodings(event.facts.encodings)
+    facts = replace(event.facts, device_id=event.device_id, encodings=encodings, **texts)
     device = replace(
         known,
         facts=facts,
@@ -120,12 +123,6 @@ def _take_back(turn: Turn, device_id: str, known: Device, device: Device) -> Non
         )
         if permitted != update:
             turn.put_update(campaign, device_id, permitted)
-
-
-def _shared(device_id: str, facts: CheckIn) -> CheckIn:
-    """Return facts that share the texts which devices have in common: a fleet has a few of each."""
-    texts = {name: intern(getattr(facts, name)) for name in SHARED}
-    return replace(facts, device_id=device_id, encodings=_encodings(facts.encodings), **texts)
 
 
 @lru_cache(1000)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from aggregator.fleet.events import Event, Tick, Updated
-from aggregator.fleet.records import Device, Fleet
+from aggregator.fleet.records import Fleet
 
 
 @dataclass
@@ -27,13 +27,11 @@ class Counted:
             self.bytes["down"] += event.update.bytes_down
         if isinstance(event, Tick):
             late = (fleet.devices.get(key) for key in event.keys)
-            self.stragglers += sum(d is not None and _has_lapsed(d, event.at_s) for d in late)
-
-
-def _has_lapsed(device: Device, at_s: float) -> bool:
-    """Return True if a device's assignment has just come to its deadline."""
-    work = device.assignment
-    return work is not None and work.lapsed and work.deadline_s <= at_s < work.deadline_s + 1
+            lapsed = [d.assignment for d in late if d is not None and d.assignment is not None]
+            self.stragglers += sum(
+                work.lapsed and work.deadline_s <= event.at_s < work.deadline_s + 1
+                for work in lapsed
+            )
 
 
 @dataclass(frozen=True)

@@ -485,9 +485,12 @@ class Runner:
     def _take(self, group: Group, delivery: Delivery) -> Iterable[tuple[str, str]]:
         """Take a message into a group. Return the device and the proof where one was shown."""
         reading: Reading = self._inbox.read(delivery, group.fleet)
-        if reading.about == "update" and (self.problem or self._is_stopped(reading.campaign)):
-            self._tell_busy(reading.device_id, reading.digest)
-            return ()
+        if reading.about == "update":
+            trainer = self.trainers.get(reading.campaign)
+            stopped = reading.campaign and (trainer is None or trainer.problem)
+            if self.problem or stopped:
+                self._tell_busy(reading.device_id, reading.digest)
+                return ()
         if reading.fetch is not None:
             self._fetch(reading)
         if reading.want is not None:
@@ -500,10 +503,6 @@ class Runner:
         for event in reading.events:
             self._add(group, event)
         return [(reading.device_id, reading.proof)] if reading.proof else ()
-
-    def _is_stopped(self, campaign: str) -> bool:
-        trainer = self.trainers.get(campaign)
-        return bool(campaign) and (trainer is None or bool(trainer.problem))
 
     def _fetch(self, reading: Reading) -> None:
         assert reading.fetch is not None

@@ -26,7 +26,6 @@ from aggregator.storage.fleet_writing import (
     changes,
     encode,
     insert_into,
-    round_row,
     write,
 )
 from aggregator.storage.schema import (
@@ -79,7 +78,11 @@ class FleetStore(Database):
             of it may be. Nothing more is written before `load` has told.
         """
         every = list(changes(before, after, changed))
-        every.append(Changes(ROUND_RECORDS, [round_row(*record) for record in records], []))
+        closed = [
+            {"campaign": name, "round": r.round, "views": r.views, "record": encode(r)}
+            for name, r in records
+        ]
+        every.append(Changes(ROUND_RECORDS, closed, []))
         order = tuple(after.campaigns)
         numbers = Numbers(after.epoch, after.at_s, after.serial, order, after.away_s)
         forgotten = {event.device_id for event in events if isinstance(event, Forgotten)}
@@ -164,17 +167,6 @@ def load_fleet(url: str) -> Fleet | None:
     finally:
         engine.dispose()
     return derived(fleet, url) if commits else None
-
-
-def campaign_names(url: str) -> tuple[str, ...]:
-    """Return the campaigns in a database, in the order of their starts. Nothing is written.
-
-    Raises:
-        ConfigError: the database cannot be opened.
-    """
-    with reading(url) as connection:
-        record = connection.scalar(sql.select(FLEET.c.record)) if connection is not None else None
-        return msgspec.json.decode(record, type=Numbers).campaigns if record is not None else ()
 
 
 def has_device(url: str, device_id: str) -> bool:

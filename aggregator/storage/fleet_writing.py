@@ -16,7 +16,6 @@ from aggregator.storage.schema import (
     RELEASES,
     ROLLOUTS,
 )
-from aggregator.view.round_record import RoundRecord
 
 ROWS = ("members", "updates")
 """Fields of a campaign that have a row per device."""
@@ -141,11 +140,6 @@ def _by_number(
         )
         changes.gone.extend({key: number} for number in before.keys() - after.keys())
     return changes
-
-
-def round_row(campaign: str, record: RoundRecord) -> Row:
-    key = {"campaign": campaign, "round": record.round}
-    return key | {"views": record.views, "record": encode(record)}
 
 
 def encode(value: Any) -> bytes:

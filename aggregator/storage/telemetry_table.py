@@ -6,17 +6,7 @@ import msgspec
 import sqlalchemy as sql
 
 from aggregator.core.telemetry import DeviceTelemetry
-from aggregator.storage.schema import TELEMETRY, Database, reading
-
-
-def read_telemetry(url: str) -> dict[str, DeviceTelemetry]:
-    """Return the telemetry of every device, by id. Nothing is written.
-
-    Raises:
-        ConfigError: the database cannot be opened or read.
-    """
-    with reading(url) as connection:
-        return telemetry_rows(connection) if connection is not None else {}
+from aggregator.storage.schema import TELEMETRY, Database
 
 
 def telemetry_rows(connection: sql.Connection) -> dict[str, DeviceTelemetry]:

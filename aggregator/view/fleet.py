@@ -182,7 +182,9 @@ class FleetView:
                 numbers["idle"] += facts.idle is True
             answers.add(device_id, record)
             if record.failures and not record.barred:
-                unanswered.append(_unanswered(device_id, record))
+                next_s = 0.0 if is_at_work(record) else record.rests_until_s
+                seen = (record.failures, record.failing_s, next_s, record.online)
+                unanswered.append(Unanswered(device_id, *seen))
             for count in counts:
                 _add(fleet, count, device_id, record, turn.now_s)
         return Totals(
@@ -241,11 +243,6 @@ def devices_of(view: FleetView, name: str) -> Iterator[DeviceView]:
 
     view.walk(visit, name)
     yield from sorted(found, key=lambda device: device.id)
-
-
-def _unanswered(device_id: str, record: Device) -> Unanswered:
-    next_s = 0.0 if is_at_work(record) else record.rests_until_s
-    return Unanswered(device_id, record.failures, record.failing_s, next_s, record.online)
 
 
 def _add(fleet: Fleet, count: _Count, device_id: str, device: Device, now_s: float) -> None:

@@ -98,11 +98,13 @@ class Stack:
         """sum_i weights_i w_i, (D,) float32, with shares (N,) that sum to 1."""
         total = self._zeros(self.size)
         factors = self._like_arena(weights.astype(np.float32))
-        sums, width = self._column_sums(factors), COLUMNS
+        sums, width = None, COLUMNS
+        if not isinstance(self.arena, np.ndarray):
+            width = max(self.size, 1)
+        elif len(self) * self.size >= ASKED_FROM and self.arena.flags.c_contiguous:
+            sums = self.arithmetic.column_sums(self.arena, self.rows, factors)  # where it pays
         if sums is not None:
             width = max(COLUMNS, -(-self.size // torch.get_num_threads()))
-        elif not isinstance(self.arena, np.ndarray):
-            width = max(self.size, 1)
 
         def add(columns: slice) -> None:
             if sums is not None:
@@ -163,16 +165,6 @@ class Stack:
             stop = min(start + ROWS, len(self))
             made[:, start:stop] = as_numpy(self.tile(start, stop, columns)).T
         return made
-
-    def _column_sums(self, factors: Any) -> AddColumns | None:
-        """The arithmetic's own, where it pays and there is one."""
-        if (
-            not isinstance(self.arena, np.ndarray)
-            or len(self) * self.size < ASKED_FROM
-            or not self.arena.flags.c_contiguous
-        ):
-            return None
-        return self.arithmetic.column_sums(self.arena, self.rows, factors)
 
     def _ordered(self, columns: slice, low: int, high: int) -> Any:
         if isinstance(self.arena, Tensor):

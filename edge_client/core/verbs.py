@@ -4,7 +4,7 @@ really does shows when it runs."""
 from collections.abc import Collection
 
 from wire.arrays import names
-from wire.bundle import Graph, Manifest
+from wire.bundle import Manifest
 from wire.errors import BundleError
 from wire.messages import Annotate, Choose, Protect, Respond, Train, Verb
 
@@ -59,11 +59,10 @@ def check_verbs(manifest: Manifest, verbs: tuple[Verb, ...]) -> None:
 def measuring(manifest: Manifest) -> Collection[str]:
     """The graphs whose evaluation may report more than a loss and how much was correct: whatever
     the manifest calls a response, every other metric of theirs is one."""
-    return [
-        name for name, graph in manifest.graphs.items() if graph.responses or _other_metrics(graph)
-    ]
-
-
-def _other_metrics(graph: Graph) -> bool:
-    metrics = set(names.of_role(dict.fromkeys(graph.outputs), names.METRIC))
-    return bool(metrics - {names.LOSS_SUM, names.NUM_CORRECT}) or metrics == {names.LOSS_SUM}
+    found = []
+    for name, graph in manifest.graphs.items():
+        metrics = set(names.of_role(dict.fromkeys(graph.outputs), names.METRIC))
+        others = metrics - {names.LOSS_SUM, names.NUM_CORRECT}
+        if graph.responses or others or metrics == {names.LOSS_SUM}:
+            found.append(name)
+    return found

@@ -5,7 +5,6 @@ import numpy as np
 
 from edge_client.data.labels import has_classes
 from simulation.datasets.windows import SAMPLED, FleetData
-from wire.arrays.tensors import Array
 
 TIMES = 30.0
 """A device's channel that is so many times as large as that of the median device, or so many times
@@ -45,8 +44,8 @@ def other_units(data: FleetData) -> str:
     """
     if data.window.vocabulary:
         return ""
-    sizes = {
-        d: _sizes(x)
+    sizes = {  # root mean square per channel (channels,) float64
+        d: np.sqrt(np.square(x, dtype=np.float64).mean((0, *range(2, x.ndim))))
         for d, w in data.devices.items()
         if len(x := w.train_x if w.num_train else w.unlabelled_x)
     }
@@ -72,9 +71,3 @@ def other_units(data: FleetData) -> str:
         f"data {data.name}: {'; '.join(told[:SHOWN])}{more} (root mean squares). Are all devices "
         "in the same unit?"
     )
-
-
-def _sizes(x: Array) -> Array:
-    """Root mean square per channel (channels,) float64."""
-    size: Array = np.sqrt(np.square(x, dtype=np.float64).mean((0, *range(2, x.ndim))))
-    return size

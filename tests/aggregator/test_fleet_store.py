@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from aggregator.fleet.records import Fleet
 from aggregator.ports import StorageFailed
 from aggregator.storage.engine import sqlite_url
-from aggregator.storage.fleet_store import FleetStore, campaign_names, load_fleet
+from aggregator.storage.fleet_store import FleetStore, load_fleet
 from tests.contracts.fleet_store import UNKNOWN, FleetStoreContract, rich
 from tests.fleet.parts import underived, untimed
 from tests.fleet.world import World
@@ -53,7 +53,6 @@ class TestFleetStoreOnSqlite(FleetStoreContract):
         path = tmp_path / "shoal.db"
         for _ in range(2):
             assert load_fleet(sqlite_url(path)) is None
-            assert campaign_names(sqlite_url(path)) == ()
             assert not path.exists() or path.read_bytes() == b""
             path.write_bytes(b"")
 

@@ -10,7 +10,7 @@ import pytest
 from aggregator.maintenance.database import check_database, read_database
 from aggregator.storage.engine import sqlite_url
 from aggregator.storage.enrolment_store import EnrolmentStore
-from aggregator.storage.fleet_store import FleetStore, campaign_names, load_fleet
+from aggregator.storage.fleet_store import FleetStore, load_fleet
 from aggregator.storage.schema import opened
 from wire.errors import ConfigError
 
@@ -20,7 +20,6 @@ from wire.errors import ConfigError
     [
         FleetStore,
         load_fleet,
-        campaign_names,
         EnrolmentStore,
         lambda url: read_database(Path(url.removeprefix("sqlite:///"))),
     ],

@@ -19,7 +19,7 @@ from aggregator.fleet.records import Assignment, Campaign, Device, Fleet, Member
 from aggregator.ports import StorageFailed
 from aggregator.service.telemetry import SAVE_EVERY_S, Telemetry
 from aggregator.storage.engine import sqlite_url
-from aggregator.storage.telemetry_table import TelemetryTable, read_telemetry
+from aggregator.storage.telemetry_table import TelemetryTable
 from tests.aggregator.device_cases import found
 from tests.aggregator.inbox_cases import Watch
 from tests.support.settings import SETTINGS
@@ -138,7 +138,7 @@ class TestSaved:
         assert training.examples == 10
         telemetry.save()
         assert Telemetry(table, watch).records == telemetry.records
-        assert read_telemetry(url) == dict(telemetry.records)
+        assert table.load() == dict(telemetry.records)
 
     def test_what_cannot_be_written_is_written_later(
         self, table: TelemetryTable, monkeypatch: pytest.MonkeyPatch

@@ -43,10 +43,10 @@ TASKS: dict[str, Callable[[FleetData], FleetData]] = {
     "sequence": steps,
     "reconstruction": lambda data: for_task(data, "reconstruction"),
 }
-SLOW = ("regression", "sequence")
+SLOW = ("multi-label", "regression", "sequence")
 """Exports of half a minute each. That boards keep in these tasks what simulations keep is in
 tests/export/test_kept.py, and that Kotlin reads their labels as Python does in
-`wire/vectors/labels.json`; several labels, and none, go through the whole phone every time."""
+`wire/vectors/labels.json`; no label goes through the whole phone every time."""
 
 
 def unlabelled(windows: Windows, labelled: int) -> Windows:

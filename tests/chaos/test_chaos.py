@@ -55,6 +55,8 @@ def fails(
     return [f"{name}: {text}" for name, row in rows.items() for text in row.failures]
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_some_faults(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
     chosen = [fault for fault in FAULTS if fault.bring_about in QUICK]
     assert fails(chosen, 0.0, tmp_path_factory, tmp_path) == []

@@ -465,10 +465,8 @@ def test_steps_of_objectives_equal_float64(fleet: FleetData, name: str) -> None:
     check_objective(fleet, name, "step")
 
 
-@pytest.mark.full
-@pytest.mark.parametrize(
-    "graphs", [("step",), pytest.param((), marks=pytest.mark.slow)], ids=["step", "all"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("graphs", [("step",), ()], ids=["step", "all"])
 def test_graphs_of_dbe_before_a_head_of_several_layers_equal_float64(
     fleet: FleetData, graphs: tuple[str, ...]
 ) -> None:

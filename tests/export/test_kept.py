@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -19,6 +18,7 @@ from simulation.objective import objective_for_fleet
 from tests.support.bundles import write_bundle
 from tests.support.labels import quantities, several_labels, steps
 from tests.support.plans import plan
+from tests.support.shared import shared_folder
 from wire.arrays import names
 from wire.bundle import Bundle, unpack
 from wire.messages import Train
@@ -32,6 +32,7 @@ TASKS: dict[str, Callable[[FleetData], FleetData]] = {
     "sequence": steps,
     "reconstruction": lambda data: for_task(data, "reconstruction"),
 }
+SLOW = ("multi-label", "regression")
 
 
 @dataclass(frozen=True)
@@ -46,13 +47,17 @@ class Made:
 IDS = ("all", "diverges", "fewest", "one", "none")
 
 
-@pytest.fixture(scope="module", params=TASKS)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(task, marks=[pytest.mark.slow] if task in SLOW else []) for task in TASKS],
+)
 def made(
     request: pytest.FixtureRequest, fleet: FleetData, tmp_path_factory: pytest.TempPathFactory
 ) -> Made:
-    folder: Path = tmp_path_factory.mktemp("personal")
     own, spec = TASKS[request.param](fleet), read_algorithm(f"{ALGORITHM}+{request.param}")
-    write_bundle(folder, own, spec)
+    folder = shared_folder(
+        tmp_path_factory, f"kept-{request.param}", lambda folder: write_bundle(folder, own, spec)
+    )
     return Made(unpack((folder / "device.shoal").read_bytes()), spec, own)
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from aggregator.core.steps import Step
 from aggregator.fleet import events as e
-from aggregator.fleet.desired import group_of, wanted_release
+from aggregator.fleet.desired import group_of, releases_for
 from aggregator.fleet.reconcile import Turn
 from aggregator.fleet.records import Fleet, Rollout
 from aggregator.fleet.rollouts import tally_of
@@ -212,8 +212,8 @@ def has_what_is_wanted(fleet: Fleet, device_id: str) -> bool:
     """Return True if a device was last offered what it should hold. One that is away, or has lost
     the tag by which it was reached, may have been offered something else."""
     device = fleet.devices[device_id]
-    wanted = wanted_release(fleet, device_id, device)
-    return wanted is not None and wanted[1].number == device.given.release
+    wanted = (r for _, r, is_reached in releases_for(fleet, device_id, device) if is_reached)
+    return next((release.number for release in wanted), None) == device.given.release
 
 
 def check_failed(after: Fleet) -> None:

@@ -14,7 +14,7 @@ from aggregator.core.settings import RunSettings
 from aggregator.core.steps import Gate, Step
 from aggregator.fleet import events as e
 from aggregator.fleet import rollouts, rounds
-from aggregator.fleet.desired import NEW, can_train, is_at_work, wanted_release, works_for
+from aggregator.fleet.desired import NEW, can_train, is_at_work, releases_for, works_for
 from aggregator.fleet.reconcile import Turn, reconcile
 from aggregator.fleet.records import Assignment, Campaign, Fleet, Placed, Received, Release, Version
 from aggregator.fleet.step import step, take_in
@@ -541,8 +541,9 @@ class World:
     def holds_what_is_wanted(self, device_id: str) -> bool:
         """True if a device uses the release that it should hold."""
         client, device = self.clients[device_id], self.fleet.devices[device_id]
-        found = wanted_release(self.fleet, device_id, device)
-        return found is None or client.model == found[1].model or client.spoils == found[1].model
+        found = releases_for(self.fleet, device_id, device)
+        model = next((release.model for _, release, is_reached in found if is_reached), None)
+        return model is None or model in (client.model, client.spoils)
 
     def settle(self, most: int = 3000) -> None:
         """Let everybody do what they are asked to, and time pass, until nothing happens."""

@@ -126,6 +126,7 @@ def test_methods_of_a_users_own_file_go_to_machines_that_do_not_have_it(
     same(here, there)
 
 
+@pytest.mark.slow
 def test_models_that_nobody_looks_at_are_summed_up_where_they_are_trained(
     cluster: Any, workers: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

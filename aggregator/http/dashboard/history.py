@@ -8,7 +8,7 @@ has before these, later requests read.
 import math
 import threading
 import time
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -87,7 +87,8 @@ class History:
         devices = view.fleet.devices
         with self._lock:
             number, before, past = self._pasts.get(now.settings.run_id, (0, None, Past()))
-            if before is not None and (len(devices) < number or _names_strangers(past, devices)):
+            named = past.evaluated.evaluated if past.evaluated is not None else ()
+            if len(devices) < number or any(device_id not in devices for device_id in named):
                 before, past = None, Past()  # a device was forgotten
             if (
                 before is None
@@ -101,11 +102,6 @@ class History:
                 past = _with(past, store.rounds(name, after, past.first - 1), after + 1)
             self._pasts[now.settings.run_id] = len(devices), now, past
             return past
-
-
-def _names_strangers(past: Past, devices: Container[str]) -> bool:
-    """Return True if a record names a device that is not known."""
-    return past.evaluated is not None and any(d not in devices for d in past.evaluated.evaluated)
 
 
 def _with(past: Past, records: list[RoundRecord], first: int) -> Past:

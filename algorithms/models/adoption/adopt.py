@@ -74,7 +74,7 @@ def _divided(name: str, module: nn.Module, x: Tensor, scale: nn.Module, steps: i
         type(module) is nn.Sequential
         and len(module) > 1
         and isinstance(module[-1], nn.Linear)
-        and not _has_hooks(module)
+        and not (module._forward_hooks or module._forward_pre_hooks)
     ):
         return Classifier(scale, module[:-1], module[-1])
     if isinstance(module, nn.Linear):
@@ -127,10 +127,6 @@ def _check_same(name: str, module: nn.Module, model: Classifier) -> None:
             f"model {name}: its layers one after the other give something else than it does: "
             f"{EXPECTED}"
         )
-
-
-def _has_hooks(module: nn.Module) -> bool:
-    return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
 def _check_names(name: str, model: nn.Module) -> None:

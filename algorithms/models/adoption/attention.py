@@ -74,8 +74,8 @@ class Attention(nn.Module):
             query, key, value = (x.transpose(0, 1) for x in (query, key, value))
         weights = self.in_proj_weight.chunk(3)
         biases = (None, None, None) if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
-        q, k, v = (
-            self._heads(nn.functional.linear(x, w, b))
+        q, k, v = (  # (batch, heads, length, width of a head)
+            nn.functional.linear(x, w, b).unflatten(2, (self.num_heads, -1)).transpose(1, 2)
             for x, w, b in zip((query, key, value), weights, biases, strict=True)
         )
         scores = q @ k.transpose(2, 3) / math.sqrt(q.shape[-1])
@@ -90,10 +90,6 @@ class Attention(nn.Module):
         made: Tensor = self.out_proj((shares @ v).transpose(1, 2).flatten(2))
         told = (shares.mean(1) if average_attn_weights else shares) if need_weights else None
         return made if self.batch_first else made.transpose(0, 1), told
-
-    def _heads(self, x: Tensor) -> Tensor:
-        """(batch, length, width) -> (batch, heads, length, width of a head)."""
-        return x.reshape(*x.shape[:2], self.num_heads, -1).transpose(1, 2)
 
 
 def replace_attention(model: nn.Module) -> None:

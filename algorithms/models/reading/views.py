@@ -88,7 +88,7 @@ def shape_of(x: View | Value) -> tuple[Any, ...]:
     """As torch sees it, with `BATCH` in front. A view of parameters or constants has no batch."""
     if isinstance(x, View):
         shape: tuple[Any, ...] = tuple(x.at.shape)
-        return (BATCH, *shape[1:]) if _has_batch(x) else shape
+        return shape if isinstance(x.source, (str, Tensor)) else (BATCH, *shape[1:])
     return (BATCH, *((*x.sizes, x.channels) if x.last else (x.channels, *x.sizes)))
 
 
@@ -178,10 +178,6 @@ def _of_result(x: Value) -> View:
     if not x.last or x.grid[0] > 1:
         raise Unsupported("of what is not (batch, samples, channels) of a window")
     return viewed(x, (1, *x.sizes, x.channels))
-
-
-def _has_batch(x: View) -> bool:
-    return not isinstance(x.source, (str, Tensor))
 
 
 def _settled(source: Value | str | Tensor, at: Tensor) -> View | Value:

@@ -53,7 +53,8 @@ def processes(host: DeviceHost, count: int) -> Iterator[Workers]:
                 f"a worker process of the simulation ended: out of memory? ({error})"
             ) from None
         finally:
-            _remove(models_file)
+            for file in (models_file, models_file.with_suffix(".arrays")):
+                file.unlink(missing_ok=True)
 
     with TemporaryDirectory(prefix="shoal-workers-") as name:
         folder = Path(name)
@@ -97,11 +98,6 @@ def _write(path: Path, value: Any) -> None:
         for array in arrays:
             file.write(array.raw())
         file.write(b"\0")  # an empty file cannot be mapped
-
-
-def _remove(path: Path) -> None:
-    for file in (path, path.with_suffix(".arrays")):
-        file.unlink(missing_ok=True)
 
 
 def _read(path: Path) -> Any:
