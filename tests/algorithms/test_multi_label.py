@@ -222,7 +222,7 @@ def test_files_and_arrays_with_a_column_for_each_name_are_read(tmp_path: Path) -
         shoal.load({"a": (x, y)}, classes=("one", "two", "three", "four"))
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_graphs_on_devices_and_files_of_models_are_those_of_eager_torch(tmp_path: Path) -> None:
     fleet = several_labels(synthetic_fleet(2))
     objective = some_graphs(

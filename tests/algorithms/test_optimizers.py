@@ -177,7 +177,7 @@ def model_for(shape: tuple[int, ...]) -> nn.Sequential:
     )
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_adam_may_move_a_bias_in_front_of_batch_norm_by_rounding(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -211,7 +211,7 @@ def test_a_folder_of_devices_without_labels_is_data_for_this_task_alone(tmp_path
         ran("fedavg", data)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_graphs_on_a_device_are_those_of_eager_torch() -> None:
     fleet = synthetic_fleet(2)
     objective = some_graphs(

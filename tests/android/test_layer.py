@@ -381,12 +381,9 @@ def test_the_archive_is_small_and_its_entry_points_survive_shrinking(
         )
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    "version",
-    [*(pytest.param(old, marks=pytest.mark.slow) for old in ("2.1.21", "2.2.21")), "2.4.20"],
-)
+@pytest.mark.parametrize("version", ["2.1.21", "2.2.21", "2.4.20"])
 def test_an_app_compiles_against_the_archive_with_this_compiler(version: str) -> None:
     assert run_build("app", version) == f"an app compiles with Kotlin {version}\n"
 

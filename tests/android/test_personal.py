@@ -43,10 +43,6 @@ TASKS: dict[str, Callable[[FleetData], FleetData]] = {
     "sequence": steps,
     "reconstruction": lambda data: for_task(data, "reconstruction"),
 }
-SLOW = ("multi-label", "regression", "sequence")
-"""Exports of half a minute each. That boards keep in these tasks what simulations keep is in
-tests/export/test_kept.py, and that Kotlin reads their labels as Python does in
-`wire/vectors/labels.json`; no label goes through the whole phone every time."""
 
 
 def unlabelled(windows: Windows, labelled: int) -> Windows:
@@ -152,7 +148,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(task, marks=[pytest.mark.slow] if task in SLOW else []) for task in TASKS],
+    params=[pytest.param(task, marks=pytest.mark.slow) for task in TASKS],
 )
 def in_task(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     """Devices that learn another task than classes, with all labels, few, too few to hold any out,

@@ -32,7 +32,7 @@ TASKS: dict[str, Callable[[FleetData], FleetData]] = {
     "sequence": steps,
     "reconstruction": lambda data: for_task(data, "reconstruction"),
 }
-SLOW = ("multi-label", "regression")
+SLOW = ("multi-label", "regression", "sequence", "reconstruction")
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from wire.errors import ConfigError
 
 pytestmark = pytest.mark.full
 
-QUICK = ("lora", "text, embedding")
+QUICK = ("lora",)
 EVERY = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in USUAL]
 
 

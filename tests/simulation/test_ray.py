@@ -166,6 +166,7 @@ def test_a_worker_that_ends_is_replaced(
     same(run("ditto", "eager"), outcome)
 
 
+@pytest.mark.slow
 def test_graphs_that_cannot_be_made_on_a_machine_end_the_run(cluster: Any) -> None:
     fleet, here = synthetic_fleet(2), os.getpid()
     objective = objective_for_fleet(fleet, read_algorithm("fedavg"), 0)
@@ -201,6 +202,7 @@ def test_a_cluster_without_room_ends_the_run(cluster: Any, monkeypatch: pytest.M
         ray.shutdown()
 
 
+@pytest.mark.slow
 def test_without_an_address_the_cluster_that_is_there_is_taken(cluster: Any) -> None:
     outcome = on_ray("any", "fedavg")
     same(run("fedavg", "eager"), outcome)
