@@ -109,7 +109,7 @@ class RoundSettings(TrainingSettings[A], Generic[A], frozen=True, kw_only=True):
         str,
         about(
             "Rule for the devices that are asked, such as 'battery >= 50 and not metered'; see "
-            "docs/operate.md.",
+            "docs/who-trains.md.",
             live=True,
             max_length=1000,
         ),

@@ -111,7 +111,7 @@ FIELDS: dict[str, Field] = {
         "number", lambda _, device, __: device.release_in_use, "the release that it uses; 0: none"
     ),
 }
-"""Every field. `tests/aggregator/test_eligibility.py` holds the table in docs/operate.md to this
+"""Every field. `tests/aggregator/test_eligibility.py` holds the table in docs/who-trains.md to this
 one."""
 
 _TOKEN = re.compile(

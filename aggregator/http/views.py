@@ -168,7 +168,7 @@ class RoundView(BaseModel):
     bytes_up: int
     bytes_down: int
     notes: dict[str, Any] = Field(
-        description="What the algorithm says of the round; docs/operate.md names what matters."
+        description="What the algorithm says of the round; docs/bounds.md names what matters."
     )
 
 

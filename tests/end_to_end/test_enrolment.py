@@ -1,4 +1,4 @@
-"""From nothing to a fleet with TLS by the commands of docs/operate.md, with real processes and a
+"""From nothing to a fleet with TLS by the commands of docs/enrol.md, with real processes and a
 real Mosquitto: two devices enrol, train and renew; one is banned while it works, is cut off within
 seconds and stays out, also over restarts of the broker; the other works on."""
 

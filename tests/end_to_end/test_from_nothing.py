@@ -28,9 +28,9 @@ def ports() -> None:
 
 def test_the_page_for_operators_has_the_commands_of_the_quick_start() -> None:
     text = (
-        (ROOT / "docs" / "operate.md")
+        (ROOT / "docs" / "enrol.md")
         .read_text()
-        .partition("### TLS and enrolled devices, in ten minutes")[2]
+        .partition("## TLS and enrolled devices, in ten minutes")[2]
     )
     section = re.findall(
         r"^    (\S.*)$", re.split(r"^#+ ", text, flags=re.MULTILINE)[0], re.MULTILINE

@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from shoal.cli import COMMANDS
+from tests.support.operator import GUIDES
 from tests.support.pages import COMMANDS as DOCUMENTED
 from tests.support.pages import FENCES, ROOT, RUNS
 
@@ -122,7 +123,7 @@ def test_commands_of_the_quick_starts_are_run_by_a_test_as_they_are() -> None:
     for word."""
     tried = [
         ROOT / "README.md",
-        *(ROOT / "docs" / f"{name}.md" for name in ("operate", "device", "simulate", "python")),
+        *(ROOT / "docs" / f"{name}.md" for name in (*GUIDES, "device", "simulate", "python")),
     ]
     known = {
         line.split("#")[0].strip()

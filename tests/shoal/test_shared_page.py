@@ -1,4 +1,4 @@
-"""What docs/operate.md says to type for a database and blobs elsewhere is typed here, with a real
+"""What docs/storage.md says to type is typed here, with a real
 database and a real bucket."""
 
 import secrets

@@ -1,4 +1,4 @@
-"""What docs/operate.md says to type about tokens is typed here, to a real service, and a real
+"""What docs/tokens.md says to type is typed here, to a real service, and a real
 client uses them."""
 
 import json

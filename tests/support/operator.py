@@ -1,4 +1,4 @@
-"""Somebody who types the commands of docs/operate.md, to a real service."""
+"""Somebody who types the commands of the guides for operators, to a real service."""
 
 import contextlib
 import io
@@ -25,7 +25,12 @@ from tests.support.bundles import Exported
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "operate.md").read_text()
+GUIDES = (
+    *("operate", "bounds", "transfers", "campaigns", "releases", "manage-devices"),
+    *("personal-models", "who-trains", "tokens", "recover", "storage", "enrol", "programs"),
+)
+"""Pages for whoever runs a service, in the order in which they are read."""
+PAGE = "".join((ROOT / "docs" / f"{guide}.md").read_text() for guide in GUIDES)
 COMMANDS: list[str] = [
     line.split("#")[0].strip() for line in re.findall(r"^ {4,}(shoal .+)$", PAGE, re.MULTILINE)
 ]
