@@ -1,5 +1,6 @@
-"""The pages of the site that are made: commands, HTTP, MQTT, Python."""
+"""The pages of the site that are made: commands, HTTP, MQTT, metrics, errors, Python."""
 
+import ast
 import json
 import posixpath
 from collections.abc import Callable, Iterator, Mapping
@@ -226,6 +227,66 @@ def python() -> str:
     return "\n".join(parts)
 
 
+def metrics() -> str:
+    """Return the page of metrics, and of the alerts on them."""
+    import yaml
+
+    from aggregator.fleet.records import Fleet
+    from aggregator.http.metrics import CampaignMetrics
+    from aggregator.service.conditions import Conditions, Counted
+    from aggregator.view.fleet import FleetView
+
+    idle = Conditions({}, True, "", "", Counted(), {})
+    collector = CampaignMetrics(lambda: FleetView(Fleet()), lambda: idle, dict)
+    parts = ["# Metrics and alerts", "", "Made from what the service answers at `/metrics`.", ""]
+    parts += ["| metric | kind | meaning |", "|---|---|---|"]
+    for metric in sorted(collector.collect(), key=lambda metric: metric.name):
+        name = metric.name + ("_total" if metric.type == "counter" else "")
+        parts.append(f"| `{name}` | {metric.type} | {_cell(metric.documentation)} |")
+    parts += ["", "## Alerts", "", "Made from `deploy/monitoring/alerts.yml`; [install]"]
+    parts[-1] += "(install.md#alerts) says what to do about each."
+    parts += ["", "| alert | when | for | severity | what it says |", "|---|---|---|---|---|"]
+    alerts = yaml.safe_load((ROOT / "deploy" / "monitoring" / "alerts.yml").read_text())
+    for rule in (rule for group in alerts["groups"] for rule in group["rules"]):
+        cells = (f"`{rule['alert']}`", f"`{_cell(rule['expr'])}`", rule.get("for", "at once"))
+        words = rule["labels"]["severity"], _cell(rule["annotations"]["summary"])
+        parts.append("| " + " | ".join((*cells, *words)) + " |")
+    return "\n".join(parts)
+
+
+def errors() -> str:
+    """Return the page of every error that the product raises on purpose, by folder."""
+    from wire import errors as kinds
+
+    names = {n for n, k in vars(kinds).items() if isinstance(k, type) and issubclass(k, Exception)}
+    parts = ["# Errors", "", "Made from the code: every message of an error that Shoal raises on"]
+    parts[-1] += " purpose. `…` stands for a value. A command prints the message after `error:`,"
+    parts += ["and ends with the error's status, which is 2 if no other is said.", ""]
+    for room in ("shoal", "simulation", "algorithms", "export", "aggregator", "edge_client"):
+        rows = set[tuple[str, str]]()
+        for file in sorted((ROOT / room).rglob("*.py")):
+            for node in ast.walk(ast.parse(file.read_text())):
+                match node:
+                    case ast.Raise(ast.Call(ast.Name(kind), [text, *_])) if kind in names:
+                        rows.add((_message(text), kind))
+        parts += [f"## {room}", "", "| message | error |", "|---|---|"]
+        parts += [f"| {_cell(text)} | {kind} |" for text, kind in sorted(rows) if text.strip("… ")]
+        parts.append("")
+    return "\n".join(parts)
+
+
+def _message(text: ast.expr) -> str:
+    """Return the text of an error, with `…` where it has values."""
+    match text:
+        case ast.Constant(str(said)):
+            return said
+        case ast.JoinedStr(values):
+            return "".join(map(_message, values))
+        case ast.BinOp(left, ast.Add(), right):
+            return _message(left) + _message(right)
+    return "…"
+
+
 def _kind(schema: Mapping[str, Any]) -> str:
     if reference := schema.get("$ref", ""):
         return posixpath.basename(str(reference))
@@ -244,5 +305,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "reference-commands.md": commands,
     "reference-http.md": http,
     "reference-mqtt.md": mqtt,
+    "reference-metrics.md": metrics,
+    "reference-errors.md": errors,
     "reference-python.md": python,
 }
