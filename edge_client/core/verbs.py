@@ -59,10 +59,10 @@ def check_verbs(manifest: Manifest, verbs: tuple[Verb, ...]) -> None:
 def measuring(manifest: Manifest) -> Collection[str]:
     """The graphs whose evaluation may report more than a loss and how much was correct: whatever
     the manifest calls a response, every other metric of theirs is one."""
-    found = []
+    graphs = []
     for name, graph in manifest.graphs.items():
         metrics = set(names.of_role(dict.fromkeys(graph.outputs), names.METRIC))
         others = metrics - {names.LOSS_SUM, names.NUM_CORRECT}
         if graph.responses or others or metrics == {names.LOSS_SUM}:
-            found.append(name)
-    return found
+            graphs.append(name)
+    return graphs
