@@ -22,6 +22,7 @@ import java.io.IOException
 import java.util.Optional
 import java.util.concurrent.Executor
 import java.util.concurrent.locks.ReentrantLock
+import kotlin.concurrent.withLock
 
 /** A fleet that this phone takes part in. Its functions may be called from any thread; which of them take time says each. */
 public class Fleet internal constructor(
@@ -31,7 +32,7 @@ public class Fleet internal constructor(
     private val platform: Platform,
     private val log: Log = LogcatLog,
 ) {
-    /** Held while a job runs, and while what the phone has learned is erased. */
+    /** Held while a job runs, and while its folder is erased or deleted. Its holder must not wait for [disk], whose thread waits for the lock. */
     internal val running = ReentrantLock()
     internal val states = States(home.lastState, ::shown)
     private val models = Observers<Unit>()
@@ -42,7 +43,9 @@ public class Fleet internal constructor(
         override fun onRound(measured: RoundMeasured) = rounds.tell(RoundMetrics(measured))
     }
     private val predicting = Any()
-    private val bringing = Any()
+
+    /** Held while the app's model is stored, and while the state folder is erased or deleted. Taken after [running] and [predicting]. */
+    private val storing = Any()
     private var predictor: Predictor? = null
     private var given: ShoalSettings? = null
     private var opened: Opened? = null
@@ -205,21 +208,25 @@ public class Fleet internal constructor(
 
     /**
      * Takes part no more, and forgets whom it would have to tell: an aggregator that is to know is told by [Consent.withdraw] before.
-     * Consent, jobs, session, private tensors, models and the phone's key are deleted; recordings only with [eraseRecordings]. A job that is
-     * running ends. Done by a thread of the library's.
+     * A running job ends; then consent, jobs, session, private tensors, models and the phone's key are deleted, and recordings only with
+     * [eraseRecordings]. Done by a thread of the library's.
      */
     @JvmOverloads
     public fun leave(eraseRecordings: Boolean = false) {
         consent.withdraw()
         platform.disk.execute {
-            val alias = home.keyAlias
-            closePredictor()
-            home.clear(eraseRecordings)
-            synchronized(this) {
-                given = null
-                opened = null
+            running.withLock {
+                val alias = home.keyAlias
+                synchronized(storing) {
+                    synchronized(this) { // nobody opens the state folder while it is being deleted
+                        home.clear(eraseRecordings)
+                        given = null
+                        opened = null
+                    }
+                }
+                closePredictor()
+                noting { withKey(alias, DeviceKey::delete) }
             }
-            noting { withKey(alias, DeviceKey::delete) }
             states.set(FleetState.Idle)
         }
     }
@@ -281,7 +288,7 @@ public class Fleet internal constructor(
      */
     internal fun bringModel() {
         val assets = settings.packaged ?: return
-        synchronized(bringing) {
+        synchronized(storing) {
             val storage = storage()
             val held = storage.current()
             if (held != null && held.run != Packaged.RUN) return
@@ -378,18 +385,15 @@ public class Fleet internal constructor(
     }
 
     /** Deletes recordings and what the phone has learned from them, once no job runs; whether that could be done. */
-    private fun erase(): Boolean {
-        running.lock()
-        try {
-            return noting {
-                home.recordings.deleteRecursively()
-                home.labels.delete()
+    private fun erase(): Boolean = running.withLock {
+        noting {
+            home.recordings.deleteRecursively()
+            home.labels.delete()
+            synchronized(storing) {
                 FolderStorage(home.state(settings), log).erase() // also where it is another phone's
                 synchronized(this) { opened = null } // its owner is gone too
-                closePredictor()
             }
-        } finally {
-            running.unlock()
+            closePredictor()
         }
     }
 

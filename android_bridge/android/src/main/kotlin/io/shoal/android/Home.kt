@@ -98,7 +98,8 @@ internal class Home(private val root: File) {
     }
 
     /**
-     * Forgets settings, sessions and programs; recordings only where [recordings] says so. A job that is running loses its folder, and ends.
+     * Forgets settings, sessions and programs; recordings only where [recordings] says so. No job may run: after the phone has joined again
+     * it would write into the new folder.
      */
     fun clear(recordings: Boolean): Unit = synchronized(LOCK) {
         File(root, SETTINGS).delete()

@@ -16,6 +16,7 @@ import java.util.concurrent.ConcurrentHashMap
 import java.util.concurrent.ConcurrentLinkedDeque
 import java.util.concurrent.ConcurrentLinkedQueue
 import java.util.concurrent.Executor
+import kotlin.concurrent.thread
 import org.junit.jupiter.api.Assumptions.assumeTrue
 
 /** What the Python side wrote for this run (`tests/android/test_layer.py`); without it the test is skipped. */
@@ -100,6 +101,9 @@ internal class FakeDesk(private val fleet: String, var trust: String = "") : Enr
 internal class FakePlatform(private val keys: TestKeys? = null, private val desk: EnrolmentDesk? = null) : Platform {
     val asked = ConcurrentLinkedQueue<String>()
     val assets = ConcurrentHashMap<String, ByteArray>()
+
+    /** Called before an asset is read. */
+    var reading: () -> Unit = {}
     private val waiting = ConcurrentLinkedDeque<Runnable>()
 
     override var disk = Executor { waiting += it }
@@ -107,6 +111,9 @@ internal class FakePlatform(private val keys: TestKeys? = null, private val desk
     fun write() {
         while (true) (waiting.pollFirst() ?: return).run()
     }
+
+    /** Writes on another thread; returns it once it has ended or waits for a lock. */
+    fun writing(): Thread = thread { write() }.also { while (it.state !in STOPPED) Thread.sleep(1) }
 
     override fun schedule(settings: ShoalSettings) {
         asked += "jobs"
@@ -138,9 +145,16 @@ internal class FakePlatform(private val keys: TestKeys? = null, private val desk
 
     override fun desk(service: String): EnrolmentDesk = desk ?: throw AssertionError("nobody enrols")
 
-    override fun asset(name: String): ByteArray = assets[name] ?: throw ConfigException("asset '$name': the app has none of this name")
+    override fun asset(name: String): ByteArray {
+        reading()
+        return assets[name] ?: throw ConfigException("asset '$name': the app has none of this name")
+    }
 
     override fun recorder(fleet: Fleet, spec: WindowSpec, options: RecordingOptions): SensorRecorder = throw AssertionError("nothing is recorded")
+
+    private companion object {
+        val STOPPED = setOf(Thread.State.BLOCKED, Thread.State.WAITING, Thread.State.TERMINATED)
+    }
 }
 
 /** Graphs that answer by their model's first weight w: the first of three classes has the probability 0.5 + w/32. */

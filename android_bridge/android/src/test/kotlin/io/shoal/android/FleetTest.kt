@@ -11,6 +11,9 @@ import io.shoal.core.Tensor
 import io.shoal.core.wire.Metrics
 import java.io.File
 import java.security.KeyStore
+import java.util.concurrent.CountDownLatch
+import kotlin.concurrent.thread
+import kotlin.concurrent.withLock
 import kotlin.test.Test
 import kotlin.test.assertEquals
 import kotlin.test.assertFailsWith
@@ -28,7 +31,7 @@ class FleetTest {
 
     /** The fleet as a process that has just started sees it. */
     private fun started(name: String = "f"): Fleet {
-        platform = FakePlatform()
+        platform = FakePlatform(TestKeys(File(root, "keys")))
         return Fleet(name, Home.of(root, name), platform, Log.SILENT)
     }
 
@@ -152,6 +155,31 @@ class FleetTest {
         fleet.consent.withdraw(eraseLocal = true)
         platform.write()
         assertEquals(7, fleet.storage().session().released)
+    }
+
+    @Test
+    fun `a phone that leaves and joins again has no model of the job that ran meanwhile`() {
+        val fleet = configured()
+        val settings = fleet.settings
+        val (stored, goesOn) = Pair(CountDownLatch(1), CountDownLatch(1))
+        val job = thread {
+            fleet.running.withLock {
+                val storage = fleet.storage()
+                storage.putBlob("b".repeat(64), byteArrayOf(1))
+                stored.countDown()
+                goesOn.await()
+                storage.saveCurrent(Current("b".repeat(64), "c".repeat(64), "r", emptyMap(), 2))
+            }
+        }
+        stored.await()
+        fleet.leave()
+        fleet.configure(settings)
+        val writing = platform.writing()
+        assertNull(fleet.model, "the app looks, and opens the state folder by that")
+        goesOn.countDown()
+        listOf(job, writing).forEach(Thread::join)
+        assertNull(fleet.model)
+        assertFalse(fleet.storage().hasBlob("b".repeat(64)))
     }
 
     @Test

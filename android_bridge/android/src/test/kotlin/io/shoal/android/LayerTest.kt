@@ -151,7 +151,7 @@ class HomeTest {
         val storage = FolderStorage(home.state(home.settings()))
         File(home.recordings.apply { mkdirs() }, "r.csv").writeText("x")
         home.clear(recordings = false)
-        assertFailsWith<IOException>("a job that still runs ends") { storage.save(Session()) }
+        assertFailsWith<IOException>("a storage that is open makes no folder anew") { storage.save(Session()) }
         home.noteState(FleetState.Uploading)
         home.foregroundTimes = ForegroundTimes()
         assertEquals(listOf("recordings"), folder.list()!!.toList())

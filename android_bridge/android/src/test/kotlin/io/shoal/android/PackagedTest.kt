@@ -11,6 +11,8 @@ import io.shoal.core.wire.PublicKey
 import io.shoal.core.wire.encodeTensors
 import io.shoal.core.wire.digest
 import java.io.File
+import java.util.concurrent.CountDownLatch
+import kotlin.concurrent.thread
 import kotlin.test.Test
 import kotlin.test.assertEquals
 import kotlin.test.assertFailsWith
@@ -93,6 +95,27 @@ class PackagedTest {
         platform.write()
         assertFailsWith<ConfigException> { fleet.answer() }
         assertEquals(0.5f + 1f / 32, started().answer())
+    }
+
+    @Test
+    fun `nothing is deleted under the app's model while it is being stored`() {
+        for (deletion in listOf<Fleet.() -> Unit>({ consent.withdraw(eraseLocal = true) }, { leave() })) {
+            val fleet = started()
+            platform.write()
+            val (began, goesOn) = Pair(CountDownLatch(1), CountDownLatch(1))
+            platform.reading = {
+                began.countDown()
+                goesOn.await()
+            }
+            val storing = thread { fleet.bringModel() }
+            began.await()
+            fleet.deletion()
+            val writing = platform.writing()
+            assertTrue(writing.isAlive, "it waits")
+            goesOn.countDown()
+            listOf(storing, writing).forEach(Thread::join)
+            assertEquals(0.5f + 1f / 32, started().answer())
+        }
     }
 
     @Test

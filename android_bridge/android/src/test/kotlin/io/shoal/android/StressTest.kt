@@ -13,7 +13,6 @@ import io.shoal.core.wire.digest
 import io.shoal.core.wire.encodeTensors
 import io.shoal.core.wire.encodeUpdate
 import java.io.File
-import java.io.IOException
 import java.util.Random
 import java.util.concurrent.ConcurrentLinkedQueue
 import java.util.concurrent.Executors
@@ -121,8 +120,7 @@ class StressTest {
                 storage.putBlob(bundle.digest, payload)
                 storage.putBlob(digest(model), model)
                 storage.saveCurrent(Current(bundle.digest, digest(model), name, emptyMap(), round))
-            } catch (_: IOException) { // the phone left meanwhile: its folder is gone
-            } catch (_: ShoalException) {
+            } catch (_: ShoalException) { // the phone has left
             } finally {
                 fleet.running.unlock()
             }
