@@ -138,7 +138,7 @@ class Supervised(WithOptions):
             cls.model_answers = False
 
     def __init__(self, model: Classifier, *values: Any, **options: Any) -> None:
-        """Adapt the layers of `model` to graphs.
+        """Replace attention, recurrent and dropout layers of `model` by equivalents for graphs.
 
         Raises:
             ConfigError: the model has a layer that draws random numbers which cannot be inputs, or

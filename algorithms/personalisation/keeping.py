@@ -3,16 +3,16 @@
 The candidates are made one after the other, by verbs that every client has:
 
 1. ``glance``, ``gauge`` and ``recalibrate``: BatchNorm's statistics are estimated on the device's
-windows, with or without labels (Y. Li et al., Adaptive Batch Normalization, Pattern Recognition
-2018). Their weight grows with the number of windows and the variety of their classes: the
-statistics of one activity do not represent all that the device will meet. The class of a window
-without a label is the model's guess (``glance``).
+   windows, with or without labels (Y. Li et al., Adaptive Batch Normalization, Pattern Recognition
+   2018). Their weight grows with the number of windows and the variety of their classes: the
+   statistics of one activity do not represent all that the device will meet. The class of a window
+   without a label is the model's guess (``glance``).
 2. ``memorise`` and ``baseline``: the device remembers its windows, see
-`algorithms.personalisation.memory`.
+   `algorithms.personalisation.memory`.
 3. The objective's own training, on the windows that are not held out, and ``blend``: the model
-three quarters of the way from the one before training to the one after it (M. Wortsman et al.,
-Robust Fine-Tuning of Zero-Shot Models, CVPR 2022), or half of the way if no windows are held out to
-judge it by.
+   three quarters of the way from the one before training to the one after it (M. Wortsman et al.,
+   Robust Fine-Tuning of Zero-Shot Models, CVPR 2022), or half of the way if no windows are held
+   out to judge it by.
 4. ``memorise`` again, and ``choose``.
 
 The content of the memory depends on the task (`ByScores` if the task has no neighbours).
@@ -62,10 +62,9 @@ TRAINED = 2
 """Minimum number of windows with labels for a training."""
 GENERAL, TUNED = "general", "tuned"
 ABSENT = 0.25
-"""Maximum share of unlabelled windows in classes without a label for which tuning is usable.
+"""Share of unlabelled windows in classes without a label from which tuning is not usable.
 
-The group's model guesses their classes. At this share or more, the device's training and labels do
-not represent its windows.
+The group's model guesses their classes. The device's training and labels do not represent them.
 """
 BEYOND = 0.5
 """Maximum mean loss above the least for a chosen candidate, whatever the standard error."""

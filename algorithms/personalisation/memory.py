@@ -113,7 +113,7 @@ class Memory:
         """
         known = self.known
         counted = ((self.held > 0) & known).to(self.keys.dtype)
-        weights = self.weights * (1 - counted)  # held-out windows are no neighbours of each other
+        weights = self.weights * (1 - counted)  # held-out windows are not used as neighbours
         soft = self.smoothed(weights, known & (self.held <= 0))
         columns = []
         for share in shares:

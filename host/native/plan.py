@@ -215,7 +215,8 @@ def check_array(
     """Check the dtype and shape of an array in C order.
 
     Raises:
-        ConfigError: the array has another dtype, layout or shape, or cannot be written.
+        ConfigError: the array has another dtype, layout or shape, or is read-only in spite of
+            `writeable`.
     """
     if (
         not isinstance(array, np.ndarray)
