@@ -1,5 +1,7 @@
-"""This machine's C++ compiler, and the cache folder of what it makes. Files there are named by what
-they were made of: what is there already is never built again."""
+"""This machine's C++ compiler, and the cache folder of its outputs.
+
+Names of files in the cache depend on their inputs, so that nothing is built twice.
+"""
 
 import os
 import shlex
@@ -12,15 +14,16 @@ from wire.errors import ConfigError
 
 
 class CannotCompile(ConfigError):
-    """Something cannot be compiled here; the message says what and why."""
+    """Compilation is not possible on this machine; the message names the cause."""
 
 
 def find_compiler() -> tuple[tuple[str, ...], str]:
-    """The command of the C++ compiler, ``$CXX`` or the first of c++, g++ and clang++, and the first
-    line of its version.
+    """Return the command of the C++ compiler, and the first line of its version output.
+
+    The command is ``$CXX`` or the first of c++, g++ and clang++ that is installed.
 
     Raises:
-        CannotCompile: none of them is there, or it does not say its version.
+        CannotCompile: no compiler is installed, or it does not print its version.
     """
     named = os.environ.get("CXX")
     for command in [shlex.split(named)] if named else [["c++"], ["g++"], ["clang++"]]:
@@ -43,8 +46,7 @@ def compile_all(compiler: Sequence[str], jobs: Sequence[Sequence[str]]) -> None:
     """Run the compiler with the arguments of each job, all at the same time.
 
     Raises:
-        CannotCompile: one of them fails; the text has the line of its output that says what is
-        wrong.
+        CannotCompile: a job fails; the message has the line of its output that names the error.
     """
     running = [
         subprocess.Popen(
@@ -61,5 +63,5 @@ def compile_all(compiler: Sequence[str], jobs: Sequence[Sequence[str]]) -> None:
 
 
 def cache_folder(kind: str) -> Path:
-    """``$XDG_CACHE_HOME/shoal/KIND``, or ``~/.cache/shoal/KIND``; it need not exist yet."""
+    """Return ``$XDG_CACHE_HOME/shoal/KIND``, or ``~/.cache/shoal/KIND``; it need not exist yet."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "shoal" / kind

@@ -1,5 +1,4 @@
-"""Files that are whole or absent, whatever interrupts the writing, and folders that one process has
-at a time."""
+"""Files that are whole or absent even after a crash, and folders locked by one process."""
 
 import errno
 import fcntl
@@ -12,23 +11,25 @@ from wire.errors import ConfigError
 
 
 def write_atomically(path: Path, payload: bytes, mode: int = 0o666) -> None:
-    """Write a file so that after a crash it is the old one or the new one, never a part; it is on
-    the disk when this returns. `mode`: the permissions it has from its first byte on, less the
+    """Write a file so that after a crash it is the old one or the new one, never a part.
+
+    It is on the disk when this returns. `mode` is its permissions from the first byte on, less the
     process's umask.
 
     Raises:
-        OSError: the folder cannot be written, or the disk is full; the old file is still there.
+        OSError: the folder cannot be written, or the disk is full; the old file remains.
     """
     write_aside(path, payload, mode).replace(path)
     sync_folder(path.parent)
 
 
 def write_aside(path: Path, payload: bytes, mode: int = 0o666) -> Path:
-    """Write what is to become the file at `path` into a file beside it, which is on the disk when
-    this returns.
+    """Write the future content of `path` into a file beside it, and return that file's path.
+
+    It is on the disk when this returns.
 
     Raises:
-        OSError: as `write_atomically`; nothing is left over.
+        OSError: the folder cannot be written, or the disk is full; no file remains.
     """
     temporary = path.with_name(path.name + ".new")
     temporary.unlink(missing_ok=True)
@@ -46,11 +47,13 @@ def write_aside(path: Path, payload: bytes, mode: int = 0o666) -> Path:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a file for reading that somebody else may have put there: a link is not followed, and
-    nothing that is not a regular file, such as a pipe or a device, is waited for or read.
+    """Open a file for reading that another user may have placed there.
+
+    Links are not followed. A pipe, a device or anything else that is not a regular file is neither
+    waited for nor read.
 
     Raises:
-        OSError: it cannot be opened, or is no regular file.
+        OSError: it cannot be opened, or is not a regular file.
     """
     opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(opened).st_mode):
@@ -60,8 +63,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder, and those that it is to be in, so that all of their names are on the disk when
-    this returns.
+    """Make a folder and its missing parents; their names are on the disk when this returns.
 
     Raises:
         OSError: it cannot be made.
@@ -73,7 +75,7 @@ def make_folder(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Put a folder's names on the disk.
+    """Write a folder's names to the disk.
 
     Raises:
         OSError: the folder cannot be opened.
@@ -86,11 +88,12 @@ def sync_folder(folder: Path) -> None:
 
 
 def lock_folder(folder: Path) -> int:
-    """Take a folder, which is made if there is none, for this process; the file descriptor of its
-    lock, which holds until it is closed.
+    """Lock a folder for this process, and return the file descriptor of the lock.
+
+    The folder is made if it does not exist. The lock holds until the descriptor is closed.
 
     Raises:
-        BlockingIOError: another process has the folder.
+        BlockingIOError: another process has locked the folder.
         OSError: it cannot be made or written.
     """
     make_folder(folder)
@@ -104,10 +107,10 @@ def lock_folder(folder: Path) -> int:
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether a process has the folder now.
+    """Return True if a process has locked the folder.
 
     Raises:
-        OSError: it cannot be told.
+        OSError: the lock cannot be read.
     """
     try:
         held = os.open(folder / "lock", os.O_RDONLY)
@@ -123,7 +126,7 @@ def is_locked(folder: Path) -> bool:
 
 
 def prepare_folder(out: Path, option: str = "--out") -> Path:
-    """Make the output folder, which this option names.
+    """Make the output folder that `option` names.
 
     Raises:
         ConfigError: it cannot be made.

@@ -1,6 +1,8 @@
-"""Log lines that nobody can forge, and signs of life of a process for whatever started it and
-restarts it when they end. These go to systemd (sd_notify(3), without a library),
-and into the time of a file, which a container's health check looks at."""
+"""Log lines that cannot be forged, and signs of life for the supervisor that restarts this process.
+
+Signs of life go to systemd (sd_notify(3), without a library), and into the time of a file, which a
+container's health check reads.
+"""
 
 import contextlib
 import json
@@ -24,18 +26,20 @@ FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 Form = Literal["text", "json"]
 FORMS = get_args(Form)
 STARTS_S = 120
-"""Seconds by which a start that is at work may take longer than the unit permits."""
+"""Seconds by which a start in progress may exceed the limit in the systemd unit."""
 ALIVE_FILE = "SHOAL_ALIVE_FILE"
-"""The variable that names a file. Its time is when the process last said that it is at work."""
+"""Environment variable with the path of a file whose time is the process's last sign of life."""
 _PLACE = re.compile(r"(?:(?P<name>[a-z_]+)=)?%[-+ #0]*[0-9]*(?:\.[0-9]+)?(?P<kind>[a-zA-Z%])")
 
 
 class OneLine(logging.Formatter):
-    """Every record is one line, whatever is in its message: what is not printable is escaped. The
-    lines of a traceback follow it, each behind a bar, so that none of them looks like a record."""
+    """Formatter that writes each record on one line and escapes characters that are not printable.
+
+    The lines of a traceback follow, each behind a bar, so that none of them looks like a record.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
-        record.exc_text = None  # what another formatter made of it is not escaped
+        record.exc_text = None  # text cached by another formatter is not escaped
         return super().format(record)
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  the name is logging's
@@ -49,9 +53,12 @@ class OneLine(logging.Formatter):
 
 
 class JsonLine(logging.Formatter):
-    """Every record is one JSON object on a line: ``time`` (UTC), ``level``, ``logger``,
-    ``message``, ``traceback`` where there is one, the fields that it is made with, and the
-    ``name=%s`` of the message's own text. What stands in an argument makes no field."""
+    """Formatter that writes each record as one JSON object on a line.
+
+    Its keys are ``time`` (UTC), ``level``, ``logger``, ``message``, ``traceback`` if there is one,
+    the formatter's `fields`, and the ``name=%s`` of the message's format. The content of an
+    argument never makes a key.
+    """
 
     def __init__(self, fields: Mapping[str, str]) -> None:
         super().__init__()
@@ -76,8 +83,10 @@ class JsonLine(logging.Formatter):
 
 
 def log_to_stderr(level: str, form: str = "text", **fields: str) -> None:
-    """Log records of this level and above go to standard error, one line each: as text, or as JSON
-    with these fields besides."""
+    """Send log records of this level and above to standard error, one line each.
+
+    `form` is "text" or "json"; JSON records have `fields` as additional keys.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLine(fields) if form == "json" else OneLine(FORMAT))
     logging.basicConfig(level=level, handlers=[handler])
@@ -88,12 +97,12 @@ def _barred(text: str) -> str:
 
 
 def alive() -> None:
-    """Say that the process is ready and at work. Nothing is said where nobody listens."""
+    """Tell the supervisor, if there is one, that the process is ready and at work."""
     _notify("READY=1\nWATCHDOG=1")
 
 
 def at_work() -> None:
-    """Say that the process is at work, whether it is ready or still starts."""
+    """Tell the supervisor that the process is at work, ready or still starting."""
     _notify(f"WATCHDOG=1\nEXTEND_TIMEOUT_USEC={STARTS_S * 1_000_000}")
 
 

@@ -1,12 +1,14 @@
-"""Which names and addresses are this machine's own."""
+"""Names and addresses of this machine itself."""
 
 import ipaddress
 from urllib.parse import urlsplit
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine alone: ``localhost``, or an address that no other machine
-    reaches."""
+    """Return True if a host is this machine alone.
+
+    That is ``localhost``, or an address that no other machine can reach.
+    """
     if host == "localhost":
         return True
     try:
@@ -16,8 +18,8 @@ def is_loopback(host: str) -> bool:
 
 
 def asked_host(header: str) -> str:
-    """The host in a request's header ``Host``, without the port; empty where it has none."""
+    """Return the host in a request's header ``Host``, without the port; empty if there is none."""
     try:
         return urlsplit(f"//{header}").hostname or ""
-    except ValueError:  # brackets that do not match
+    except ValueError:  # unbalanced brackets
         return ""

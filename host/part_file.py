@@ -1,5 +1,4 @@
-"""A file that comes in pieces. What is written of it outlives a crash, since each piece is known by
-its hash."""
+"""A file received in pieces, which survive a crash because each piece has a known hash."""
 
 import hashlib
 import io
@@ -15,15 +14,18 @@ from wire.pieces import place
 
 
 class PartFile:
-    """Pieces in a file at their places, or in memory. `missing`: the indexes of those that are not
-    there, in order."""
+    """Pieces of a file at their places, in a file or in memory.
+
+    `missing` are the indexes of absent pieces, in order.
+    """
 
     def __init__(self, path: Path, pieces: Pieces, memory: io.BytesIO | None = None) -> None:
-        """Begin a file, or go on with one: each piece that is there is hashed. With `memory`, that
-        is in the place of the file.
+        """Begin or continue a file, and hash each piece that is present.
+
+        With `memory`, no file is used.
 
         Raises:
-            OSError: it cannot be written or read.
+            OSError: the file cannot be written or read.
         """
         self.path, self.pieces, self.memory = path, pieces, memory
         self.missing: dict[int, None] = {}
@@ -40,11 +42,12 @@ class PartFile:
                     file.seek(offset + size)
 
     def put(self, index: int, payload: bytes) -> bool:
-        """Write a piece that is missing. Returns whether it is there now; if not, its bytes are not
-        those of this piece.
+        """Write a missing piece, and return True if it is present now.
+
+        False means that `payload` is not this piece.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the file cannot be written.
         """
         if index not in self.missing:
             return 0 <= index < len(self.pieces.pieces)
@@ -58,11 +61,12 @@ class PartFile:
         return True
 
     def is_whole(self) -> bool:
-        """Whether the file has the hash that it is to have. Only asked when nothing is missing;
-        reads it, little by little.
+        """Return True if the whole file has the expected hash; call it only if nothing is missing.
+
+        The file is read in small parts.
 
         Raises:
-            OSError: it cannot be read.
+            OSError: the file cannot be read.
         """
         if self.memory is not None:
             return digest(self.memory.getvalue()) == self.pieces.digest
@@ -70,7 +74,7 @@ class PartFile:
             return hashlib.file_digest(file, "sha256").hexdigest() == self.pieces.digest
 
     def move(self, target: Path) -> None:
-        """Give the file its name; it is on the disk when this returns.
+        """Rename the file to `target`; it is on the disk when this returns.
 
         Raises:
             OSError: it cannot be synchronised or renamed.

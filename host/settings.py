@@ -33,17 +33,19 @@ def about(
 ) -> msgspec.Meta:
     """Describe a setting.
 
-    `unit`: the end of the field's name, which its option leaves out (``deadline_s``).
-    `live`: it may change while a campaign runs. `epsilon`: the epsilon of a privacy mechanism is
-    computed for its value. `option`: the name of its option where it is not the field's. `bounds`:
-    ge, gt, le, lt, pattern, min_length, max_length, as msgspec has them.
+    Args:
+        unit: suffix of the field's name that its option omits (``deadline_s``).
+        live: True if it may change while a campaign runs.
+        epsilon: True if the epsilon of a privacy mechanism is computed for its value.
+        option: name of its option if it differs from the field's name.
+        bounds: ge, gt, le, lt, pattern, min_length, max_length, as in msgspec.
     """
     extra = {"unit": unit, "live": live, "epsilon": epsilon, "option": option}
     return msgspec.Meta(description=text, extra=extra, **bounds)
 
 
 class Setting(NamedTuple):
-    """A field of a struct of settings, with all that is known of it."""
+    """A field of a struct of settings, with its metadata."""
 
     name: str
     type: Any
@@ -53,17 +55,17 @@ class Setting(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The sentence of its help."""
+        """Help text: one sentence."""
         return self.meta.description or ""
 
     @property
     def about(self) -> Mapping[str, Any]:
-        """What `about` was told besides bounds."""
+        """Arguments of `about` besides text and bounds."""
         return self.meta.extra or {}
 
     @property
     def parameter(self) -> str:
-        """Name of its option as a parameter: ``rollout_patience``; empty if it has none."""
+        """Name of the option as a parameter (``rollout_patience``); empty if there is none."""
         if (name := self.about["option"]) is None:
             unit = self.about["unit"]
             name = self.name.removesuffix(f"_{unit}") if unit else self.name
@@ -71,12 +73,12 @@ class Setting(NamedTuple):
 
     @property
     def flag(self) -> str:
-        """Its option: ``--rollout-patience``."""
+        """Option on the command line: ``--rollout-patience``."""
         return "--" + self.parameter.replace("_", "-")
 
     @property
     def allowed(self) -> str:
-        """Its values in words: ``between 1 and 10``."""
+        """Allowed values in words: ``between 1 and 10``."""
         bare = self.bare
         if get_origin(bare) is Literal:
             return "one of " + ", ".join(get_args(bare))
@@ -97,16 +99,17 @@ class Setting(NamedTuple):
 
     @property
     def bare(self) -> Any:
-        """Its type without None."""
+        """Type without None."""
         kinds = [each for each in get_args(self.type) if each is not type(None)]
         return kinds[0] if type(None) in get_args(self.type) else self.type
 
     def read(self, value: Any, origin: str = "") -> Any:
-        """Return the value, converted and checked; `origin` is the option, variable, or file and
-        line that it is from.
+        """Return a value, converted and checked.
+
+        `origin` is the source of the value: an option, a variable, or a file and line.
 
         Raises:
-            ConfigError: it is none that the setting can have.
+            ConfigError: the setting does not allow the value.
         """
         if value is None and type(None) in get_args(self.type):
             return None
@@ -135,8 +138,10 @@ class Setting(NamedTuple):
 
 
 def _pairs(value: Any) -> Any:
-    """Return what ``NAME=VALUE``, several times, says as a mapping; the first that says none, or
-    another value, as it is."""
+    """Return texts ``NAME=VALUE`` as a mapping.
+
+    The first invalid text, or a value that is not a list of texts, is returned without change.
+    """
     if not isinstance(value, list | tuple):
         return value
     pairs = {}
@@ -153,7 +158,7 @@ def _pairs(value: Any) -> Any:
 
 @cache
 def settings_of(struct: type[msgspec.Struct], prefix: str = "") -> Mapping[str, Setting]:
-    """Return the settings of a struct by name: the fields that say what they are `about`."""
+    """Return the settings of a struct by name: the fields with an `about`."""
     found = {}
     hints: dict[str, Any] = {}
     for each in reversed(struct.__mro__):
@@ -165,7 +170,7 @@ def settings_of(struct: type[msgspec.Struct], prefix: str = "") -> Mapping[str, 
             continue
         kind, *metas = get_args(hints[name])
         if isinstance(metas[0], msgspec.Meta) and "live" in (metas[0].extra or {}):
-            # msgspec keeps a factory in the place of a default that can be changed, such as {}
+            # msgspec stores a factory for a mutable default, such as {}
             value = default.factory() if hasattr(default, "factory") else default
             found[name] = Setting(name, kind, value, metas[0], prefix)
     return found
@@ -173,15 +178,15 @@ def settings_of(struct: type[msgspec.Struct], prefix: str = "") -> Mapping[str, 
 
 @cache
 def marked(struct: type[msgspec.Struct], mark: str) -> frozenset[str]:
-    """Return the names of the settings that are ``live``, or of those that shape ``epsilon``."""
+    """Return the names of the settings that are ``live``, or that affect ``epsilon``."""
     return frozenset(name for name, each in settings_of(struct).items() if each.about[mark])
 
 
 def check(struct: type[msgspec.Struct], values: Mapping[str, Any], origin: str = "") -> None:
-    """Check the values of settings by name; None is a value that was not given.
+    """Check the values of settings by name; None means no value.
 
     Raises:
-        ConfigError: a setting cannot have its value.
+        ConfigError: a setting does not allow its value.
     """
     for name, setting in settings_of(struct).items():
         if values.get(name) is not None:
@@ -189,7 +194,7 @@ def check(struct: type[msgspec.Struct], values: Mapping[str, Any], origin: str =
 
 
 def table(settings: Iterable[Setting]) -> list[str]:
-    """Return settings as lines of a table in Markdown."""
+    """Return settings as lines of a Markdown table."""
     lines = [
         "| option | default | allowed | unit | may change in a campaign | meaning |",
         "|---|---|---|---|---|---|",

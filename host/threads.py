@@ -1,4 +1,4 @@
-"""How many cores there are for this process, and how many threads torch computes with."""
+"""Number of cores for this process, and number of threads for torch."""
 
 import os
 from collections.abc import Iterator
@@ -8,16 +8,18 @@ import torch
 
 
 def num_cores() -> int:
-    """The number of cores that this process may use; all of the machine's where the system does not
-    say."""
+    """Return the number of cores that this process may use.
+
+    It is the machine's number if the system does not report the process's.
+    """
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """While the context is open, torch computes with one thread.
+    """Make torch compute with one thread within this context.
 
-    For small models that is faster, the more so beside other work, since threads wait for each
+    For small models that is faster, above all beside other work, because threads wait for each
     other by spinning. It also gives the same bits every time: a float sum depends on the order in
     which threads add.
     """

@@ -1,33 +1,32 @@
-"""AutoCFL: first make small and large devices' models comparable by local epochs, then cluster
-once, by weighted voting.
+"""AutoCFL: make models of small and large devices comparable, then cluster once by weighted voting.
 
 B. Gong, T. Xing, Z. Liu, W. Xi, X. Chen. Adaptive Client Clustering for Efficient Federated
 Learning over Non-IID and Imbalanced Data. IEEE Transactions on Big Data, 2022. Section 4.2 (local
-training adjustment, Eq. 7 to 9), section 4.3 (clustering, Eq. 6 and 10 to 13, Algorithm 1). Legend:
-E_m local epochs and D_m examples of device m, CL_m its cumulative loss, s* the device with most
-examples, M[m, n] the distance between the last layers' weights of m and n.
+training adjustment, Eq. 7 to 9), section 4.3 (clustering, Eq. 6 and 10 to 13, Algorithm 1).
+
+Legend: E_m local epochs and D_m examples of device m, CL_m its cumulative loss, s* the device with
+most examples, M[m, n] the distance between the last layers' weights of m and n.
 
 Until the devices are clustered there is one global model, group ``0``, as in Fig. 6. Where the
 paper leaves something open:
 
-- The devices are clustered in the first round, from round `earliest` on, in which the variance of
-  the cumulative losses is larger than in the round before, from the models of that round, and in
-  round LATEST in any case. The paper looks at 'the first five rounds' (section 5.1) and needs 3 to
-  6, mostly 5 (Table 3); the variance of a sum grows from the second round on wherever losses differ
-  lastingly between devices, when the models are not yet told apart.
-- E_m counts from the run's own number of local epochs, and is rounded for the device. After the
-  clustering every device makes the run's number again: the adjustment is there to make the
-  distances comparable.
-- A device that misses a round is given its last loss for it, one that comes later its first loss
-  for the rounds before.
-- The row of Algorithm 1 holds M[m, m] = 0; the gap between 0 and the nearest other device is no
-  demarcation, or every device of an IID fleet would be a cluster by itself (Table 3 has one). Equal
-  scores go to the representative with more examples.
-- Unweighted voting (Table 5) puts the same weight for every device into Eq. 12.
-- A device in the cluster of a representative that itself belongs to another's cluster goes there
-  with it.
-- Devices that come after the clustering, or were away, are placed as `base` says, by the last
-  layer's weights.
+- Devices are clustered in the first round, from round `earliest` on, in which the variance of the
+  cumulative losses is larger than in the round before, by the models of that round. Round LATEST is
+  the last possible one. The paper looks at 'the first five rounds' (section 5.1) and needs 3 to 6,
+  mostly 5 (Table 3). The variance of a sum already grows from the second round on if losses differ
+  lastingly between devices; models do not differ by group that early.
+- E_m is added to the campaign's number of local epochs and rounded for the device. After the
+  clustering every device trains the campaign's number again, because the adjustment only serves to
+  make the distances comparable.
+- A device that misses a round counts with its last loss for that round. A device that joins late
+  counts with its first loss for the rounds before.
+- The row of Algorithm 1 holds M[m, m] = 0. The gap between 0 and the nearest other device does not
+  separate clusters, or every device of an IID fleet would be a cluster by itself (Table 3 has one
+  cluster). Equal scores go to the representative with more examples.
+- Unweighted voting (Table 5) gives every device the same weight in Eq. 12.
+- If a representative belongs to another representative's cluster, its devices go there with it.
+- Devices that join after the clustering, or missed it, are placed as in `base`, by the weights of
+  the last layer.
 """
 
 from collections.abc import Sequence
@@ -45,14 +44,16 @@ from wire.errors import ConfigError
 
 Vote = Literal["weighted", "unweighted"]
 LATEST = 10
-"""The devices are clustered after so many rounds in any case: the longest that the paper lets the
-adjustment run (section 5.3)."""
+"""Number of rounds after which devices are clustered in any case.
+
+The paper lets the adjustment run for at most this many (section 5.3).
+"""
 MOST_EPOCHS = 10_000
-"""What a plan can ask for."""
+"""Maximum number of epochs that a plan may request."""
 
 
 class AutoCFL(Defaults):
-    """Adaptive client clustering."""
+    """Adaptive client clustering: one global model until the devices are clustered."""
 
     name: ClassVar[str] = "autocfl"
     citation: ClassVar[str] = "Gong et al., IEEE Transactions on Big Data, 2022"
@@ -109,8 +110,11 @@ class AutoCFL(Defaults):
     def _adjusted(
         self, before: dict[str, float], info: dict[str, Any]
     ) -> tuple[dict[str, float], dict[str, int]]:
-        """E_m for the next round (Eq. 8 and 9), less the run's own number, and what devices are
-        told of it."""
+        """Return the epochs added in the next round (E_m, Eq. 8 and 9), exact and rounded.
+
+        The campaign's own number of epochs is not included. The rounded numbers are sent to the
+        devices; zeros are left out.
+        """
         losses, cumulative, counts = info["losses"], info["cumulative"], info["num_examples"]
         if not self.adjust or not counts:
             return {}, {}
@@ -127,7 +131,7 @@ class AutoCFL(Defaults):
 
 
 def last_layer(tensors: Tensors) -> str:
-    """Key of the last layer's weights among the shared tensors.
+    """Return the key of the last layer's weights among the shared tensors.
 
     Raises:
         ConfigError: there are none, for instance because the head is private.
@@ -144,8 +148,10 @@ def last_layer(tensors: Tensors) -> str:
 
 
 def cumulate(info: dict[str, Any], models: Sequence[LocalModel]) -> dict[str, Any]:
-    """Take a round's losses in: the last loss and CL_m (Eq. 7) of every device so far, and the
-    variance of CL_m after each round.
+    """Return `info` with the losses of one more round.
+
+    It holds the last loss and CL_m (Eq. 7) of every device so far, and the variance of CL_m after
+    each round.
 
     Raises:
         ConfigError: no device has ever reported a loss.
@@ -153,7 +159,7 @@ def cumulate(info: dict[str, Any], models: Sequence[LocalModel]) -> dict[str, An
     losses, counts = dict(info.get("losses", {})), dict(info.get("num_examples", {}))
     cumulative, variances = dict(info.get("cumulative", {})), list(info.get("variances", []))
     for model in models:
-        if np.isfinite(model.loss):  # a model that diverged has none
+        if np.isfinite(model.loss):  # a model that diverged has no finite loss
             losses[model.device_id], counts[model.device_id] = (
                 float(model.loss),
                 max(1, model.num_examples),
@@ -177,7 +183,7 @@ def cumulate(info: dict[str, Any], models: Sequence[LocalModel]) -> dict[str, An
 
 
 def distance_matrix(weights: Sequence[Array]) -> Matrix:
-    """M (Eq. 6): Euclidean distance, divided by the number of weights."""
+    """Return M (Eq. 6), (N, N): Euclidean distances, divided by the number of weights."""
     rows = np.stack([w.ravel().astype(np.float64) for w in weights])
     return np.asarray(
         scipy.spatial.distance.squareform(scipy.spatial.distance.pdist(rows)) / rows.shape[1]
@@ -185,7 +191,7 @@ def distance_matrix(weights: Sequence[Array]) -> Matrix:
 
 
 def vote_for_clusters(distances: Matrix, num_examples: Array, vote: Vote = "weighted") -> Array:
-    """Algorithm 1: the representative (N,) of each device, from M (N, N) and |D| (N,)."""
+    """Return the representative (N,) of each device by Algorithm 1, from M (N, N) and |D| (N,)."""
     size = len(distances)
     order = np.lexsort((np.arange(size), -num_examples))  # most examples first
     rank = np.argsort(order)
@@ -202,8 +208,10 @@ def vote_for_clusters(distances: Matrix, num_examples: Array, vote: Vote = "weig
 
 
 def _near_part(row: Matrix, own: int) -> Array:
-    """P_1: the device itself and those before the largest gap in its row; all of them if there is
-    no gap."""
+    """Return P_1: the device, and the other devices before the largest gap in its row.
+
+    Without a gap, this is every device.
+    """
     others = np.argsort(row, kind="stable")
     others = others[others != own]
     gaps = np.diff(row[others])

@@ -1,10 +1,9 @@
-"""What most groupings have in common, and how a device that comes later gets its group.
+"""Defaults of most groupings, and the placing of devices that join after the fleet was split.
 
-Most groupings let the device choose nothing, ask for no survey, and begin from one model. A device
-that comes after the fleet was split trains one round from the bundle's initial model. Every device
-of the first round did the same, and the memory holds short sketches of those first models. The new
-device is compared with these sketches: its model has too little in common with the groups' later
-models.
+Most groupings let devices choose nothing, need no survey, and begin with one model. A device that
+joins late trains one round from the bundle's initial model, as every device did in the first round.
+The memory holds short sketches of these first models. The new model is compared with them, because
+it has too little in common with the later models of the groups.
 """
 
 from abc import ABC, abstractmethod
@@ -33,68 +32,74 @@ from wire.errors import ConfigError
 FIRST = "first/"
 """Prefix of the sketches in a memory's arrays: ``first/DEVICE``."""
 SKETCH = 2048
-"""Numbers in a sketch: distances and cosines between sketches are off by about 1 / sqrt(SKETCH), 2
-%."""
+"""Maximum number of values in a sketch.
+
+Distances and cosines between sketches are off by about 1 / sqrt(SKETCH), 2 %.
+"""
 
 
 class Defaults(WithOptions, ABC):
-    """Which devices are averaged together, and what each one trains from: a grouping by what the
-    server sees, weighted by examples as FedAvg is."""
+    """A grouping that uses what the server sees, and weights devices by examples as FedAvg does."""
 
     name: ClassVar[str]
     citation: ClassVar[str]
     mean: str = "weighted"
-    """Name of the mean its paper uses."""
+    """Name of the mean that the grouping's paper uses."""
     surveys: bool = False
-    """True if it needs the survey of every device that has no group yet."""
+    """True if the grouping needs a survey from every device that has no group yet."""
     resurvey: int = 0
-    """Rounds of training between two surveys of a device that has a group; 0 for never."""
+    """Number of training rounds between two surveys of a device that has a group; 0 for never."""
     chooses: bool = False
-    """True if devices choose among all groups' models themselves, by their training loss, at the
-    start of every round."""
+    """True if devices choose a group's model by training loss at the start of each round."""
     compares: bool = False
-    """True if it reads `LocalModel.update`."""
+    """True if the grouping reads `LocalModel.update`."""
     reads_models: bool = True
-    """True if it looks at single models at all; else they need not be held one by one."""
+    """True if the grouping reads single models; if not, the server need not keep each of them."""
     places: bool = False
-    """True if `place_by_inputs` may tell, so that devices without labels are asked what their
-    inputs are like."""
+    """True if devices without labels are surveyed, because `place_by_inputs` may place them."""
 
     def begin(self, initial: Tensors, seed: int) -> dict[str, Tensors]:
-        """Return the models (roles shared, statistic) by key that groups start from, besides
-        `initial`; none for most."""
+        """Return the models, besides `initial`, from which groups start, by key.
+
+        They hold the roles shared and statistic. Most groupings return none.
+        """
         return {}
 
     def check(self, model: Tensors, probe: Probe | None) -> None:
-        """Check that it can work with what a model's blob holds (roles shared, statistic).
+        """Check that the grouping can work with a model's blob (roles shared, statistic).
 
         Raises:
-            ConfigError: it needs something that the objective keeps on the device.
+            ConfigError: it needs a tensor that the objective keeps on the device.
         """
 
     def start(self, memory: GroupingMemory, device_id: str) -> str:
-        """Return the key of the model that a device trains from in the next round: its group; the
-        only group, if there is one; else the initial model, whose training shows where it
-        belongs."""
+        """Return the key of the model from which a device trains in the next round.
+
+        This is the device's group, or the only group if there is one. Otherwise it is the initial
+        model: training from it shows where the device belongs.
+        """
         return group_of(memory.membership, device_id)
 
     @abstractmethod
     def group(
         self, memory: GroupingMemory, models: Sequence[LocalModel], probe: Probe | None, seed: int
     ) -> Grouped:
-        """Decide from a round's models, sorted by device id. Every device of `models` is in the new
-        membership. Keys of groups are decimal numbers. `probe` is None where the server does not
-        hold the whole model.
+        """Group devices by the models of a round, which are sorted by device id.
+
+        Every device of `models` is in the new membership. Keys of groups are decimal numbers.
+        `probe` is None if the server does not hold the whole model.
         """
 
     def place_by_inputs(self, memory: GroupingMemory, survey: Tensors) -> Placement | None:
-        """Return the place of a device that has no labels, by what it surveyed of its inputs
-        (``response/survey.mean.LAYER`` and ``variance.LAYER``); None where the grouping cannot
-        tell."""
+        """Return the place of a device without labels, or None if the grouping cannot find one.
+
+        `survey` holds the statistics of the device's inputs (``response/survey.mean.LAYER`` and
+        ``variance.LAYER``).
+        """
         return None
 
     def forget(self, memory: GroupingMemory, device_id: str) -> GroupingMemory:
-        """Return the memory without a device: without its group, and without what it reported."""
+        """Return the memory without a device's group and reports."""
         membership = {d: group for d, group in memory.membership.items() if d != device_id}
         return replace(
             memory,
@@ -105,8 +110,10 @@ class Defaults(WithOptions, ABC):
 
 
 def group_of(membership: Mapping[str, str], device_id: str) -> str:
-    """The device's group; for a device without one the only group, or `NEWCOMER` where there are
-    none or several."""
+    """Return the group of a device; without one, the only group, or `NEWCOMER` if there is not one.
+
+    A fleet may have no group or several groups: both give `NEWCOMER`.
+    """
     if device_id in membership:
         return membership[device_id]
     groups = set(membership.values())
@@ -114,7 +121,7 @@ def group_of(membership: Mapping[str, str], device_id: str) -> str:
 
 
 def check_shared(name: str, model: Tensors) -> None:
-    """Whether there are updates to compare.
+    """Check that there are shared tensors, so that updates can be compared.
 
     Raises:
         ConfigError: no tensor is shared.
@@ -127,8 +134,9 @@ def check_shared(name: str, model: Tensors) -> None:
 
 
 def sketch(values: Array) -> Array:
-    """A count sketch (<= SKETCH,) float32 of a tensor: the same random sums of the same entries for
-    every tensor of this size.
+    """Return a count sketch (<= SKETCH,) float32 of a tensor.
+
+    All tensors of one size are reduced to the same random sums of the same entries.
 
     M. Charikar, K. Chen, M. Farach-Colton. Finding frequent items in data streams. ICALP 2002.
     """
@@ -143,8 +151,7 @@ def sketch(values: Array) -> Array:
 def remember_first(
     arrays: Tensors, models: Sequence[LocalModel], look: Callable[[LocalModel], Array]
 ) -> Tensors:
-    """`arrays` with the sketches of what `look` sees in the models that started from the initial
-    one."""
+    """Add a sketch of `look(model)` to `arrays` for each model trained from the initial one."""
     return arrays | {FIRST + m.device_id: sketch(look(m)) for m in models if m.start == NEWCOMER}
 
 
@@ -154,9 +161,10 @@ def place(
     arrays: Tensors,
     directions: bool = False,
 ) -> dict[str, str]:
-    """The group of each device that has a sketch: the one whose members' sketches have the nearest
-    mean; with `directions` their lengths do not count. Devices without a sketch, and all if no
-    group has one, are left out.
+    """Return the group of each device that has a sketch: the group with the nearest mean sketch.
+
+    With `directions` the lengths of sketches do not count. Devices without a sketch are left out.
+    If no group has a sketch, all devices are left out.
     """
     rows = {
         k.removeprefix(FIRST): _row(v, directions) for k, v in arrays.items() if k.startswith(FIRST)
@@ -180,8 +188,11 @@ def settle(
     arrays: Tensors,
     directions: bool = False,
 ) -> dict[str, str]:
-    """`membership` with every device of `models` in it: by its sketch, else in the group it started
-    from, else in the largest."""
+    """Return `membership` extended by every device of `models`.
+
+    A new device is placed by its sketch; without one, it joins the group that it started from, or
+    else the largest group.
+    """
     new = [m for m in models if m.device_id not in membership]
     placed = place([m.device_id for m in new], membership, arrays, directions)
     groups = sorted(membership.values(), key=int)
@@ -199,11 +210,11 @@ def _row(values: Array, directions: bool) -> Matrix:
 def keep_names(
     device_ids: Sequence[str], labels: Array, before: Mapping[str, str]
 ) -> dict[str, str]:
-    """Name each group of `labels` (N,), so that as many devices as possible keep the name they had
-    in `before`.
+    """Return the name of each device's group, so that most devices keep their name in `before`.
 
-    A group that shares no device with an old one gets the next number that was never used in
-    `before`. Groups without a past are numbered by their first device.
+    `labels` (N,) are the new groups. A group that shares no device with an old one gets the next
+    number that is not in `before`. Without old groups, names are numbers in the order of each
+    group's first device.
     """
     order = list(dict.fromkeys(int(g) for g in labels))
     names = sorted(set(before.values()), key=int)

@@ -1,9 +1,8 @@
-"""Is a set of points more grouped than one Gaussian population would be? A parametric bootstrap of
-Ward's tree.
+"""Test if points are more grouped than one Gaussian population: a parametric bootstrap.
 
-The tree is cut into k = 2, 3, ... groups, and the part of the spread that stays inside groups, W_k
-/ W_1, is compared with what one Gaussian population of the same covariance would show, in which a
-device with fewer examples is noisier.
+Ward's tree is cut into k = 2, 3, ... groups. The share of the spread that stays inside groups, W_k
+/ W_1, is compared with that of one Gaussian population of the same covariance, in which a device
+with fewer examples is noisier.
 
 R. Tibshirani, G. Walther, T. Hastie. Estimating the number of clusters in a data set via the gap
 statistic. JRSS B 63, 2001. Y. Liu, D. N. Hayes, A. Nobel, J. S. Marron. Statistical significance of
@@ -22,20 +21,19 @@ from algorithms.groupings.views import euclidean_coordinates
 from wire.arrays.tensors import Array
 
 MOST_GROUPS = 8
-"""Groups in one split; more are found because each part is tested again."""
+"""Maximum number of groups in one split; more are found because each part is tested again."""
 NOTHING = 1e-6
-"""Directions in which points vary less than this part of the widest one are left out of what is
-drawn."""
+"""Minimum deviation of a direction that is drawn, as a fraction of the widest direction's."""
 BATCH = 49
-"""Populations between two looks of a test that may stop early."""
+"""Number of populations between two checks of a test that may stop early."""
 
 
 @dataclass(frozen=True)
 class Draws:
-    """How many bootstrap populations a test draws.
+    """Number of bootstrap populations that a test draws.
 
-    `most` resolves p to 1 / (most + 1). With `enough` the test stops as soon as so many populations
-    were as grouped as the points: then p is about enough / draws, far from significant, and more
+    `most` resolves p to 1 / (most + 1). With `enough` the test stops once this many populations
+    were as grouped as the points. Then p is about enough / draws, far from significant, and more
     draws would not change that (Besag and Clifford).
     """
 
@@ -45,7 +43,7 @@ class Draws:
 
 @dataclass(frozen=True)
 class Test:
-    """One test of one view: was it significant, and who would belong together."""
+    """Result of a test of one view: its significance, and the group of each device."""
 
     view: str
     num_devices: int
@@ -54,7 +52,7 @@ class Test:
     labels: Array
 
     def note(self) -> dict[str, Any]:
-        """What a report shows of it."""
+        """Return the test as a report shows it."""
         return {
             "view": self.view,
             "devices": self.num_devices,
@@ -100,9 +98,12 @@ def run_test(view: str, points: Matrix, num_examples: Matrix, seed: int, draws: 
 
 
 def _compare(observed: Matrix, null: Matrix) -> tuple[int, float, Matrix, Matrix]:
-    """Compares the points with the populations: the number of populations that are as grouped, by
-    how many deviations the points are more grouped than the populations' mean, and for each k the
-    gap and its deviation."""
+    """Compare the points with the populations.
+
+    Returns the number of populations that are as grouped as the points, the number of deviations by
+    which the points are more grouped than the populations' mean, and the gap and its deviation for
+    each k.
+    """
     mean, sd = null.mean(0), null.std(0) + 1e-12
     gap = mean - observed
     z = float((gap / sd).max())
@@ -110,7 +111,7 @@ def _compare(observed: Matrix, null: Matrix) -> tuple[int, float, Matrix, Matrix
 
 
 def _log_within(distances: Matrix, size: int) -> tuple[Matrix, Matrix]:
-    """log(W_k / W_1) for k = 2, 3, ..., and Ward's tree, from the distances of each pair."""
+    """Return log(W_k / W_1) for k = 2, 3, ..., and Ward's tree, from the distances of all pairs."""
     tree = scipy.cluster.hierarchy.linkage(distances, "ward")
     within = np.cumsum(tree[:, 2] ** 2 / 2)
     ks = np.arange(2, max(2, min(MOST_GROUPS, size // 2)) + 1)
@@ -118,8 +119,10 @@ def _log_within(distances: Matrix, size: int) -> tuple[Matrix, Matrix]:
 
 
 def _lengths(points: Matrix, pairs: tuple[Array, ...]) -> Matrix:
-    """Distances of each pair of points, by one matrix product: four times as fast as `pdist` for
-    256 points."""
+    """Return the distance of each pair of points.
+
+    One matrix product is four times as fast as `pdist` for 256 points.
+    """
     gram = points @ points.T
     squares = np.diagonal(gram)
     return np.sqrt(np.maximum((squares[:, None] + squares - 2 * gram)[pairs], 0.0))

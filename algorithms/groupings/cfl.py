@@ -1,25 +1,23 @@
-"""Clustered federated learning: a group whose mean has converged while its members still pull apart
-is cut in two.
+"""Clustered federated learning: cut a group whose mean has converged while its members pull apart.
 
 F. Sattler, K.-R. Mueller, W. Samek. Clustered Federated Learning: Model-Agnostic Distributed
 Multitask Optimization under Privacy Constraints. IEEE Transactions on Neural Networks and Learning
 Systems 32(8), 2021. AutoCFL calls it MTCFL. Legend: u_i the update of device i in a round, a_ij the
 cosine between u_i and u_j. A group of at least three devices is cut when
 
-- its mean update is short, with a length below eps1 s: sum_i n_i u_i / sum_i n_i,
-- the longest of its members' updates is not: it has a length above eps2 s,
+- its mean update sum_i n_i u_i / sum_i n_i is shorter than eps1 s,
+- the longest update of its members is longer than eps2 s,
 - and its best cut separates: gamma < sqrt((1 - a_cross) / 2), where a_cross is the largest a_ij
   between the two halves.
 
-The cut is the one with the least a_cross (the paper's Algorithm 1, which is single linkage); the
-authors' code, which does not look at gamma, uses complete linkage. Halves are cut again in later
-rounds.
+The best cut has the least a_cross (the paper's Algorithm 1, which is single linkage). The authors'
+code ignores gamma and uses complete linkage. Halves are cut again in later rounds.
 
 Norms of updates depend on the model and the learning rate. The authors' code has 0.4 and 1.6 for
 its own model; the paper advises a tenth of the largest mean update for eps1, and 1 to 10 times eps1
-for eps2. Here s is the largest norm that the mean update of the uncut fleet has had. A tenth is not
-reached by small fleets: with 20 devices the noise of SGD alone keeps the mean at 0.13 to 0.2 of s
-over 40 rounds, so that eps1 is 0.4; eps2 is the upper end of the advice, s itself.
+for eps2. Here s is the largest norm that the mean update of the uncut fleet has had. Small fleets
+do not reach a tenth: with 20 devices the noise of SGD alone keeps the mean at 0.13 to 0.2 of s over
+40 rounds, so eps1 is 0.4. eps2 is the upper end of the advice, s itself.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,7 +42,7 @@ from wire.arrays.tensors import Array, Tensors
 Linkage = Literal["single", "complete", "average"]
 LINKAGES: tuple[Linkage, ...] = ("single", "complete", "average")
 FEWEST_DEVICES = 3
-"""Smaller groups are not cut, as in the authors' code."""
+"""Minimum size of a group that is cut, as in the authors' code."""
 
 
 class Cfl(Defaults):
@@ -116,8 +114,10 @@ class Cfl(Defaults):
 
 
 def compare(updates: Array) -> tuple[Array, Matrix]:
-    """Norms (N,) of the updates (N, D), and the cosines (N, N) between them; 0 to an update that is
-    zero."""
+    """Return the norms (N,) of updates (N, D), and the cosines (N, N) between them.
+
+    The cosine to an update that is zero is 0.
+    """
     norms = np.sqrt(np.einsum("nd,nd->n", updates, updates, dtype=np.float64))
     units = updates / np.where(norms > 0, norms, 1.0).astype(np.float32)[:, None]
     cosines = np.clip((units @ units.T).astype(np.float64), -1.0, 1.0)
@@ -126,14 +126,16 @@ def compare(updates: Array) -> tuple[Array, Matrix]:
 
 
 def mean_norm(updates: Array, num_examples: Sequence[int]) -> float:
-    """Length of sum_i n_i u_i / sum_i n_i."""
+    """Return the length of sum_i n_i u_i / sum_i n_i."""
     counts = np.maximum(np.array(num_examples, np.float64), 1.0)
     return float(np.linalg.norm((counts / counts.sum()) @ updates))
 
 
 def bipartition(cosines: Matrix, method: Linkage = "single") -> tuple[Array, float]:
-    """The two halves (N,) of a group by agglomeration, and their separation sqrt((1 - a_cross) /
-    2); (zeros, 0) of less than two."""
+    """Return the half (N,) of each device, and the separation sqrt((1 - a_cross) / 2).
+
+    Halves are found by agglomeration. Fewer than two devices give (zeros, 0).
+    """
     if len(cosines) < 2:
         return np.zeros(len(cosines), np.int64), 0.0
     labels = scipy.cluster.hierarchy.cut_tree(
@@ -147,9 +149,11 @@ def bipartition(cosines: Matrix, method: Linkage = "single") -> tuple[Array, flo
 
 
 def _cut(before: Mapping[str, str], halves: Mapping[str, int], arrays: Tensors) -> dict[str, str]:
-    """`before` after the groups of the devices in `halves` were cut. Their other devices, which
-    were away or have only just come, go to the half that they are nearer to; those that cannot be
-    compared begin anew."""
+    """Return `before` after the groups of the devices in `halves` were cut.
+
+    Other devices of these groups were absent or are new. Each joins the nearer half; a device that
+    cannot be compared starts again without a group.
+    """
     labels = {
         device_id: str(2 * int(group) + halves.get(device_id, 0))
         for device_id, group in before.items()

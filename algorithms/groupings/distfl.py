@@ -1,35 +1,34 @@
-"""DistFL: groups of devices with the same data distribution, found from the models, averaged one by
-one.
+"""DistFL: groups of devices with the same data distribution, found from models or surveys.
 
 B. Liu et al. DistFL: Distribution-aware Federated Learning for Mobile Scenarios. IMWUT 5(4), 2021,
 Fig. 2 and section 4.
 
-What a device is known by is its signature, of one or several views:
+A device is described by its signature, which has one or several views:
 
-- ``responses`` (the paper's): the local models' answers to the knowledge extracted from their
-  pre-aggregate, compared by KL;
-- ``noise`` (the paper's ablation): the same, with plain noise for knowledge;
-- ``statistics``: the mean that the device's own data have at the input of every BatchNorm layer of
-  the initial model;
+- ``responses`` (the paper's): the local models' class probabilities for the knowledge extracted
+  from their pre-aggregate, compared by KL;
+- ``noise`` (the paper's ablation): the same, with plain noise in place of knowledge;
+- ``statistics``: the mean of the device's data at the input of every BatchNorm layer of the initial
+  model;
 - ``labels``: the gradient of the cross-entropy by the last layer's weights at the initial model,
-  over the device's own data.
+  over the device's data.
 
-The paper leaves the threshold to the eye (section 4.3); here `significance` decides, for every view
-alike, with no number set by hand. The paper's rule, made exact, is the option ``cut=gap``: a
-threshold in the largest gap between the responses' divergences (`gap`). The authors' code trains
-one model for 5 rounds, groups once by a fixed divergence, 0.2, and keeps the groups: ``cut=fixed``,
-with `after` and `threshold`. A device that comes later joins the group of the nearest device of its
-round, if it is that near.
+The paper finds the threshold by eye (section 4.3). Here `significance` decides for every view, with
+no number set by hand. The option ``cut=gap`` is the paper's rule made exact: a threshold in the
+largest gap between the responses' divergences (`gap`). The authors' code trains one model for 5
+rounds, groups once by a fixed divergence, 0.2, and keeps the groups: ``cut=fixed``, with `after`
+and `threshold`. A device that joins later enters the group of the nearest device of its round if
+their divergence is below that threshold.
 
 ``statistics`` and ``labels`` come from a survey: one pass over the training windows with the
-*initial* model, before training, made when a device has no group yet. The running statistics of a
-trained model say the same less well: they mix the received statistics, the number of local steps
-and the drift of the weights into the data's own mean, so that with unequal numbers of examples
-devices are grouped by size. A survey is comparable for ever: before and after groups have models of
-their own, and for devices that join late.
+*initial* model, before training, of each device that has no group yet. The running statistics of a
+trained model are a worse measure. They mix the received statistics, the number of local steps and
+the drift of the weights into the mean of the data, so that devices with unequal numbers of examples
+are grouped by size. Surveys stay comparable: before and after groups have separate models, and for
+devices that join late.
 
-In a fleet of more than SAMPLE devices (`significance`) few newcomers, and devices that are surveyed
-again, are placed by the groups' centres; the fleet is tested anew when it has grown by a share
+In a fleet of more than SAMPLE devices (`significance`), few newcomers and devices that are surveyed
+again are placed by the groups' centres. The fleet is tested again when it has grown by a share
 GROWN since the last test, or when devices fit into no group.
 """
 
@@ -53,22 +52,24 @@ from wire.errors import ConfigError
 
 Signature = Literal["responses", "noise", "statistics", "labels", "both"]
 SIGNATURES: tuple[Signature, ...] = ("responses", "noise", "statistics", "labels", "both")
-"""``both`` is every view but noise: what the data are (statistics, labels) and, in fleets that are
-tested as a whole, what the models made of them (responses)."""
+"""Options of `signature`.
+
+``both`` is every view but noise: the data (statistics, labels) and, in fleets that are tested as a
+whole, the trained models (responses).
+"""
 Cut = Literal["test", "gap", "fixed"]
 CUTS: tuple[Cut, ...] = ("test", "gap", "fixed")
 
 GROWN = 0.1
-"""Newcomers since the last test of a large fleet, as a share of those tested, that call for another
-test."""
+"""Minimum share of newcomers, of the devices tested last, for a new test of a large fleet."""
 VIEWED = SAMPLE
-"""Of so many devices, at most, distances are shown to people."""
+"""Maximum number of devices whose distances are shown to people."""
 AT_ONCE = 256
-"""Models that are copied side by side to be averaged: bounds the memory that takes."""
+"""Number of models that are stacked at once to be averaged, which bounds memory."""
 
 
 class DistFL(Extraction, Defaults):
-    """Distribution-aware grouping."""
+    """Grouping of devices by the distribution of their data."""
 
     name: ClassVar[str] = "distfl"
     citation: ClassVar[str] = "Liu et al., IMWUT 5(4), 2021"
@@ -119,8 +120,11 @@ class DistFL(Extraction, Defaults):
     def group(
         self, memory: GroupingMemory, models: Sequence[LocalModel], probe: Probe | None, seed: int
     ) -> Grouped:
-        """Every round by responses alone; with surveys, when there are devices that were not there
-        before or that report again."""
+        """Group devices by their surveys, or by the responses of their models.
+
+        By responses alone, devices are grouped in every round. With surveys, they are grouped when
+        devices are new or report again.
+        """
         if not self.surveys:
             assert probe is not None, "checked before the first round"
             if self.cut == "fixed":
@@ -177,11 +181,11 @@ class DistFL(Extraction, Defaults):
         )
 
     def place_by_inputs(self, memory: GroupingMemory, survey: Tensors) -> Placement | None:
-        """The group that most of the devices with the nearest inputs are in."""
+        """Return the group of most of the devices with the nearest inputs."""
         return nearest_group(Surveys.of(memory), memory.membership, survey)
 
     def forget(self, memory: GroupingMemory, device_id: str) -> GroupingMemory:
-        """Without its group and its survey."""
+        """Return the memory without a device's group and survey."""
         kept, surveys = super().forget(memory, device_id), Surveys.of(memory)
         if device_id not in surveys.positions:
             return kept
@@ -203,8 +207,10 @@ class DistFL(Extraction, Defaults):
         surveys: Surveys,
         reports: Sequence[LocalModel],
     ) -> dict[str, str] | None:
-        """The groups of those who report, by the groups' centres before they did; None where the
-        fleet is to be tested instead."""
+        """Return the group of each reporting device, or None if the fleet must be tested again.
+
+        Devices are placed by the groups' centres before these reports.
+        """
         tested = memory.info.get("num_tested", 0)
         if len(before.device_ids) <= SAMPLE or len(surveys.device_ids) - tested >= GROWN * tested:
             return None
@@ -245,7 +251,7 @@ class DistFL(Extraction, Defaults):
     def _once(
         self, memory: GroupingMemory, models: Sequence[LocalModel], probe: Probe, seed: int
     ) -> Grouped:
-        """One group for `after` rounds, then the groups by the fixed threshold, which stay."""
+        """Keep one group for `after` rounds, then group once by the fixed threshold."""
         ids, rounds = tuple(model.device_id for model in models), memory.info.get("rounds", 0) + 1
         info = {"rounds": rounds}
         fresh = [d for d in ids if d not in memory.membership]
@@ -280,7 +286,7 @@ class DistFL(Extraction, Defaults):
     def _responses(
         self, models: Sequence[LocalModel], probe: Probe, seed: int
     ) -> tuple[Responses, dict[str, Any]]:
-        """Eq. 3 to 5: pre-aggregate, extract, respond."""
+        """Return the responses (Eq. 3 to 5: pre-aggregate, extract, respond) and notes."""
         notes: dict[str, Any] = {}
         if self.signature == "noise":
             inputs = plain_noise(probe, self.num_inputs, seed)
@@ -296,8 +302,10 @@ class DistFL(Extraction, Defaults):
 def _show(
     memory: GroupingMemory, views: dict[str, View], ids: tuple[str, ...], notes: dict[str, Any]
 ) -> Grouped:
-    """With the distances of all devices, or of as many as can be looked at, evenly taken from the
-    order of their ids."""
+    """Return the groups with the distances between all devices, or between VIEWED of them.
+
+    In large fleets the devices are evenly spaced in the order of their ids.
+    """
     shown = np.linspace(0, len(ids) - 1, min(len(ids), VIEWED)).astype(np.int64)
     return Grouped(
         memory,
@@ -308,7 +316,7 @@ def _show(
 
 
 def pre_aggregate(models: Sequence[LocalModel]) -> Tensors:
-    """M_global (Eq. 3): the plain mean of all models."""
+    """Return M_global (Eq. 3): the unweighted mean of all models."""
     average: Tensors = {}
     for key, like in models[0].tensors.items():
         total = np.zeros(like.size)

@@ -1,9 +1,8 @@
-"""DistFL's own ways from SIM to groups: a threshold that lies in the gap between near and far
-models (section 4.3), or is fixed.
+"""DistFL's two rules from SIM to groups: a threshold in the largest gap, or a fixed threshold.
 
-The paper finds the threshold by eye, since the values are 'close in the iid group while varying
-greatly between two groups'; here it is the middle of the largest gap between the sorted values.
-Every pair of devices counts: time and memory are quadratic in their number.
+The paper (section 4.3) finds the threshold by eye, since the values are 'close in the iid group
+while varying greatly between two groups'. Here it is the middle of the largest gap between the
+sorted values. Every pair of devices counts: time and memory are quadratic in their number.
 
 The authors' code (github.com/YikFungTsai/DistFL) has a fixed threshold, 0.2, and joins devices over
 any chain of near ones (`connect`).
@@ -16,11 +15,10 @@ from wire.arrays.tensors import Array
 
 
 def group_by_gap(divergences: Matrix) -> tuple[Array, float]:
-    """Groups 0..G-1 of N devices (N,), and the threshold, from SIM (N, N), whose two directions are
-    averaged.
+    """Return groups 0..G-1 of N devices (N,), and the threshold, from SIM (N, N).
 
-    The first device that is in no group yet forms one with all others that are in none and nearer
-    to it than the threshold.
+    The two directions of SIM are averaged. The first device without a group forms one with all
+    other devices without a group that are no farther from it than the threshold.
     """
     apart = (divergences + divergences.T) / 2
     values = np.sort(apart[np.triu_indices(len(apart), 1)])
@@ -39,9 +37,11 @@ def group_by_gap(divergences: Matrix) -> tuple[Array, float]:
 
 
 def connect(divergences: Matrix, threshold: float) -> Array:
-    """Groups 0..G-1 of N devices (N,), from SIM (N, N): two devices are in one if a chain of
-    devices leads from one to the other, each with a divergence below the threshold to the next, in
-    either direction."""
+    """Return groups 0..G-1 of N devices (N,) from SIM (N, N), with a fixed threshold.
+
+    Two devices are in one group if a chain of devices connects them, in which each divergence to
+    the next device is below the threshold in at least one direction.
+    """
     within = divergences < threshold
     near = within | within.T
     groups = np.full(len(near), -1, np.int64)

@@ -1,9 +1,8 @@
-"""FL+HC: some rounds of federated averaging, then one agglomerative clustering of the updates; each
-cluster goes on by itself.
+"""FL+HC: federated averaging for some rounds, then one agglomerative clustering of the updates.
 
 C. Briggs, Z. Fan, P. Andras. Federated learning with hierarchical clustering of local updates to
-improve training on non-IID data. IJCNN 2020. The round is the fifth, as in AutoCFL's experiments
-(section 5.1).
+improve training on non-IID data. IJCNN 2020. After the clustering, each cluster trains its own
+model. The clustering is in round 5, as in AutoCFL's experiments (section 5.1).
 
 The paper leaves the distance at which the tree is cut to the user, and no distance fits every
 model. Without a threshold, this file cuts the tree at JUMP times the median height of its merges.
@@ -35,17 +34,23 @@ from wire.errors import ConfigError
 Linkage = Literal["ward", "complete", "average", "single"]
 Metric = Literal["euclidean", "cosine", "manhattan"]
 METRICS: tuple[Metric, ...] = ("euclidean", "cosine", "manhattan")
-"""``cosine`` is the Euclidean distance between updates of length 1, sqrt(2 - 2 cos)."""
+"""Options of `metric`.
+
+``cosine`` is the Euclidean distance between updates of length 1, sqrt(2 - 2 cos).
+"""
 JUMP: dict[Linkage, float] = {"ward": 3.0, "complete": 2.0, "average": 1.5, "single": 1.5}
-"""Of 20 devices with equal data (digits, rounds 3 and 5) the last merge was at most 2.3, 1.8, 1.4
-times the median under ward, complete and average; with four groups of labels or two rotations the
-merges of groups were from 3.6, 2.0, 1.6 times it. Unequal numbers of examples spread updates as
-groups do: AutoCFL reports two clusters of FL+HC for such a fleet (Table 3), and so it is here."""
+"""Height of the cut, as a multiple of the median height of the merges.
+
+For 20 devices with equal data (digits, rounds 3 and 5) the last merge was at most 2.3, 1.8, 1.4
+times the median under ward, complete and average. With four groups of labels or two rotations the
+merges of groups were at least 3.6, 2.0, 1.6 times the median. Unequal numbers of examples spread
+updates as groups do: AutoCFL reports two clusters of FL+HC for such a fleet (Table 3), and this
+code finds two as well.
+"""
 
 
 class Hierarchical(Defaults):
-    """Agglomerative clustering of the updates, once. `threshold` is a distance, in the unit of
-    `metric`."""
+    """One agglomerative clustering of the updates; `threshold` is in the unit of `metric`."""
 
     name: ClassVar[str] = "hierarchical"
     citation: ClassVar[str] = "Briggs et al., IJCNN 2020"
@@ -98,7 +103,7 @@ class Hierarchical(Defaults):
 
 
 def pairwise(updates: Array, metric: Metric) -> Matrix:
-    """Distances between updates (N, D), condensed (N (N - 1) / 2,)."""
+    """Return the distances between updates (N, D), condensed (N (N - 1) / 2,)."""
     if metric == "manhattan":
         return np.asarray(scipy.spatial.distance.pdist(updates.astype(np.float64), "cityblock"))
     if metric == "cosine":
@@ -108,8 +113,10 @@ def pairwise(updates: Array, metric: Metric) -> Matrix:
 
 
 def cut(distances: Matrix, method: Linkage, threshold: float | None) -> tuple[Array, float]:
-    """Labels (N,) of the clusters below `threshold`, or below JUMP times the median merge, and that
-    threshold."""
+    """Return the labels (N,) of the clusters below a threshold, and that threshold.
+
+    Without `threshold`, it is JUMP times the median height of the merges.
+    """
     tree = scipy.cluster.hierarchy.linkage(distances, method)
     height = JUMP[method] * float(np.median(tree[:, 2])) if threshold is None else threshold
     return scipy.cluster.hierarchy.fcluster(tree, height, "distance") - 1, height

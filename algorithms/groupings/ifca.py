@@ -1,5 +1,4 @@
-"""IFCA, the iterative federated clustering algorithm: k models, and every device trains the one
-that fits its data best.
+"""IFCA, the iterative federated clustering algorithm: each device trains the best of k models.
 
 A. Ghosh, J. Chung, D. Yin, K. Ramchandran. An Efficient Framework for Clustered Federated Learning.
 NeurIPS 2020, Algorithm 1, option II (model averaging). DistFL calls the same method K-Cluster. The
@@ -22,8 +21,7 @@ from wire.messages import MOST_CHOICES
 
 
 class Ifca(Defaults):
-    """k groups ``0`` to ``k - 1``; a device belongs to the one whose model it chose, by the least
-    training loss, before it trained."""
+    """k groups ``0`` to ``k - 1``; each device chooses the model with the least training loss."""
 
     name: ClassVar[str] = "ifca"
     citation: ClassVar[str] = "Ghosh et al., NeurIPS 2020, Algorithm 1"
@@ -34,8 +32,11 @@ class Ifca(Defaults):
     )
 
     def begin(self, initial: Tensors, seed: int) -> dict[str, Tensors]:
-        """``0`` is the initial model, the others are drawn anew: normal, with each tensor's own
-        mean and standard deviation."""
+        """Return k models: ``0`` is the initial model, the others are drawn at random.
+
+        Tensors are drawn from a normal distribution with the mean and standard deviation of the
+        initial tensor.
+        """
         model = dict(sorted(exchanged(initial).items()))
         models = {"0": {key: value.copy() for key, value in model.items()}}
         for number in range(1, self.k):
@@ -47,13 +48,13 @@ class Ifca(Defaults):
         }
 
     def start(self, memory: GroupingMemory, device_id: str) -> str:
-        """The model it chose last; it chooses again before it trains."""
+        """Return the model that a device chose last; the device chooses again before it trains."""
         return memory.membership.get(device_id, "0")
 
     def group(
         self, memory: GroupingMemory, models: Sequence[LocalModel], probe: Probe | None, seed: int
     ) -> Grouped:
-        """Membership is the choice. A device that was away keeps its last one."""
+        """Return the devices' choices as their groups; an absent device keeps its last choice."""
         chosen = {
             model.device_id: "0" if model.start == NEWCOMER else model.start for model in models
         }

@@ -1,5 +1,7 @@
-"""No exchange: every device trains a model of its own ('Local' in DistFL, section 5.1.3, and in
-AutoCFL, Table 2)."""
+"""No exchange: every device trains a separate model.
+
+This is 'Local' in DistFL (section 5.1.3) and in AutoCFL (Table 2).
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,7 +13,7 @@ from algorithms.groupings.base import Defaults
 
 
 class Individual(Defaults):
-    """Every device is a group; its number stays with it."""
+    """One group for each device, with a number that never changes."""
 
     name: ClassVar[str] = "individual"
     citation: ClassVar[str] = "Liu et al., IMWUT 5(4), 2021, section 5.1.3 (Local)"

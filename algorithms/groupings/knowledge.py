@@ -1,5 +1,4 @@
-"""Distribution knowledge: inputs made from a model alone, such that the statistics at its BatchNorm
-layers are the stored ones.
+"""Distribution knowledge: inputs that reproduce the statistics of a model's BatchNorm layers.
 
 B. Liu, Y. Cai, Z. Zhang, Y. Li, L. Wang, D. Li, Y. Guo, X. Chen. DistFL: Distribution-aware
 Federated Learning for Mobile Scenarios. IMWUT 5(4), 2021, section 4.2. Legend: z inputs
@@ -20,8 +19,11 @@ from wire.arrays.tensors import Array, Tensors
 
 
 class Extraction(WithOptions):
-    """Settings of the extraction. z and E are the paper's (section 5.1.5); it does not say how it
-    descends: Adam, this rate."""
+    """Settings of the extraction.
+
+    z and E are the paper's (section 5.1.5). The paper names no optimizer: Adam and its rate are
+    this code's choice.
+    """
 
     num_inputs: int = option(200, "inputs that are made", low=1)
     channel_share: float = option(0.5, "channels of each BatchNorm layer that count", low=0, high=1)
@@ -30,20 +32,24 @@ class Extraction(WithOptions):
 
 
 def as_torch(tensors: Tensors) -> TorchTensors:
-    """Server tensors as torch tensors, sharing memory."""
+    """Return server tensors as torch tensors that share their memory."""
     return {k: torch.from_numpy(np.ascontiguousarray(v)) for k, v in tensors.items()}
 
 
 def plain_noise(probe: Probe, num_inputs: int, seed: int) -> Array:
-    """Standard normal inputs (z, \\*input_shape) float32: the extraction's start, and the paper's
-    ablation (Fig. 6, left)."""
+    """Return standard normal inputs (z, \\*input_shape) float32.
+
+    They are the start of the extraction, and the paper's ablation (Fig. 6, left).
+    """
     rng = np.random.default_rng(seed)
     return rng.standard_normal((num_inputs, *probe.input_shape)).astype(np.float32)
 
 
 def fitted_layers(model: Collection[str], probe: Probe) -> list[str]:
-    """The BatchNorm layers whose running statistics a model's tensors hold, by ``ROLE/NAME``: not
-    those that are frozen."""
+    """Return the BatchNorm layers (``ROLE/NAME``) with running statistics in a model's tensors.
+
+    Frozen layers have none there.
+    """
     return [
         layer
         for layer in probe.norm_layers
@@ -54,8 +60,9 @@ def fitted_layers(model: Collection[str], probe: Probe) -> list[str]:
 def extract_knowledge(
     model: Tensors, probe: Probe, settings: Extraction, seed: int
 ) -> tuple[Array, list[float]]:
-    """Descend Eq. 4 from noise. Returns the inputs (z, \\*input_shape) float32 and the objective
-    after each iteration.
+    """Descend Eq. 4 from noise, and return the inputs and the objective after each iteration.
+
+    The inputs are (z, \\*input_shape) float32.
 
     Raises:
         ValueError: the model has no BatchNorm layer, so that there is nothing to fit.
@@ -74,9 +81,7 @@ def extract_knowledge(
         scale = tensors.get(names.shared(f"{layer}.weight"), torch.ones_like(mean)).abs()
         chosen = torch.topk(scale, max(1, round(settings.channel_share * len(scale)))).indices
         targets.append((probe.norm_layers.index(layer), chosen, mean[chosen], variance[chosen]))
-    adam = Adam(
-        lr=settings.lr
-    )  # torch.optim's loads torch's compiler, 1.6 s of work, of which it needs nothing
+    adam = Adam(lr=settings.lr)  # importing torch.optim would load torch's compiler, 1.6 s
     hyper = {name: torch.tensor(value) for name, value in adam.hyper.items()}
     inputs = torch.from_numpy(plain_noise(probe, settings.num_inputs, seed))
     held = {names.X: inputs} | adam.slots(names.X, inputs)

@@ -1,5 +1,7 @@
-"""What models respond to the same inputs, and how far their responses are apart (DistFL, section
-4.3, Eq. 5 and 6)."""
+"""Class probabilities of models for the same inputs, and the divergences between them.
+
+DistFL, section 4.3, Eq. 5 and 6.
+"""
 
 from collections.abc import Sequence
 
@@ -11,20 +13,20 @@ from algorithms.groupings.knowledge import as_torch
 from wire.arrays.tensors import Array
 
 FEW = 256
-"""Up to so many models answer as they are, without any rearrangement of their arithmetic."""
+"""Maximum number of models that are evaluated without rearranging their arithmetic."""
 SMALLEST = 1e-7
-"""Probabilities below this count as this: the divergence stays finite when a float32 softmax gives
-0."""
+"""Minimum probability: the divergence stays finite when a float32 softmax gives 0."""
 
 
 def respond(models: Sequence[LocalModel], probe: Probe, inputs: Array) -> Array:
-    """V (Eq. 5): the class probabilities of each model for each input, (N, z, classes) float32. A
-    model whose numbers overflow answers nothing: every class alike.
+    """Return V (Eq. 5): each model's class probabilities for each input, (N, z, classes) float32.
 
-    More than FEW models are asked by the probe's arithmetic where it can, else with their BatchNorm
-    layers folded, where the probe can: ten and four times as fast, the same within rounding. With
-    torch one model at a time: on a CPU neither grouped convolutions nor `torch.vmap` over models
-    are faster.
+    A model whose numbers overflow gives every class the same probability.
+
+    More than FEW models are evaluated by the probe's arithmetic if it can, or else with their
+    BatchNorm layers folded if the probe can. This is ten and four times as fast, with the same
+    result up to rounding. With torch, models are evaluated one at a time: on a CPU neither grouped
+    convolutions nor `torch.vmap` over models are faster.
     """
     answers = None
     if len(models) > FEW and probe.network:
@@ -50,11 +52,10 @@ def _ask_each(models: Sequence[LocalModel], probe: Probe, inputs: Array) -> Arra
 
 
 def divergence(responses: Array) -> Matrix:
-    """SIM (Eq. 6): D_KL(V_p || V_q), averaged over inputs, (N, N). One matrix product instead of a
-    double loop.
+    """Return SIM (Eq. 6), (N, N): D_KL(V_p || V_q), averaged over inputs.
 
-    D_KL(p || q) = sum p log p - sum p log q: the first term needs each model alone, the second is a
-    product of two matrices.
+    D_KL(p || q) = sum p log p - sum p log q. The first term needs each model alone and the second
+    is a product of two matrices, so that no double loop over models is needed.
     """
     p, log_p = _with_log(responses)
     own = (p * log_p).sum(1)
@@ -62,8 +63,10 @@ def divergence(responses: Array) -> Matrix:
 
 
 def divergence_to(responses: Array, centres: Array) -> Matrix:
-    """D_KL(V_p || C_q) + D_KL(C_q || V_p), averaged over inputs, for responses (N, z, classes) and
-    centres (k, z, classes): (N, k)."""
+    """Return D_KL(V_p || C_q) + D_KL(C_q || V_p), averaged over inputs, (N, k).
+
+    `responses` are (N, z, classes), `centres` (k, z, classes).
+    """
     (p, log_p), (c, log_c) = _with_log(responses), _with_log(centres)
     own = (p * log_p).sum(1)[:, None] + (c * log_c).sum(1)
     return np.asarray(np.maximum((own - p @ log_c.T - log_p @ c.T) / responses.shape[1], 0.0))

@@ -1,14 +1,13 @@
-"""How many groups do N devices form, and who is in each? Decided by a significance test, without a
-preset number or threshold.
+"""Groups of N devices, found by significance tests without a preset number or threshold.
 
-Devices are seen in one or several views (what their inputs look like, what their labels look like,
-how their models respond). If the fleet is more grouped, in some view, than all but a share ALPHA of
-populations without groups would be (`bootstrap`), it is split, and each part is tested again.
+Devices are seen in one or several views (their inputs, their labels, the responses of their
+models). If the fleet is more grouped, in some view, than all but a share ALPHA of populations
+without groups would be (`bootstrap`), it is split, and each part is tested again.
 
-Of more than SAMPLE devices, a random sample is tested, and everybody joins the nearest of the
-groups that were found in it; each part is then tested with a sample of its own. What is too rare
-for a sample shows as devices that are farther from the centre than chance explains: where there are
-such outliers, they are tested among a sample of the others. Time and memory are linear in N.
+Of more than SAMPLE devices a random sample is tested, and every device joins the nearest of the
+groups found in it; each part is then tested with a sample of its own. Groups too rare for a sample
+show as devices that are farther from the centre than chance explains. Such outliers are tested
+together with a sample of the other devices. Time and memory are linear in N.
 """
 
 from collections.abc import Mapping
@@ -24,25 +23,25 @@ from wire.arrays.tensors import Array
 ALPHA = 0.05
 """Chance to split a fleet that has no groups, over all views (Bonferroni): the textbook level."""
 FEWEST_DEVICES = 8
-"""Smaller sets are not tested: both halves would rest on fewer than four devices."""
+"""Minimum size of a set that is tested: halves of a smaller one have fewer than four devices."""
 FEWEST_MEMBERS = 2
-"""One device alone is an outlier, not a distribution: it joins the nearest group."""
+"""Minimum size of a group: one device alone is an outlier and joins the nearest group."""
 SAMPLE = 256
-"""Of a larger fleet this many devices are tested at a time."""
+"""Number of devices that are tested at a time in a larger fleet."""
 DRAWS = Draws(999)
 """Bootstrap populations; p is resolved to 1 / 1000, well below ALPHA over any number of views."""
 DRAWS_OF_SAMPLES = Draws(199, enough=10)
-"""For the many tests that a fleet larger than SAMPLE needs: p is resolved to 1 / 200."""
+"""Bootstrap populations of the many tests of a larger fleet; p is resolved to 1 / 200."""
 
 
 def find_groups(
     views: Mapping[str, View | Array], num_examples: Array, seed: int = 0
 ) -> tuple[Array, list[Test]]:
-    """Group labels 0..G-1 of N devices, and the tests that led there.
+    """Return the group labels 0..G-1 of N devices, and the tests behind them.
 
-    `views` maps a name to a view of N devices, or to rows (N, d); `num_examples` (N,). Devices are
-    to be given in the order of their ids: then the result does not depend on the order in which
-    they arrived.
+    `views` maps a name to a view of N devices, or to rows (N, d); `num_examples` is (N,). Devices
+    must be in the order of their ids: then the result does not depend on the order in which they
+    arrived.
     """
     n = np.asarray(num_examples, np.float64)
     seen: dict[str, View] = {
@@ -87,7 +86,7 @@ def _partition(
 def _split(
     views: Mapping[str, View], n: Matrix, members: Array, seed: int, draws: Draws
 ) -> tuple[Array | None, list[Test]]:
-    """The groups that the members fall into, if they do."""
+    """Return the group of each member, or None if there is only one group, and the tests."""
     if len(members) <= SAMPLE:
         found, tests = _test(views, n, members, seed, draws)
         return (None if found is None else found[1]), tests
@@ -114,9 +113,11 @@ def _split(
 
 
 def _keep_compact(view: View, n: Matrix, usual: Array, chosen: Array, labels: Array) -> Array:
-    """Labels without the groups that are only the rim of a population with long tails. Such a group
-    has fewer than half of FEWEST_DEVICES devices, or its median distance from its own centre is
-    larger than all but a share ALPHA of the distances in a usual sample."""
+    """Return labels without groups that are only the rim of a population with long tails.
+
+    Such a group has fewer than half of FEWEST_DEVICES devices, or its median distance from its own
+    centre is larger than all but a share ALPHA of the distances in a usual sample.
+    """
     bound = np.quantile(_roots(_own_distances(view, usual), n[usual], n[usual]), 1 - ALPHA)
     groups = [chosen[labels == g] for g in range(labels.max() + 1)]
     kept = [
@@ -132,15 +133,17 @@ def _keep_compact(view: View, n: Matrix, usual: Array, chosen: Array, labels: Ar
 
 
 def _own_distances(view: View, group: Array) -> Matrix:
-    """Squared distances of a group's members to their centre."""
+    """Return the squared distances of a group's members to their centre."""
     return view.squared_distances(group, view.centre(group)[None])[:, 0]
 
 
 def _test(
     views: Mapping[str, View], n: Matrix, members: Array, seed: int, draws: Draws
 ) -> tuple[tuple[str, Array] | None, list[Test]]:
-    """The view that shows groups most clearly and the group of each member, if one is significant;
-    and the test of each view."""
+    """Return the clearest view with the group of each member, or None, and the test of each view.
+
+    None means that no view is significant.
+    """
     points = {name: view.points(members) for name, view in views.items()}
     tests = [run_test(name, seen, n[members], seed, draws) for name, seen in points.items()]
     best = min(tests, key=lambda test: (test.p, -test.z))
@@ -151,8 +154,7 @@ def _test(
 
 
 def _absorb(points: Matrix, labels: Array) -> Array:
-    """Give the members of too small groups to the nearest remaining centre, and number the groups
-    anew."""
+    """Move members of groups that are too small to the nearest other group; renumber groups."""
     kept = [g for g in np.unique(labels) if (labels == g).sum() >= FEWEST_MEMBERS]
     if len(kept) < 2:
         return np.zeros_like(labels)
@@ -164,12 +166,13 @@ def _absorb(points: Matrix, labels: Array) -> Array:
 
 
 def _join(view: View, members: Array, chosen: Array, labels: Array) -> Array:
-    """Labels of all members by the nearest of the groups found in a sample; the sample keeps its
-    labels.
+    """Return the label of each member: the nearest of the groups found in a sample.
 
-    The mean of m sampled devices is off its group's centre by a share 1 / m of their spread, which
-    makes small groups look farther away than they are, the more so the more dimensions there are.
-    That much is taken off.
+    The sampled devices keep their labels.
+
+    The mean of m sampled devices is off its group's centre by a share 1 / m of their spread, so
+    that small groups look farther away than they are, most of all in many dimensions. That share is
+    subtracted.
     """
     groups = [chosen[labels == g] for g in range(labels.max() + 1)]
     centres = np.stack([view.centre(group) for group in groups])
@@ -186,8 +189,7 @@ def _join(view: View, members: Array, chosen: Array, labels: Array) -> Array:
 
 
 def _outliers(views: Mapping[str, View], n: Matrix, members: Array, chosen: Array) -> Array:
-    """Members that are farther from the centre of a sample than any of them should be, in some
-    view."""
+    """Return members that are farther from a sample's centre than chance explains, in some view."""
     far = np.zeros(len(members), bool)
     chance = ALPHA / (len(views) * len(members))
     for view in views.values():
@@ -200,18 +202,20 @@ def _outliers(views: Mapping[str, View], n: Matrix, members: Array, chosen: Arra
 
 
 def _roots(squared: Matrix, n: Matrix, usual: Matrix) -> Matrix:
-    """Cube roots of squared distances. A device with few examples may be far by its noise: its
-    distance counts less."""
+    """Return cube roots of squared distances, less for devices with few examples.
+
+    Such a device may be far because of noise.
+    """
     return np.asarray(np.cbrt(squared * np.minimum(1.0, n / usual.mean())))
 
 
 def _bound(roots: Matrix, chance: float) -> float:
-    """The cube root of a squared distance that one more device of the same population exceeds with
-    probability `chance`.
+    """Return the cube root of a squared distance that one more device exceeds with chance `chance`.
 
-    Squared distances are a sum of many squares, so that their cube root is nearly normal (E. B.
-    Wilson, M. M. Hilferty. The distribution of chi-square. PNAS 17, 1931); its median and quartiles
-    are the sample's, which a few outliers in the sample do not move.
+    The device is of the same population as `roots`. A squared distance is a sum of many squares, so
+    that its cube root is nearly normal (E. B. Wilson, M. M. Hilferty. The distribution of
+    chi-square. PNAS 17, 1931). The median and quartiles are the sample's, which a few outliers do
+    not move.
     """
     low, middle, high = np.quantile(roots, (0.25, 0.5, 0.75))
     return float(
@@ -229,12 +233,12 @@ def join_groups(
     new: Mapping[str, View],
     new_examples: Array,
 ) -> tuple[Array, Array]:
-    """For M devices the nearest of the groups that N others form, (M,) int, and whether they fit
-    there, (M,) bool.
+    """Return the nearest group (M,) int of M new devices, and True (M,) for those that fit.
 
-    The nearest by the squared distance to the groups' centres, in all views together, each over its
-    spread. A device fits if in no view it is farther from the centre than any of M devices of that
-    group should be. `labels` (N,) are 0..G-1; both mappings have the same views.
+    N other devices form the groups; their `labels` (N,) are 0..G-1. Nearest is by the squared
+    distance to the groups' centres, summed over views, each divided by its spread. A device fits if
+    in no view it is farther from the centre than any of M devices of that group should be. Both
+    mappings have the same views.
     """
     groups = [np.flatnonzero(labels == g) for g in range(labels.max() + 1)]
     n, new_n = np.asarray(num_examples, np.float64), np.asarray(new_examples, np.float64)
@@ -256,7 +260,7 @@ def join_groups(
         group, at = groups[g], np.flatnonzero(nearest == g)
         apart = (len(group) + 1) / max(
             1, len(group) - 1
-        )  # a group's own centre is nearer to its members than to one more device
+        )  # a group's centre is nearer to its own members than to one more device
         for name, view in views.items():
             bound = _bound(_roots(_own_distances(view, group) * apart, n[group], n[group]), chance)
             fits[at] &= _roots(distances[name][at, g], new_n[at], n[group]) <= bound

@@ -9,7 +9,7 @@ from algorithms.groupings.base import Defaults
 
 
 class SingleGroup(Defaults):
-    """Every device belongs to group ``0``."""
+    """One group, ``0``, for every device."""
 
     name: ClassVar[str] = "none"
     citation: ClassVar[str] = "McMahan et al., AISTATS 2017"

@@ -1,5 +1,7 @@
-"""What devices reported of their data, kept as one array (N, D) per quantity: ``mean.LAYER``,
-``variance.LAYER`` and ``gradient``."""
+"""Surveys of devices, stored as one array (N, D) for each quantity.
+
+Quantities are ``mean.LAYER``, ``variance.LAYER`` and ``gradient``.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,24 +20,26 @@ from wire.arrays.tensors import Array, Tensors
 PREFIX = names.response("survey") + "."
 GRADIENT = "gradient"
 NEIGHBOURS = 5
-"""Devices that are asked where a newcomer without labels belongs."""
+"""Number of nearest devices whose groups decide about a newcomer without labels."""
 SHORT = 512
-"""Numbers kept of a gradient in a fleet of more than SAMPLE devices: distances between them are off
-by about 1 / sqrt(SHORT), 4 %."""
+"""Length of a stored gradient in a fleet of more than SAMPLE devices.
+
+Distances between such gradients are off by about 1 / sqrt(SHORT), 4 %.
+"""
 
 
 @dataclass(frozen=True)
 class Surveys:
-    """The surveys of N devices, in the order of their ids."""
+    """Surveys of N devices, in the order of their ids."""
 
     device_ids: tuple[str, ...] = ()
     num_examples: tuple[int, ...] = ()
     arrays: Tensors = field(default_factory=dict, repr=False)
-    """(N, D) float32 by name."""
+    """Arrays (N, D) float32 by name."""
 
     @classmethod
     def of(cls, memory: GroupingMemory) -> "Surveys":
-        """What a memory holds."""
+        """Return the surveys in a memory."""
         info = memory.info
         return cls(
             tuple(info.get("device_ids", ())), tuple(info.get("num_examples", ())), memory.arrays
@@ -47,7 +51,7 @@ class Surveys:
         return {device_id: row for row, device_id in enumerate(self.device_ids)}
 
     def with_reports(self, models: Sequence[LocalModel]) -> "Surveys":
-        """These, and what the models' devices report now in place of what they reported before."""
+        """Return the surveys with new reports, which replace earlier ones of the same devices."""
         reports = [m for m in models if any(k.startswith(PREFIX) for k in m.responses)]
         if not reports:
             return self
@@ -75,7 +79,7 @@ class Surveys:
         return Surveys(ids, tuple(counts[d] for d in ids), arrays)
 
     def without(self, device_id: str) -> "Surveys":
-        """Those of the others."""
+        """Return the surveys without a device's."""
         kept = np.array([row for row, d in enumerate(self.device_ids) if d != device_id], np.int64)
         ids, counts = (
             tuple(self.device_ids[row] for row in kept),
@@ -86,8 +90,10 @@ class Surveys:
         )
 
     def means(self, scale: "Surveys | None" = None) -> Array:
-        """BatchNorm means, all layers together (N, D), divided by the pooled deviation (of `scale`,
-        if given); D is 0 without a layer."""
+        """Return the BatchNorm means of all layers (N, D), divided by the pooled deviation.
+
+        The deviation is that of `scale` if it is passed. D is 0 if there is no layer.
+        """
         parts = [np.empty((len(self.device_ids), 0), np.float32)]
         for name in (n for n in sorted(self.arrays) if n.startswith(names.MEAN_OF)):
             variances = (scale or self).arrays[names.VARIANCE_OF + name.removeprefix(names.MEAN_OF)]
@@ -95,7 +101,7 @@ class Surveys:
         return np.hstack(parts)
 
     def rows(self, scale: "Surveys | None" = None) -> dict[str, Array]:
-        """Rows (N, D) by view: `means`, and gradients with their length taken out."""
+        """Return the rows (N, D) of each view: `means`, and gradients scaled to length 1."""
         gradients = self.arrays[GRADIENT]
         lengths = np.linalg.norm(gradients, axis=1, keepdims=True)
         means = self.means(scale)
@@ -107,9 +113,11 @@ class Surveys:
 def nearest_group(
     surveys: Surveys, membership: Mapping[str, str], survey: Tensors
 ) -> Placement | None:
-    """The group of most of the `NEIGHBOURS` devices whose inputs have the nearest means, of equally
-    many the nearest one's; None where the survey lacks a layer, as that of a model without
-    BatchNorm."""
+    """Return the group of most of the `NEIGHBOURS` devices whose inputs have the nearest means.
+
+    A tie goes to the nearest device's group. The result is None if the survey lacks a layer, as for
+    a model without BatchNorm.
+    """
     layers = [name for name in surveys.arrays if name.startswith(names.MEAN_OF)]
     members = [row for row, device_id in enumerate(surveys.device_ids) if device_id in membership]
     if not layers or not members or any(PREFIX + name not in survey for name in layers):
@@ -121,13 +129,14 @@ def nearest_group(
         for i in np.argsort(distances, kind="stable")[:NEIGHBOURS]
     ]
     counts = Counter(nearest)
-    group = max(nearest, key=lambda g: counts[g])  # of equal ones the first, which is the nearest
+    group = max(nearest, key=lambda g: counts[g])  # a tie goes to the first, the nearest
     return Placement(group, counts[group] / len(nearest), len(nearest))
 
 
 def shorten(rows: Array) -> Array:
-    """Count sketches (N, <= SHORT) float32 of rows (N, D): the same random sums of the same columns
-    for every row of this length.
+    """Return count sketches (N, <= SHORT) float32 of rows (N, D).
+
+    All rows of one length are reduced to the same random sums of the same columns.
 
     M. Charikar, K. Chen, M. Farach-Colton. Finding frequent items in data streams. ICALP 2002.
     """

@@ -1,7 +1,6 @@
-"""What a grouping sees of N devices: rows to be compared by their distance, or responses to be
-compared by divergence.
+"""Views of N devices: rows compared by distance, or responses compared by divergence.
 
-A view hands out points for a few devices at a time, and distances of any number of devices to a few
+A view returns points for a few devices at a time, and distances of any number of devices to a few
 centres. Nothing here is N x N for the N of a whole fleet.
 """
 
@@ -16,24 +15,30 @@ from algorithms.groupings.responses import divergence, divergence_to
 from wire.arrays.tensors import Array
 
 CHUNK = 4096
-"""Devices whose distances are computed at once: what is in memory besides the rows themselves does
-not grow with the fleet."""
+"""Number of devices whose distances are computed at once.
+
+Memory besides the rows themselves does not grow with the fleet.
+"""
 
 
 @dataclass(frozen=True)
 class Points:
-    """Rows (N, D) of N devices, compared by Euclidean distance. `members` are positions of devices,
-    (m,) int."""
+    """Rows (N, D) of N devices, compared by Euclidean distance.
+
+    `members` are positions of devices, (m,) int.
+    """
 
     rows: Array
 
     def points(self, members: Array) -> Matrix:
-        """Return points (m, d) that are as far apart as the members are. For a few hundred members:
-        may be quadratic in m."""
+        """Return points (m, d) that are as far apart as the members are.
+
+        Time and memory may be quadratic in m: call it for a few hundred members at most.
+        """
         return np.asarray(self.rows[members])
 
     def centre(self, members: Array) -> Array:
-        """Return the mean of the members, in the view's own terms."""
+        """Return the mean of the members, as a row of this view."""
         total = np.zeros(self.rows.shape[1])
         for part in _chunks(members):
             total += self.rows[part].sum(0, dtype=np.float64)
@@ -52,7 +57,7 @@ class Points:
         return np.maximum(result, 0.0)
 
     def distances(self, members: Array) -> Matrix:
-        """Return what people look at: how far members are apart, (m, m)."""
+        """Return the distances between members, (m, m), for display."""
         return np.asarray(
             scipy.spatial.distance.squareform(
                 scipy.spatial.distance.pdist(self.rows[members].astype(np.float64))
@@ -62,8 +67,10 @@ class Points:
 
 @dataclass(frozen=True)
 class Responses:
-    """Class probabilities (N, z, classes). They are compared by the Kullback-Leibler divergence in
-    both directions, which stands in for a squared distance."""
+    """Class probabilities (N, z, classes), compared by the Kullback-Leibler divergence.
+
+    The sum of both directions stands in for a squared distance.
+    """
 
     responses: Array
 
@@ -87,15 +94,19 @@ View = Points | Responses
 
 
 def euclidean_coordinates(rows: Array) -> Matrix:
-    """Points (N, <= N) with the same distances between them as the rows (N, D) have: the test costs
-    nothing for large D."""
+    """Return points (N, <= N) with the same distances between them as between rows (N, D).
+
+    The significance test on them costs no more for a large D.
+    """
     centred = rows.astype(np.float64) - rows.mean(0, dtype=np.float64)
     return _from_gram(centred @ centred.T)
 
 
 def coordinates_of_distances(squared: Matrix) -> Matrix:
-    """Points (N, <= N) whose squared distances are as close as can be to a symmetric matrix (N, N):
-    classical scaling."""
+    """Return points (N, <= N) whose squared distances best fit a symmetric matrix (N, N).
+
+    This is classical scaling.
+    """
     centring = np.eye(len(squared)) - 1.0 / len(squared)
     return _from_gram(-0.5 * centring @ squared @ centring)
 

@@ -1,13 +1,12 @@
-"""APFL: a device uses a mixture of the exchanged model and one of its own, and learns how much of
-each.
+"""APFL: a device uses a mixture of the exchanged model and a personal one, and learns their shares.
 
 Y. Deng, M. M. Kamani, M. Mahdavi. Adaptive Personalized Federated Learning. arXiv:2003.13461, 2020,
 Algorithm 1. Legend: w the exchanged model, v the device's (``private/personal.NAME``), a the share
 of v (``private/alpha``), m = a * v + (1 - a) * w the mixture.
 
 w <- w - lr * gradient at w; v <- v - lr * a * gradient at m; a <- a - alpha_lr * <v - w, gradient
-at m>, within [0, 1]. All three take the same batch, as they were before it; w and v with momentum.
-Beside v are kept the running statistics that m meets.
+at m>, within [0, 1]. All three gradients are of the same batch, at the values before the step; w
+and v have momentum. The running statistics of m are stored beside v.
 """
 
 from collections.abc import Mapping
@@ -38,7 +37,7 @@ _ALPHA = names.private("alpha")
 
 
 class Apfl(Supervised):
-    """The metrics are those of the mixture."""
+    """SGD on the exchanged model, the personal model and the share; metrics are the mixture's."""
 
     name: ClassVar[str] = "apfl"
     citation: ClassVar[str] = "Deng et al., arXiv:2003.13461, Algorithm 1"
@@ -64,7 +63,7 @@ class Apfl(Supervised):
         )
 
     def mixed(self, tensors: TorchTensors) -> TorchTensors:
-        """The mixture in the place of the exchanged model."""
+        """Return tensors with the mixture in place of the exchanged model."""
         alpha = tensors[_ALPHA]
         shared = names.of_role(tensors, names.SHARED)
         mixture = {

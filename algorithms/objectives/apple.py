@@ -1,20 +1,18 @@
-"""APPLE: a device learns with which weights to add up the core models of all devices, together with
-its own core model.
+"""APPLE: a device learns the weights with which it adds up the core models of all devices.
 
 J. Luo, S. Wu. Adapt to Adaptation: Learning Personalization for Cross-Silo Federated Learning.
 IJCAI 2022, Algorithm 1. Legend: w_j the core model of device j (the one exchanged, and
-``received/others.NAME``), p the directed relationship vector, own place first (kept as its distance
-from p_0, ``private/relation``), p_0 each device's share of the examples (``received/prior``),
-lambda the schedule from the global to the local objective (``received/schedule``), mu the weight of
-the tie to p_0, dr_lr the rate of p.
+``received/others.NAME``), p the directed relationship vector, with the device's own place first
+(stored as its distance from p_0, ``private/relation``), p_0 each device's share of the examples
+(``received/prior``), lambda the schedule from the global to the local objective
+(``received/schedule``), mu the weight of the tie to p_0, dr_lr the rate of p.
 
-The model that a device uses is sum_j p_j w_j. It minimises cross-entropy + lambda * mu / 2 * |p -
-p_0|^2 by its own w and p. lambda falls from 1 to 0 over `schedule_rounds` rounds along half a
-cosine.
+The model in use is sum_j p_j w_j. It minimises cross-entropy + lambda * mu / 2 * |p - p_0|^2 by the
+device's w and p. lambda falls from 1 to 0 over `schedule_rounds` rounds along half a cosine.
 
-Not as in the paper: a device gets M core models, chosen once, so that the places of p keep their
-meaning (as many as there are others is the paper's cross-silo setting). BatchNorm statistics are
-the device's own; ``settle`` takes them anew when other core models have come.
+Different from the paper: a device gets M core models, chosen once, so that the places of p keep
+their meaning (M equal to the number of other devices is the paper's cross-silo setting). BatchNorm
+statistics stay on the device; ``settle`` estimates them again when other core models have arrived.
 """
 
 import math
@@ -55,7 +53,7 @@ _RELATION, _PRIOR, _SCHEDULE = (
 
 
 class AppleServer(DefaultCoordinator):
-    """Hands out core models, and how many examples stand behind each."""
+    """Server's half: sends core models, and the number of examples behind each."""
 
     grouping: ClassVar[str] = "individual"
     absorbs: ClassVar[bool] = True
@@ -92,7 +90,7 @@ class AppleServer(DefaultCoordinator):
         peers = {}
         for place, key in enumerate(
             known
-        ):  # those that follow it, so that all are chosen equally often; what was chosen stays
+        ):  # the next devices in order, so that all are chosen equally often; earlier choices stay
             before = info["others"].get(key, [])
             fresh = [k for k in (*known[place + 1 :], *known[:place]) if k not in before]
             peers[key] = [*before, *fresh][: info["num_others"]]
@@ -130,7 +128,7 @@ class AppleServer(DefaultCoordinator):
 
 
 class Apple(Supervised):
-    """Only core models are exchanged."""
+    """Training of the core model, the only one exchanged, and of the relationship vector."""
 
     name: ClassVar[str] = "apple"
     citation: ClassVar[str] = "Luo & Wu, IJCAI 2022, Algorithm 1"
@@ -163,7 +161,7 @@ class Apple(Supervised):
         return {**super().graphs(), "settle": self.settle}
 
     def personal_model(self, tensors: TorchTensors) -> TorchTensors:
-        """The model that the device uses in the place of its core model."""
+        """Return tensors with the model in use in place of the core model."""
         weights = tensors[_PRIOR] + tensors[_RELATION]
         peers = weights[1:] * tensors[PRESENT]
         shared = [
@@ -187,7 +185,7 @@ class Apple(Supervised):
         return loss + tensors[_SCHEDULE] * hyper["mu"] / 2 * tensors[_RELATION].square().sum(), made
 
     def step(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
-        """The core model with momentum, p without."""
+        """Move the core model with momentum, and p without."""
         gradients, loss, made = differentiate(
             self.loss, [*self.trained(tensors), _RELATION], tensors, batch, hyper
         )
@@ -200,8 +198,10 @@ class Apple(Supervised):
     def settle(
         self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
     ) -> TorchTensors:
-        """Only the running statistics move: other core models have arrived since they were
-        taken."""
+        """Move the running statistics only.
+
+        Other core models have arrived since they were estimated.
+        """
         loss, made = self.loss(tensors, batch, hyper)
         return following_values(made.following) | self.metrics(
             made.logits, batch, loss * batch["x"].shape[0]

@@ -1,11 +1,10 @@
-"""CGAU: gated units on a frozen extractor, shifted by two vectors that a device learns and keeps to
-itself.
+"""CGAU: gated units on a frozen extractor, shifted by two private vectors that a device learns.
 
 L. Rieger, R. M. Th. Høegh, L. K. Hansen. Client Adaptation improves Federated Learning with
 Simulated Non-IID Clients. FL-ICML workshop 2020, section 3.2 and appendix A. The units are in
-`algorithms.models.gated`. The paper conditions on a one-hot client number: each client then uses
-one column of Vf and Vg, which is what a device has here. Half of the units of each layer are
-dropped in training, by random numbers that come in with the batch.
+`algorithms.models.gated`. The paper conditions on a one-hot client number, so that each client uses
+one column of Vf and Vg; a device here has only that column. Half of the units of each layer are
+dropped in training, by random numbers that come with the batch.
 """
 
 from collections.abc import Mapping
@@ -23,8 +22,10 @@ from wire.arrays import names
 
 
 class Cgau(Supervised):
-    """FedAvg of the units' weights and the head; the conditioning is private. Without gates it is
-    the paper's baseline."""
+    """FedAvg of the units' weights and the head, with private conditioning.
+
+    Without gates it is the paper's baseline.
+    """
 
     name: ClassVar[str] = "cgau"
     citation: ClassVar[str] = "Rieger et al., FL-ICML 2020, Eq. 1"
@@ -41,9 +42,8 @@ class Cgau(Supervised):
     conditioned: bool = option(True, "the device has vectors of its own")
 
     def __init__(self, model: Classifier, *values: Any, **options: Any) -> None:
-        """Freezes the extractor of `model` as it is, pre-trained by whoever made it, unless `model`
-        stands on a frozen one already."""
-        WithOptions.__init__(self, *values, **options)  # the layers are made by them
+        """Freeze the pre-trained extractor of `model`, unless `model` already has a frozen one."""
+        WithOptions.__init__(self, *values, **options)  # OnFrozen needs these options
         if not isinstance(model, OnFrozen):
             classes = model.num_classes
             model = OnFrozen(model, classes, self.units, self.layers, self.gated, self.conditioned)

@@ -1,5 +1,4 @@
-"""The server's half of an objective that needs nothing from it; others change what differs. And
-what either half is wrapped with: an object whose methods take the place of the half's."""
+"""The default server's half of an objective, and the base of wrappers of either half."""
 
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
@@ -12,40 +11,47 @@ from wire.messages import Evaluate, Verb
 
 
 class DefaultCoordinator(WithOptions):
-    """Every round: evaluate the model received, then train. After the last: evaluate. Nothing is
-    sent besides the model. Numpy only: the server does not have the model's code."""
+    """The server's half of an objective that needs no state and sends only the model.
+
+    Each round a device evaluates the model that it receives, then trains it; after the last round
+    it evaluates. Subclasses change parts of this. They use numpy only, because the server does not
+    have the model's code.
+    """
 
     grouping: ClassVar[str] = ""
-    """Name of the only grouping it works with; empty when any will do."""
+    """Name of the only grouping with which the objective works; empty if any will do."""
     own_rule: ClassVar[bool] = False
-    """True if what it remembers holds for models that are the mean alone, so that no server
-    optimizer goes with it."""
+    """True if the memory is valid only for models that are plain means.
+
+    No server optimizer can be combined with it.
+    """
     responds: ClassVar[bool] = False
-    """True if devices report measurements besides what they train: no privacy mechanism covers
-    these."""
+    """True if devices report measurements besides models; no privacy mechanism covers them."""
     absorbs: ClassVar[bool] = False
-    """True if `absorb` looks at the round at all; where it does not, models need not be held one by
-    one."""
+    """True if `absorb` reads the round; if not, the server need not keep each model."""
     by_device: ClassVar[bool] = False
-    """True if the JSON values of its memory name devices; else they name groups, if anything."""
+    """True if JSON values of the memory are keyed by device; else by group, if at all."""
     keeps: ClassVar[bool] = False
-    """True if `closing` makes what a device keeps out of the model that it is given: a device that
-    comes later then needs nothing else."""
+    """True if `closing` makes the personal model from the group's model alone.
+
+    A device that joins late then needs nothing else.
+    """
 
     before: ClassVar[tuple[Verb, ...]] = ()
-    """Verbs of a device that come before its training in a round, and `after` those behind it."""
+    """Verbs of a device before its training in a round; `after` are those after it."""
     after: ClassVar[tuple[Verb, ...]] = ()
 
     def begin(self, initial: Tensors, seed: int) -> ObjectiveMemory:
-        """Return the memory before the first round, from the bundle's initial tensors and the run's
-        seed, for what the coordinator draws."""
+        """Return the memory before the first round.
+
+        `initial` are the bundle's initial tensors; `seed`, the campaign's, is for random draws.
+        """
         return ObjectiveMemory()
 
     def forget(
         self, context: ObjectiveMemory, device_id: str, alone: str | None
     ) -> ObjectiveMemory:
-        """Return the memory without what is kept for the device, or for its own group, if it has
-        one in which it is `alone`."""
+        """Return the memory without entries of a device, or of the group in which it is `alone`."""
         key = device_id if self.by_device else alone
         info = {k: without(value, key) for k, value in context.info.items()}
         own = f"{alone}/"
@@ -53,8 +59,10 @@ class DefaultCoordinator(WithOptions):
         return ObjectiveMemory(arrays, info)
 
     def preparing(self, context: ObjectiveMemory) -> bool:
-        """Return True if the next round is a preparation: nobody is grouped in it, and it does not
-        count as a round of training."""
+        """Return True if the next round is a preparation.
+
+        No device is grouped in a preparation, and it does not count as a round of training.
+        """
         return False
 
     def programs(self, context: ObjectiveMemory, work: Work) -> Programs:
@@ -62,12 +70,11 @@ class DefaultCoordinator(WithOptions):
         return {"": (Evaluate(), *self.training(context, work))}
 
     def training(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
-        """Return the verbs of a round after a device has evaluated the model it received."""
+        """Return the verbs of a round after a device has evaluated the model that it received."""
         return (*self.before, work.train(), *self.after)
 
     def closing(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
-        """Return the verbs of every device after the last round; its last evaluation is the one
-        that counts."""
+        """Return the verbs of every device after the last round; its last evaluation counts."""
         return (Evaluate(),)
 
     def absorb(
@@ -77,16 +84,18 @@ class DefaultCoordinator(WithOptions):
         membership: Mapping[str, str],
         averages: Mapping[str, Tensors],
     ) -> ObjectiveMemory:
-        """Take in a round: its local models sorted by device id, the group of every device, and the
-        new model of each group (roles shared and statistic). In a preparation everybody is in group
-        `NEWCOMER`."""
+        """Return the memory after a round.
+
+        `models` are the local models, sorted by device id, `membership` the group of every device,
+        and `averages` the new model of each group (roles shared and statistic). In a preparation
+        every device is in group `NEWCOMER`.
+        """
         return context
 
     def received(
         self, context: ObjectiveMemory, models: Mapping[str, Tensors], key: str
     ) -> Tensors:
-        """Return the tensors of role received (``received/NAME``) for devices that start from the
-        model of this key."""
+        """Return the tensors ``received/NAME`` for devices that start from a key's model."""
         return {}
 
 
@@ -94,15 +103,15 @@ Whole = TypeVar("Whole")
 
 
 class Wrapper(Generic[Whole]):
-    """Wraps one half of an objective, and is kept alive by it.
+    """A wrapper of one half of an objective, which keeps the wrapper alive.
 
-    Whatever calls a replaced method of the half calls the wrapper's from then on, the half's own
-    methods included. The wrapper reaches the method as it was before by `inner`, and the half with
-    all of its wrappers by `whole`. Wrappers nest: the last one comes first.
+    Every caller of a replaced method, the half's own methods included, then calls the wrapper's
+    method. `inner` holds the methods from before this wrapper, `whole` the half with all of its
+    wrappers. Wrappers nest: the last one is called first.
     """
 
     replaces: tuple[str, ...] = ()
-    """Names of the methods and declarations that take the place of the half's."""
+    """Names of the methods and declarations that replace the half's."""
 
     def __init__(self, whole: Whole) -> None:
         before = SimpleNamespace(**{name: getattr(whole, name) for name in self.replaces})

@@ -1,5 +1,4 @@
-"""DBE: a private bias memory takes what is particular to a device out of its representation, a
-regulariser holds the rest together.
+"""DBE: a private bias memory and a regulariser remove domain bias from representations.
 
 J. Zhang, Y. Hua, J. Cao, H. Wang, T. Song, Z. Xue, R. Ma, H. Guan. Eliminating Domain Bias for
 Federated Learning in Representation Space. NeurIPS 2023. Legend: b the bias memory (PRBM,
@@ -7,11 +6,11 @@ Federated Learning in Representation Space. NeurIPS 2023. Legend: b the bias mem
 consensus (``received/consensus``), kappa the regulariser's weight, mu the running mean's momentum.
 
 loss + kappa * mean_k(0.5 * (m_k - m*_k)^2), on g(f(x) + b); m <- (1 - mu) * m + mu * mean_batch
-f(x), from 0 in every round. The consensus is found once, in a preparation: every device trains one
-pass without DBE and reports the running mean m that this pass leaves, as the authors' code does; m*
-is the mean of these, weighted by examples. So m and m* are taken alike: in training mode, with
-BatchNorm by the batch, and as near to their beginning at 0. Both halves can be used alone (section
-5.1), and on top of other objectives (section 5.4, 5.5). The authors' library puts b before the
+f(x), from 0 in every round. The consensus is computed once, in a preparation: every device trains
+one pass without DBE and reports the running mean m after this pass, as in the authors' code; m* is
+the mean of these, weighted by examples. So m and m* are computed alike: in training mode, with
+BatchNorm by the batch, and with the same bias towards their start at 0. Each half can be used alone
+(section 5.1), and with other objectives (section 5.4, 5.5). The authors' library puts b before the
 whole head of a model, which may have several layers (`cut` of the models).
 """
 
@@ -46,7 +45,7 @@ _BIAS, _MEAN, _CONSENSUS = names.private("bias"), names.slot("mean"), names.rece
 
 
 class PrivateBias(Wrapper[Supervised]):
-    """PRBM: passes of an objective add a private bias to the representation."""
+    """PRBM: an objective whose passes add a private bias to the representation."""
 
     name: ClassVar[str] = "prbm"
     citation: ClassVar[str] = CITATION
@@ -61,7 +60,7 @@ class PrivateBias(Wrapper[Supervised]):
         return [*self.inner.trained(tensors), _BIAS]
 
     def forward(self, tensors: TorchTensors, batch: TorchTensors, training: bool) -> Pass:
-        """The representation before the bias is added, and the logits after it."""
+        """Return the representation before the bias is added, and the logits after it."""
         made, whole = self.inner.forward(tensors, batch, training), self.whole
         head = {
             n: tensors[whole.key(tensors, f"head.{n}")]
@@ -74,7 +73,7 @@ class PrivateBias(Wrapper[Supervised]):
 
 
 class MeanRegulariser(Wrapper[Supervised], WithOptions):
-    """MR: the loss of an objective holds the mean representation to the consensus."""
+    """MR: an objective whose loss ties the mean representation to the consensus."""
 
     name: ClassVar[str] = "mr"
     citation: ClassVar[str] = CITATION
@@ -113,7 +112,7 @@ class MeanRegulariser(Wrapper[Supervised], WithOptions):
         return loss, made
 
     def warm(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
-        """Return a step of the objective without DBE; the running mean m moves on."""
+        """Take a step of the objective without DBE; the running mean m moves."""
         outputs = self.whole.step(
             {**tensors, _CONSENSUS: tensors[_MEAN]}, batch, {**hyper, "kappa": torch.zeros(())}
         )
@@ -125,12 +124,12 @@ class MeanRegulariser(Wrapper[Supervised], WithOptions):
     def represent(
         self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
     ) -> TorchTensors:
-        """Return the running mean m that the passes of `warm` left."""
+        """Return the running mean m after the passes of `warm`."""
         return {names.metric("mean"): torch.clone(tensors[_MEAN])}
 
 
 class MeanRegulariserServer(Wrapper[DefaultCoordinator]):
-    """Finds the consensus before the first round."""
+    """Server's half, which finds the consensus before the first round."""
 
     replaces = (
         "responds",

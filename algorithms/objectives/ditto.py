@@ -1,8 +1,8 @@
-"""Ditto: FedAvg, and beside it a personal model that is held near the received one.
+"""Ditto: FedAvg, and beside it a personal model that is tied to the received one.
 
 T. Li, S. Hu, A. Beirami, V. Smith. Ditto: Fair and Robust Federated Learning Through
 Personalization. ICML 2021, Algorithm 1. Legend: v the personal model (``private/personal.NAME``,
-with BatchNorm statistics of its own), w the received one, lambda the strength of the tie.
+with separate BatchNorm statistics), w the received one, lambda the strength of the tie.
 
 v <- v - lr * (gradient of the cross-entropy at v + lambda * (v - w)). The device uses v.
 """
@@ -35,8 +35,7 @@ from wire.messages import MOST_EPOCHS, Verb
 
 
 class DittoServer(DefaultCoordinator):
-    """Every round: `personal_epochs` passes of the personal model, then the run's passes of what is
-    exchanged."""
+    """Server's half: `personal_epochs` passes of the personal model before the usual training."""
 
     personal_epochs: int = option(
         0, "passes of the personal model; 0 for as many as the run's", low=0, high=MOST_EPOCHS
@@ -50,7 +49,7 @@ class DittoServer(DefaultCoordinator):
 
 
 class Ditto(Supervised):
-    """``step`` moves what is exchanged, ``personal`` the personal model."""
+    """Training of two models: ``step`` moves the exchanged one, ``personal`` the personal one."""
 
     name: ClassVar[str] = "ditto"
     citation: ClassVar[str] = "Li et al., ICML 2021, Algorithm 1"
@@ -79,7 +78,7 @@ class Ditto(Supervised):
     def personal(
         self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
     ) -> TorchTensors:
-        """A step of the personal model."""
+        """Take a step of the personal model."""
 
         def tied(
             tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors

@@ -1,9 +1,8 @@
-"""DP-SGD as a step: every example's gradient is clipped, and the device adds noise of its own to
-their sum.
+"""DP-SGD as a step: every example's gradient is clipped, and the device adds noise to their sum.
 
-M. Abadi et al. Deep Learning with Differential Privacy. CCS 2016, Algorithm 1. BatchNorm would let
-examples depend on each other: its layers use the running statistics they were given, which are
-neither moved nor sent. `algorithms.privacy.dp_sgd` has the accounting.
+M. Abadi et al. Deep Learning with Differential Privacy. CCS 2016, Algorithm 1. BatchNorm would make
+examples depend on each other: its layers use the received running statistics, which are neither
+moved nor sent. `algorithms.privacy.dp_sgd` has the accounting.
 """
 
 from collections.abc import Mapping
@@ -23,16 +22,17 @@ NOISE = names.normal("gradient")
 
 
 class ClippedExamples(Wrapper[Supervised]):
-    """Wraps an objective whose step is that of the plain cross-entropy."""
+    """An objective on the plain cross-entropy, with clipped and noised gradients."""
 
     replaces = ("sgd_graphs", "hyper", "random", "step")
     sgd_graphs: ClassVar[Mapping[str, Sgd]] = {}
 
     def __init__(self, whole: Supervised, clip_norm: float, noise_multiplier: float) -> None:
-        """
+        """Wrap an objective.
+
         Raises:
             ConfigError: the objective's step does more than follow the gradient of the
-            cross-entropy, or not all that a device sends comes from its steps.
+                cross-entropy, or its update does not come from its steps alone.
         """
         if whole.sends_more:
             raise ConfigError(
@@ -52,9 +52,12 @@ class ClippedExamples(Wrapper[Supervised]):
         super().__init__(whole)
 
     def step(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
-        """(sum of clipped gradients + noise_multiplier * clip_norm * noise) / examples, then SGD
-        with momentum."""
-        # the noise is dealt out in this order, whoever holds the tensors
+        """Take a step of SGD with momentum along the noised mean of clipped gradients.
+
+        The direction is (sum of clipped gradients + noise_multiplier * clip_norm * noise) /
+        examples.
+        """
+        # the noise is split in this order, whatever the order of the tensors
         whole, keys = self.whole, sorted(self.whole.trained(tensors))
 
         def losses() -> tuple[Tensor, Tensor]:

@@ -1,17 +1,16 @@
-"""Objectives with weighted examples: an example's weight is the ratio of the fleet's density to the
-device's own, where it lies.
+"""Objectives that weight examples by the ratio of the fleet's density to the device's.
 
 H. Nguyen, P. Wu, J. M. Chang. Federated Learning for Distribution Skewed Data Using Sample Weights.
 IEEE Transactions on Artificial Intelligence, 2023. Legend: h the binary classifier (``ratio``),
 alpha the weights (column ``weight``). With p the probability that h gives to label 1, the fleet's,
-for an example of the device, alpha = p / (1 - p) (Eq. 16). What h sees is up to the objective:
-`feddisk` shows it two density models' outputs, `feddisk_ab` the examples themselves. A device finds
-its weights once, before it first trains.
+for an example of the device, alpha = p / (1 - p) (Eq. 16). The input of h depends on the objective:
+the outputs of two density models in `feddisk`, the examples themselves in `feddisk_ab`. A device
+computes its weights once, before it first trains.
 
 The paper does not normalise alpha. Its mean over the device's examples is 1 in theory (the
-expectation of p / q under q), but h sees two networks' outputs for the same examples: the longer it
-is trained, the better it tells the networks apart and the nearer all alpha come to 0, and with them
-the step size. So alpha is divided by its mean unless `mean_one` is off.
+expectation of p / q under q), but h sees two networks' outputs for the same examples. The longer h
+is trained, the better it distinguishes the networks and the nearer all alpha come to 0, and with
+them the step size. So alpha is divided by its mean unless `mean_one` is off.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -40,11 +39,11 @@ from wire.errors import ConfigError
 from wire.messages import MOST_EPOCHS, Annotate, Evaluate, Verb
 
 RATIO_UNITS = 100
-"""Hidden units of the binary classifier (section VII-B4)."""
+"""Number of hidden units of the binary classifier (section VII-B4)."""
 
 
 class Weighted(Supervised):
-    """A classifier whose examples count by weights, which the device finds once."""
+    """A classifier whose examples have weights, which the device computes once."""
 
     hyper: Mapping[str, Any] = {
         **Supervised.hyper,
@@ -68,14 +67,16 @@ class Weighted(Supervised):
         self.max_log_weight = log(self.max_weight)
 
     def log_odds(self, tensors: TorchTensors, batch: TorchTensors) -> Tensor:
-        """log p / (1 - p) (batch,), p the probability that a binary classifier gives to label 1 for
-        the device's examples."""
+        """Return log p / (1 - p) (batch,) of the device's examples.
+
+        p is the probability that the binary classifier gives to label 1.
+        """
         raise NotImplementedError
 
     def tell_apart(
         self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
     ) -> TorchTensors:
-        """A step of the binary classifier: label 1 for the fleet, 0 for the device."""
+        """Take a step of the binary classifier: label 1 for the fleet, 0 for the device."""
         raise NotImplementedError
 
     def graphs(self) -> Mapping[str, GraphFunction]:
@@ -95,8 +96,10 @@ class Weighted(Supervised):
         }
 
     def weights(self, tensors: TorchTensors, batch: TorchTensors) -> Tensor:
-        """p / (1 - p) (batch,) of the device's examples, Eq. 16, at most `max_weight` and at least
-        its inverse."""
+        """Return p / (1 - p) (batch,) of the device's examples (Eq. 16).
+
+        Values are limited to `max_weight` and its inverse.
+        """
         return self.log_odds(tensors, batch).clamp(-self.max_log_weight, self.max_log_weight).exp()
 
 
@@ -107,8 +110,10 @@ def plain_step(
     lr: Tensor,
     batch: TorchTensors,
 ) -> TorchTensors:
-    """w <- w - lr * gradient for the tensors of this prefix; `loss_of` returns the loss and how
-    much was right."""
+    """Return w - lr * gradient for the tensors of this prefix, with metrics.
+
+    `loss_of` returns the loss and the number of correct answers.
+    """
     weights = {key: value for key, value in tensors.items() if key.startswith(prefix)}
     gradients, loss, right = grad_and_value(loss_of, weights)
     moved = {key: value - lr * gradients[key] for key, value in weights.items()}
@@ -119,7 +124,7 @@ def plain_step(
 
 
 class WeightedServer(DefaultCoordinator):
-    """Knows which devices have weights; the others find theirs before they train."""
+    """Server's half: devices without weights compute them before they train."""
 
     absorbs: ClassVar[bool] = True
     by_device: ClassVar[bool] = True
@@ -136,7 +141,7 @@ class WeightedServer(DefaultCoordinator):
         return {"": (Evaluate(), *self.weighing(work), *training), **ready}
 
     def weighing(self, work: Work) -> tuple[Verb, ...]:
-        """How a device finds its weights; nothing of it is reported."""
+        """Return the verbs by which a device computes its weights, without reports."""
         tell_apart = work.train("ratio", epochs=self.ratio_epochs, report=False)
         if not self.mean_one:
             return (tell_apart, Annotate("weigh", "weight"))

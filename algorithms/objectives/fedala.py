@@ -1,18 +1,17 @@
-"""FedALA: a device starts a round from its own last layer, moved towards the received one by a
-learned amount for every weight.
+"""FedALA: a device starts a round between its last layer and the received one, by learned weights.
 
 J. Zhang, Y. Hua, H. Wang, T. Song, Z. Xue, R. Ma, H. Guan. FedALA: Adaptive Local Aggregation for
 Personalized Federated Learning. AAAI 2023, Eq. 4 to 6 and Algorithm 1. Legend: Theta the received
 model, Theta_i the device's of the round before (its last layer: ``private/before.NAME``), W_i as
 many weights from 0 to 1 as the last layer has (``private/toward.NAME``).
 
-The start is Theta below and Theta_i + (Theta - Theta_i) * W_i in the last layer, the paper's p = 1.
-W_i goes against the gradient of the loss at that start with the rate `toward_lr`, and is cut off at
-0 and 1. Then follow the round's usual steps from there.
+The start is Theta in the lower layers and Theta_i + (Theta - Theta_i) * W_i in the last layer, the
+paper's p = 1. W_i moves against the gradient of the loss at that start with the rate `toward_lr`,
+and is limited to [0, 1]. Then the round's usual steps follow from there.
 
-Not as in the paper: W_i is learned on all windows of the device, not on 80 % of them drawn anew;
-and by as many passes in every round, where the paper's second round goes on until the loss stands
-still.
+Different from the paper: W_i is learned on all windows of the device, not on 80 % of them drawn in
+each round; and by the same number of passes in every round, where the paper's second round
+continues until the loss converges.
 """
 
 from collections.abc import Mapping
@@ -45,9 +44,11 @@ _BEFORE, _TOWARD = names.private("before."), names.private("toward.")
 
 
 class FedAlaServer(DefaultCoordinator):
-    """Every round: `toward_epochs` passes of W over the device's windows, the start, its
-    evaluation, the usual training. In the first round all devices have the same last layer, and W
-    stays as it is."""
+    """Server's half: passes of W, the start, its evaluation, the usual training.
+
+    A round has `toward_epochs` passes of W over the device's windows. In the first round all
+    devices have the same last layer, and W does not change.
+    """
 
     toward_epochs: int = option(1, "passes of W in a round", low=1, high=MOST_EPOCHS)
     after = (Apply("remember"),)
@@ -65,8 +66,11 @@ class FedAlaServer(DefaultCoordinator):
 
 
 class FedAla(Supervised):
-    """``toward`` moves W alone, ``start`` makes the start, ``step`` is local SGD, ``remember``
-    keeps the last layer."""
+    """SGD from a learned start in the last layer.
+
+    ``toward`` moves W, ``start`` sets the start, ``step`` is local SGD, ``remember`` stores the
+    last layer.
+    """
 
     name: ClassVar[str] = "fedala"
     citation: ClassVar[str] = "Zhang et al., AAAI 2023, Algorithm 1"
@@ -89,7 +93,7 @@ class FedAla(Supervised):
         )
 
     def adapted(self, tensors: TorchTensors) -> list[str]:
-        """The parameters of the last layer."""
+        """Return the keys of the last layer's parameters."""
         layer = f"{self.model.last_layer}."
         return [
             key
@@ -106,7 +110,7 @@ class FedAla(Supervised):
         }
 
     def started(self, tensors: TorchTensors) -> TorchTensors:
-        """The start in the place of the received model (Eq. 4)."""
+        """Return tensors with the start in place of the received model (Eq. 4)."""
         apart = {
             key: tensors[key] - tensors[_BEFORE + names.name_of(key)]
             for key in self.adapted(tensors)
@@ -123,7 +127,7 @@ class FedAla(Supervised):
     def toward(
         self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
     ) -> TorchTensors:
-        """A step of W (Eq. 5); the model and its running statistics stand still."""
+        """Take a step of W (Eq. 5); the model and its running statistics do not move."""
 
         def at_start(
             tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
@@ -143,14 +147,14 @@ class FedAla(Supervised):
     def start(
         self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
     ) -> TorchTensors:
-        """Go to the start."""
+        """Set the model to the start."""
         made = self.started(tensors)
         return following_values({key: torch.clone(made[key]) for key in exchanged(tensors)})
 
     def remember(
         self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
     ) -> TorchTensors:
-        """The last layer after its training is the one that the next round begins with."""
+        """Store the trained last layer, from which the next round begins."""
         return following_values(
             {
                 _BEFORE + names.name_of(key): torch.clone(tensors[key])

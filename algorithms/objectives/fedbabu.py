@@ -1,5 +1,6 @@
-"""FedBABU: only the body is trained and exchanged; the head has its initial values until the whole
-model is fine-tuned at the end.
+"""FedBABU: only the body is trained and exchanged; the whole model is fine-tuned at the end.
+
+The head keeps its initial values until then.
 
 J. Oh, S. Kim, S.-Y. Yun. FedBABU: Toward Enhanced Representation for Federated Image
 Classification. ICLR 2022, Algorithm 1.
@@ -17,14 +18,16 @@ from wire.arrays import names
 
 
 class FedBabuServer(FineTuned):
-    """Fine-tunes the whole model after the last round."""
+    """Server's half: fine-tunes the whole model after the last round."""
 
     tuning: ClassVar[str] = "tune"
 
 
 class FedBABU(FedPer):
-    """``step`` moves the body, ``tune`` body and head. The head is private, and the same on every
-    device until then."""
+    """Training of the body by ``step``, and of body and head by ``tune``.
+
+    The head is private, and the same on every device until ``tune``.
+    """
 
     name: ClassVar[str] = "fedbabu"
     citation: ClassVar[str] = "Oh et al., ICLR 2022, Algorithm 1"
@@ -40,7 +43,7 @@ class FedBABU(FedPer):
         return {**super().graphs(), "tune": super().step}
 
     def step(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
-        """A step of the body."""
+        """Take a step of the body."""
         return step_over(
             self,
             [key for key in self.trained(tensors) if names.role_of(key) == names.SHARED],

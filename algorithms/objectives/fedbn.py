@@ -1,4 +1,4 @@
-"""FedBN: BatchNorm stays on the device, its scale and shift as well as its running statistics.
+"""FedBN: BatchNorm's scale, shift and running statistics stay on the device.
 
 X. Li, M. Jiang, X. Zhang, M. Kamp, Q. Dou. FedBN: Federated Learning on Non-IID Features via Local
 Batch Normalization. ICLR 2021, Algorithm 1.
@@ -14,7 +14,7 @@ from algorithms.objectives.supervised import Supervised
 
 
 class FedBN(Supervised):
-    """Local SGD; what belongs to a BatchNorm layer is private."""
+    """Local SGD with private tensors in BatchNorm layers."""
 
     name: ClassVar[str] = "fedbn"
     citation: ClassVar[str] = "Li et al., ICLR 2021, Algorithm 1"

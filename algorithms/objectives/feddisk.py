@@ -1,5 +1,6 @@
-"""FedDisk: examples count by the ratio of the fleet's density to the device's own, so that every
-device minimises the fleet's risk.
+"""FedDisk: examples are weighted by the fleet's density over the device's density.
+
+Every device then minimises the fleet's risk.
 
 H. Nguyen, P. Wu, J. M. Chang. Federated Learning for Distribution Skewed Data Using Sample Weights.
 IEEE Transactions on Artificial Intelligence, 2023. Legend: gd the global MADE (``shared/made``),
@@ -7,9 +8,10 @@ ld_k the local one (``slot/best_made``), h the binary classifier (``slot/ratio``
 (`example_weights`).
 
 Phase 1 (Algorithm 1): the fleet trains gd by FedAvg until its validation loss rises; these rounds
-are preparations. Then every device, once and by itself: trains ld_k, trains h to tell gd's output
-vectors from ld_k's, and stores alpha = p / (1 - p) (Eq. 16), p = h(ld_k(x)). Phase 2: FedAvg on the
-weighted loss (Eq. 10). A device that joins later catches up in its first round.
+are preparations. Then every device, once and without exchange, trains ld_k, trains h to distinguish
+gd's output vectors from ld_k's, and stores alpha = p / (1 - p) (Eq. 16), p = h(ld_k(x)). Phase 2:
+FedAvg on the weighted loss (Eq. 10). A device that joins later trains ld_k and h in its first
+round.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,7 +44,7 @@ from wire.arrays.tensors import Tensors
 from wire.messages import MOST_EPOCHS, Apply, Evaluate, Train, Verb
 
 _NOT_YET = 1e30
-"""The least validation loss before there was one."""
+"""Initial value of the least validation loss."""
 _VALIDATION = names.response("validate", "loss")
 _FLEET, _LOCAL, _BEST, _CLASSIFIER = (
     names.shared("made."),
@@ -54,10 +56,12 @@ _LEAST_LOSS = names.slot("least_loss")
 
 
 class FedDiskServer(WeightedServer):
-    """Lets the fleet train the global density model, until its validation loss has not fallen for
-    `patience` rounds, at most `preparations` rounds. A share `holdout` of the training windows
-    validates; the local density model is validated `local_checks` times, every `local_epochs`
-    passes, and its best state counts.
+    """Server's half: first lets the fleet train the global density model.
+
+    Its training ends when its validation loss has not fallen for `patience` rounds, or after
+    `preparations` rounds. A share `holdout` of the training windows is for validation. The local
+    density model is validated `local_checks` times, each after `local_epochs` passes, and its best
+    state counts.
     """
 
     responds: ClassVar[bool] = True
@@ -66,7 +70,7 @@ class FedDiskServer(WeightedServer):
     holdout: float = option(0.15, "share of the training windows that validates", above=0, below=1)
     preparations: int = option(100, "rounds of the global density model, at most", low=1)
     patience: int = option(1, "rounds without a lower validation loss that end them", low=1)
-    local_checks: int = option(  # each is three verbs of a plan, which has 64 KiB
+    local_checks: int = option(  # each takes three verbs of a plan, which is limited to 64 KiB
         20, "validations of the local density model", low=1, high=100
     )
     local_epochs: int = option(3, "passes before each of them", low=1, high=MOST_EPOCHS)
@@ -132,7 +136,7 @@ class FedDiskServer(WeightedServer):
 
 
 class FedDisk(Weighted):
-    """The binary classifier sees what the two density models make of the device's examples."""
+    """Weights from a binary classifier that sees the outputs of two density models."""
 
     name: ClassVar[str] = "feddisk"
     citation: ClassVar[str] = "Nguyen et al., IEEE TAI 2023, Algorithm 1"
@@ -181,14 +185,14 @@ class FedDisk(Weighted):
         }
 
     def misfit(self, tensors: TorchTensors, batch: TorchTensors, prefix: str) -> Tensor:
-        """-log p(x) (batch,) under one of the density models."""
+        """Return -log p(x) (batch,) under one of the density models."""
         x = self.inputs(batch["x"])
         return negative_log_likelihood(call(self.made, tensors, prefix, x), x)
 
     def fit(
         self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors, prefix: str
     ) -> TorchTensors:
-        """A step of one of the density models."""
+        """Take a step of one of the density models."""
 
         def loss_of(weights: TorchTensors) -> tuple[Tensor, Tensor]:
             return self.misfit(weights, batch, prefix).mean(), torch.zeros(())
@@ -198,8 +202,10 @@ class FedDisk(Weighted):
     def keep_best(
         self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
     ) -> TorchTensors:
-        """The local density model becomes the best one if its validation loss is the least so far;
-        the latest of several such, as where nothing is held out."""
+        """Store the local density model as the best one if its validation loss is the least so far.
+
+        Among equal losses the latest model is stored, for example if no windows are held out.
+        """
         loss = tensors[names.response("local_validate", "loss")]
         better = loss <= tensors[_LEAST_LOSS]
         kept = {_LEAST_LOSS: torch.where(better, loss, tensors[_LEAST_LOSS])}
@@ -208,13 +214,16 @@ class FedDisk(Weighted):
         return following_values(kept)
 
     def outputs(self, tensors: TorchTensors, batch: TorchTensors, prefix: str) -> Tensor:
-        """The conditional probabilities (batch, D) that one of the density models gives."""
+        """Return the conditional probabilities (batch, D) of one of the density models."""
         return torch.sigmoid(call(self.made, tensors, prefix, self.inputs(batch["x"])))
 
     def tell_apart(
         self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
     ) -> TorchTensors:
-        """The mean cross-entropy over the outputs of both density models for the same examples."""
+        """Take a step of the binary classifier on the outputs of both density models.
+
+        The loss is the mean cross-entropy over their outputs for the same examples.
+        """
         fleet, device = self.outputs(tensors, batch, _FLEET), self.outputs(tensors, batch, _BEST)
 
         def loss_of(weights: TorchTensors) -> tuple[Tensor, Tensor]:
@@ -228,19 +237,21 @@ class FedDisk(Weighted):
         return self.odds(tensors, self.outputs(tensors, batch, _BEST))
 
     def odds(self, tensors: TorchTensors, x: Tensor) -> Tensor:
-        """Return log p / (1 - p) (batch,), p what the binary classifier gives the second of two
-        classes for a density model's outputs."""
+        """Return log p / (1 - p) (batch,) for a density model's outputs.
+
+        p is the binary classifier's probability of the second of two classes.
+        """
         logits = call(self.ratio, tensors, _CLASSIFIER, x)
         return logits[:, 1] - logits[:, 0]
 
 
 def tensors_of(module: nn.Module, prefix: str) -> TorchTensors:
-    """A module's parameters, as tensors of a bundle."""
+    """Return a module's parameters as tensors of a bundle."""
     return {f"{prefix}{name}": value.detach().clone() for name, value in module.named_parameters()}
 
 
 def call(module: nn.Module, tensors: TorchTensors, prefix: str, x: Tensor) -> Tensor:
-    """What a module makes of x with the parameters of this prefix."""
+    """Return the output of a module for x, with the parameters of this prefix."""
     made: Tensor = functional_call(
         module,
         {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)},
@@ -250,8 +261,10 @@ def call(module: nn.Module, tensors: TorchTensors, prefix: str, x: Tensor) -> Te
 
 
 def validation_loss(models: Sequence[LocalModel]) -> float | None:
-    """The mean of what devices measured on the model they received, weighted by examples; None
-    where nothing finite was measured."""
+    """Return the mean validation loss of the received model, weighted by examples.
+
+    The mean is None if no device reported a finite loss.
+    """
     measured = [
         (float(m.responses[_VALIDATION]), m.num_examples)
         for m in models

@@ -1,16 +1,15 @@
-"""FedDisk's ablation: the binary classifier sees the raw examples themselves, and there is no
-density model.
+"""FedDisk's ablation without density models: the binary classifier sees the examples themselves.
 
 H. Nguyen, P. Wu, J. M. Chang. Federated Learning for Distribution Skewed Data Using Sample Weights.
 IEEE Transactions on Artificial Intelligence, 2023, section VI.
 
-The paper pools the raw data of all clients on one machine. Here they stay where they are. With
+The paper pools the raw data of all clients on one machine. Here they stay on the devices. With
 label 1 for the fleet, 0 for the device and p = a^T phi(x), the squared loss E_fleet (1 - p)^2 +
 E_device p^2 needs no more of the fleet than the mean of phi phi^T: an average, weighted by
-examples, found in a preparation and the same as over pooled data. So of the paper's classifier the
-100 ReLU units phi keep their random weights, and only their output layer is trained, by that loss
-instead of the cross-entropy. The server sends the average as a matrix W that makes it the unit
-matrix, for SGD to converge: psi = W phi.
+examples, computed in a preparation and equal to the one over pooled data. Therefore the 100 ReLU
+units phi of the paper's classifier keep their random weights, and only their output layer is
+trained, by that loss instead of the cross-entropy. The server sends a matrix W that whitens the
+average, so that SGD converges: psi = W phi.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,14 +40,13 @@ _MOMENTS = names.response("moments", "second")
 _RATIO = names.slot("ratio")
 _WHITENING, _FLEET_MEAN = names.received("whitening"), names.received("fleet_mean")
 _LEAST = 1e-4
-"""A least-squares probability nearer to 0 or 1 counts as this near."""
+"""Minimum distance of a least-squares probability from 0 and 1."""
 _RIDGE = 1e-4
-"""Directions of phi with less than this share of the largest second moment are damped."""
+"""Damping of directions of phi, as a share of the largest second moment."""
 
 
 class DensityRatioServer(WeightedServer):
-    """The server's half of `FedDiskAb`: one preparation, in which it averages what devices say of
-    their units."""
+    """Server's half of `FedDiskAb`: averages second moments of units in a preparation."""
 
     responds: ClassVar[bool] = True
     absorbs: ClassVar[bool] = True
@@ -85,7 +83,7 @@ class DensityRatioServer(WeightedServer):
         arrays = {_WHITENING: whitening, _FLEET_MEAN: whitening @ second[0]}
         held = {
             k: np.ascontiguousarray(v, np.float32) for k, v in arrays.items()
-        }  # in the order of a file, or a restart would change bits
+        }  # in the order of a file, so that a restart does not change bits
         return ObjectiveMemory(held, {**context.info, "prepared": True})
 
     def received(
@@ -95,8 +93,7 @@ class DensityRatioServer(WeightedServer):
 
 
 class FedDiskAb(Weighted):
-    """Examples count by weights that a classifier with random hidden units finds from the examples
-    themselves."""
+    """Weights from a classifier with random hidden units that sees the examples themselves."""
 
     name: ClassVar[str] = "feddisk-ab"
     citation: ClassVar[str] = "Nguyen et al., IEEE TAI 2023, section VI"
@@ -119,19 +116,19 @@ class FedDiskAb(Weighted):
         return {**super().graphs(), "moments": self.moments}
 
     def units(self, batch: TorchTensors) -> Tensor:
-        """phi (batch, 101): 1 and the ReLU units."""
+        """Return phi (batch, 101): 1 and the ReLU units."""
         hidden = torch.relu(self.hidden(self.inputs(batch["x"])))
         return torch.cat([torch.ones_like(hidden[:, :1]), hidden], dim=1)
 
     def moments(
         self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
     ) -> TorchTensors:
-        """The sum of phi phi^T over a batch; its first row is the sum of phi."""
+        """Return the sum of phi phi^T over a batch; its first row is the sum of phi."""
         units = self.units(batch)
         return {names.metric("second"): units.T @ units}
 
     def probabilities(self, tensors: TorchTensors, batch: TorchTensors) -> Tensor:
-        """p = a^T psi (batch,)."""
+        """Return p = a^T psi (batch,)."""
         return (self.units(batch) @ tensors[_WHITENING].T) @ tensors[_RATIO]
 
     def tell_apart(

@@ -1,17 +1,16 @@
-"""FedFomo: a device mixes in the models of others, each by how much better it does on the device's
-held-out data, per distance.
+"""FedFomo: a device mixes in the models of others, weighted by their gain on its held-out data.
 
 M. Zhang, K. Sapra, S. Fidler, S. Yeung, J. M. Alvarez. Personalized Federated Learning with First
 Order Model Optimization. ICLR 2021, section 3. Legend: theta_i the device's model, theta_n
 another's, L_i the loss on the device's held-out data, w_n the weight of theta_n, P the server's
-running sum of what devices found each other's models worth.
+running sum of the weights that devices gave to each other's models.
 
-w_n = (L_i(theta_i) - L_i(theta_n)) / |theta_n - theta_i|, 0 where negative, divided by their sum;
+w_n = (L_i(theta_i) - L_i(theta_n)) / |theta_n - theta_i|, 0 if negative, divided by their sum;
 theta_i <- theta_i + sum_n w_n (theta_n - theta_i), BatchNorm statistics alike; then local SGD on
 the other data.
 
-The server sends each device the M models that P favours, and with probability epsilon another one
-in a place.
+The server sends each device the M models that P favours; in each place, with probability epsilon, a
+random model instead.
 """
 
 from collections.abc import Mapping, Sequence
@@ -49,7 +48,7 @@ _SMALLEST = 1e-12
 
 
 class FedFomoServer(DefaultCoordinator):
-    """Keeps P and decides who sees whose model."""
+    """Server's half: stores P and decides which models each device receives."""
 
     grouping: ClassVar[str] = "individual"
     responds: ClassVar[bool] = True
@@ -115,8 +114,10 @@ class FedFomoServer(DefaultCoordinator):
         )
 
     def sent(self, context: ObjectiveMemory, key: str) -> list[str]:
-        """Whose models go to the device of this key in the next round, at most M; nobody's to a
-        newcomer."""
+        """Return the keys of the models that a device receives in the next round, at most M.
+
+        A newcomer receives none.
+        """
         info: dict[str, Any] = context.info
         if key not in info["known"]:
             return []
@@ -134,8 +135,11 @@ class FedFomoServer(DefaultCoordinator):
 
 
 class FedFomo(Supervised):
-    """``candidates`` measures the own model and the others, ``mix`` moves towards the better ones,
-    ``step`` is local SGD."""
+    """Local SGD from a mixture of models.
+
+    ``candidates`` measures the device's model and the others, ``mix`` moves towards the better
+    ones, ``step`` is local SGD.
+    """
 
     name: ClassVar[str] = "fedfomo"
     citation: ClassVar[str] = "Zhang et al., ICLR 2021, section 3"
@@ -154,7 +158,7 @@ class FedFomo(Supervised):
     def candidates(
         self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
     ) -> TorchTensors:
-        """The sum of the loss under the own model and under each of the others, (1 + M,)."""
+        """Return the sum of the loss under the device's model and each of the others, (1 + M,)."""
         peers = [
             {**tensors, **{k: tensors[peer_key(k)][n] for k in exchanged(tensors)}}
             for n in range(self.num_others)
@@ -164,8 +168,7 @@ class FedFomo(Supervised):
         return {names.metric("loss"): torch.stack(sums)}
 
     def mix(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
-        """Move towards the others. The weights as they are, negative ones included, are
-        reported."""
+        """Move towards the others, and report all weights, negative ones included."""
         apart = {key: tensors[peer_key(key)] - value for key, value in exchanged(tensors).items()}
         squares = [
             v.square().reshape(self.num_others, -1).sum(1)

@@ -1,5 +1,4 @@
-"""FedGen: the server learns to generate representations of a class that the fleet's heads agree on,
-and devices train on them too.
+"""FedGen: the server learns to generate representations by class, and devices train on them too.
 
 Z. Zhu, J. Hong, J. Zhou. Data-Free Knowledge Distillation for Heterogeneous Federated Learning.
 ICML 2021, Algorithm 1, with the terms and settings of the authors' code. Legend: G the generator,
@@ -7,14 +6,14 @@ noise and label to representation; g_k the head of device k, g the model's; n_kc
 of class c.
 
 Server, after every round, for each group: sum_k n_kc / n_c * cross-entropy(g_k(G(noise, c)), c) +
-diversity of what G makes of different noise (`diversity`), by Adam. Device: cross-entropy + s *
-(alpha * cross-entropy(g(G(noise, c)), c), c among the classes that the fleet has,
-+ beta * KL(g(G(noise, y)) || model(x))); s = 0.98^round, 0 in the first.
+diversity of G's outputs for different noise (`diversity`), by Adam. Device: cross-entropy + s *
+(alpha * cross-entropy(g(G(noise, c)), c), c among the classes that the fleet has, + beta *
+KL(g(G(noise, y)) || model(x))); s = 0.98^round, 0 in the first.
 
-Not as in the paper: a device does not get G but a bank of what it generates, ``received/bank``
-(rows, classes, K), of which a step takes some rows in turn, as ``slot/cursor`` counts; every class
-is then drawn equally often. Adam starts anew in every round. alpha is 1 and beta 0 where the
-authors' code has 10 and 10: with these, training diverges at learning rates that FedAvg takes well.
+Different from the paper: a device does not receive G but a bank of its outputs, ``received/bank``
+(rows, classes, K). A step takes some rows in turn, counted by ``slot/cursor``, so that every class
+is drawn equally often. Adam starts from zero in every round. alpha is 1 and beta 0, while the
+authors' code has 10 and 10: with these, training diverges at learning rates that work for FedAvg.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,7 +45,7 @@ WEIGHT_DECAY = 0.01
 
 
 class FedGenServer(DefaultCoordinator):
-    """Trains one generator for each group, by `generator_steps` steps of Adam a round."""
+    """Server's half: trains a generator for each group, by `generator_steps` steps a round."""
 
     responds: ClassVar[bool] = True
     absorbs: ClassVar[bool] = True
@@ -108,7 +107,7 @@ class FedGenServer(DefaultCoordinator):
 
 
 class FedGen(Supervised):
-    """The loss of FedAvg, and that on what the server generated."""
+    """FedAvg's loss, with the loss on generated representations."""
 
     name: ClassVar[str] = "fedgen"
     citation: ClassVar[str] = "Zhu et al., ICML 2021, Algorithm 1"
@@ -123,7 +122,10 @@ class FedGen(Supervised):
     generated_batch: int = option(32, "of these, how many a step takes", low=1)
 
     def __init__(self, model: Classifier, *values: Any, **options: Any) -> None:
-        """A step takes whole rows of one representation for each class."""
+        """Set the number of rows in the bank and in a step.
+
+        A row has one representation of each class, and a step takes whole rows.
+        """
         super().__init__(model, *values, **options)
         classes = model.linear_head(
             "fedgen generates what a head reads, and the server asks the heads itself"
@@ -156,8 +158,7 @@ class FedGen(Supervised):
         )
 
     def _drawn(self, tensors: TorchTensors, cursor: Tensor) -> Tensor:
-        """The head's cross-entropy on generated representations of the classes that the fleet
-        has."""
+        """Return the head's cross-entropy on generated representations of the fleet's classes."""
         classes = self.model.num_classes
         rows = torch.remainder(
             cursor * self.rows_per_step + torch.arange(self.rows_per_step), self.rows
@@ -169,8 +170,10 @@ class FedGen(Supervised):
         return (each * weights).sum() / weights.sum().clamp(min=1.0)
 
     def _alike(self, tensors: TorchTensors, cursor: Tensor, made: Pass, y: Tensor) -> Tensor:
-        """KL from what the head says of a generated representation of an example's class to what
-        the model says of the example."""
+        """Return KL from the head's answer to generated representations to the model's answer.
+
+        A generated representation is of the class of its example.
+        """
         bank = tensors[_BANK]
         rows = torch.remainder(cursor + torch.arange(y.shape[0]), self.rows).to(torch.int64)
         generated = bank.reshape(-1, bank.shape[2]).index_select(0, rows * bank.shape[1] + y)
@@ -187,8 +190,10 @@ class FedGen(Supervised):
 
 
 def generate(generator: TorchTensors, noise: Tensor, labels: Tensor, training: bool) -> Tensor:
-    """Return what a generator makes of noise and labels: linear, BatchNorm, ReLU, linear, as the
-    authors' code has it."""
+    """Return the output of a generator for noise and labels.
+
+    Its layers are linear, BatchNorm, ReLU, linear, as in the authors' code.
+    """
     num_classes = generator["in.weight"].shape[1] - noise.shape[1]
     inputs = torch.cat([noise, F.one_hot(labels, num_classes).to(torch.float32)], dim=1)
     hidden = F.linear(inputs, generator["in.weight"], generator["in.bias"])
@@ -212,9 +217,11 @@ def train_generator(
     lr: float,
     batch: int,
 ) -> Tensors:
-    """Return a generator, its parameters and running statistics, after steps of Adam on the heads'
-    loss and on diversity. For a class, a head counts by its device's number of examples of this
-    class (`counts` (devices, classes))."""
+    """Return a generator's parameters and running statistics after `steps` steps of Adam.
+
+    The loss is the heads' loss plus `diversity`. For a class, a head has the weight of its device's
+    number of examples of this class (`counts` (devices, classes)).
+    """
     generator = {key: torch.from_numpy(value.copy()) for key, value in arrays.items()}
     still = (names.RUNNING_MEAN, names.RUNNING_VAR)
     moving = [value.requires_grad_() for key, value in generator.items() if key not in still]
@@ -253,7 +260,7 @@ def make_bank(arrays: Tensors, num_classes: int, rng: np.random.Generator, rows:
 def first_generator(
     rng: np.random.Generator, noise_dim: int, num_classes: int, hidden_dim: int, width: int
 ) -> Tensors:
-    """Its tensors before the first round; linear layers as torch begins them."""
+    """Return a generator's tensors before the first round; linear layers are torch's defaults."""
 
     def uniform(*shape: int, fan_in: int) -> Array:
         return rng.uniform(-1 / sqrt(fan_in), 1 / sqrt(fan_in), shape).astype(np.float32)
@@ -272,8 +279,10 @@ def first_generator(
 
 
 def diversity(noise: Tensor, made: Tensor) -> Tensor:
-    """exp(-mean over pairs of (mean square distance of the noises * mean absolute distance of what
-    came of them))."""
+    """Return exp(-mean over pairs of noise distance * output distance).
+
+    The noise distance is the mean square, the output distance the mean absolute difference.
+    """
     apart = (noise.unsqueeze(0) - noise.unsqueeze(1)).square().mean(2)
     differ = torch.cdist(made, made, p=1) / made.shape[1]
     return torch.exp(-(apart * differ).mean())

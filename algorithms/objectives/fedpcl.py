@@ -1,5 +1,4 @@
-"""FedPCL: devices exchange nothing but the mean representation of each class, and learn by
-contrasting with these prototypes.
+"""FedPCL: devices exchange only class prototypes (mean representations) and contrast with them.
 
 Y. Tan, G. Long, J. Ma, L. Liu, T. Zhou, J. Jiang. Federated Learning from Pre-trained Models: A
 Contrastive Learning Approach. NeurIPS 2022, Algorithm 1. Legend: z the representation, divided by
@@ -8,12 +7,12 @@ temperature.
 
 L = L_g + L_p, each the cross-entropy of softmax_c(cos(z, C_c) / tau): L_g with the global
 prototypes (the mean over the devices, weighted by their examples of the class), L_p the mean over
-the prototype sets of M devices, where a class that a set lacks takes its global prototype. A device
-predicts the class of the nearest of its own prototypes, as the authors' code does.
+the prototype sets of M devices, in which a missing class is replaced by its global prototype. A
+device predicts the class of the nearest of its own prototypes, as in the authors' code.
 
-Not as in the paper: there, frozen pre-trained networks come before a trained projection; here the
-whole extractor is trained. The softmax runs over all known classes. The first prototypes come from
-a preparation, under the initial model.
+Different from the paper: there, frozen pre-trained networks come before a trained projection; here
+the whole extractor is trained. The softmax runs over all known classes. The first prototypes come
+from a preparation, under the initial model.
 """
 
 from collections.abc import Mapping, Sequence
@@ -52,13 +51,15 @@ _OWN, _OWN_KNOWN = names.private("prototypes"), names.private("known")
 _MEAN, _MEAN_KNOWN = names.received("prototypes"), names.received("known")
 _OTHERS, _OTHERS_KNOWN = names.received("others.prototypes"), names.received("others.known")
 _OUT = -1e4
-"""Stands in for the logit of a class that has no prototype."""
+"""Logit of a class that has no prototype."""
 _SMALLEST = 1e-6
 
 
 class FedPclServer(DefaultCoordinator):
-    """Averages prototypes, and hands on the sets of M devices of the group, others in every
-    round."""
+    """Server's half: averages prototypes, and sends the sets of M devices of the group.
+
+    The M devices change in every round.
+    """
 
     after = (Evaluate("train", "prototypes"), Apply("keep"))
     responds: ClassVar[bool] = True
@@ -88,7 +89,7 @@ class FedPclServer(DefaultCoordinator):
         num_others = len(arrays[f"{NEWCOMER}/others.known"])
         for group in sorted(
             {NEWCOMER, *(membership[m.device_id] for m in models)}
-        ):  # newcomers begin with what the whole fleet knows
+        ):  # newcomers begin with the prototypes of the whole fleet
             sets = [_prototypes(m) for m in models if group in (NEWCOMER, membership[m.device_id])]
             total = np.maximum(sum(count for _, count in sets), _SMALLEST)[:, None]
             mean = sum(means.astype(np.float64) * count[:, None] for means, count in sets) / total
@@ -122,7 +123,7 @@ class FedPclServer(DefaultCoordinator):
 
 
 class FedPCL(Local):
-    """The whole model is private; the head is not used."""
+    """Contrastive training of a private model, whose head is not used."""
 
     name: ClassVar[str] = "fedpcl"
     citation: ClassVar[str] = "Tan et al., NeurIPS 2022, Algorithm 1"
@@ -154,8 +155,10 @@ class FedPCL(Local):
     def prototypes(
         self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
     ) -> TorchTensors:
-        """The sum of the representations of each class (classes, K), and its examples
-        (classes,)."""
+        """Return the sum of each class's representations (classes, K), and its examples.
+
+        The numbers of examples are (classes,).
+        """
         classes = self.model.num_classes
         features = F.normalize(self.forward(tensors, batch, training=False).features, dim=1)
         members = (batch["y"].unsqueeze(1) == torch.arange(classes)).to(torch.float32)
@@ -165,13 +168,13 @@ class FedPCL(Local):
         }
 
     def keep(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
-        """Remember the own prototypes."""
+        """Store the device's prototypes."""
         share = tensors[_SHARE]
         means = tensors[_SUM] / share.clamp(min=_SMALLEST).unsqueeze(1)
         return following_values({_OWN: means, _OWN_KNOWN: (share > 0).to(torch.float32)})
 
     def compare(self, features: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
-        """cos(z, C_c) / tau, (batch, classes)."""
+        """Return cos(z, C_c) / tau, (batch, classes)."""
         cosines = F.normalize(features, dim=1) @ F.normalize(prototypes, dim=1).t()
         return torch.where(known > 0, cosines / self.tau, _OUT)
 
@@ -181,7 +184,7 @@ class FedPCL(Local):
         made = self.forward(tensors, batch, training=True)
         mean, known = tensors[_MEAN], tensors[_MEAN_KNOWN]
         logits = self.compare(made.features, mean, known)
-        countable = known[batch["y"]]  # a class nobody has sent a prototype of yet teaches nothing
+        countable = known[batch["y"]]  # a class without any prototype yet has no loss
         loss = (F.cross_entropy(logits, batch["y"], reduction="none") * countable).mean()
         held, held_known = tensors[_OTHERS], tensors[_OTHERS_KNOWN]
         present = held_known.amax(1)
@@ -204,7 +207,7 @@ class FedPCL(Local):
 
 
 def _prototypes(model: LocalModel) -> tuple[Array, Array]:
-    """A device's prototypes (classes, K) and how many examples are behind each (classes,)."""
+    """Return a device's prototypes (classes, K), and the examples behind each (classes,)."""
     share = model.responses[_SHARE]
     return model.responses[_SUM] / np.maximum(share, _SMALLEST)[:, None], share.astype(
         np.float64

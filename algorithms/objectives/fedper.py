@@ -12,7 +12,7 @@ from algorithms.objectives.supervised import Supervised
 
 
 class FedPer(Supervised):
-    """Local SGD; the head is private."""
+    """Local SGD with a private head."""
 
     name: ClassVar[str] = "fedper"
     citation: ClassVar[str] = "Arivazhagan et al., arXiv:1912.00818, Algorithms 1 and 2"

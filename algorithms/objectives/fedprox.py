@@ -1,4 +1,4 @@
-"""FedProx: FedAvg with a proximal term that holds the local model near the received one.
+"""FedProx: FedAvg with a proximal term that ties the local model to the received one.
 
 T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar, V. Smith. Federated Optimization in
 Heterogeneous Networks. MLSys 2020, Eq. 2.
@@ -17,15 +17,17 @@ from wire.arrays import names
 
 
 def start_copies(tensors: TorchTensors) -> TorchTensors:
-    """``received/start.NAME`` for every shared tensor: the device fills them with what it
-    received."""
+    """Return ``received/start.NAME`` for every shared tensor.
+
+    The device fills them with the received model.
+    """
     return {
         names.received_start(n): v.clone() for n, v in names.part(tensors, names.SHARED).items()
     }
 
 
 class FedProx(Supervised):
-    """loss + mu / 2 * |w - w_start|^2."""
+    """Local SGD on loss + mu / 2 * |w - w_start|^2."""
 
     name: ClassVar[str] = "fedprox"
     citation: ClassVar[str] = "Li et al., MLSys 2020, Eq. 2"

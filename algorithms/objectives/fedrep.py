@@ -1,11 +1,10 @@
-"""FedRep: a private head is trained first, on a body that stands still; then the body, under the
-head found.
+"""FedRep: the private head is trained first, with a frozen body; then the body, with a frozen head.
 
 L. Collins, H. Hassani, A. Mokhtari, S. Shakkottai. Exploiting Shared Representations for
 Personalized Federated Learning. ICML 2021, Algorithm 1.
 
-While the head is trained, BatchNorm normalises by the batch, and its running statistics stand still
-with the body.
+While the head is trained, BatchNorm normalises by the batch, and its running statistics do not
+move.
 """
 
 from collections.abc import Mapping
@@ -29,8 +28,10 @@ def step_over(
     *,
     body: bool = True,
 ) -> TorchTensors:
-    """A step of SGD that moves only these tensors, and what a pass changes (running statistics)
-    unless the body stands still."""
+    """Take a step of SGD that moves only the tensors `trained`.
+
+    If `body` is True, tensors that a pass changes (running statistics) move too.
+    """
     gradients, loss, made = differentiate(objective.loss, trained, tensors, batch, hyper)
     directions, others = objective.correct(gradients, tensors, hyper)
     moved = objective.descend(directions, tensors, hyper)
@@ -41,7 +42,7 @@ def step_over(
 
 
 class FedRepServer(DefaultCoordinator):
-    """Every round: `head_epochs` passes of the head, then the run's passes of the body."""
+    """Server's half: `head_epochs` passes of the head before the usual training, of the body."""
 
     head_epochs: int = option(1, "passes of the head", low=1, high=MOST_EPOCHS)
 
@@ -53,7 +54,7 @@ class FedRepServer(DefaultCoordinator):
 
 
 class FedRep(FedPer):
-    """``head`` moves what is private, ``step`` what is shared."""
+    """Training of the private head by ``head``, and of the shared body by ``step``."""
 
     name: ClassVar[str] = "fedrep"
     citation: ClassVar[str] = "Collins et al., ICML 2021, Algorithm 1"
@@ -69,12 +70,12 @@ class FedRep(FedPer):
         return {**super().graphs(), "head": self.head}
 
     def head(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
-        """A step of the head."""
+        """Take a step of the head."""
         private = [key for key in self.trained(tensors) if names.role_of(key) == names.PRIVATE]
         return step_over(self, private, tensors, batch, hyper, body=False)
 
     def step(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
-        """A step of the body."""
+        """Take a step of the body."""
         return step_over(
             self,
             [key for key in self.trained(tensors) if names.role_of(key) == names.SHARED],

@@ -1,13 +1,15 @@
-"""FedROD: a generic head learns every class alike; a private head corrects it for the device,
-without a say in the representation.
+"""FedROD: a generic head learns all classes equally, and a private head corrects it for the device.
+
+The private head does not influence the representation.
 
 H.-Y. Chen, W.-L. Chao. On Bridging Generic and Personalized Federated Learning for Image
 Classification. ICLR 2022, section 4 (with the linear personal head). Legend: G the generic head
-(the model's own), H the personal one (``private/personal.head``), n_c the device's examples of
-class c (as a share, ``private/share``; counted in every round, it never leaves the device).
+(the model's), H the personal one (``private/personal.head``), n_c the device's examples of class c
+(as a share, ``private/share``; counted in every round, it never leaves the device).
 
-cross-entropy of G(f(x)) + log n_c, and cross-entropy of G(f(x)) + H(f(x)), by which H alone is
-moved. The device predicts with the sum. H starts at zero, that is with the generic prediction.
+The losses are the cross-entropy of G(f(x)) + log n_c, and the cross-entropy of G(f(x)) + H(f(x)),
+which moves only H. The device predicts with the sum. H starts at zero, that is with the generic
+prediction.
 """
 
 from collections.abc import Mapping
@@ -28,21 +30,20 @@ from wire.arrays import names
 from wire.messages import Apply, Evaluate
 
 SMALLEST_SHARE = 1e-8
-"""Share of a class that a device has no example of: its logit is lowered by 18, and its logarithm
-is still finite."""
+"""Minimum share of a class: the logit of a missing class is lowered by 18, a finite number."""
 
 _WEIGHT, _BIAS = names.private("personal.head.weight"), names.private("personal.head.bias")
 _SHARE, _COUNTED = names.private("share"), names.response("labels", "share")
 
 
 class FedRodServer(DefaultCoordinator):
-    """A device counts its labels, for itself, before it trains."""
+    """Server's half: a device counts its labels before it trains, without reports."""
 
     before = (Evaluate("train", "labels", report=False), Apply("keep"))
 
 
 class FedRod(Supervised):
-    """Balanced softmax on the generic head, cross-entropy on the sum of both."""
+    """Balanced softmax on the generic head, cross-entropy on the sum of both heads."""
 
     name: ClassVar[str] = "fedrod"
     citation: ClassVar[str] = "Chen & Chao, ICLR 2022, section 4"
@@ -68,11 +69,11 @@ class FedRod(Supervised):
         return {**super().graphs(), "labels": self.labels, "keep": self.keep}
 
     def keep(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
-        """Remember what `labels` counted."""
+        """Store the shares of classes that `labels` counted."""
         return following_values({_SHARE: torch.clone(tensors[_COUNTED])})
 
     def personal_logits(self, tensors: TorchTensors, made: Pass) -> Tensor:
-        """Logits of both heads, as constants to all but the personal head."""
+        """Return the logits of both heads, as constants to all but the personal head."""
         return made.logits.detach() + F.linear(
             made.features.detach(), tensors[_WEIGHT], tensors[_BIAS]
         )

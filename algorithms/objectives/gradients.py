@@ -1,5 +1,4 @@
-"""Gradients of a loss by its weights, in the form that a graph can be captured or batched from, or
-by autograd's own tape."""
+"""Gradients of a loss by its weights: by torch.func for capture and batching, or by the tape."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,16 +13,18 @@ from algorithms.core.contract import TorchTensors
 
 Aux = TypeVar("Aux")
 Loss = Callable[[TorchTensors], tuple[Tensor, Aux]]
-"""From weights to a scalar, and anything else that was computed on the way."""
+"""Function from weights to a scalar loss and any other results."""
 
 _TAPE: ContextVar[bool] = ContextVar("tape", default=False)
 
 
 @contextmanager
 def tape() -> Iterator[None]:
-    """Within, `grad_and_value` uses autograd's tape: a step on this processor takes two thirds of
-    the time, and torch's compiler is not loaded. Nothing that is traced or run under ``vmap``
-    belongs in here."""
+    """Make `grad_and_value` use autograd's tape within this context.
+
+    A step on this processor then takes two thirds of the time, and torch's compiler is not loaded.
+    Do not trace or run under ``vmap`` within it.
+    """
     token = _TAPE.set(True)
     try:
         yield
@@ -32,8 +33,10 @@ def tape() -> Iterator[None]:
 
 
 def grad_and_value(loss: Loss[Aux], weights: TorchTensors) -> tuple[TorchTensors, Tensor, Aux]:
-    """The gradients of `loss` at these weights, by the same keys (zero where it does not depend on
-    one), its value, and the rest."""
+    """Return the gradients of `loss` at these weights, its value, and its other results.
+
+    Gradients have the weights' keys; they are zero if the loss does not depend on a weight.
+    """
     if not _TAPE.get():
         gradients, (value, aux) = torch.func.grad_and_value(loss, has_aux=True)(weights)
         return gradients, value, aux

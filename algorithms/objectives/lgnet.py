@@ -1,10 +1,9 @@
-"""LG-Net: federate, then fine-tune the model on every device, as DistFL describes its baseline;
-also known as FedAvg-FT.
+"""LG-Net, also known as FedAvg-FT: federate, then fine-tune the model on every device.
 
 B. Liu, Y. Guo, X. Chen et al. DistFL. IMWUT 2021, section 5.1.4: 'first learns a global model by
 traditional FL and then fine-tunes the model with the data in each client'. The paper it refers to
 (P. P. Liang et al., Think Locally, Act Globally, arXiv:2001.01523) keeps the lower layers on the
-devices; DistFL's wording is followed here.
+devices; this code follows DistFL's wording.
 """
 
 from typing import ClassVar
@@ -17,8 +16,7 @@ from wire.messages import MOST_EPOCHS, Verb
 
 
 class FineTuned(DefaultCoordinator):
-    """After the last round every device trains on for itself, with the graph `tuning`, and
-    evaluates what came of it."""
+    """Server's half: devices fine-tune after the last round, with the graph `tuning`."""
 
     tuning: ClassVar[str] = "step"
 
@@ -34,7 +32,7 @@ class FineTuned(DefaultCoordinator):
 
 
 class LgNet(FedAvg):
-    """The device's half is FedAvg's."""
+    """FedAvg on the device, with fine-tuning after the last round."""
 
     name: ClassVar[str] = "lg-net"
     citation: ClassVar[str] = "Liu et al., IMWUT 2021, section 5.1.4 (LG-Net)"

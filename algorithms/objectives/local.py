@@ -1,5 +1,6 @@
-"""Local: every device trains alone and nothing leaves it, the lower bound that federated methods
-are measured by.
+"""Local: every device trains alone, the lower bound for federated methods.
+
+Nothing leaves the device.
 
 B. Liu, Y. Guo, X. Chen et al. DistFL. IMWUT 2021, section 5.1.4 ('Local').
 """
@@ -12,7 +13,7 @@ from algorithms.objectives.supervised import Supervised
 
 
 class Local(Supervised):
-    """Local SGD; every parameter and every statistic is private."""
+    """Local SGD with private parameters and statistics only."""
 
     name: ClassVar[str] = "local"
     citation: ClassVar[str] = "Liu et al., IMWUT 2021, section 5.1.4 (Local)"

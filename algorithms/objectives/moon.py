@@ -1,5 +1,4 @@
-"""MOON: contrasts the representation of a batch under the local model with those under the received
-and the device's previous model.
+"""MOON: contrast representations with those of the received model and the device's previous one.
 
 Q. Li, B. He, D. Song. Model-Contrastive Federated Learning. CVPR 2021, Eq. 3 and 4. Legend: mu the
 term's weight, tau its temperature.
@@ -24,14 +23,17 @@ _PREVIOUS, _RECEIVED = names.private("previous."), names.received_start("")
 
 
 class MoonServer(DefaultCoordinator):
-    """A device remembers its model after its training."""
+    """Server's half: a device stores its model after its training."""
 
     after = (Apply("remember"),)
 
 
 class Moon(Supervised):
-    """loss + mu * -log(exp(sim(z, z_received) / tau) / (exp(sim(z, z_received) / tau) + exp(sim(z,
-    z_previous) / tau)))."""
+    """Local SGD on the loss with a contrastive term.
+
+    loss + mu * -log(exp(sim(z, z_received) / tau) / (exp(sim(z, z_received) / tau) + exp(sim(z,
+    z_previous) / tau)))
+    """
 
     name: ClassVar[str] = "moon"
     citation: ClassVar[str] = "Li et al., CVPR 2021, Eq. 3 and 4"
@@ -53,8 +55,10 @@ class Moon(Supervised):
         return {**super().graphs(), "remember": self.remember}
 
     def other(self, tensors: TorchTensors, begin: str) -> TorchTensors:
-        """The tensors of another model of the same structure, under this one's names; `begin` is
-        how its names begin."""
+        """Return tensors with another model of the same structure in place of this one.
+
+        `begin` is the prefix of the other model's names.
+        """
         renamed = {
             k: tensors.get(begin + names.name_of(k), v).detach()
             for k, v in exchanged(tensors).items()
@@ -78,7 +82,7 @@ class Moon(Supervised):
     def remember(
         self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
     ) -> TorchTensors:
-        """The model after its training becomes the previous one."""
+        """Store the trained model as the previous one of the next round."""
         own = {_PREVIOUS + names.name_of(key): value for key, value in exchanged(tensors).items()}
         return following_values(
             {key: torch.clone(value) for key, value in own.items() if key in tensors}

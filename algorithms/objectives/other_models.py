@@ -1,9 +1,9 @@
-"""Models of a device beside the one that it trains: a second one of its own, and those of peers.
+"""Models on a device beside the one that it trains: its personal model, and models of peers.
 
-The second model has the same structure, lies under ``private/personal.NAME`` and has statistics of
-its own. Peers are M other devices, each device being a group of its own: a device receives them
-stacked as ``received/others.NAME`` (M, \\*shape), and ``received/present`` (M,): 1 where there is
-one, 0 where there are fewer than M; the tensors of those are zero.
+The personal model has the same structure, is stored under ``private/personal.NAME`` and has
+separate statistics. Peers are M other devices, with one group for each device: a device receives
+their models stacked as ``received/others.NAME`` (M, \\*shape), and ``received/present`` (M,), which
+is 1 for each model. With fewer than M peers, the rest of ``present`` and of the tensors is 0.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,12 +20,12 @@ PRESENT = names.received("present")
 
 
 def peer_key(key: str) -> str:
-    """``received/others.NAME`` for ``shared/NAME`` or ``statistic/NAME``."""
+    """Return ``received/others.NAME`` for ``shared/NAME`` or ``statistic/NAME``."""
     return names.received(f"others.{names.name_of(key)}")
 
 
 def no_peer_models(tensors: TorchTensors, num_peers: int) -> TorchTensors:
-    """What a device holds before there are peers."""
+    """Return the tensors of a device that has no peers yet."""
     stacks = {peer_key(k): torch.zeros(num_peers, *v.shape) for k, v in exchanged(tensors).items()}
     return stacks | {PRESENT: torch.zeros(num_peers)}
 
@@ -33,8 +33,10 @@ def no_peer_models(tensors: TorchTensors, num_peers: int) -> TorchTensors:
 def stack_peer_models(
     models: Mapping[str, Tensors], own: Tensors, peers: Sequence[str], num_peers: int
 ) -> Tensors:
-    """What the server sends of the models with these keys, in their order; a key without a model is
-    absent."""
+    """Return the models with the keys `peers`, stacked in their order for a device.
+
+    A key without a model is absent.
+    """
     stacks = {peer_key(k): np.zeros((num_peers, *v.shape), np.float32) for k, v in own.items()}
     present = np.zeros(num_peers, np.float32)
     for place, peer in enumerate(peers):
@@ -46,33 +48,32 @@ def stack_peer_models(
 
 
 def known_groups(known: Sequence[str], membership: Mapping[str, str]) -> list[str]:
-    """The keys of all groups so far, in the order of their numbers."""
+    """Return the keys of all groups so far, in the order of their numbers."""
     return sorted({*known, *membership.values()} - {NEWCOMER}, key=int)
 
 
 def copy_as_personal_model(tensors: TorchTensors) -> TorchTensors:
-    """The personal model before the first round: a copy of what is exchanged."""
+    """Return the personal model before the first round: a copy of the exchanged tensors."""
     return {personal_key(k): torch.clone(v) for k, v in exchanged(tensors).items()}
 
 
 def personal_key(key: str) -> str:
-    """``private/personal.NAME`` for ``shared/NAME`` or ``statistic/NAME``."""
+    """Return ``private/personal.NAME`` for ``shared/NAME`` or ``statistic/NAME``."""
     return names.private(f"personal.{names.name_of(key)}")
 
 
 def personal_parameters(tensors: TorchTensors) -> list[str]:
-    """The keys of the personal model's parameters."""
+    """Return the keys of the personal model's parameters."""
     return [personal_key(key) for key in names.of_role(tensors, names.SHARED)]
 
 
 def as_model(tensors: TorchTensors) -> TorchTensors:
-    """The personal model in the place of the exchanged one: what a pass through the model then
-    uses."""
+    """Return tensors with the personal model in place of the exchanged one, for a pass."""
     return {**tensors, **{k: tensors[personal_key(k)] for k in exchanged(tensors)}}
 
 
 def as_personal_model(following: TorchTensors) -> TorchTensors:
-    """Return the statistics that a pass through the personal model changed, by its own names."""
+    """Return the statistics changed by a pass through the personal model, by personal key."""
     return {
         personal_key(k) if names.role_of(k) == names.STATISTIC else k: v
         for k, v in following.items()

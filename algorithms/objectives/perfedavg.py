@@ -1,5 +1,4 @@
-"""Per-FedAvg: trains a model that is good after one step of adaptation on a device's own data
-(MAML).
+"""Per-FedAvg: train a model that is good after one step of adaptation on a device's data (MAML).
 
 A. Fallah, A. Mokhtari, A. Ozdaglar. Personalized Federated Learning with Theoretical Guarantees: A
 Model-Agnostic Meta-Learning Approach. NeurIPS 2020, Algorithm 1. Legend: a the rate of adaptation
@@ -10,9 +9,9 @@ w <- w - b * (I - a * H) g, where g is the gradient, on one half of the batch, a
 on the other half); H is the Hessian on that other half. FO drops H g; HF sets it to (gradient at w
 + d * g - gradient at w - d * g) / (2 * d).
 
-Not as in the paper: it draws two or three batches where there are halves of one here (every other
-example), and BatchNorm normalises by the whole batch in each pass, since no graph can be captured
-for half of a batch of any size.
+Different from the paper: it draws two or three batches, while this code uses two halves of one
+(every other example). BatchNorm normalises by the whole batch in each pass, because no graph can be
+captured for half of a batch of any size.
 """
 
 from collections.abc import Mapping
@@ -33,11 +32,11 @@ Hessian = Literal["none", "free"]
 
 
 class PerFedAvgServer(FineTuned):
-    """Devices adapt the model after the last round; before, it is the model to be adapted that they
-    evaluate.
+    """Server's half: devices adapt the model after the last round.
 
-    They go over their windows `fine_tune_epochs` times, or take `adapt_steps` batches of them: one,
-    as PFLlib does, is the paper's single step.
+    Before that, they evaluate the model without adaptation. They adapt by `fine_tune_epochs` passes
+    over their windows, or by `adapt_steps` batches. One batch, as in PFLlib, is the paper's single
+    step.
     """
 
     tuning: ClassVar[str] = "adapt"
@@ -61,7 +60,7 @@ class PerFedAvgServer(FineTuned):
 
 
 class PerFedAvg(Supervised):
-    """``step`` moves the model towards one that adapts well, ``adapt`` adapts it."""
+    """Training of a model that adapts well by ``step``, and its adaptation by ``adapt``."""
 
     name: ClassVar[str] = "per-fedavg"
     citation: ClassVar[str] = "Fallah et al., NeurIPS 2020, Algorithm 1"
@@ -115,7 +114,7 @@ class PerFedAvg(Supervised):
     def adapt(
         self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
     ) -> TorchTensors:
-        """w <- w - alpha * gradient."""
+        """Take a step w <- w - alpha * gradient."""
         keys = self.trained(tensors)
         gradients, loss, made = differentiate(self.loss, keys, tensors, batch, hyper)
         moved = {key: tensors[key] - hyper["inner_lr"] * gradients[key] for key in keys}
@@ -125,7 +124,9 @@ class PerFedAvg(Supervised):
 
 
 def _only(batch: TorchTensors, half: Tensor) -> TorchTensors:
-    """The batch with the examples of one half (1, the others 0) weighed so that a mean over the
-    batch is one over the half."""
+    """Return the batch with weights under which a mean over it is a mean over one half.
+
+    `half` is 1 for the examples of that half, 0 for the others.
+    """
     weight = half / half.mean()
     return {**batch, "weight": batch["weight"] * weight if "weight" in batch else weight}

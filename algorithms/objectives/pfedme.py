@@ -1,16 +1,15 @@
-"""pFedMe: every step solves for a personal model near the local one, and moves the local one
-towards it.
+"""pFedMe: each step solves for a personal model near the local one, then moves the local one to it.
 
 C. T. Dinh, N. H. Tran, T. D. Nguyen. Personalized Federated Learning with Moreau Envelopes. NeurIPS
 2020, Algorithm 1. Legend: theta the personal model (``private/personal.NAME``), w the local one, K
 inner steps, lambda the strength of the tie, lr the paper's eta.
 
 K times theta <- theta - personal_lr * (gradient at theta + lambda * (theta - w)), on one batch;
-then w <- w - lr * lambda * (w - theta). theta starts at w in every round and goes on from step to
+then w <- w - lr * lambda * (w - theta). theta starts at w in every round and continues from step to
 step, as in the authors' code. The device uses theta.
 
-Not as in the paper: its server moves by beta towards the mean of the devices' w; here beta is 1,
-the new model is the mean.
+Different from the paper: its server moves by beta towards the mean of the devices' w; here beta is
+1, so that the new model is the mean.
 """
 
 from collections.abc import Mapping
@@ -27,13 +26,13 @@ from wire.messages import Apply
 
 
 class PFedMeServer(DefaultCoordinator):
-    """The personal model starts at the received one in every round."""
+    """Server's half: the personal model starts at the received one in every round."""
 
     before = (Apply("begin"),)
 
 
 class PFedMe(Supervised):
-    """w <- w - lr * lambda * (w - theta(w))."""
+    """Training with steps w <- w - lr * lambda * (w - theta(w))."""
 
     name: ClassVar[str] = "pfedme"
     citation: ClassVar[str] = "Dinh et al., NeurIPS 2020, Algorithm 1"
@@ -58,12 +57,14 @@ class PFedMe(Supervised):
     def begin(
         self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
     ) -> TorchTensors:
-        """theta starts at w."""
+        """Set theta to w."""
         return following_values(copy_as_personal_model(tensors))
 
     def step(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
-        """Find theta, then move w. The running statistics of w are those of the passes with
-        theta."""
+        """Find theta, then move w.
+
+        The running statistics of w are those of the passes with theta.
+        """
         keys = self.trained(tensors)
         theta = {key: tensors[personal_key(key)] for key in keys}
         following: TorchTensors = {}

@@ -29,7 +29,7 @@ _OWN, _SERVERS = names.private("control."), names.received("control.")
 
 
 class ScaffoldServer(DefaultCoordinator):
-    """Keeps c, one for each group: the mean of its members' c_i."""
+    """Server's half: stores c for each group, the mean of its members' c_i."""
 
     own_rule: ClassVar[bool] = True
     responds: ClassVar[bool] = True
@@ -70,7 +70,7 @@ class ScaffoldServer(DefaultCoordinator):
 
 
 class Scaffold(Supervised):
-    """w <- w - lr * (gradient - c_i + c)."""
+    """Training with steps w <- w - lr * (gradient - c_i + c)."""
 
     name: ClassVar[str] = "scaffold"
     citation: ClassVar[str] = "Karimireddy et al., ICML 2020, Algorithm 1"
@@ -93,12 +93,12 @@ class Scaffold(Supervised):
     def correct(
         self, gradients: TorchTensors, tensors: TorchTensors, hyper: TorchTensors
     ) -> tuple[TorchTensors, TorchTensors]:
-        """The corrected direction; the sum of the raw gradients is kept for `conclude`."""
+        """Return the corrected direction, and the sum of the raw gradients for `conclude`."""
         directions: TorchTensors = {}
         sums: TorchTensors = {_STEPS: tensors[_STEPS] + 1}
         for key, gradient in gradients.items():
             role, name = names.role_of(key), names.name_of(key)
-            if role != names.SHARED:  # what stays on the device has no drift to correct
+            if role != names.SHARED:  # tensors that stay on the device have no drift to correct
                 directions[key] = gradient
                 continue
             directions[key] = gradient - tensors[_OWN + name] + tensors[_SERVERS + name]
@@ -108,7 +108,7 @@ class Scaffold(Supervised):
     def conclude(
         self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
     ) -> TorchTensors:
-        """c_i becomes the mean gradient of the round; its change is reported."""
+        """Set c_i to the mean gradient of the round, and report its change."""
         outputs: TorchTensors = {}
         for key, total in tensors.items():
             if key.startswith(_SUM):

@@ -1,9 +1,8 @@
-"""What every objective shares: roles, initial tensors, the optimizer's step over the task's loss,
-evaluation, prediction, survey.
+"""The base of all objectives: roles, initial tensors, steps on the task's loss, evaluation, survey.
 
-An objective overrides `role` (which tensors leave the device), `initial` (further tensors), `loss`
-(what a step minimises), `correct` (what happens to a gradient before it is used) or `step` itself,
-and adds graphs of its own.
+An objective overrides `role` (tensors that leave the device), `initial` (further tensors), `loss`
+(the minimised loss), `correct` (changes to gradients before they are used) or `step` itself, and
+adds graphs of its own.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -34,19 +33,24 @@ from wire.errors import ConfigError
 
 LR, MOMENTUM = 0.005, 0.9
 TRAINING = ("step", "loss", "correct", "forward", "trained", "graphs")
-"""The methods that decide what training does: a class that overrides one says itself which graphs
-are plain SGD."""
+"""Methods that define training.
+
+A class that overrides one of them declares which of its graphs are plain SGD.
+"""
 LOSS = ("step", "loss", "mean_loss", "losses")
-"""The methods that decide which loss training minimises."""
+"""Methods that define the loss that training minimises."""
 ANSWERS = ("evaluate", "predict", "answer", "forward")
-"""The methods that decide what a device's model answers."""
+"""Methods that define the answers of a device's model."""
 
 
 @dataclass
 class Pass:
-    """One pass of a model over a batch: logits (batch, classes), representation (batch, K), either
-    with the steps (batch, steps, ...) of a model of steps, and the tensors it changes besides the
-    weights (``ROLE/NAME``: running statistics, running means)."""
+    """One pass of a model over a batch.
+
+    `logits` are (batch, classes) and `features` (batch, K) are the representation; both are (batch,
+    steps, ...) for a model of steps. `following` holds tensors that the pass changes besides the
+    weights, by ``ROLE/NAME``: running statistics, running means.
+    """
 
     logits: Tensor
     features: Tensor
@@ -54,13 +58,15 @@ class Pass:
 
 
 def count_labels(y: Tensor, num_classes: int) -> Tensor:
-    """How many examples of a batch each class has (classes,), float32."""
+    """Return the number of examples of each class in a batch, (classes,) float32."""
     return (y.unsqueeze(1) == torch.arange(num_classes)).to(torch.float32).sum(0)
 
 
 def metrics_of_answers(probabilities: Tensor, y: Tensor, least: float) -> TorchTensors:
-    """The metrics of probabilities (batch, classes), as `Supervised.metrics`; one below `least` has
-    the loss of this one."""
+    """Return the metrics of probabilities (batch, classes), with the names of `Supervised.metrics`.
+
+    A probability below `least` has the loss of `least`.
+    """
     chosen = probabilities.gather(1, y.unsqueeze(1)).clamp(min=least)
     return {
         names.LOSS_SUM: -chosen.log().sum(),
@@ -69,13 +75,15 @@ def metrics_of_answers(probabilities: Tensor, y: Tensor, least: float) -> TorchT
 
 
 def following_values(tensors: TorchTensors) -> TorchTensors:
-    """The same tensors as outputs of a graph: ``next/ROLE/NAME``."""
+    """Return tensors as outputs of a graph: ``next/ROLE/NAME``."""
     return {names.following(key): value for key, value in tensors.items()}
 
 
 class Supervised(WithOptions):
-    """A classifier trained by an optimizer on the loss of a task; what the optimizer keeps are
-    slots: they start at zero in every round."""
+    """A classifier trained by an optimizer on the loss of a task.
+
+    The optimizer's state is in slots, which start at zero in every round.
+    """
 
     name: ClassVar[str]
     citation: ClassVar[str]
@@ -83,35 +91,42 @@ class Supervised(WithOptions):
         "lr": option(LR, "learning rate", low=0),
         "momentum": option(MOMENTUM, "momentum of SGD", low=0, below=1),
     }
-    """Numbers that the graphs take. On the class, `option`s say their ranges; a class that derives
-    from it may give other defaults as plain numbers."""
+    """Hyperparameters that the graphs take.
+
+    On the class, `option`s define their ranges; a derived class may replace defaults by plain
+    numbers.
+    """
     columns: Mapping[str, tuple[int, ...]] = {}
     sgd_graphs: ClassVar[Mapping[str, SgdGraph]] = {}
-    """The training graphs that are plain SGD. A class that overrides a method of `TRAINING`
-    inherits none: it declares its own."""
+    """Training graphs that are plain SGD.
+
+    A class that overrides a method of `TRAINING` does not inherit them: it declares its own.
+    """
     model_answers: ClassVar[bool] = True
-    """True if the model alone answers. A class that overrides a method of `ANSWERS` does not
-    inherit it."""
+    """True if the model alone answers.
+
+    A class that overrides a method of `ANSWERS` does not inherit it.
+    """
     has_memory: ClassVar[bool] = False
     optimizer: Optimizer = Sgd()
-    """How tensors are moved by their gradients; set before `initial` is asked for."""
+    """Rule by which gradients move tensors; to be set before `initial` is called."""
     task: Task = Classification()
-    """What is learned: the loss of an example."""
+    """Task, which defines the loss of an example."""
     follows_task: ClassVar[bool] = True
-    """Whether training minimises the task's loss (`mean_loss`), so that the task's options have a
-    place in it. A class that overrides a method of `LOSS` does not inherit it: it declares its own.
+    """True if training minimises the task's loss (`mean_loss`), so that the task's options apply.
+
+    A class that overrides a method of `LOSS` does not inherit it: it declares its own.
     """
     sends_more: ClassVar[bool] = False
-    """Whether the change that a device sends holds more of its windows than its training steps put
-    into it."""
+    """True if a device's update reveals more of its windows than its training steps put into it."""
     own_rule: ClassVar[bool] = False
-    """Whether its steps are of a kind that no other optimizer can take the place of."""
+    """True if no other optimizer can replace the rule of its steps."""
     server: ClassVar[type[DefaultCoordinator]] = DefaultCoordinator
-    """The server's half."""
+    """Class of the server's half."""
     private: tuple[str, ...] = ()
-    """Beginnings of the names of parameters and running statistics that stay on the device."""
+    """Prefixes of the names of parameters and running statistics that stay on the device."""
     wrapped_by: ClassVar[tuple[str, ...]] = ()
-    """Names of the choices that it may be wrapped with (`algorithms.objectives.dbe`)."""
+    """Names of the options that may wrap the objective (`algorithms.objectives.dbe`)."""
 
     def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
@@ -123,7 +138,8 @@ class Supervised(WithOptions):
             cls.model_answers = False
 
     def __init__(self, model: Classifier, *values: Any, **options: Any) -> None:
-        """
+        """Replace attention, recurrent and dropout layers of `model` by equivalents for graphs.
+
         Raises:
             ConfigError: the model has a layer that draws random numbers which cannot be inputs, or
                 its last layer is frozen.
@@ -148,20 +164,22 @@ class Supervised(WithOptions):
     # Tensors
 
     def role(self, name: str) -> str:
-        """The role of the parameter or running statistic of this name: what leaves the device, and
-        what does not."""
+        """Return the role of a parameter or statistic, which decides if it leaves the device."""
         if name.startswith(self.private):
             return names.PRIVATE
         return names.STATISTIC if name in self._statistics else names.SHARED
 
     def parameters(self) -> TorchTensors:
-        """The model's parameters by ``ROLE/NAME``, without those that are frozen."""
+        """Return the model's parameters that are not frozen, by ``ROLE/NAME``."""
         moving = {n: p for n, p in self.model.named_parameters() if n not in self.frozen}
         return {names.key_of(self.role(n), n): p.detach().clone() for n, p in moving.items()}
 
     def statistics(self) -> TorchTensors:
-        """BatchNorm's running statistics by ``ROLE/NAME``. Buffers that training does not change (a
-        fixed input scaling) are no tensors of a bundle: they are constants of its graphs."""
+        """Return BatchNorm's running statistics by ``ROLE/NAME``.
+
+        Buffers that training does not change (a fixed input scaling) are constants of a bundle's
+        graphs, not tensors of the bundle.
+        """
         return {
             names.key_of(self.role(n), n): b.clone()
             for n, b in self.model.named_buffers()
@@ -174,8 +192,10 @@ class Supervised(WithOptions):
         return tensors | self.slots(tensors, self.trained(tensors))
 
     def trained(self, tensors: TorchTensors) -> list[str]:
-        """Which tensors ``step`` moves down the gradient of `loss`: the model's parameters, of
-        either role."""
+        """Return the keys of the tensors that ``step`` moves down the gradient of `loss`.
+
+        These are the model's parameters, shared or private.
+        """
         parameters = {n for n, _ in self.model.named_parameters()}
         return [
             k
@@ -184,7 +204,7 @@ class Supervised(WithOptions):
         ]
 
     def key(self, tensors: TorchTensors, name: str) -> str:
-        """``ROLE/NAME`` of the model's parameter of this name."""
+        """Return the key (``ROLE/NAME``) of the model's parameter of this name."""
         return next(
             k for k in tensors if k in (names.shared(name), names.private(name), frozen_slot(name))
         )
@@ -212,15 +232,17 @@ class Supervised(WithOptions):
         )
 
     def factors(self, batch: TorchTensors) -> TorchTensors:
-        """What the outputs of layers are multiplied by in training, by the layer's name."""
+        """Return the dropout factors of layers' outputs in training, by the layer's name."""
         return {
             name: keep(batch[names.uniform(name)], layer.share)
             for name, layer in self.dropouts.items()
         }
 
     def forward(self, tensors: TorchTensors, batch: TorchTensors, training: bool) -> Pass:
-        """A pass with the tensors of the model; in training its running statistics move and its
-        dropout layers drop."""
+        """Run the model with these tensors.
+
+        In training its running statistics move and its dropout layers drop.
+        """
         with (
             watch_representation(self.model) as seen,
             dropping(self.model, self.factors(batch) if training else {}),
@@ -231,26 +253,28 @@ class Supervised(WithOptions):
     def loss(
         self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
     ) -> tuple[Tensor, Pass]:
-        """What ``step`` minimises, as a mean over the batch, and the pass it was computed from."""
+        """Return the loss that ``step`` minimises, as a mean over the batch, and its pass."""
         made = self.forward(tensors, batch, training=True)
         return self.mean_loss(made.logits, tensors, batch), made
 
     def mean_loss(self, logits: Tensor, tensors: TorchTensors, batch: TorchTensors) -> Tensor:
-        """The task's loss, as a mean over the batch; examples count by the column ``weight`` where
-        the batch has one."""
+        """Return the task's loss as a mean over the batch.
+
+        Examples are weighted by the column ``weight`` if the batch has one.
+        """
         each = self.losses(logits, tensors, batch)
         return (each * batch["weight"]).mean() if "weight" in batch else each.mean()
 
     def losses(self, logits: Tensor, tensors: TorchTensors, batch: TorchTensors) -> Tensor:
-        """The task's loss of each example (batch,)."""
+        """Return the task's loss of each example (batch,)."""
         return self.task.losses(logits, self.target(batch))
 
     def target(self, batch: TorchTensors) -> Tensor:
-        """What the logits of a batch are held against."""
+        """Return the targets with which the logits of a batch are compared."""
         return self.task.target(self.model.scale(batch["x"]), batch["y"])
 
     def metrics(self, logits: Tensor, batch: TorchTensors, loss_sum: Tensor) -> TorchTensors:
-        """``metric/loss_sum`` and ``metric/num_correct`` of a batch, float32 scalars."""
+        """Return ``metric/loss_sum`` and ``metric/num_correct`` of a batch, float32 scalars."""
         return {
             names.LOSS_SUM: loss_sum,
             names.NUM_CORRECT: self.task.right(logits, self.target(batch)).sum(),
@@ -259,13 +283,14 @@ class Supervised(WithOptions):
     def correct(
         self, gradients: TorchTensors, tensors: TorchTensors, hyper: TorchTensors
     ) -> tuple[TorchTensors, TorchTensors]:
-        """The directions in which a step goes, from the gradients of the loss, and other tensors
-        that change."""
+        """Return the directions of a step from the gradients, and other changed tensors."""
         return gradients, {}
 
     def step(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
-        """A step of the optimizer against the gradient; running statistics as BatchNorm updates
-        them."""
+        """Take a step of the optimizer against the gradient.
+
+        Running statistics move as BatchNorm updates them.
+        """
         gradients, loss, made = differentiate(
             self.loss, self.trained(tensors), tensors, batch, hyper
         )
@@ -276,7 +301,7 @@ class Supervised(WithOptions):
         )
 
     def slots(self, tensors: TorchTensors, keys: Iterable[str]) -> TorchTensors:
-        """What the optimizer keeps of these tensors, before the first step."""
+        """Return the optimizer's slots of these tensors before the first step."""
         return {
             slot: zero
             for key in keys
@@ -286,16 +311,17 @@ class Supervised(WithOptions):
     def descend(
         self, directions: TorchTensors, tensors: TorchTensors, hyper: TorchTensors
     ) -> TorchTensors:
-        """Tensors and their slots after one step of the optimizer, for every direction given by the
-        key of its tensor."""
+        """Return tensors and their slots after one step of the optimizer.
+
+        `directions` are by the keys of their tensors.
+        """
         moved: TorchTensors = {}
         for key, direction in self.optimizer.clipped(directions, hyper).items():
             moved |= self.optimizer.move(key, direction, tensors, hyper, hyper["lr"])
         return moved
 
     def answer(self, tensors: TorchTensors, x: Tensor) -> Pass:
-        """What the model that the device uses makes of examples x: logits, and the representation
-        that they come from."""
+        """Return the logits and the representation of examples x by the model in use."""
         return self.forward(tensors, {"x": x}, training=False)
 
     def evaluate(self, tensors: TorchTensors, batch: TorchTensors) -> TorchTensors:
@@ -303,21 +329,25 @@ class Supervised(WithOptions):
         return self.metrics(logits, batch, self.task.measured(logits, self.target(batch)).sum())
 
     def predict(self, tensors: TorchTensors, x: Tensor) -> Tensor:
-        """What the task answers by the model that the device uses: class probabilities (batch,
-        classes), or others in their place."""
+        """Return the task's answer by the model in use.
+
+        For classification it is the class probabilities (batch, classes).
+        """
         return self.task.answer(self.answer(tensors, x).logits, self.model.scale(x))
 
     def labels(
         self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
     ) -> TorchTensors:
-        """Return the examples of each class: a graph for objectives that count them."""
+        """Return the number of examples of each class: a graph for objectives that need it."""
         return {names.metric("share"): count_labels(batch["y"], self.model.num_classes)}
 
     def survey(self, tensors: TorchTensors, batch: TorchTensors) -> TorchTensors:
-        """What tells data distributions apart, as sums over the batch: ``mean.LAYER`` and
-        ``variance.LAYER`` (channels,) at the input of each BatchNorm layer, ``gradient`` (outputs,
-        inputs) of the task's loss by the weights of the last layer. Where it needs labels, windows
-        without one have no part in the gradient."""
+        """Return sums over the batch that distinguish data distributions.
+
+        They are ``mean.LAYER`` and ``variance.LAYER`` (channels,) at the input of each BatchNorm
+        layer, and ``gradient`` (outputs, inputs) of the task's loss by the weights of the last
+        layer. If the loss needs labels, windows without one have no part in the gradient.
+        """
         last = self.key(tensors, f"{self.model.last_layer}.weight")
 
         def loss_of(weights: TorchTensors) -> tuple[Tensor, TorchTensors]:
@@ -338,8 +368,10 @@ class Supervised(WithOptions):
 
 
 def _overrides(cls: type, methods: tuple[str, ...], declared: str) -> bool:
-    """Whether a method was overridden after the declaration was made: by a class that comes before
-    it in the order of inheritance."""
+    """Return True if a method is overridden after the declaration.
+
+    A class that overrides it then comes before the declaring one in the order of inheritance.
+    """
     declares = next(i for i, base in enumerate(cls.__mro__) if declared in vars(base))
     return any(method in vars(base) for base in cls.__mro__[:declares] for method in methods)
 
@@ -350,7 +382,7 @@ Loss = Callable[[TorchTensors, TorchTensors, TorchTensors], tuple[Tensor, Pass]]
 def differentiate(
     loss: Loss, trained: list[str], tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
 ) -> tuple[TorchTensors, Tensor, Pass]:
-    """The gradient of a loss by the tensors named, its value, and the pass behind it."""
+    """Return the gradient of a loss by the named tensors, its value, and its pass."""
 
     def loss_of(weights: TorchTensors) -> tuple[Tensor, tuple[Tensor, Tensor, TorchTensors]]:
         value, made = loss({**tensors, **weights}, batch, hyper)

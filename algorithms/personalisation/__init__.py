@@ -1,1 +1,1 @@
-"""What a device keeps when a run is over."""
+"""Personal models: candidates that a device makes of its group's model, and its choice of one."""

@@ -1,10 +1,8 @@
-"""What answers and labels are in a device's memory, by the task: rows that neighbours can be mixed
-of; pure torch.
+"""Answers and labels in a device's memory, as rows that can be mixed. Pure torch.
 
-A row of the memory is an answer with a weight: mixing adds rows up, and what is left of the weight
-1 is the model's. The probabilities of classes add up to their weight themselves. Where names are
-there or not, and of quantities, a row has one more column, which is its weight: a row of zeros
-would be an answer too.
+A row is an answer with a weight. Mixing adds rows up, and the rest of the weight 1 goes to the
+model's answer. Class probabilities add up to their weight. For multi-label and regression tasks a
+row has one more column with its weight, because a row of zeros would be an answer too.
 """
 
 from typing import ClassVar
@@ -20,31 +18,31 @@ from wire.arrays import names
 from wire.tasks import CLASSIFICATION, MULTI_LABEL, PRESENT, REGRESSION, TaskName
 
 LEAST_MEASURED = 1e-12
-"""A probability below this has the loss of this one where the answers of what is kept are
-measured."""
+"""Minimum probability for the loss of the personal model: a smaller one counts as this one."""
 
 
 class Answers:
-    """Rule by which a task's answers are remembered and mixed: rows (n, width), of which the last
-    column is the weight. Here quantities in the fleet's units, as a model gives them."""
+    """Rows (n, width) of answers of a regression task, and the base of the other tasks' rules.
+
+    The last column is the weight. Quantities are in the fleet's units, as a model predicts them.
+    """
 
     by_class: ClassVar[bool] = False
-    """True if a window has one of the classes, so that a device may have labels of a part of them
-    alone."""
+    """True if a window has exactly one class, so that a device may lack labels of some classes."""
     columns: ClassVar[int] = 1
-    """Columns of a row besides the numbers that a model gives."""
+    """Number of columns of a row besides the model's outputs."""
 
     def guess(self, logits: Tensor) -> Tensor:
-        """Return the rows of what a model answers (n, outputs)."""
+        """Return the rows of a model's outputs (n, outputs)."""
         return with_weight(logits)
 
     def labels(self, target: Tensor, num_outputs: int) -> Tensor:
-        """Return the rows of labels, as `Task.target` gives them; zeros where a window has none."""
-        known = (target == target).all(1, keepdim=True)  # what differs from itself is no number
+        """Return the rows of labels from `Task.target`; zeros for a window without a label."""
+        known = (target == target).all(1, keepdim=True)  # NaN means no label
         return torch.where(known, with_weight(target), 0.0)
 
     def weight(self, rows: Tensor) -> Tensor:
-        """Return (n,) how much there is in each row: 1 for a whole answer, 0 for none."""
+        """Return the weight (n,) of each row: 1 for a whole answer, 0 for none."""
         return rows[:, -1]
 
     def losses(self, rows: Tensor, labels: Tensor) -> Tensor:
@@ -52,7 +50,7 @@ class Answers:
         return (rows - labels)[:, :-1].square().mean(1)
 
     def told(self, rows: Tensor, task: Task, scaled: Tensor) -> Tensor:
-        """Return what `Task.answer` would say, by these rows."""
+        """Return the answers in rows in the form of `Task.answer`."""
         return task.answer(rows[:, :-1], scaled)
 
     def metrics(self, rows: Tensor, task: Task, target: Tensor) -> TorchTensors:
@@ -65,7 +63,7 @@ class Answers:
 
 
 class OfClasses(Answers):
-    """Class probabilities, which add up to their weight themselves; labels are 1 for the class."""
+    """Class probabilities, which add up to their weight; the label row is 1 for the class."""
 
     by_class: ClassVar[bool] = True
     columns: ClassVar[int] = 0
@@ -80,7 +78,7 @@ class OfClasses(Answers):
         return rows.sum(1)
 
     def losses(self, rows: Tensor, labels: Tensor) -> Tensor:
-        """The cross-entropy."""
+        """Return the cross-entropy (n,)."""
         return -(rows * labels).sum(1).clamp(min=LEAST).log()
 
     def told(self, rows: Tensor, task: Task, scaled: Tensor) -> Tensor:
@@ -91,7 +89,7 @@ class OfClasses(Answers):
 
 
 class OfNames(Answers):
-    """The probability of each name, by itself."""
+    """Independent probabilities of names, for multi-label tasks."""
 
     def guess(self, logits: Tensor) -> Tensor:
         return with_weight(torch.sigmoid(logits))
@@ -101,7 +99,7 @@ class OfNames(Answers):
         return with_weight(target) * known
 
     def losses(self, rows: Tensor, labels: Tensor) -> Tensor:
-        """The mean binary cross-entropy."""
+        """Return the mean binary cross-entropy (n,)."""
         return _of_names(rows[:, :-1], labels[:, :-1], LEAST)
 
     def told(self, rows: Tensor, task: Task, scaled: Tensor) -> Tensor:
@@ -122,17 +120,18 @@ ANSWERS: dict[TaskName, Answers] = {
     MULTI_LABEL: OfNames(),
     REGRESSION: Answers(),
 }
-"""The tasks in which a device can look up neighbours: one representation and one label for each
-window."""
+"""Rules of the tasks with neighbours: each window has one representation and one label."""
 
 
 def with_weight(values: Tensor) -> Tensor:
-    """Rows of values (n, outputs), each with the weight 1."""
+    """Return rows of values (n, outputs), each with the weight 1."""
     return torch.cat([values, torch.ones_like(values[:, :1])], dim=1)
 
 
 def _of_names(told: Tensor, there: Tensor, least: float) -> Tensor:
-    """The mean binary cross-entropy (n,) of probabilities (n, names) by what is there, 1 or 0; one
-    below `least` counts as this one."""
+    """Return the mean binary cross-entropy (n,) of probabilities (n, names).
+
+    `there` is 1 for a name that is present, or 0. Probabilities below `least` count as `least`.
+    """
     chosen = there * told + (1 - there) * (1 - told)
     return -chosen.clamp(min=least).log().mean(1)

@@ -1,4 +1,4 @@
-"""What a device keeps when a run is over: the registered ways to decide it."""
+"""The registered ways in which a device chooses its personal model after the last round."""
 
 from copy import copy
 from dataclasses import replace as with_fields
@@ -30,7 +30,7 @@ from wire.tasks import CLASSIFICATION, TaskName
 
 
 class KeepingServer(Wrapper[DefaultCoordinator]):
-    """Wraps the server's half of an objective: what devices do after the last round."""
+    """Server's half of an objective, with the verbs that devices run after the last round."""
 
     replaces = ("keeps", "closing")
     keeps: ClassVar[bool] = True
@@ -44,9 +44,12 @@ class KeepingServer(Wrapper[DefaultCoordinator]):
         epochs: int,
         reports: bool,
     ) -> None:
-        """Devices remember so many windows in their `memory`, judge candidates on the share
-        `holdout`, train for so many `epochs` (0: as many as in a round), and say what they keep
-        where `reports` is true."""
+        """Wrap `whole`, whose devices make and choose candidates by `recipe`.
+
+        A device remembers up to `memory` windows, judges candidates on the share `holdout` of its
+        windows, and trains for `epochs` (0: as many as in a round). It reports its choice if
+        `reports` is True.
+        """
         super().__init__(whole)
         self.recipe, self.memory, self.holdout = recipe, memory, holdout
         self.epochs, self.reports = epochs, reports
@@ -55,7 +58,7 @@ class KeepingServer(Wrapper[DefaultCoordinator]):
         own = (verb for verb in self.inner.closing(context, work) if verb != Evaluate())
         holdout = (
             self.holdout if len(self.recipe.candidates) > 1 else 0.0
-        )  # there is nothing to choose from
+        )  # a single candidate needs no windows to be judged on
         before = tuple(
             replace(verb, holdout=holdout, least=TRAINED) if isinstance(verb, Train) else verb
             for verb in own
@@ -87,12 +90,11 @@ class KeepingServer(Wrapper[DefaultCoordinator]):
         )
 
     def _tuning(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
-        """The objective's own training, on the windows that are not held out; nothing of it is
-        reported."""
+        """Return the objective's training on the windows that are not held out, without reports."""
         usual, verbs = self.whole.training(context, work), list[Verb]()
         judges = any(
             isinstance(verb, Evaluate) and verb.split == "holdout" for verb in usual
-        )  # by windows that candidates are judged on
+        )  # the objective uses the windows on which candidates are judged
         for verb in usual:
             match verb:
                 case Train():
@@ -108,40 +110,42 @@ class KeepingServer(Wrapper[DefaultCoordinator]):
 
 
 class ByRecipe(WithOptions):
-    """Choice of what a device keeps after a run, by a recipe; without one, what it is given."""
+    """Choice of a personal model by a recipe; without one, the device uses its group's model."""
 
     name: ClassVar[str]
     citation: ClassVar[str]
     grouping: ClassVar[str] = ""
-    """Name of the grouping that goes with it where none is named; empty when any will do."""
+    """Name of the grouping used with it if no other is set; empty if any will do."""
     recipe: ClassVar[Recipe | None] = None
     memory: int = 256
-    """Largest number of its windows that a device remembers."""
+    """Maximum number of windows that a device remembers."""
     holdout: float = 0.25
-    """Share of its windows that candidates are judged on."""
+    """Share of a device's windows on which candidates are judged."""
     epochs: int = 0
-    """Epochs of its own training; 0 for as many as in a round."""
+    """Number of epochs of the device's training; 0 for as many as in a round."""
     task: TaskName = CLASSIFICATION
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        """Names of what devices choose from, in the order of what they report
-        (`algorithms.personalisation.kept`); empty where they do not choose."""
+        """Names of the candidates, in the order of their reports; empty if devices do not choose.
+
+        `algorithms.personalisation.kept` reads these reports.
+        """
         return tuple(map(str, self.rule.candidates)) if self.rule else ()
 
     @property
     def rule(self) -> Recipe | None:
-        """The recipe as it is in the task: without neighbours where there are none."""
+        """Recipe for the task, without neighbours if the task has none; None without a recipe."""
         if self.recipe is None:
             return None
         recipe = self.recipe if self.task in ANSWERS else self.recipe.alone
         return with_fields(recipe, glances=recipe.recalibrates and self.task == CLASSIFICATION)
 
     def in_task(self, task: TaskName) -> Self:
-        """Return the same for devices that learn this task.
+        """Return a copy for devices that learn this task.
 
         Raises:
-            ConfigError: it has nothing to go by there.
+            ConfigError: its candidates differ only in their neighbours, and the task has none.
         """
         recipe = self.recipe
         if (
@@ -159,29 +163,31 @@ class ByRecipe(WithOptions):
         return made
 
     def wrap_device(self, objective: Supervised) -> None:
-        """Wrap the device's half of an objective with what this needs."""
+        """Wrap the device's half of an objective with the graphs of candidates and choice."""
         if self.rule:
             keeping = Keeping if self.task in ANSWERS else ByScores
             keeping(objective, self.rule, self.memory)
 
     def wrap_server(self, coordinator: DefaultCoordinator, reports: bool) -> None:
-        """Wrap the server's half; `reports` is True if devices may say what they kept, and why."""
+        """Wrap the server's half; `reports` is True if devices may report their choice."""
         if self.rule:
             of_all = self.memory, self.holdout, self.epochs
             KeepingServer(coordinator, self.rule, *of_all, reports)
 
 
 class Served(ByRecipe):
-    """The model that the algorithm gives the device, and what the objective itself does after the
-    last round."""
+    """The group's model, after the verbs of the objective itself for the end of training."""
 
     name: ClassVar[str] = "served"
     citation: ClassVar[str] = "McMahan et al., AISTATS 2017"
 
 
 class Personal(ByRecipe):
-    """The default: BatchNorm estimated anew, neighbours among the device's windows where its task
-    has them, and most of the way to a model tuned on them."""
+    """The default: new BatchNorm statistics, neighbours, and a model tuned on the device's windows.
+
+    The tuned model is most of the way from the group's model to the one after the device's
+    training. Neighbours are used if the task has them.
+    """
 
     name: ClassVar[str] = "personal"
     citation: ClassVar[str] = (
@@ -208,8 +214,7 @@ class Personal(ByRecipe):
 
 
 class Recalibrated(ByRecipe):
-    """The model that the algorithm gives the device, with BatchNorm's statistics estimated anew on
-    its windows; needs no labels."""
+    """The group's model with BatchNorm statistics of the device's windows; needs no labels."""
 
     name: ClassVar[str] = "recalibrated"
     citation: ClassVar[str] = "Li et al., Pattern Recognition 2018"
@@ -218,8 +223,11 @@ class Recalibrated(ByRecipe):
 
 
 class KnnPer(ByRecipe):
-    """The model mixed with the nearest labelled windows of the device, in the share that serves its
-    held-out windows best; a half where there are too few of these."""
+    """The model mixed with the nearest labelled windows of the device.
+
+    Their share is the best one on the device's held-out windows, or a half if there are too few of
+    them.
+    """
 
     name: ClassVar[str] = "knn-per"
     citation: ClassVar[str] = "Marfoq et al., ICML 2022, section 3"

@@ -1,29 +1,28 @@
-"""What a device keeps when a run is over: it makes candidates of its group's model, and keeps the
-one that serves its own windows best.
+"""A device's graphs that make candidates of its group's model and choose the personal model.
 
 The candidates are made one after the other, by verbs that every client has:
 
-1. ``glance``, ``gauge`` and ``recalibrate``: BatchNorm's statistics are estimated anew on the
-   windows of the device, labelled or not (Y. Li et al., Adaptive Batch Normalization, Pattern
-   Recognition 2018), as far as there are enough of them, and of various classes: the statistics of
-   one activity alone are not those of all that the device will meet. What a window without a label
-   is of, the model says (``glance``).
+1. ``glance``, ``gauge`` and ``recalibrate``: BatchNorm's statistics are estimated on the device's
+   windows, with or without labels (Y. Li et al., Adaptive Batch Normalization, Pattern Recognition
+   2018). Their weight grows with the number of windows and the variety of their classes: the
+   statistics of one activity do not represent all that the device will meet. The class of a window
+   without a label is the model's guess (``glance``).
 2. ``memorise`` and ``baseline``: the device remembers its windows, see
    `algorithms.personalisation.memory`.
 3. The objective's own training, on the windows that are not held out, and ``blend``: the model
    three quarters of the way from the one before training to the one after it (M. Wortsman et al.,
-   Robust Fine-Tuning of Zero-Shot Models, CVPR 2022), or half of the way where nothing is held out
-   to judge it by.
+   Robust Fine-Tuning of Zero-Shot Models, CVPR 2022), or half of the way if no windows are held
+   out to judge it by.
 4. ``memorise`` again, and ``choose``.
 
-What is remembered of a window goes by the task (`ByScores` where it has no neighbours).
+The content of the memory depends on the task (`ByScores` if the task has no neighbours).
 
-A candidate is a model, and a share of the device's neighbours in its answer. The choice goes
-through the candidates in their order, and takes the first one that is not worse than the best by
-more than so many standard errors of the difference, and by no more than `BEYOND`, over the windows
-held out. These have been trained on in earlier rounds and flatter candidates that trust the model,
-which is why three standard errors are asked for. With too few windows to judge by, the recipe names
-the candidate that is kept. A training whose model no longer answers with numbers has no candidate.
+A candidate is a model, and a share of the device's neighbours in its answer. The choice is the
+first candidate that is worse than the best by at most `errors` standard errors of the difference
+and by at most `BEYOND`, over the windows held out. The fleet has trained on these windows in
+earlier rounds, which flatters candidates that trust the model; three standard errors are required
+for that reason. With too few windows to judge by, the recipe names the candidate. If the tuned
+model's outputs are not finite, its candidates are not usable.
 """
 
 from collections.abc import Mapping
@@ -50,31 +49,36 @@ from wire.held import FEWEST
 from wire.tasks import NO_LABEL, RECONSTRUCTION
 
 PRIOR, PRIOR_OF_TRAINED = 16.0, 128.0
-"""The statistics of the group count as much as so many windows of the device: as fewer where the
-device could not train, and its windows have no part in them."""
+"""Weight of the group's statistics, as a number of windows of the device.
+
+PRIOR is for a device that could not train: its windows have no part in these statistics.
+"""
 WAY, UNJUDGED_WAY = 0.75, 0.5
-"""How far the tuned model is on the way from the model before the device's own training to the one
-after it; and so far where no window is held out."""
+"""Position of the tuned model between the models before (0) and after (1) the device's training.
+
+The second value is for a device without held-out windows.
+"""
 TRAINED = 2
-"""Windows with labels, at least, for a training."""
+"""Minimum number of windows with labels for a training."""
 GENERAL, TUNED = "general", "tuned"
 ABSENT = 0.25
-"""A device whose windows without labels are, by its group's model, in this share or more of classes
-that it has no label of, does not go by its own training and its own labels: they know nothing of
-these classes."""
+"""Share of unlabelled windows in classes without a label from which tuning is not usable.
+
+The group's model guesses their classes. The device's training and labels do not represent them.
+"""
 BEYOND = 0.5
-"""A candidate whose mean loss is so far above the least is passed over, however few windows say
-so."""
+"""Maximum mean loss above the least for a chosen candidate, whatever the standard error."""
 GAUGED, GLANCED = 256, 64
-"""Windows, at most, that BatchNorm's statistics are estimated on, and whose first ones say how
-various they are."""
+"""Maximum numbers of windows for the statistics (``gauge``) and their variety (``glance``)."""
 LOSSES, ELSEWHERE = names.slot("memory.losses"), names.slot("memory.elsewhere")
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A model, before (`GENERAL`) or after (`TUNED`) the device's own training, with a share of its
-    neighbours in the answer."""
+    """A model before (`GENERAL`) or after (`TUNED`) the device's training, with neighbours.
+
+    `share` is the neighbours' share in the answer.
+    """
 
     model: str
     share: float
@@ -85,32 +89,31 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How candidates are made and chosen."""
+    """Rules by which candidates are made and chosen."""
 
     candidates: tuple[Candidate, ...]
     errors: float
-    """Standard errors of the difference that a candidate must be worse by to be passed over."""
+    """Number of standard errors of the difference by which a rejected candidate must be worse."""
     recalibrates: bool = True
     glances: bool = False
-    """Whether windows have classes, so that the device looks how various its windows are before it
-    goes by their statistics."""
+    """True if windows have classes, whose variety sets the weight of the windows' statistics."""
     unlabelled: bool = True
-    """Whether windows without labels are remembered."""
+    """True if windows without labels are remembered."""
     unjudged: int = 0
-    """The place of the candidate that is kept where there are too few windows to judge by."""
+    """Position of the candidate that is chosen if there are too few windows to judge by."""
 
     def of(self, model: str) -> tuple[float, ...]:
-        """The shares of the candidates with this model."""
+        """Return the shares of neighbours of the candidates with this model."""
         return tuple(c.share for c in self.candidates if c.model == model)
 
     @property
     def tunes(self) -> bool:
-        """Whether the device trains."""
+        """True if the device trains."""
         return bool(self.of(TUNED))
 
     @property
     def alone(self) -> "Recipe":
-        """The same recipe without neighbours: each of its models, once."""
+        """Recipe without neighbours: each model of this recipe once."""
         models = list(dict.fromkeys(candidate.model for candidate in self.candidates))
         unjudged = models.index(self.candidates[self.unjudged].model)
         return with_fields(
@@ -119,9 +122,11 @@ class Recipe:
 
 
 class Keeping(Wrapper[Supervised]):
-    """Wraps an objective: the graphs that make candidates and choose. The device remembers the
-    representation, the answer and the label of each window, and answers by neighbours among them
-    too."""
+    """An objective with the graphs that make candidates and choose one.
+
+    The device remembers the representation, the model's answer and the label of each window, and
+    mixes the answers of neighbours among them with the model's.
+    """
 
     replaces: tuple[str, ...] = ("initial", "graphs", "has_memory", "predict")
     has_memory: ClassVar[bool] = True
@@ -161,8 +166,10 @@ class Keeping(Wrapper[Supervised]):
         }
 
     def moving(self, tensors: TorchTensors) -> list[str]:
-        """What training may change and the device keeps: all of it is as it was where the tuned
-        model is not taken."""
+        """Return the keys of tensors that training may change and that stay on the device.
+
+        All of them are restored if the tuned model is not chosen.
+        """
         keys = names.of_role(tensors, *names.EXCHANGED, names.PRIVATE)
         return [key for key, value in keys.items() if value.is_floating_point()]
 
@@ -171,9 +178,12 @@ class Keeping(Wrapper[Supervised]):
     def gauge(
         self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
     ) -> TorchTensors:
-        """``mean.LAYER`` and ``variance.LAYER`` at the input of each BatchNorm layer, how many
-        windows there are, and which of them can be trained on, as sums; and the ``labels``, where
-        they say how various windows are."""
+        """Return sums over a batch of windows, for ``recalibrate``.
+
+        They are ``mean.LAYER`` and ``variance.LAYER`` at the input of each BatchNorm layer,
+        ``count`` (windows), ``known`` (windows that can be trained on) and, for the variety of
+        windows, ``labels``.
+        """
         with watch_norms(self.model) as met:
             functional(self.model, tensors, plausible(self.model, batch["x"]), training=True)
         size = batch["x"].shape[0]
@@ -186,7 +196,7 @@ class Keeping(Wrapper[Supervised]):
     def glance(
         self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
     ) -> TorchTensors:
-        """``guess`` (outputs,), what the model answers of the windows, as a sum."""
+        """Return ``guess`` (outputs,), the model's class probabilities summed over windows."""
         return {
             names.metric("guess"): torch.softmax(
                 self.whole.answer(tensors, plausible(self.model, batch["x"])).logits, dim=1
@@ -196,8 +206,10 @@ class Keeping(Wrapper[Supervised]):
     def recalibrate(
         self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
     ) -> TorchTensors:
-        """Move the running statistics towards those of the device's own windows, of which as many
-        count as are various."""
+        """Move the running statistics towards those of the device's windows.
+
+        The step grows with the number and the variety of the windows.
+        """
         count, known = (tensors[names.response("gauge", name)] for name in ("count", "known"))
         if self.recipe.glances:
             labels, guess = (
@@ -223,7 +235,7 @@ class Keeping(Wrapper[Supervised]):
         finite = {
             key: torch.where((value - value) == 0, value, tensors[key])
             for key, value in moved.items()
-        }  # not what is no number
+        }  # a statistic that is not finite is not replaced
         return following_values(finite)
 
     # Memory
@@ -231,8 +243,10 @@ class Keeping(Wrapper[Supervised]):
     def memorise(
         self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
     ) -> TorchTensors:
-        """The memory of the windows of a batch, each in the row of its rank, as a sum; those of
-        higher ranks are left out."""
+        """Return the memory of a batch's windows, each in the row of its rank, as a sum.
+
+        Windows of higher ranks than the memory has rows are left out.
+        """
         made = self.whole.answer(tensors, batch["x"])
         rows = self.rows_of(made, batch)
         kind = made.logits.dtype
@@ -248,8 +262,10 @@ class Keeping(Wrapper[Supervised]):
     def baseline(
         self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
     ) -> TorchTensors:
-        """Keep the memory of the model before training, its losses over the windows held out, how
-        much it says of classes without labels, and the model itself."""
+        """Store the state before training: the memory, its held-out losses, and the model.
+
+        The share of unlabelled windows in classes without labels (`ELSEWHERE`) is stored too.
+        """
         memory = self.memorised(tensors)
         losses, _ = memory.losses(self.recipe.of(GENERAL))
         kept = {**memory.answering(), LOSSES: losses, ELSEWHERE: memory.elsewhere()}
@@ -261,7 +277,7 @@ class Keeping(Wrapper[Supervised]):
     def blend(
         self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
     ) -> TorchTensors:
-        """The model on the way from the one before training to the one after it."""
+        """Return a model between the one before training and the one after it."""
         way = torch.where(self.memorised(tensors).held.sum() > 0, WAY, UNJUDGED_WAY)
         before = {key: tensors[slot_of(key, "before")] for key in self.moving(tensors)}
         return following_values(
@@ -271,7 +287,7 @@ class Keeping(Wrapper[Supervised]):
     def choose(
         self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
     ) -> TorchTensors:
-        """Keep a candidate: its model, its memory, and its share."""
+        """Make one candidate the personal model: its tensors, memory and share of neighbours."""
         memory, recipe = self.memorised(tensors), self.recipe
         losses, judged = memory.losses(recipe.of(TUNED if recipe.tunes else GENERAL))
         by_model = {TUNED: losses, GENERAL: tensors[LOSSES]} if recipe.tunes else {GENERAL: losses}
@@ -282,8 +298,8 @@ class Keeping(Wrapper[Supervised]):
             [float(candidate.model == TUNED) for candidate in recipe.candidates], dtype=every.dtype
         )
         usable = torch.ones_like(is_tuned)
-        # not where a guess is no number, nobody has trained, or the labels are of a part of the
-        # classes
+        # a tuned candidate is unusable if its guesses are not finite, if the device has not
+        # trained, or if its labels cover only a part of the classes
         if recipe.tunes:
             apart = torch.stack(
                 [
@@ -294,7 +310,7 @@ class Keeping(Wrapper[Supervised]):
             trained = (apart > 0) & (memory.num_trained() >= TRAINED)
             whole = (judged.sum() >= FEWEST) | (
                 memory.held.sum() <= 0
-            )  # what is held out of too few is missed in the training
+            )  # with few windows, those held out are missing from the training
             good = memory.finite & trained & whole & (tensors[ELSEWHERE] < ABSENT)
             usable = 1 - is_tuned * (1 - good.to(every.dtype))
         kept = first_good(every, judged, recipe.errors, usable, recipe.unjudged)
@@ -333,12 +349,12 @@ class Keeping(Wrapper[Supervised]):
         return ANSWERS[self.whole.task.of]
 
     def no_memory(self) -> TorchTensors:
-        """Return the memory of a device that has none, with its share."""
+        """Return an empty memory, with the share 0 of neighbours."""
         model = self.model
         return empty(self.memory_size, model.num_features, model.num_classes + self.answers.columns)
 
     def rows_of(self, made: Pass, batch: TorchTensors) -> TorchTensors:
-        """Return what is remembered of each window of a batch, by name (batch, width)."""
+        """Return the rows to remember of a batch's windows, by name, (batch, width) each."""
         labels = self.label_rows(batch).to(made.logits.dtype)
         return {
             "keys": unit(made.features),
@@ -347,15 +363,15 @@ class Keeping(Wrapper[Supervised]):
         }
 
     def known(self, batch: TorchTensors) -> Tensor:
-        """Return (batch,) 1 for each window that has a label, or needs none."""
+        """Return 1 (batch,) for each window that has a label or needs none, else 0."""
         return self.answers.weight(self.label_rows(batch))
 
     def label_rows(self, batch: TorchTensors) -> Tensor:
-        """The rows (batch, width) of the labels."""
+        """Return the rows (batch, width) of the labels."""
         return self.answers.labels(self.whole.target(batch), self.model.num_classes)
 
     def memorised(self, tensors: TorchTensors) -> Memory | Scores:
-        """Return what ``memorise`` gave."""
+        """Return the memory that ``memorise`` computed."""
         keys, guess, labels, held = (
             tensors[names.response("memorise", name)]
             for name in ("keys", "guess", "labels", "held")
@@ -363,8 +379,7 @@ class Keeping(Wrapper[Supervised]):
         return Memory(keys, guess, labels, held.squeeze(1), self.answers)
 
     def assess(self, tensors: TorchTensors, batch: TorchTensors) -> TorchTensors:
-        """Return ``metric/loss_sum`` and ``metric/num_correct`` of what the device answers with
-        what it has kept."""
+        """Return ``metric/loss_sum`` and ``metric/num_correct`` of the personal model's answers."""
         return self.answers.metrics(
             self._mixed(tensors, batch["x"]), self.whole.task, self.whole.target(batch)
         )
@@ -373,15 +388,17 @@ class Keeping(Wrapper[Supervised]):
         return self.answers.told(self._mixed(tensors, x), self.whole.task, self.model.scale(x))
 
     def _mixed(self, tensors: TorchTensors, x: Tensor) -> Tensor:
-        """The rows (batch, width) of what the device answers."""
+        """Return the rows (batch, width) of the personal model's answers."""
         made = self.whole.answer(tensors, x)
         return answer(tensors, made.features, self.answers.guess(made.logits), self.answers)
 
 
 def variety(shares: Tensor) -> Tensor:
-    """() how various windows are that are of classes in these `shares` (classes,): from 0, all of
-    one, to 1, of all alike. The exponential of the entropy is the number of classes that would be
-    as various, each of the same share."""
+    """Return the variety () of windows from the `shares` (classes,) of their classes.
+
+    It is 0 if all windows are of one class, 1 if all classes are equally frequent. The exponential
+    of the entropy is the number of equally frequent classes that would be as various.
+    """
     entropy = -(shares * shares.clamp(min=1e-9).log()).sum()
     return ((entropy.exp() - 1) / max(1, shares.shape[0] - 1)).clamp(min=0.0, max=1.0)
 
@@ -389,11 +406,14 @@ def variety(shares: Tensor) -> Tensor:
 def first_good(
     losses: Tensor, judged: Tensor, errors: float, usable: Tensor, unjudged: int
 ) -> Tensor:
-    """1 for the first of the candidates that are `usable` (candidates,) whose mean of `losses` (M,
-    candidates), over the rows that are `judged` (M,), is not above the least mean by more than so
-    many standard errors of the difference, and `BEYOND`; 1 for the first usable one from the place
-    `unjudged` on where fewer than `FEWEST` rows are judged. Losses are at most `WORST`; one
-    candidate from that place on must be usable."""
+    """Return 1 (candidates,) for the first candidate that is good enough, 0 for all others.
+
+    Its mean of `losses` (M, candidates), over the rows that are `judged` (M,), is above the least
+    mean by at most `errors` standard errors of the difference, and by at most `BEYOND`. If fewer
+    than `FEWEST` rows are judged, it is the first usable candidate from the position `unjudged` on.
+    `usable` is (candidates,). Losses are at most `WORST`; at least one candidate from that position
+    on must be usable.
+    """
     above, error = margins(losses, judged, usable)
     good = (above <= (errors * error).clamp(max=BEYOND)).to(losses.dtype)
     from_there = (torch.arange(losses.shape[1]) >= unjudged).to(losses.dtype)
@@ -401,9 +421,10 @@ def first_good(
 
 
 def margins(losses: Tensor, judged: Tensor, usable: Tensor) -> tuple[Tensor, Tensor]:
-    """How far the mean loss of each candidate (candidates,) is above the least of those that are
-    `usable`, and the standard error of this difference (candidates,), over the rows that are
-    `judged`; arguments as those of `first_good`."""
+    """Return each candidate's mean loss above the least usable one, and its standard error.
+
+    Both are (candidates,), over the rows that are `judged`; arguments as in `first_good`.
+    """
     count = judged.sum()
     means = losses.sum(0) / count.clamp(min=1.0) + (1 - usable) * 2 * WORST
     best = _first((means <= means.amin(0)).to(losses.dtype))
@@ -414,7 +435,7 @@ def margins(losses: Tensor, judged: Tensor, usable: Tensor) -> tuple[Tensor, Ten
 
 
 def _first(flags: Tensor) -> Tensor:
-    """1 for the first 1 of `flags` (n,), 0 for all others."""
+    """Return 1 for the first 1 of `flags` (n,), 0 for all others."""
     firsts, left = [], torch.ones((), dtype=flags.dtype)
     for flag in flags.unbind():
         firsts.append(flag * left)
@@ -423,8 +444,11 @@ def _first(flags: Tensor) -> Tensor:
 
 
 class ByScores(Keeping):
-    """Remembers how well a model does on each window, and keeps a model alone: steps of a window
-    have a representation each, and a window that is given back has no label."""
+    """Keeping for tasks without neighbours: the memory holds the loss of each window.
+
+    Tasks per step have a representation for each step of a window, and reconstruction has no label,
+    so that the candidates are models alone.
+    """
 
     replaces = ("initial", "graphs")
 

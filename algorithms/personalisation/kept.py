@@ -1,5 +1,7 @@
-"""What a device says it keeps when a run is over, and why: read from what the graph ``choose``
-reported. Without torch, for the round core too."""
+"""Reports of devices about their personal models, read from the outputs of the graph ``choose``.
+
+Nothing here imports torch, so that the round core can use it.
+"""
 
 import math
 from collections.abc import Sequence
@@ -11,56 +13,65 @@ from wire.arrays.tensors import Tensors
 from wire.messages import LARGEST_COUNT
 
 CHOOSE = "choose"
-"""The graph that chooses."""
+"""Name of the graph that chooses the personal model."""
 KEPT, LOSS, ERROR, USABLE, WINDOWS = "kept", "loss", "error", "usable", "windows"
-"""What it reports: 1 for the candidate that is kept, the mean loss of each over the windows held
-out, the standard error of how far that is above the least of those that can be used, 1 for each
-that can be used, and how many windows these are. Graphs of older bundles report neither standard
-errors nor what can be used."""
+"""Names of the graph's outputs.
+
+They are 1 for the candidate that is chosen, the mean loss of each candidate over the windows held
+out, the standard error of its difference from the least usable loss, 1 for each candidate that is
+usable, and the number of windows held out. Graphs of older bundles report neither standard errors
+nor usable candidates.
+"""
 NOT_TOLD = "not told"
-"""What people read where a device has not said what it keeps."""
+"""Text for a device that has not reported its choice."""
 LEAST = 1e-3
-"""The probability below which a candidate's answer counts as this one."""
+"""Minimum probability in a candidate's answer: a smaller one counts as this one."""
 WORST = -math.log(LEAST)
-"""The largest loss of a candidate."""
+"""Maximum loss of a candidate."""
 ROUNDING = 1e-3
-"""Runtimes of devices round: a number so near to 0 or 1 is that, and a loss so little below 0 is
-0."""
+"""Tolerance for the rounding of devices' runtimes, in flags, counts and losses."""
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """What a device keeps, and why."""
+    """A device's choice of its personal model, and the losses behind it."""
 
     candidate: str
-    """The name of the candidate that it keeps."""
+    """Name of the chosen candidate."""
     windows: int
-    """Windows held out that candidates were judged on; with too few of them, the way of keeping
-    says which candidate is kept."""
+    """Number of held-out windows on which candidates were judged.
+
+    With too few of them, the personalisation names the candidate.
+    """
     loss: float | None = None
-    """The candidate's mean loss over these windows; None without any."""
+    """Mean loss of the chosen candidate over these windows; None without windows."""
     others: dict[str, float] = {}
-    """The mean losses of the other candidates, by name; empty without windows."""
+    """Mean losses of the other candidates, by name; empty without windows."""
     errors: dict[str, float] = {}
-    """The standard error of how far each candidate's mean loss is above the least, by name; empty
-    where it is not told."""
+    """Standard errors of the candidates' differences from the least mean loss, by name.
+
+    Empty if the device does not report them.
+    """
     unusable: tuple[str, ...] = ()
-    """The candidates that could not be used, whatever their loss: of a training that was not made,
-    did not end well, or was on labels of a part of the classes."""
+    """Candidates that could not be used, whatever their loss.
+
+    Their training did not take place, failed, or had labels of only a part of the classes.
+    """
 
 
 def kept_text(kept: Kept | None) -> str:
-    """What a device keeps, in a few words."""
+    """Return the name of a device's chosen candidate, or `NOT_TOLD`."""
     return kept.candidate if kept else NOT_TOLD
 
 
 def kept_of(candidates: Sequence[str], tensors: Tensors, most: int = LARGEST_COUNT) -> Kept | None:
-    """What an update's tensors ``response/choose.kept`` (candidates,), ``response/choose.loss``
-    (candidates,), perhaps ``response/choose.error`` (candidates,) and ``response/choose.usable``
-    (candidates,), and ``response/choose.windows`` () say of these candidates.
+    """Return a device's choice from the tensors of its update, or None if it is missing or invalid.
 
-    None where it is not told, and where what is told cannot be: not exactly one candidate is kept,
-    one is kept that cannot be used, a loss or an error is not between 0 and `WORST`, or the windows
-    are not a number of windows up to `most`."""
+    The tensors are ``response/choose.kept``, ``response/choose.loss`` and optionally
+    ``response/choose.error`` and ``response/choose.usable``, each (candidates,), and
+    ``response/choose.windows`` (). They are invalid if not exactly one candidate is chosen, if the
+    chosen one is not usable, if a loss or an error is not between 0 and `WORST`, or if the number
+    of windows is not a whole number up to `most`.
+    """
     every, one = (len(candidates),), ()
     layout = {KEPT: every, LOSS: every, ERROR: every, USABLE: every, WINDOWS: one}
     said = {
@@ -108,7 +119,7 @@ def _by_name(candidates: Sequence[str], values: Sequence[float]) -> dict[str, fl
 
 
 def _whole(value: float, most: int) -> int | None:
-    """The whole number from 0 to `most` that a value stands for; None if it stands for none."""
+    """Return the whole number from 0 to `most` within `ROUNDING` of a value, or None."""
     if (
         not math.isfinite(value)
         or abs(value - round(value)) > ROUNDING

@@ -1,14 +1,13 @@
-"""What a device remembers of its own windows: their representations and labels, and how neighbours
-among them answer; pure torch.
+"""A device's memory of its windows, and the answers of neighbours among them. Pure torch.
 
-Labels and answers are rows, as `algorithms.personalisation.answers` has them for each task.
+Labels and answers are the rows of `algorithms.personalisation.answers`.
 
 O. Marfoq, G. Neglia, R. Vidal, L. Kameni. Personalized Federated Learning through Local
 Memorization. ICML 2022, section 3: a model's probabilities are mixed with those of the nearest
-windows of the device in the model's own representation. Two things differ here. Representations
-have length 1, and every window counts by ``exp(-d / SCALE)`` of its squared distance d, which
-leaves out sorting: graphs of phones have no fast one. A window without a label takes part with what
-the model and its neighbours say of it (label propagation: D. Zhou et al., NIPS 2003, Eq. 4).
+windows of the device in the model's representation. Two things differ here. Representations have
+length 1, and every window has the weight ``exp(-d / SCALE)`` of its squared distance d, so that
+nothing is sorted: phones have no fast graph for sorting. A window without a label takes part with
+the answers of the model and its neighbours (label propagation: D. Zhou et al., NIPS 2003, Eq. 4).
 """
 
 from dataclasses import dataclass
@@ -23,20 +22,22 @@ from algorithms.personalisation.kept import WORST
 from wire.arrays import names
 
 SCALE = 0.03
-"""The squared distance, between representations of length 1, at which a neighbour counts 1 / e as
-much as one at distance 0."""
+"""Squared distance at which a neighbour has the weight 1 / e, for representations of length 1."""
 NEAREST = 1e-12
-"""Where all neighbours together count less than this, there are none: the model answers alone."""
+"""Minimum sum of the neighbours' weights; below it, the answer tends to the model's alone."""
 SPREAD, TIMES = 0.5, 10
-"""How much a window without a label takes from its neighbours, and how many times it asks them."""
+"""Share of an unlabelled window's answer from its neighbours, and number of propagation steps."""
 KEYS, LABELS, SHARE = (names.memory(name) for name in ("keys", "labels", "share"))
 
 
 @dataclass(frozen=True)
 class Memory:
-    """`keys` (M, K) of length 1, `guess` (M, width) what the model answers, `labels` (M, width)
-    what is known, both as rows of `of`, `held` (M,) 1 for a window that is held out. Rows that hold
-    no window are zero."""
+    """Windows of a device, in up to M rows; rows without a window are zero.
+
+    `keys` (M, K) are representations of length 1. `guess` (M, width) are the model's answers and
+    `labels` (M, width) the known ones, both as rows of `of`. `held` (M,) is 1 for a window that is
+    held out.
+    """
 
     keys: Tensor
     guess: Tensor
@@ -46,29 +47,31 @@ class Memory:
 
     @property
     def filled(self) -> Tensor:
-        """(M,) whether the row holds a window."""
+        """True (M,) for each row that holds a window."""
         return self.of.weight(self.guess) > 0
 
     @property
     def known(self) -> Tensor:
-        """(M,) whether the window has a label."""
+        """True (M,) for each window that has a label."""
         return self.of.weight(self.labels) > 0
 
     @property
     def finite(self) -> Tensor:
-        """() whether the model answers with numbers."""
+        """True () if the model's answers are finite."""
         total = self.guess.sum()
         return (total - total) == 0
 
     def num_trained(self) -> Tensor:
-        """() how many windows have labels and are not held out."""
+        """Return the number () of windows that have labels and are not held out."""
         return (self.known & (self.held <= 0)).to(self.keys.dtype).sum()
 
     def elsewhere(self) -> Tensor:
-        """() the share of the windows without labels that is, by the model, of classes of which no
-        window has a label; 0 where all windows have labels, or none has, and where a label is not
-        one of the classes. 1 where all labels are of one class: they cannot tell a good training
-        from one that always answers with it."""
+        """Return the share () of the unlabelled windows in classes of which no window has a label.
+
+        The model guesses their classes. The share is 0 if all windows have labels, if none has, or
+        if labels are not single classes. It is 1 if all labels are of one class: they cannot tell a
+        good training from one that always answers with this class.
+        """
         if not self.of.by_class:
             return torch.zeros(())
         without = (self.filled & ~self.known).to(self.keys.dtype)
@@ -81,16 +84,18 @@ class Memory:
 
     @cached_property
     def weights(self) -> Tensor:
-        """How much each window (column) counts for each other one (row), (M, M); a window does not
-        count for itself."""
+        """Weights (M, M) of each window (column) for each other one (row); 0 for itself."""
         rows = torch.arange(self.keys.shape[0])
         filled = self.filled.to(self.keys.dtype)
         others = (rows.unsqueeze(1) != rows).to(self.keys.dtype) * filled.unsqueeze(1)
         return neighbours(self.keys, self.keys, filled) * others
 
     def smoothed(self, weights: Tensor, known: Tensor) -> Tensor:
-        """A label (M, width) for every window: its own where it is `known` (M,), else what the
-        model and its neighbours say."""
+        """Return a label (M, width) for every window.
+
+        It is the window's label if it is `known` (M,), or else a mix of the answers of the model
+        and of the neighbours.
+        """
         own = known.to(self.keys.dtype).unsqueeze(1)
         shares = (1 - own) * SPREAD * normalised(weights)
         fixed = own * self.labels + (1 - own) * (1 - SPREAD) * self.guess
@@ -100,13 +105,15 @@ class Memory:
         return soft
 
     def losses(self, shares: tuple[float, ...]) -> tuple[Tensor, Tensor]:
-        """The loss (M, len(shares)) of the held-out windows with labels, as if these labels were
-        not known, for each share of the neighbours in the answer; and (M,) 1 for each of these
-        windows. Other rows are zero. Losses are cut off at `WORST`, which an answer that is no
-        number has."""
+        """Return the losses (M, len(shares)) of labelled held-out windows, and 1 (M,) for each.
+
+        There is a loss for each share of the neighbours in the answer, computed as if these labels
+        were not known. Other rows are zero. Losses are limited to `WORST`, which is also the loss
+        of an answer that is not finite.
+        """
         known = self.known
         counted = ((self.held > 0) & known).to(self.keys.dtype)
-        weights = self.weights * (1 - counted)  # they do not help each other
+        weights = self.weights * (1 - counted)  # held-out windows are not used as neighbours
         soft = self.smoothed(weights, known & (self.held <= 0))
         columns = []
         for share in shares:
@@ -115,48 +122,53 @@ class Memory:
         return torch.stack(columns, 1), counted
 
     def answering(self) -> TorchTensors:
-        """What neighbours are looked up in: the representations, and a label for each window."""
+        """Return the tensors in which neighbours are looked up: representations and labels."""
         return {KEYS: torch.clone(self.keys), LABELS: self.smoothed(self.weights, self.known)}
 
 
 def unit(features: Tensor) -> Tensor:
-    """Representations (n, K) with length 1."""
+    """Return representations (n, K) scaled to length 1."""
     return features / features.square().sum(1, keepdim=True).clamp(min=1e-12).sqrt()
 
 
 def neighbours(queries: Tensor, keys: Tensor, filled: Tensor) -> Tensor:
-    """How much each of `keys` (M, K) counts for each of `queries` (n, K), (n, M); a row that is not
-    `filled` (M,) does not."""
+    """Return the weights (n, M) of `keys` (M, K) for each of `queries` (n, K).
+
+    Rows that are not `filled` (M,) have the weight 0.
+    """
     distance = (2.0 - 2.0 * (queries @ keys.T)).clamp(min=0.0)
     return torch.exp(-distance / SCALE) * filled
 
 
 def normalised(weights: Tensor) -> Tensor:
-    """Weights (n, M) that add up to 1, or to less where they are very small."""
+    """Return weights (n, M) that add up to 1, or to less if they are very small."""
     return weights / weights.sum(1, keepdim=True).clamp(min=NEAREST)
 
 
 def mixed(
     guess: Tensor, weights: Tensor, labels: Tensor, share: Tensor | float, of: Answers = CLASSES
 ) -> Tensor:
-    """The answer (n, width): `share` of it by the neighbours, the rest, and what they leave, by the
-    model."""
+    """Return the answers (n, width): `share` by the neighbours, the rest by the model.
+
+    The model also gets the weight that neighbours do not use.
+    """
     near = normalised(weights) @ labels
     part = share * of.weight(near).unsqueeze(1)
     return share * near + (1 - part) * guess
 
 
 def answer(tensors: TorchTensors, features: Tensor, guess: Tensor, of: Answers = CLASSES) -> Tensor:
-    """What a device answers that has this memory: rows (n, width) from the model's representations
-    (n, K) and its answers (n, width)."""
+    """Return the answers (n, width) of a device that has this memory.
+
+    `features` (n, K) are the model's representations and `guess` (n, width) its answers.
+    """
     labels = tensors[LABELS]
     weights = neighbours(unit(features), tensors[KEYS], (of.weight(labels) > 0).to(features.dtype))
     return mixed(guess, weights, labels, tensors[SHARE], of)
 
 
 def empty(size: int, width: int, num_answers: int) -> TorchTensors:
-    """The memory of a device that has none, of rows of so many numbers: with it, the model answers
-    alone."""
+    """Return an empty memory of `size` rows, with which the model answers alone."""
     return {
         KEYS: torch.zeros(size, width),
         LABELS: torch.zeros(size, num_answers),
@@ -166,8 +178,11 @@ def empty(size: int, width: int, num_answers: int) -> TorchTensors:
 
 @dataclass(frozen=True)
 class Scores:
-    """`loss` (M,) of each window by the task, `known` (M,) 1 for one that has a label or needs
-    none, `held` (M,) 1 for one that is held out. Rows that hold no window are zero."""
+    """Losses of a device's windows, for tasks without neighbours; rows without a window are zero.
+
+    `loss` (M,) is by the task, `known` (M,) is 1 for a window that has a label or needs none,
+    `held` (M,) is 1 for a window that is held out.
+    """
 
     loss: Tensor
     known: Tensor
@@ -175,26 +190,28 @@ class Scores:
 
     @property
     def finite(self) -> Tensor:
-        """() whether the model's losses are numbers."""
+        """True () if the model's losses are finite."""
         total = self.loss.sum()
         return (total - total) == 0
 
     def num_trained(self) -> Tensor:
-        """() how many windows are known and not held out."""
+        """Return the number () of windows that are known and not held out."""
         return ((self.known > 0) & (self.held <= 0)).to(self.loss.dtype).sum()
 
     def elsewhere(self) -> Tensor:
-        """0: labels are not one class of each window."""
+        """Return 0, because labels are not single classes of windows."""
         return torch.zeros(())
 
     def losses(self, shares: tuple[float, ...]) -> tuple[Tensor, Tensor]:
-        """The losses (M, len(shares)) of the windows held out, the same for each share, and (M,) 1
-        for each of these windows. Losses are cut off at `WORST`, which one that is no number has
-        too."""
+        """Return the losses (M, len(shares)) of held-out windows, and 1 (M,) for each of them.
+
+        Losses are the same for each share. They are limited to `WORST`, which is also the loss of a
+        window whose loss is not finite.
+        """
         counted = ((self.held > 0) & (self.known > 0)).to(self.loss.dtype)
         loss = torch.where(self.loss <= WORST, self.loss, WORST) * counted
         return torch.stack([loss] * len(shares), 1), counted
 
     def answering(self) -> TorchTensors:
-        """Nothing: the model answers alone."""
+        """Return no tensors: the model answers alone."""
         return {}

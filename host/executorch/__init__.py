@@ -1,2 +1,4 @@
-"""A small C++ library over ExecuTorch's runtime, and what builds it: devices run programs with it
-without torch."""
+"""A small C++ library over ExecuTorch's runtime, and its build.
+
+Devices run programs with it without torch.
+"""

@@ -1,9 +1,9 @@
-"""``python -m host.executorch.build``: compiles the library over ExecuTorch's runtime, which is in
-its pip package with its headers.
+"""``python -m host.executorch.build``: compile the library over ExecuTorch's runtime.
 
-Into the user's cache, under a name that is a hash of source, flags, compiler and runtime: what is
-there already is never built again. With ``--out FOLDER`` also a copy beside the runtime's own
-libraries: a folder that a board needs no pip package for.
+The runtime and its headers are in its pip package. The library goes into the user's cache, under a
+hash of source, flags, compiler and runtime, so that it is never built twice. With ``--out FOLDER``
+it is also copied into a folder beside the runtime's own libraries; a board needs no pip package for
+such a folder.
 """
 
 import argparse
@@ -36,16 +36,17 @@ FLAGS = (
     "-Wno-deprecated-declarations",
 )
 DEFINITIONS = ("-DC10_USING_CUSTOM_GENERATED_MACROS", "-DET_EVENT_TRACER_ENABLED")
-"""What the pip package says its headers need."""
+"""Definitions that the headers need, according to the pip package."""
 
 
 def build() -> Path:
-    """Path of the compiled library. Processes that build at the same time do so each for itself;
-    the last rename wins.
+    """Return the path of the library, compiled first if it is not in the cache.
+
+    Processes that build at the same time do not share work; the last rename wins.
 
     Raises:
-        CannotCompile: ExecuTorch is not installed, there is no C++ compiler, it fails, or the cache
-        cannot be written.
+        CannotCompile: ExecuTorch or a C++ compiler is not installed, the compiler fails, or the
+            cache cannot be written.
     """
     package, number = find_executorch()
     compiler, compiler_version = find_compiler()
@@ -82,7 +83,9 @@ def build() -> Path:
 
 
 def find_executorch() -> tuple[Path, str]:
-    """The folder of the pip package, which is not imported (it would load torch), and its version.
+    """Return the folder of the pip package, and its version.
+
+    The package is not imported, because that would load torch.
 
     Raises:
         CannotCompile: it is not installed.
@@ -101,7 +104,7 @@ def find_executorch() -> tuple[Path, str]:
 
 
 def _compile(compiler: tuple[str, ...], package: Path, number: str, made: Path) -> None:
-    """The library, and the runner beside it. Both find the runtime in their own folder first."""
+    """Compile the library and the runner, which find the runtime in their own folder first."""
     include = package / "include"
     common = [*FLAGS, *DEFINITIONS, f'-DSHOAL_EXECUTORCH_VERSION="{number}"']
     common += [
@@ -123,7 +126,7 @@ def _compile(compiler: tuple[str, ...], package: Path, number: str, made: Path) 
 
 
 def main() -> None:
-    """Build and say where the library is."""
+    """Build the library and print its path."""
     parser = argparse.ArgumentParser(
         description="Compiles the library that devices run programs of ExecuTorch with."
     )

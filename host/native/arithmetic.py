@@ -1,5 +1,8 @@
-"""The server's heaviest computations in C++, where there is a compiler: sums of many models, at the
-speed at which memory is read, and what many models answer to the same inputs."""
+"""The server's heaviest computations in C++, if there is a compiler.
+
+They are sums of many models, at the speed of memory, and predictions of many models for the same
+inputs.
+"""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -20,8 +23,10 @@ log = logging.getLogger("shoal.native")
 
 
 def weighted_sum(arena: Array, rows: Array, weights: Array) -> AddColumns:
-    """sum_i weights_i w_i over rows (N,) of an arena (M, D) float32, C order; weights (N,) float32.
-    Sums of 32 rows are made in float32, and those of these in float64.
+    """Return a function that adds sum_i weights_i w_i over rows of an arena to a total.
+
+    The arena is (M, D) float32 in C order, `rows` (N,), `weights` (N,) float32. Up to 32 rows are
+    summed in float32, and these sums in float64.
 
     Raises:
         CannotCompile: the library cannot be built here.
@@ -39,8 +44,10 @@ def weighted_sum(arena: Array, rows: Array, weights: Array) -> AddColumns:
 
 
 def answer(network: Network, models: Sequence[Mapping[str, Array]], inputs: Array) -> Array:
-    """Class probabilities (N, z, classes) float32 of N models, tensors by ``shared/NAME`` and
-    ``statistic/NAME``, for inputs (z, channels, time) float32.
+    """Return class probabilities (N, z, classes) float32 of N models.
+
+    The models' tensors are by ``shared/NAME`` and ``statistic/NAME``; `inputs` are (z, channels,
+    time) float32.
 
     Raises:
         CannotCompile: the native engine cannot be built here.
@@ -64,8 +71,10 @@ def answer(network: Network, models: Sequence[Mapping[str, Array]], inputs: Arra
 
 
 class NativeArithmetic(Arithmetic):
-    """Both in C++. Where the engine cannot be built, the log says so
-    and numpy and torch compute."""
+    """Sums and predictions in C++.
+
+    If the engine cannot be built, this is logged, and numpy and torch compute.
+    """
 
     def column_sums(self, arena: Array, rows: Array, weights: Array) -> AddColumns | None:
         try:

@@ -1,10 +1,8 @@
-"""Compiles the engine on first use, with the system's C++ compiler, into the user's cache
-directory.
+"""The C++ engine's library, compiled on first use into the user's cache directory.
 
-The engine's source is compiled once for every instruction set that this kind of machine may have
-and linked into one library, which chooses at run time. The library's name is a hash of source,
-flags, compiler and machine: what is there already is never built again, and a change of any of them
-never meets a stale file.
+The source is compiled for every instruction set of this kind of machine and linked into one
+library, which chooses at run time. The library's name is a hash of source, flags, compiler and
+machine: it is never built twice, and never stale after a change.
 """
 
 import ctypes
@@ -38,7 +36,7 @@ X86: dict[str, tuple[str, ...]] = {
 ARM: dict[str, tuple[str, ...]] = {"baseline": ("-DSHOAL_LANES=4", "-DSHOAL_REGISTERS=32")}
 OTHER: dict[str, tuple[str, ...]] = {"baseline": ("-DSHOAL_LANES=4", "-DSHOAL_REGISTERS=16")}
 TARGETS = ("baseline", "avx2", "avx512")
-"""Instruction sets, slowest first, by the numbers that the library knows them by."""
+"""Instruction sets, slowest first, in the order of the library's numbers for them."""
 _POINTER, _INTEGER, _NUMBER = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
 FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "shoal_supports": (_INTEGER, [_INTEGER]),
@@ -58,7 +56,7 @@ _lock = threading.Lock()
 
 
 def load_library() -> ctypes.CDLL:
-    """The engine's library, compiled first if this machine does not have it yet.
+    """Return the engine's library, compiled first if it is not in the cache.
 
     Raises:
         CannotCompile: there is no C++ compiler, it fails, or the cache directory cannot be written.
@@ -75,11 +73,12 @@ def load_library() -> ctypes.CDLL:
 
 
 def build() -> Path:
-    """Path of the compiled library. Processes that build at the same time do so each for itself;
-    the last rename wins.
+    """Return the path of the library, compiled first if it is not in the cache.
+
+    Processes that build at the same time do not share work; the last rename wins.
 
     Raises:
-        CannotCompile: as `load_library`.
+        CannotCompile: there is no C++ compiler, it fails, or the cache directory cannot be written.
     """
     compiler, version = find_compiler()
     machine = platform.machine().lower()

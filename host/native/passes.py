@@ -1,5 +1,4 @@
-"""One batch at a time through a network of the native engine, and back: what autograd needs of
-it."""
+"""Forward and backward passes of single batches in the native engine, for autograd."""
 
 import ctypes
 import weakref
@@ -29,25 +28,29 @@ class _BackwardCall(ctypes.Structure):
 
 @dataclass(eq=False)
 class Pass:
-    """A batch that went through: its result y (batch, outputs), and a workspace that is the plan's
-    again when nobody holds this."""
+    """A forward pass of a batch: its result y (batch, outputs), and its workspace.
+
+    The workspace goes back to the plan when this object is no longer referenced.
+    """
 
     y: Floats
     workspace: Floats = field(repr=False)
 
 
 class Passes(Plan):
-    """A network whose last layer may be of any kind; its `classes` are the values of an example's
-    result."""
+    """A network whose last layer may be of any kind.
+
+    Its `classes` are the number of values in an example's result.
+    """
 
     def forward(self, flat: Floats, x: Floats, training: bool) -> Pass:
-        """The network's result for a batch.
+        """Return the network's result for a batch.
 
         Args:
             flat: (num_values,) the model; in training its running statistics are overwritten with
-            those after the batch.
+                those after the batch.
             x: (batch, \\*window) float32, at least one example.
-            training: whether BatchNorm normalises by the batch.
+            training: True if BatchNorm normalises by the batch.
 
         Raises:
             ConfigError: an array of another dtype, layout or shape.
@@ -67,9 +70,10 @@ class Passes(Plan):
         return made
 
     def backward(self, made: Pass, d_y: Floats) -> Floats:
-        """The gradient by the model (num_values,), from the one by the result of a pass in
-        training, d_y (batch, outputs). What it holds in the places of running statistics says
-        nothing.
+        """Return the gradient by the model (num_values,) from the gradient by a pass's result.
+
+        The pass is one in training; `d_y` is (batch, outputs). Values at the positions of running
+        statistics have no meaning.
 
         Raises:
             ConfigError: `d_y` has another dtype, layout or shape.

@@ -1,8 +1,8 @@
 """A network laid out for one instruction set, and the workspaces of its calls.
 
-Calls may run at the same time in any number of threads: they share nothing but the network, and
-ctypes gives up the interpreter lock while C++ runs. The same arguments give the same bits, whatever
-else runs.
+Calls may run at the same time in any number of threads: they share only the network, and ctypes
+releases the interpreter lock while C++ runs. The same arguments give the same bits, whatever else
+runs.
 """
 
 import ctypes
@@ -57,12 +57,14 @@ class _Layer(ctypes.Structure):
 
 
 INSTRUCTIONS = "SHOAL_INSTRUCTIONS"
-"""The variable of the environment that names another instruction set than the machine's best, to
-compare machines by."""
+"""Environment variable with an instruction set to use in place of the machine's best.
+
+It serves to compare instruction sets.
+"""
 
 
 def available_targets() -> tuple[str, ...]:
-    """The instruction sets that this machine can run, slowest first.
+    """Return the instruction sets that this machine can run, slowest first.
 
     Raises:
         CannotCompile: the engine cannot be built.
@@ -72,19 +74,24 @@ def available_targets() -> tuple[str, ...]:
 
 
 class Plan:
-    """A model is one float32 vector (`num_values`,): the tensors called `names`, in this order,
-    each in torch's layout (C order)."""
+    """A network for models that are one float32 vector (`num_values`,) each.
+
+    The vector holds the tensors `names`, in this order, each in torch's layout (C order).
+    """
 
     def __init__(
         self, network: Network, names: Sequence[str] | None = None, target: str | None = None
     ) -> None:
-        """`names`: all tensors of the network, in the network's own order if None; `target`: what
-        `INSTRUCTIONS` says, or the machine's best instruction set, if None.
+        """Lay out a network.
+
+        Args:
+            names: all tensors of the network, in the vector's order; None for the network's order.
+            target: an instruction set; None for that in `INSTRUCTIONS`, or the machine's best.
 
         Raises:
             CannotCompile: the engine cannot be built here.
             ConfigError: other names than the network's, or an instruction set that this machine
-            does not have.
+                does not have.
         """
         names = list(network.shapes) if names is None else list(names)
         if sorted(names) != sorted(network.shapes):
@@ -142,9 +149,10 @@ class Plan:
         self._idle: dict[int, list[Floats]] = {}
 
     def refuse(self, status: int) -> None:
-        """
+        """Raise the error of a call's status; return if the status is 0.
+
         Raises:
-            DataError: a call ended with this status, and it is not 0.
+            DataError: the status is not 0.
         """
         if status:
             raise DataError(
@@ -156,8 +164,10 @@ class Plan:
             )
 
     def acquire(self, capacity: int) -> Floats:
-        """A workspace that nothing else uses until `release`. Its zeros between rows are written
-        once, so that it keeps to one capacity."""
+        """Return a workspace that no other call uses until `release`.
+
+        Its zeros between rows are written once, so that its capacity is fixed.
+        """
         try:
             return self._idle.setdefault(capacity, []).pop()
         except IndexError:
@@ -166,12 +176,12 @@ class Plan:
             )
 
     def release(self, capacity: int, workspace: Floats) -> None:
-        """Give a workspace back."""
+        """Return a workspace to the plan."""
         self._idle[capacity].append(workspace)
 
 
 def _layer(layer: Layer, begins: dict[str, int], places: Integers, values: Floats) -> _Layer:
-    """`places` and `values` are the layer's own; the engine reads them where they are."""
+    """Return a layer for the engine, which reads `places` and `values` without a copy."""
     tensors = [
         begins[layer.tensors[p]] if p in layer.tensors else -1
         for p in ("weight", "bias", RUNNING_MEAN, RUNNING_VAR)
@@ -202,9 +212,11 @@ def _layer(layer: Layer, begins: dict[str, int], places: Integers, values: Float
 def check_array(
     name: str, array: Array, dtype: type, shape: tuple[int, ...], writeable: bool = False
 ) -> None:
-    """
+    """Check the dtype and shape of an array in C order.
+
     Raises:
-        ConfigError: it is not such an array, in C order.
+        ConfigError: the array has another dtype, layout or shape, or is read-only in spite of
+            `writeable`.
     """
     if (
         not isinstance(array, np.ndarray)
@@ -225,17 +237,19 @@ def check_array(
 
 
 def pointer(array: Array | None) -> int | None:
-    """Address of its first value; None for none."""
+    """Return the address of an array's first value, or None without an array."""
     return None if array is None else array.ctypes.data
 
 
 def aligned(workspace: Floats) -> int:
-    """The first address in it that is that of a cache line."""
+    """Return the first address in a workspace at the start of a cache line."""
     address: int = workspace.ctypes.data
     return -(-address // 64) * 64
 
 
 def capacity_for(most: int) -> int:
-    """The next power of two: devices with a few examples less share their workspaces with the
-    others."""
+    """Return the next power of two, at least `most`.
+
+    Devices with a few examples less then share their workspaces with the others.
+    """
     return 1 << (most - 1).bit_length()

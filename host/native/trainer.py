@@ -1,5 +1,4 @@
-"""Runs a network in the native engine: a device's whole local training, its evaluation or its
-predictions in one call each."""
+"""Training, evaluation and predictions of a network in the native engine, in one call each."""
 
 import ctypes
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ from wire.errors import ConfigError
 from wire.messages import Metrics
 
 EVALUATION_BATCH = 32
-"""Examples that are evaluated at once: few enough for their activations to stay in the cache."""
+"""Number of examples that are evaluated at once; their activations still fit into the cache."""
 
 
 class _TrainCall(ctypes.Structure):
@@ -60,35 +59,35 @@ class Trainer(Plan):
         move_statistics: bool = True,
         drawn: Sequence[Floats] = (),
     ) -> Metrics:
-        """Steps of SGD over the cross-entropy, one per batch: v <- momentum_factor * v + g; w <- w
-        - lr * v.
+        """Take a step of SGD on the cross-entropy for each batch.
 
-        Batch i is the examples ``order[bounds[i]:bounds[i + 1]]``. g is the batch's mean gradient;
-        where given it is replaced by scale * (g + mu * (w - anchor) + offset), and values whose
-        scale is 0 stay as they are, with their momentum.
+        A step is v <- momentum_factor * v + g; w <- w - lr * v. Batch i is the examples
+        ``order[bounds[i]:bounds[i + 1]]``. g is the batch's mean gradient. With an anchor, offset
+        or scale it is replaced by scale * (g + mu * (w - anchor) + offset). Values whose scale is 0
+        do not change, nor does their momentum.
 
         Args:
             flat: (num_values,) the model; overwritten with the trained one, running statistics
-            included.
+                included.
             momentum: (num_values,) v, overwritten; zeros, which are not returned, if None. Running
-            statistics have none.
+                statistics have none.
             x: (n, \\*window) float32, raw sensor units.
             y: (n,) int64, class numbers.
             order: (total,) int64, indices of examples.
             bounds: (num_batches + 1,) int64, from 0 to total, increasing.
             anchor, offset, scale: (num_values,) each; `mu` counts only with an anchor.
-            move_statistics: whether BatchNorm's running statistics move.
-            drawn: of each of the network's `dropouts`, numbers in [0, 1) (total, \\*shape) float32,
-            in the order of `order`.
+            move_statistics: True if BatchNorm's running statistics move.
+            drawn: for each of the network's `dropouts`, numbers in [0, 1) (total, \\*shape)
+                float32, in the order of `order`.
 
         Returns:
             Loss and correct answers in training mode, each batch before its step.
 
         Raises:
             ConfigError: an array of another dtype, layout or shape; batches that `bounds` does not
-            describe.
+                describe.
             DataError: a label or an index out of range; a batch of one value per channel, which
-            BatchNorm cannot normalise.
+                BatchNorm cannot normalise.
         """
         self._check_model(flat, momentum, anchor, offset, scale)
         self._check_examples(x, y, order)
@@ -136,13 +135,17 @@ class Trainer(Plan):
     def evaluate(
         self, flat: Floats, x: Floats, y: Integers, order: Integers | None = None
     ) -> Metrics:
-        """Loss and correct answers with the running statistics, over the examples `order` (all if
-        None). Arguments as `train`."""
+        """Return loss and correct answers with the running statistics.
+
+        They are over the examples `order`, all if None. Arguments are as in `train`.
+        """
         return self._evaluate(flat, x, y, order, None)
 
     def predict(self, flat: Floats, x: Floats, order: Integers | None = None) -> Floats:
-        """Class probabilities (len(order), classes) float32, with the running statistics. Arguments
-        as `train`."""
+        """Return class probabilities (len(order), classes) float32, with the running statistics.
+
+        Arguments are as in `train`.
+        """
         probabilities = np.empty(
             (len(x) if order is None else len(order), self.network.classes), np.float32
         )
