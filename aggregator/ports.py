@@ -1,4 +1,4 @@
-"""What the runner asks of its surroundings."""
+"""Interfaces of the runner to its surroundings: clock, fleet store, blob store."""
 
 from collections.abc import Callable, Sequence, Set
 from typing import Protocol
@@ -9,17 +9,18 @@ from aggregator.view.round_record import RoundRecord
 from wire.errors import ShoalError
 
 Clock = Callable[[], float]
-"""Seconds now, never less than a call before said; a service's are those of the Unix epoch, a
-simulation's those since its beginning."""
+"""Returns the present time (s), which never decreases.
+
+A service's clock counts from the Unix epoch, a simulation's from its beginning.
+"""
 
 
 class StorageFailed(ShoalError):
-    """Something could not be written or read: the disk is full, or broken, or the database is not
-    there."""
+    """Data could not be written or read: full or broken disk, or unreachable database."""
 
 
 class BlobLost(ShoalError):
-    """A blob is not kept here, or its bytes are not those that were written."""
+    """A blob is missing, or its bytes differ from those that were written."""
 
     def __init__(self, digest: str, reason: str) -> None:
         super().__init__(f"blob {digest[:12]}: {reason}")
@@ -81,11 +82,7 @@ class Blobs(Protocol):
     """Keeps bytes by their SHA-256."""
 
     def put(self, *payloads: bytes) -> list[str]:
-        """Keep bytes; all are safe when this returns. Returns their digests.
-
-        Raises:
-            StorageFailed: not all are kept.
-        """
+        """Store of bytes by their SHA-256."""
 
     def get(self, digest: str, offset: int = 0, size: int | None = None) -> bytes:
         """Return the bytes, which have this hash; with a size, so many of them from an offset on,
@@ -100,10 +97,4 @@ class Blobs(Protocol):
         """Forget every blob but these."""
 
     def drop(self, digests: set[str], own: bool = False) -> None:
-        """Forget these blobs, those that were set aside as damaged as well.
-
-        `own`: nobody else can need them, so that they go even if another service has the fleet.
-
-        Raises:
-            StorageFailed: one may still be here.
-        """
+        """Delete every blob but these."""

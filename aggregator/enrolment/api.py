@@ -48,11 +48,11 @@ def create_enrolment_api(office: Office, clock: Callable[[], float] = time.monot
     )
     told = Rates(
         clock, burst=5, per_s=1 / 60, burst_all=60, per_s_all=1
-    )  # lines of the log, or whoever asks could fill the disk
+    )  # of log lines: requests must not fill the disk
 
     @api.get(AUTHORITY)
     def authority(request: Request) -> Response:
-        """Return the authority's certificate, which a device checks with its token's fingerprint."""
+        """Return the authority's certificate, which a device checks by its token's fingerprint."""
         if rates.wait_s(_peer(request)):
             return _response(Refused("too-many", "too many requests; ask again later"))
         pem = certificate_pem(office.authority.certificate)
@@ -96,7 +96,7 @@ async def _answer(
         return refuse("malformed", str(error))
     except StorageFailed as error:
         log.error("request not answered from=%s: %s", peer, error)
-    except Exception:  # nobody foresaw it, and it costs this request alone
+    except Exception:  # a defect must cost only this request
         log.exception("request not answered from=%s", peer)
     return _response(Refused("busy", "the service cannot do it now; ask again later"))
 

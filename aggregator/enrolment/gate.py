@@ -83,7 +83,7 @@ class BrokerBans:
                     while not self._over.wait(LOOK_S):
                         self._look(link)
             except (ShoalError, StorageFailed) as error:
-                if str(error) != self._warned:  # once, until it is something else
+                if str(error) != self._warned:  # log an error once, until it changes
                     self._warned = str(error)
                     log.error("bans at the broker: %s", error)
                 self._over.wait(LOOK_S)

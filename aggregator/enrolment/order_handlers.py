@@ -16,7 +16,7 @@ from aggregator.storage.enrolment_store import EnrolmentStore, open_enrolments
 
 
 class DeviceOrders:
-    """Handlers of orders on devices. The effects of an order are durable when its handler returns."""
+    """Handlers of orders on devices. The effects of an order are durable when it returns."""
 
     def __init__(self, runner: Runner, folder: Path, database: str) -> None:
         """Set up the handlers.

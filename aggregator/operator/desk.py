@@ -42,8 +42,10 @@ It raises `ShoalError` if the order cannot be carried out. Its effects are durab
 
 @dataclass(frozen=True)
 class Desk:
-    """Takes orders from any thread; one thread carries them out. They are not on the disk: when the
-    service ends, those that wait are gone."""
+    """Queue of orders: any thread adds them, one thread carries them out.
+
+    The queue is in memory only: orders that wait when the service ends are lost.
+    """
 
     folder: Path
     """Folder of the service, which has the audit log."""
@@ -54,10 +56,9 @@ class Desk:
     )
 
     async def ask(self, by: str, order: str, **fields: Any) -> Answer | None:
-        """Queue an order of a person and return its answer, or None if none came in `WAIT_S`
-        seconds.
+        """Queue an order of a person and return its answer, or None after `WAIT_S` seconds.
 
-        The order stays in the queue, even if the caller goes away.
+        The order stays in the queue, even if nobody waits for its answer any more.
 
         Raises:
             queue.Full: too many orders wait already.

@@ -15,8 +15,8 @@ def named(fleet: Fleet, device_ids: Iterable[str], where: str = "") -> list[str]
     """Return the devices that an order names, by ids or by a rule.
 
     Raises:
-        ConfigError: neither or both of ids and rule are given, the rule cannot be read or matches no
-        device, or an id is not a valid name.
+        ConfigError: neither or both of ids and rule are given, the rule cannot be read or matches
+        no device, or an id is not a valid name.
     """
     names = _names(device_ids, "device id")
     if bool(names) == bool(where):

@@ -19,7 +19,7 @@ RENEW_EVERY_S = 3600.0
 
 
 class Duties:
-    """Periodic duties: announce the service, renew key and voucher, act on orders, make releases."""
+    """Periodic duties: announce the service, renew its voucher, act on orders, make releases."""
 
     def __init__(
         self,
