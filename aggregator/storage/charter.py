@@ -1,4 +1,4 @@
-"""Charters of campaigns: folder ``campaigns/NAME`` with settings, bundle and probe of a campaign."""
+"""Charters of campaigns: a folder ``campaigns/NAME`` has settings, bundle and probe of each."""
 
 import shutil
 from collections.abc import Mapping
@@ -87,8 +87,7 @@ def write_charter(folder: Path, charter: Charter) -> None:
 
 
 def propose(folder: Path, charter: Charter, exported: Path) -> None:
-    """Write a proposed campaign with files of `shoal export`; `accept` makes it one of the
-    folder's.
+    """Write a proposed campaign with files of `shoal export`, without effect until `accept`.
 
     `exported`: path of the folder that `shoal export` wrote.
 
@@ -103,7 +102,7 @@ def propose(folder: Path, charter: Charter, exported: Path) -> None:
 
 
 def propose_files(folder: Path, charter: Charter, files: Mapping[str, bytes]) -> None:
-    """Write a proposed campaign; `accept` makes it one of the folder's.
+    """Write a proposed campaign, without effect until `accept`.
 
     `files`: contents of `FILES` by name.
 

@@ -1,4 +1,4 @@
-"""Connections to the service's database by SQLAlchemy: SQLite in a file, or PostgreSQL by psycopg."""
+"""Connections to the service's database by SQLAlchemy: an SQLite file, or PostgreSQL by psycopg."""
 
 import sqlite3
 from collections.abc import Iterator

@@ -124,9 +124,7 @@ class Transaction:
         self.connection.execute(_TABLES[type(row)][0].insert().values(**values))
 
     def use_token(self, hash: str, key: str, device_id: str) -> bool:
-        """Bind a token to the key and device that use it; return False if another key used it
-        before.
-        """
+        """Bind a token to the key and device that use it; return False if another key used it."""
         unused = sql.and_(TOKENS.c.hash == hash, TOKENS.c.used_key.in_(["", key]))
         return bool(
             self.connection.execute(

@@ -119,8 +119,9 @@ class FleetStore(Database):
         return fleet
 
     def rounds(self, campaign: str, after: int = 0, until: int | None = None) -> list[RoundRecord]:
-        """Return the records of a campaign's rounds `after` + 1 to `until` (None: the last), by
-        round.
+        """Return the records of a campaign's rounds, by round.
+
+        They are the rounds after `after`, up to and including `until` (None: up to the last).
 
         Raises:
             StorageFailed: they cannot be read.

@@ -29,9 +29,7 @@ class TelemetryTable(Database):
             return telemetry_rows(connection)
 
     def save(self, records: Mapping[str, DeviceTelemetry], gone: Iterable[str] = ()) -> None:
-        """Replace the telemetry of these devices, and delete that of devices in `gone`: all or
-        nothing.
-        """
+        """Replace the telemetry of these devices, and delete that of `gone`: all or nothing."""
         rows = [
             {"device_id": device_id, "record": msgspec.json.encode(record)}
             for device_id, record in records.items()
