@@ -1,6 +1,6 @@
 """Releases of campaigns' models, made by order, at a campaign's end or every few rounds.
 
-What is due follows from the fleet: a campaign's models are due if its last rollout has others.
+No list of due releases is stored: a campaign's models are due if its last rollout has others.
 """
 
 import logging

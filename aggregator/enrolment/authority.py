@@ -173,7 +173,7 @@ def renew_own(authority: Authority, folder: Path, now_s: float, hosts: Sequence[
 
     Raises:
         OSError: a file cannot be read or written.
-        Malformed: a file holds anything else.
+        Malformed: a file is not a key with its certificate.
     """
     for name, role in (
         (AGGREGATOR, client_name(authority.fleet, "aggregator")),
@@ -192,7 +192,7 @@ def renew_server(authority: Authority, path: Path, now_s: float, hosts: Sequence
 
     Raises:
         OSError: the file cannot be read or written.
-        Malformed: the file holds anything else.
+        Malformed: the file is not a key with its certificate.
     """
     names = list(hosts) or (hosts_of(read_certificate(path.read_text())) if path.exists() else [])
     made = bool(names) and (

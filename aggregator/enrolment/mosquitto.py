@@ -98,7 +98,7 @@ def renew_broker(
 
     Raises:
         OSError: a file cannot be written.
-        Malformed: a file holds anything else.
+        Malformed: the file is not a key with its certificate.
     """
     pair = folder / "broker.pem"
     made = renew_server(authority, pair, now_s, hosts)

@@ -303,7 +303,7 @@ def _download(blobs: Blobs, digest: str, name: str) -> Response:
 def create_starting_api(doing: Callable[[], str]) -> FastAPI:
     """Return the application of a service that is not ready.
 
-    `doing` returns what the service does at the moment.
+    `doing` returns the current step of the start, as text.
     """
     api = FastAPI(openapi_url=None)
 

@@ -90,7 +90,7 @@ class _Refused(Exception):
 class Guard:
     """Middleware that lets a request through with its `Caller` in the scope's state, or refuses it.
 
-    A valid token is never refused because somebody else has shown wrong ones: failed attempts are
+    A valid token is never refused because others have shown wrong ones: failed attempts are
     limited by address, and only they.
     """
 

@@ -104,7 +104,7 @@ class HttpServer(AbstractContextManager["HttpServer"]):
 
         `pair`: path of a file with a key and its certificate, for HTTPS. `proxies`: addresses and
         networks of reverse proxies, separated by commas; their ``X-Forwarded-For`` and
-        ``X-Forwarded-Proto`` are believed, and nobody else's.
+        ``X-Forwarded-Proto`` are believed, and no others.
 
         Raises:
             ConfigError: the address cannot be used, or a proxy is not an address or network.

@@ -45,7 +45,7 @@ class Rivals:
     verifier: Verifier | None
     clock: Clock
     count: Callable[[str, str], None]
-    """Counts a message that is not believed, by reason and details."""
+    """Counts a message that is not believed or a denial, by reason and details."""
     _heard: bool = False
     _lost_at_s: list[float] = field(default_factory=list)
 

@@ -140,7 +140,7 @@ class BlobBucket:
             return {key for key in keys if DIGEST.fullmatch(key)}
 
     def problem(self, digest: str) -> str:
-        """Return what is wrong with a blob, or an empty text; a damaged object is not renamed.
+        """Return the fault of a blob, or an empty text; a damaged object is not renamed.
 
         Raises:
             StorageFailed: the store cannot be read.

@@ -87,7 +87,7 @@ class BlobFolder:
                 (self._folder / name).unlink(missing_ok=True)
 
     def problem(self, digest: str) -> str:
-        """Return what is wrong with a blob, or an empty text; a damaged file is not renamed."""
+        """Return the fault of a blob, or an empty text; a damaged file is not renamed."""
         try:
             return (
                 ""

@@ -1,7 +1,7 @@
 """Fleet in an SQL database: SQLite in a file by default, or PostgreSQL.
 
 A commit writes the rows that changed in one transaction, under the next commit number. After a lost
-answer, `load` must read what is stored before the next commit. `standing.py` derives the rest.
+answer, `load` must read the database before the next commit. `standing.py` derives the rest.
 """
 
 from collections.abc import Iterable, Iterator, Sequence, Set

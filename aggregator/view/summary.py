@@ -230,7 +230,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     auc: Spread | None = None
     """AUC of several labels, or of a reconstruction with known anomalies; None for other tasks."""
     mae: dict[str, Spread] | None = None
-    """Mean absolute error over devices, by quantity, where the worst is the largest.
+    """Mean absolute error over devices, by quantity; the largest is the worst.
 
     None for other tasks.
     """

@@ -9,7 +9,7 @@ from aggregator.view.summary import group_number
 WIDTH, HEIGHT = 480, 220
 LEFT, RIGHT, TOP, BOTTOM = 46, 12, 12, 26
 MOST_POINTS = 40
-"""Number of points of a line from which on they are not drawn as dots."""
+"""Number of points from which on a line is drawn without dots."""
 MOST_COLUMNS = 40
 """Maximum number of columns; the latest rounds are shown."""
 
