@@ -73,12 +73,11 @@ def is_served(folder: Path) -> bool:
 def own_secret(path: Path) -> bytes:
     """Return 32 random bytes that only the aggregator knows; they are made at the first call.
 
-    The file is readable by its user only, so the bytes are the same after a restart.
+    They are in a file that only its user can read, and stay the same after a restart.
 
     Raises:
-        ConfigError: the file cannot be read or written, or has another length. A new secret would
-        not
-        do: noise that was drawn from another one could not be subtracted.
+        ConfigError: the file cannot be read or written, or has another length. A new secret
+        is no replacement, since noise drawn from the old one could not be subtracted.
     """
     try:
         if not path.exists():
