@@ -1,2 +1,1 @@
-"""The service that finds which devices belong together, averages inside each group, and gives every
-device its model."""
+"""Aggregation service: groups devices, averages in each group, and gives every device a model."""

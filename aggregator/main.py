@@ -1,5 +1,4 @@
-"""The service: makes store, blob store, link, runner and HTTP server from its settings, and runs
-them until it is stopped."""
+"""The service: assembly of store, blobs, link, runner and HTTP server, and their life cycle."""
 
 import logging
 import os
@@ -57,9 +56,9 @@ from wire.topics import Topics, client_name
 log = logging.getLogger("shoal.aggregator")
 
 AHEAD_S = 60.0
-"""By so much the stored time may be ahead of the machine's clock without a word: clocks are set."""
+"""Seconds that the stored time may be ahead of the machine's clock without a warning."""
 SILENCE_S = 180.0
-"""A device of which nothing came for so long is taken for absent."""
+"""Seconds without a message after which a device counts as absent."""
 
 
 def serve(
@@ -67,13 +66,13 @@ def serve(
     stop: Callable[[], bool],
     observe: Observer = lambda _fleet, _event: None,
 ) -> Fleet | None:
-    """Run a service until `stop` returns True, or until every campaign is over where `stay` is
-    false. Campaigns of the folder go on.
+    """Run a service until `stop` returns True, or, without `stay`, until every campaign is over.
 
-    Return the fleet as it is then; None if the service was stopped while it waited for another.
+    Campaigns of the folder go on. Return the fleet at the end, or None if the service was stopped
+    while it waited for the lease.
 
     Raises:
-        ShoalError: a setting, a bundle, the database or the broker cannot be used; or another
+        ShoalError: a setting, a bundle, the database or the broker cannot be used, or another
         aggregator has the fleet.
     """
     topics, folder, doing = Topics(settings.fleet), settings.folder, ""
@@ -87,7 +86,7 @@ def serve(
         check_campaign_name(settings.run)
     held = lock_service(folder)
     try:
-        (folder / LOCAL).unlink(missing_ok=True)  # of one that was killed
+        (folder / LOCAL).unlink(missing_ok=True)  # left by a killed service
         with ExitStack() as opened:
             begins(f"reads {folder}")
             opening = Opening.read(settings)
@@ -95,7 +94,7 @@ def serve(
                 HttpServer(settings.http_host, settings.http_port, proxies=settings.http_proxies)
             )
             starting_api = create_starting_api(lambda: doing)
-            if not settings.standby:  # one that waits for the lease opens no port
+            if not settings.standby:  # a standby opens no port before it has the lease
                 http.serve(starting_api)
             lease = open_lease(
                 opening.place.database, settings.fleet, secrets.token_hex(8), settings.standby
@@ -115,7 +114,7 @@ def serve(
                     return None
                 known.append(lease.holder_before)
                 opening.known = opening.place.exchange()
-                opening.look(settings)  # the one before may have written meanwhile
+                opening.look(settings)  # the former holder may have written meanwhile
             http.serve(starting_api)
             opening.begin(settings)
             named = (settings.fleet, settings.broker, folder / "trust.pem", settings.database)
@@ -215,7 +214,7 @@ def _serve(
                     steering.open(charter, opening.exported, opening.fresh)
                 else:
                     steering.open(charter)
-            except ShoalError as error:  # the others go on without it
+            except ShoalError as error:  # the other campaigns go on without it
                 if is_own:
                     raise
                 steering.broken[name] = str(error)
@@ -260,7 +259,7 @@ def _serve(
 
 
 def _view(runner: Runner, steering: Steering, telemetry: Telemetry, clock: Clock) -> FleetView:
-    """Return the fleet as it is now, for readers."""
+    """Return a view of the fleet as it is now."""
     problems = {n: runner.problem or trainer.problem for n, trainer in runner.trainers.items()}
     stopped = {name: why for name, why in problems.items() if why}
     return FleetView(runner.fleet, telemetry.records, {**steering.broken, **stopped}, clock())

@@ -1,4 +1,4 @@
-"""What a service opens: read and checked before anything is changed."""
+"""Opening of a service: state of its folder and database, read and checked before any change."""
 
 import secrets
 from dataclasses import dataclass, field
@@ -32,26 +32,27 @@ from wire.errors import ConfigError
 
 @dataclass
 class Opening:
-    """What a service opens. Nothing but the folder's own charters is changed, and nobody is
-    disturbed."""
+    """State of a service before it starts.
+
+    Until `begin`, only the service's keys are written, and nothing is sent.
+    """
 
     place: Place
     known: dict[str, Charter]
-    """The campaigns of the folder."""
+    """Charters of the folder's campaigns, by name."""
     exported: Exported | None
-    """Of the campaign that the service was started with."""
+    """Files of the campaign that the service was started with; None without one."""
     fresh: RunSettings | None
-    """That campaign's settings."""
+    """Settings of that campaign; None without one."""
     fleet: Fleet = field(default_factory=Fleet)
-    """The fleet as it is stored."""
+    """Fleet as it is stored."""
 
     @classmethod
     def read(cls, settings: ServeSettings) -> "Opening":
-        """Read the folder, and check the campaign that the service is started with as far as that
-        needs no state of it.
+        """Read the folder, and check the given campaign as far as its stored state is not needed.
 
         Raises:
-            ConfigError: it cannot be opened.
+            ConfigError: the folder or the campaign cannot be opened.
         """
         folder, database = (
             settings.folder,
@@ -66,8 +67,9 @@ class Opening:
         return cls(place, charters(folder), exported, fresh)
 
     def look(self, settings: ServeSettings) -> bytes:
-        """Read where the campaigns stand; returns what their noise is drawn from, if it is drawn
-        here.
+        """Read the stored state of the campaigns, and return the secret of the server's noise.
+
+        The secret is empty if no noise is drawn here.
 
         Raises:
             ConfigError: the campaign that the service is started with cannot go on with these
@@ -103,11 +105,10 @@ class Opening:
         return make_algorithm(settings.algorithm, arithmetic=NativeArithmetic())
 
     def begin(self, settings: ServeSettings) -> None:
-        """Let the campaign that the service is started with be one of the folder's, and keep whom
-        devices believe.
+        """Add the campaign that the service is started with to the folder, and store trust keys.
 
         Raises:
-            ConfigError: something cannot be read or written.
+            ConfigError: a file cannot be read or written.
         """
         if self.fresh is None or settings.bundle is None:
             return
@@ -120,7 +121,7 @@ class Opening:
             propose(settings.folder, self.known[settings.run], settings.bundle)
             accept(settings.folder, settings.run)
             self.place.share(self.known[settings.run])
-        own = settings.folder / "trust.pem"  # for starts that name no bundle
+        own = settings.folder / "trust.pem"  # for later starts without a bundle
         try:
             payload = (settings.bundle / "trust.pem").read_bytes()
             if not own.exists() or own.read_bytes() != payload:
@@ -129,10 +130,10 @@ class Opening:
             raise ConfigError(f"folder {settings.folder}: trust.pem: {error.strerror}") from None
 
     def stored(self, name: str) -> Campaign | None:
-        """Return the stored record of a campaign; None if it has not begun."""
+        """Return the stored record of a campaign, or None if it has not begun."""
         return self.fleet.campaigns.get(name)
 
     @property
     def last_s(self) -> float:
-        """The latest second that is stored."""
+        """Latest stored time (s)."""
         return self.fleet.at_s

@@ -1,4 +1,4 @@
-"""What the runner asks of its surroundings."""
+"""Interfaces of the runner to its surroundings: clock, fleet store, blob store."""
 
 from collections.abc import Callable, Sequence, Set
 from typing import Protocol
@@ -9,17 +9,18 @@ from aggregator.view.round_record import RoundRecord
 from wire.errors import ShoalError
 
 Clock = Callable[[], float]
-"""Seconds now, never less than a call before said; a service's are those of the Unix epoch, a
-simulation's those since its beginning."""
+"""Returns the present time (s), which never decreases.
+
+A service's clock counts from the Unix epoch, a simulation's from its beginning.
+"""
 
 
 class StorageFailed(ShoalError):
-    """Something could not be written or read: the disk is full, or broken, or the database is not
-    there."""
+    """Data could not be written or read: full or broken disk, or unreachable database."""
 
 
 class BlobLost(ShoalError):
-    """A blob is not kept here, or its bytes are not those that were written."""
+    """A blob is missing, or its bytes differ from those that were written."""
 
     def __init__(self, digest: str, reason: str) -> None:
         super().__init__(f"blob {digest[:12]}: {reason}")
@@ -27,8 +28,7 @@ class BlobLost(ShoalError):
 
 
 class Store(Protocol):
-    """Keeps a fleet, and the records of its campaigns' rounds. What a method wrote is safe when it
-    returns."""
+    """Store of a fleet and of its campaigns' round records. Writes are durable on return."""
 
     def commit(
         self,
@@ -38,25 +38,29 @@ class Store(Protocol):
         events: Sequence[Event] = (),
         records: Sequence[tuple[str, RoundRecord]] = (),
     ) -> None:
-        """Write what has changed between two fleets, the events behind it, and records of rounds
-        with the names of their campaigns, in place of earlier ones of the same rounds: all, or
-        nothing. `changed`: devices whose record, member or update is another, or is gone.
+        """Write the changes between two fleets, their events and records of rounds: all or nothing.
+
+        `changed`: devices whose record, member or update differs or is gone. `events`: the events
+        that led from `before` to `after`. `records`: names of campaigns with records of rounds,
+        which replace earlier records of the same rounds.
 
         Raises:
-            StorageFailed: nothing was written, as far as can be told: where an answer was lost, all
-            of it may be. Nothing more is written before `load` has told.
+            StorageFailed: nothing was written, as far as the store can tell. If an answer was lost,
+            all of it may have been. The store refuses further commits until `load` has read its
+            contents.
         """
 
     def load(self) -> Fleet:
-        """Return the fleet; an empty one before the first commit.
+        """Return the fleet, or an empty one before the first commit.
 
         Raises:
-            StorageFailed: it cannot be read.
+            StorageFailed: the fleet cannot be read.
         """
 
     def rounds(self, campaign: str, after: int = 0, until: int | None = None) -> list[RoundRecord]:
-        """Return the records of a campaign's rounds with a greater number than `after` and at most
-        `until`, where that is given, by round.
+        """Return the records of a campaign's rounds, by round.
+
+        They are the rounds after `after`, up to and including `until` (None: up to the last).
 
         Raises:
             StorageFailed: they cannot be read.
@@ -70,40 +74,42 @@ class Store(Protocol):
         """
 
     def check(self) -> None:
-        """Write something that means nothing.
+        """Write a meaningless record, to test that the store can be written.
 
         Raises:
-            StorageFailed: it cannot be written.
+            StorageFailed: the store cannot be written.
         """
 
 
 class Blobs(Protocol):
-    """Keeps bytes by their SHA-256."""
+    """Store of bytes by their SHA-256."""
 
     def put(self, *payloads: bytes) -> list[str]:
-        """Keep bytes; all are safe when this returns. Returns their digests.
+        """Store bytes, durable on return, and return their digests.
 
         Raises:
-            StorageFailed: not all are kept.
+            StorageFailed: not all are stored.
         """
 
     def get(self, digest: str, offset: int = 0, size: int | None = None) -> bytes:
-        """Return the bytes, which have this hash; with a size, so many of them from an offset on,
-        which are not compared with the hash.
+        """Return the bytes of a blob, after a check of their hash.
+
+        With `size`, return that many bytes from `offset` on; these are not checked.
 
         Raises:
-            BlobLost: not kept here, or damaged; a damaged blob is set aside.
+            BlobLost: the blob is missing or damaged; a damaged blob is set aside.
             StorageFailed: it cannot be read.
         """
 
     def keep(self, digests: set[str]) -> None:
-        """Forget every blob but these."""
+        """Delete every blob but these."""
 
     def drop(self, digests: set[str], own: bool = False) -> None:
-        """Forget these blobs, those that were set aside as damaged as well.
+        """Delete these blobs, and their damaged copies that were set aside.
 
-        `own`: nobody else can need them, so that they go even if another service has the fleet.
+        `own`: True if no other service can need them; they are then deleted even if another one has
+        the fleet's lease.
 
         Raises:
-            StorageFailed: one may still be here.
+            StorageFailed: one of them may still be here.
         """

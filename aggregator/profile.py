@@ -1,18 +1,4 @@
-"""Profiles of a fleet's devices, as simulations read them (`simulation.timing.traces`): a line of
-CSV for each.
-
-Telemetry has of a device's last assignment to train the number of examples, the seconds of work,
-the seconds to its update, and the bytes both ways. From these:
-
-- examples a second are the examples over the seconds of the whole assignment, evaluations included;
-- bytes a second are the bytes both ways over the rest of the time, the same number down and up. In
-  it are the broker, the aggregator, and what the device waited for, so that a job of the simulation
-  takes as long as the assignment did;
-- drop-outs are declined assignments over these and updates.
-
-A device that has not trained yet, or whose update was there at once, has the median of the others.
-Batteries and hours are not known: every device of the profile is on mains and always there.
-"""
+"""Profiles of a fleet's devices for simulations (`simulation.timing.traces`), as lines of CSV."""
 
 import csv
 import io
@@ -27,29 +13,41 @@ from wire.errors import ConfigError
 
 COLUMNS = ("device", "examples_per_s", "down_bytes_per_s", "up_bytes_per_s", "dropout")
 BYTES_PER_S = 1e6
-"""Bytes a second in a fleet where no transfer could be measured."""
+"""Rate of a fleet in which no transfer could be measured (bytes/s)."""
 
 
 @dataclass(frozen=True)
 class FleetProfile:
-    """A fleet's profile, and the devices of which it holds an assumption."""
+    """Profile of a fleet, with the devices of which it makes assumptions."""
 
     text: str
-    """CSV, by device id."""
+    """CSV, sorted by device id."""
     devices: int
     untrained: tuple[str, ...]
-    """Their speed is the median of the others."""
+    """Devices that have not trained; their speed is the median of the others."""
     unmeasured: tuple[str, ...]
-    """Their bytes a second are the median of the others, or `BYTES_PER_S`."""
+    """Devices without a measured rate; theirs is the median of the others, or `BYTES_PER_S`."""
 
 
 def profile_of(
     devices: Mapping[str, Device], telemetry: Mapping[str, DeviceTelemetry]
 ) -> FleetProfile:
-    """Return the profile of these devices, but for those that are banned or have never been here.
+    """Return the profile of these devices, without those that are banned or never checked in.
+
+    Telemetry has, of a device's last training assignment, the number of examples, the seconds of
+    work, the seconds until its update, and the bytes in both directions.
+
+    - Examples per second are the examples over the seconds of work, evaluations included.
+    - Bytes per second are the bytes in both directions over the rest of the time, the same value
+      down and up. They include the delays of broker, aggregator and device, so that a simulated job
+      takes as long as the assignment did.
+    - Drop-out is the number of declined assignments over that of declines and updates.
+
+    A device that has not trained, or whose update came at once, has the median of the others.
+    Batteries and hours are unknown: every device of the profile is on mains and always available.
 
     Raises:
-        ConfigError: none of them has trained yet.
+        ConfigError: none of the devices has trained yet.
     """
     here = {
         d: device
@@ -84,13 +82,13 @@ def profile_of(
 
 
 def _speed(record: DeviceTelemetry) -> float:
-    """Return the examples a second; 0 if they are not known."""
+    """Return the examples per second; 0 if unknown."""
     done = record.training
     return done.examples / done.train_s if done is not None and 0 < done.train_s < math.inf else 0.0
 
 
 def _rate(record: DeviceTelemetry) -> float:
-    """Return the bytes a second; 0 if they are not known."""
+    """Return the bytes per second; 0 if unknown."""
     done = record.training
     if done is None:
         return 0.0

@@ -1,7 +1,6 @@
-"""Makes releases of campaigns' models: by order, when a campaign is over, or after so many rounds.
+"""Releases of campaigns' models, made by order, at a campaign's end or every few rounds.
 
-What is due follows from the fleet alone: the models of a campaign are due when its last rollout has
-others.
+No list of due releases is stored: a campaign's models are due if its last rollout has others.
 """
 
 import logging
@@ -25,28 +24,32 @@ from wire.messages import LARGEST_COUNT, Metrics
 log = logging.getLogger("shoal.aggregator")
 
 When = Literal["off", "manual", "auto"]
-"""*off*: there are no releases: devices take up a campaign's models when it is over. *manual*:
-releases are made by order. *auto*: also when a campaign is over that nobody has aborted, and after
-so many rounds."""
+"""*off*: no releases; devices take up a campaign's models at its end.
+
+*manual*: releases are made by order. *auto*: also at the end of a campaign that was not aborted,
+and every few rounds (`ReleaseMaker.every`).
+"""
 
 
 @dataclass(frozen=True)
 class ReleaseMaker:
-    """Makes the releases of campaigns."""
+    """Maker of campaigns' releases."""
 
     when: When
     steps: tuple[Step, ...]
     gate: Gate
     blobs: Blobs | None
-    """Blobs of releases; None where there are none."""
+    """Blobs of releases; None if there are no releases."""
     blobs_of: Callable[[str], Blobs]
     """Returns the blobs of a campaign, by its name."""
     clock: Callable[[], float]
     every: int = 0
-    """Number of rounds of training after which models are released; 0: when a campaign is over."""
+    """Number of rounds of training between releases; 0: only at the end of a campaign."""
 
     def due(self, fleet: Fleet) -> Iterator[Released]:
-        """Yield the releases that are due. What cannot be stored now is tried again.
+        """Yield the releases that are due.
+
+        A release whose models are lost is logged, and tried again at the next call.
 
         Raises:
             StorageFailed: blobs of a release cannot be written.
@@ -67,11 +70,11 @@ class ReleaseMaker:
                 log.error("Models not released: campaign=%s: %s", campaign.name, error)
 
     def make(self, fleet: Fleet, campaign: Campaign, roll_out: bool = True) -> Released:
-        """Return the event that releases the models of a campaign; their blobs are safe then.
+        """Return the event that releases the models of a campaign; their blobs are already stored.
 
         Raises:
-            ConfigError: nothing was trained yet.
-            BlobLost, StorageFailed: nothing was made.
+            ConfigError: no round of training is over.
+            BlobLost, StorageFailed: a blob cannot be read or written; nothing is released.
         """
         if not campaign.trained:
             raise ConfigError(
@@ -98,15 +101,17 @@ class ReleaseMaker:
 
 
 def last_rollout(fleet: Fleet, campaign: str) -> Rollout | None:
-    """Return the latest rollout of a campaign that was made of its models, and not by a return."""
+    """Return the last rollout of a campaign's models that is not a return to earlier ones."""
     rollouts = (r for r in reversed(fleet.rollouts) if r.campaign == campaign)
     return next((rollout for rollout in rollouts if not rollout.returns), None)
 
 
 def newcomers_group(fleet: Fleet, campaign: Campaign) -> str:
-    """Return the group whose model devices are to use that are in none. That is not the model that
-    they would begin to train from, which may never have been trained: it is the largest group's,
-    where a group has more than one device."""
+    """Return the group whose model is used by devices without a group.
+
+    Their initial model for training may never have been trained. So it is the largest group's model
+    then, if that group has more than one device.
+    """
     key = campaign.version.newcomers
     sizes = Counter(
         group
@@ -119,7 +124,7 @@ def newcomers_group(fleet: Fleet, campaign: Campaign) -> str:
 
 
 def releases_of(fleet: Fleet, campaign: Campaign, newcomers: str, at_s: float) -> Iterator[Release]:
-    """Yield a release of each group of a campaign that has devices, and of that of newcomers."""
+    """Yield a release for each group of a campaign that has devices, and for that of newcomers."""
     groups: dict[str, list[str]] = {newcomers: []}
     for device_id in sorted(campaign.members):
         if (device := fleet.devices.get(device_id)) is not None:
@@ -151,12 +156,12 @@ def releases_of(fleet: Fleet, campaign: Campaign, newcomers: str, at_s: float) -
 
 
 def released_source(fleet: Fleet, blobs: Blobs | None) -> Source | None:
-    """Return the models of the last rollout that was done, with the group of each device.
+    """Return the models of the last completed staged rollout, with the group of each device.
 
-    None if there is none. What a campaign gave its devices at its end is no release.
+    None if there is none. Models that devices took up at the end of a campaign are not a release.
 
     Raises:
-        BlobLost: a model is not kept any more, or damaged.
+        BlobLost: a model is missing or damaged.
     """
     done = (r for r in reversed(fleet.rollouts) if r.phase == "done" and not r.returns)
     rollout = next((r for r in done if not r.direct), None)
@@ -173,11 +178,12 @@ def released_source(fleet: Fleet, blobs: Blobs | None) -> Source | None:
 
 
 def read_steps(text: str) -> tuple[Step, ...]:
-    """Return the steps of a rollout as people write them: shares that grow up to 1 and tags, such
-    as ``canary,0.1,1``. What is not a number is a tag.
+    """Return the steps of a rollout from their text form, such as ``canary,0.1,1``.
+
+    A number is a share of the fleet; shares grow up to 1. Any other word is a tag.
 
     Raises:
-        ConfigError: they are not.
+        ConfigError: the text is not of this form.
     """
     steps, last = list[Step](), 0.0
     for part in (part.strip() for part in text.split(",")):

@@ -1,4 +1,4 @@
-"""What a service and its campaigns are started with (`host.settings`)."""
+"""Settings with which a service and its campaigns are started (`host.settings`)."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
@@ -17,10 +17,10 @@ A = TypeVar("A")
 
 
 class CampaignSettings(AdmissionSettings[Any], frozen=True, kw_only=True):
-    """What a campaign is started with; its algorithm is an `AlgorithmSpec`."""
+    """Settings of a new campaign; its algorithm is an `AlgorithmSpec`."""
 
     run: str = "run-1"
-    """Its name: its place in the store."""
+    """Name of the campaign, also in the store."""
     start_from: Annotated[
         str,
         about(
@@ -29,11 +29,11 @@ class CampaignSettings(AdmissionSettings[Any], frozen=True, kw_only=True):
         ),
     ] = "latest"
     data: str = ""
-    """The data's name, for people; the bundle's when empty."""
+    """Name of the data, for people; empty: the bundle's."""
 
 
 class EnrolmentSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How a service enrols devices."""
+    """Settings of the enrolment of devices."""
 
     host: Annotated[str, about("Address at which devices are enrolled over HTTPS.")] = "0.0.0.0"
     port: Annotated[
@@ -64,20 +64,22 @@ class EnrolmentSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RolloutSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How releases are rolled out."""
+    """Settings of the rollout of releases."""
 
     steps: tuple[Step, ...] = (Step(0.1), Step(0.5), Step(1.0))
     gate: Gate = Gate()
 
 
 class ServeSettings(CampaignSettings, frozen=True, kw_only=True):
-    """What a service is started with, and a campaign of it where there is a bundle."""
+    """Settings of a service, and of a campaign if there is a bundle."""
 
     folder: Path
-    """Holds the database, the blobs and the campaigns."""
+    """Path of the folder with the database, the blobs and the campaigns."""
     bundle: Path | None = None
-    """A folder that `shoal export` wrote, for the campaign `run`; without one only the campaigns of
-    the folder go on."""
+    """Path of the folder that `shoal export` wrote, for the campaign `run`.
+
+    If None, only the campaigns of the folder go on.
+    """
     broker: "BrokerAddress"
     fleet: str = "default"
     release: Annotated[

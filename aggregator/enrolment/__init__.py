@@ -1,2 +1,1 @@
-"""How devices get certificates, and lose them: the service's authority, tokens, renewal, and the
-ban at the broker."""
+"""Certificates of devices: the service's authority, tokens, renewal, and the ban at the broker."""

@@ -1,5 +1,7 @@
-"""Enrolment over HTTPS: the three paths of SPEC.md, 'Enrolment'. Whoever reaches the port may ask;
-the answers are the office's."""
+"""HTTP routes of enrolment (SPEC.md, 'Enrolment'); anybody may call them.
+
+The decisions are in `office.py`.
+"""
 
 import logging
 import time
@@ -32,22 +34,25 @@ from wire.identity.enrolment import (
 log = logging.getLogger("shoal.enrolment")
 
 STATUS: dict[Reason, int] = {"malformed": 400, "too-many": 429, "busy": 503}
-"""The HTTP status of a refusal; 403 for any other reason."""
+"""HTTP statuses of refusals; 403 for any other reason."""
 
 
 def create_enrolment_api(office: Office, clock: Callable[[], float] = time.monotonic) -> FastAPI:
-    """The application. `clock`: seconds, from a clock that cannot be set."""
+    """Return the web application of enrolment.
+
+    `clock`: monotonic time (s).
+    """
     api, rates = (
         FastAPI(title="Shoal enrolment", docs_url=None, redoc_url=None, openapi_url=None),
         Rates(clock),
     )
     told = Rates(
         clock, burst=5, per_s=1 / 60, burst_all=60, per_s_all=1
-    )  # lines of the log, or whoever asks could fill the disk
+    )  # of log lines: requests must not fill the disk
 
     @api.get(AUTHORITY)
     def authority(request: Request) -> Response:
-        """The authority's certificate, which a token's fingerprint tells from another."""
+        """Return the authority's certificate, which a device checks by its token's fingerprint."""
         if rates.wait_s(_peer(request)):
             return _response(Refused("too-many", "too many requests; ask again later"))
         pem = certificate_pem(office.authority.certificate)
@@ -55,12 +60,12 @@ def create_enrolment_api(office: Office, clock: Callable[[], float] = time.monot
 
     @api.post(ENROL)
     async def enrol(request: Request) -> Response:
-        """A certificate for a token."""
+        """Exchange a token for a certificate."""
         return await _answer(request, rates, told, Enrol, office)
 
     @api.post(RENEW)
     async def renew(request: Request) -> Response:
-        """A certificate for an older one."""
+        """Exchange a certificate for a new one."""
         return await _answer(request, rates, told, Renew, office)
 
     return api
@@ -91,7 +96,7 @@ async def _answer(
         return refuse("malformed", str(error))
     except StorageFailed as error:
         log.error("request not answered from=%s: %s", peer, error)
-    except Exception:  # nobody foresaw it, and it costs this request alone
+    except Exception:  # a defect must cost only this request
         log.exception("request not answered from=%s", peer)
     return _response(Refused("busy", "the service cannot do it now; ask again later"))
 

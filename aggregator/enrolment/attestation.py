@@ -1,8 +1,7 @@
-"""Whether Play Integrity says that an app and its phone are what they seem (SPEC.md, 'Enrolment').
+"""Verification of Play Integrity tokens, which attest an app and its phone (SPEC.md, 'Enrolment').
 
-Google's service answers a phone with a *classic* token: a JWE (A256KW, A256GCM), in it a JWS
-(ES256), in it JSON. With the two keys that the Play Console shows for an app a service reads it
-alone: nothing is asked of Google, and nobody learns which phones enrol.
+Google answers a phone with a *classic* token: a JWE (A256KW, A256GCM), in it a JWS (ES256), in it
+JSON. It is read offline with the app's two keys from the Play Console, so nobody learns who enrols.
 """
 
 import base64
@@ -28,7 +27,7 @@ from wire.errors import ConfigError
 T = TypeVar("T")
 
 MOST_AHEAD_S = 60.0
-"""A token may be from so far in the future: clocks differ."""
+"""Maximum time (s) by which a token may be dated in the future, since clocks differ."""
 
 
 class NotAttested(Exception):
@@ -36,32 +35,33 @@ class NotAttested(Exception):
 
 
 class AttestationSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The file of ``shoal serve --enrol-attestation``."""
+    """Contents of the file of ``shoal serve --enrol-attestation``."""
 
     package: str
-    """The app's package."""
+    """Name of the app's package."""
     decryption_key: str
-    """As the Play Console shows it: base64 of an AES-256 key."""
+    """AES-256 key from the Play Console, in base64."""
     verification_key: str
-    """The same: base64 of a P-256 key (SubjectPublicKeyInfo, DER)."""
+    """P-256 key from the Play Console (SubjectPublicKeyInfo, DER), in base64."""
     certificates: tuple[str, ...] = ()
-    """SHA-256 of the certificates that the app is signed with, URL-safe base64; none: those that
-    Play recognises."""
+    """Accepted SHA-256 digests of the app's signing certificates (URL-safe base64); empty: not
+    checked.
+    """
     device: tuple[str, ...] = ("MEETS_DEVICE_INTEGRITY",)
-    """What Play has to say of the phone, all of it."""
+    """Verdicts on the phone, all of which the token must contain."""
     app: tuple[str, ...] = ("PLAY_RECOGNIZED",)
-    """What Play has to say of the app, one of these."""
+    """Verdicts on the app, one of which the token must contain."""
     licensed: bool = False
-    """Whether the phone's user must have got the app from Play."""
+    """True if the phone's user must have got the app from Play."""
     most_age_s: float = 600.0
-    """How old a token may be."""
+    """Maximum age of a token (s)."""
     exempt_tags: tuple[str, ...] = ()
-    """Tokens to enrol with one of these tags need none: those for boards."""
+    """Tags of enrolment tokens that need no attestation, such as those for boards."""
 
 
 @dataclass(frozen=True)
 class PlayIntegrity:
-    """Reads and judges Play Integrity's tokens."""
+    """Reader and judge of Play Integrity's tokens."""
 
     settings: AttestationSettings
     decryption_key: bytes
@@ -69,10 +69,10 @@ class PlayIntegrity:
     clock: Callable[[], float] = time.time
 
     def check(self, text: str, nonce: str) -> None:
-        """Judge a phone's attestation of this nonce.
+        """Check a phone's attestation of this nonce.
 
         Raises:
-            NotAttested: it is not to be believed, or says too little.
+            NotAttested: the attestation is not believed, or does not say enough.
         """
         if not text:
             raise NotAttested(
@@ -110,8 +110,10 @@ class PlayIntegrity:
             raise NotAttested("the phone's user did not get the app from Play")
 
     def _read(self, text: str) -> Mapping[str, Any]:
-        """Decrypt and verify. Whatever is wrong with a hostile text is one error: it says nothing
-        about keys."""
+        """Decrypt a token, verify its signature and return its fields.
+
+        Every fault of a hostile text raises the same error, which says nothing about the keys.
+        """
         try:
             header, wrapped, iv, sealed, tag = text.split(".")
             _expect(header, alg="A256KW", enc="A256GCM")
@@ -137,10 +139,10 @@ class PlayIntegrity:
 
 
 def read_attestation(path: Path) -> PlayIntegrity:
-    """The settings in a TOML file.
+    """Return the attestation checker that a TOML file configures.
 
     Raises:
-        ConfigError: it cannot be used.
+        ConfigError: the file or a key in it cannot be used.
     """
     try:
         settings = msgspec.convert(tomllib.loads(path.read_text()), AttestationSettings)
@@ -170,6 +172,6 @@ def _expect(header: str, **wanted: str) -> None:
 
 
 def _part(said: Mapping[str, Any], name: str, kind: type[T]) -> T:
-    """Return a field of this type; an empty one where the field is absent or of another type."""
+    """Return a field of this type, or an empty value if the field is absent or of another type."""
     part = said.get(name)
     return part if isinstance(part, kind) else kind()

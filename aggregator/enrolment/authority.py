@@ -1,5 +1,7 @@
-"""The service's certificate authority: its key and certificate, and what it issues (SPEC.md,
-'Enrolment')."""
+"""Certificate authority of a fleet: its key and certificate, and the certificates that it issues.
+
+The rules are in SPEC.md, 'Enrolment'. Who may have a certificate is in `office.py`.
+"""
 
 import ipaddress
 import re
@@ -29,19 +31,18 @@ from wire.topics import check_name, client_name
 
 KEY, CERTIFICATE = "ca.key", "ca.pem"
 AGGREGATOR, OPERATOR, SERVER = "aggregator.pem", "operator.pem", "enrolment.pem"
-"""Key and certificate in one file each: of the aggregator, of what bans devices at the broker, and
-of enrolment over HTTPS."""
+"""Files with key and certificate: of the aggregator, the banning client and HTTPS enrolment."""
 FILES = {KEY: 0o600, CERTIFICATE: 0o644, AGGREGATOR: 0o600, OPERATOR: 0o600, SERVER: 0o600}
-"""What an authority has in the service's folder, and the permissions."""
+"""Names of the authority's files in the service's folder, with their permissions."""
 AUTHORITY_DAYS, OWN_DAYS, DEVICE_DAYS = 3650.0, 730.0, 90.0
 _LABEL = re.compile("[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
 SKEW = timedelta(minutes=10)
-"""Certificates begin so much earlier than they are made: a device's clock may be behind."""
+"""Time by which a certificate's validity begins before now: a device's clock may be behind."""
 
 
 @dataclass(frozen=True)
 class Authority:
-    """The authority of one fleet."""
+    """Certificate authority of one fleet."""
 
     fleet: str
     key: TlsKey
@@ -55,8 +56,15 @@ class Authority:
         days: float = DEVICE_DAYS,
         hosts: Sequence[str] = (),
     ) -> Certificate:
-        """Return a certificate of a server with these names or addresses; without any, one with
-        which a client connects to the broker."""
+        """Return a certificate for a key and a common name.
+
+        With `hosts` (names or addresses) it is a server's certificate. Without any, it is one with
+        which a client connects to the broker. It is valid for `days` from now, but not longer than
+        the authority's.
+
+        Raises:
+            ConfigError: a host is neither a name nor an address.
+        """
         usage = ExtendedKeyUsageOID.SERVER_AUTH if hosts else ExtendedKeyUsageOID.CLIENT_AUTH
         own = self.certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
@@ -76,13 +84,14 @@ class Authority:
 
 
 def make_authority(folder: Path, fleet: str, hosts: Sequence[str], now_s: float) -> Authority:
-    """Make an authority in a service's folder, and the certificates that the service itself needs,
-    for these names of its machine. What is there already stays, so that this can be done again
-    where it was cut short.
+    """Make an authority in a service's folder, and the certificates that the service itself needs.
+
+    `hosts` are the names of the service's machine. Existing files stay, so a call that was
+    interrupted can be repeated.
 
     Raises:
-        ConfigError: not a name of a fleet or a host, another fleet's authority is there, or
-        something cannot be read or written.
+        ConfigError: `fleet` or a host is not a valid name, another fleet's authority is there, or
+        a file cannot be read or written.
     """
     check_name(fleet, "fleet name")
     for host in hosts:
@@ -124,7 +133,7 @@ def make_authority(folder: Path, fleet: str, hosts: Sequence[str], now_s: float)
 
 
 def read_authority(folder: Path) -> Authority | None:
-    """The authority in a service's folder; None if there is none.
+    """Return the authority in a service's folder, or None if there is none.
 
     Raises:
         ConfigError: its files cannot be read, or do not fit together.
@@ -157,12 +166,14 @@ def read_authority(folder: Path) -> Authority | None:
 
 
 def renew_own(authority: Authority, folder: Path, now_s: float, hosts: Sequence[str] = ()) -> None:
-    """Make the service's own certificates, or make them anew where a third of their time or less is
-    left, or their names are others.
+    """Make the service's own certificates, or renew those that are due.
+
+    A certificate is due if a third of its validity or less is left, if it is of another authority,
+    or if its names differ from the wanted ones.
 
     Raises:
-        OSError: one cannot be read or written.
-        Malformed: a file holds anything else.
+        OSError: a file cannot be read or written.
+        Malformed: a file is not a key with its certificate.
     """
     for name, role in (
         (AGGREGATOR, client_name(authority.fleet, "aggregator")),
@@ -175,8 +186,14 @@ def renew_own(authority: Authority, folder: Path, now_s: float, hosts: Sequence[
 
 
 def renew_server(authority: Authority, path: Path, now_s: float, hosts: Sequence[str] = ()) -> bool:
-    """The same for a server's certificate; its names stay where none are given. Returns whether it
-    was made."""
+    """Make or renew a server's certificate where it is due, and return True if it was written.
+
+    Without `hosts`, the certificate keeps its present names; nothing is made if there is none yet.
+
+    Raises:
+        OSError: the file cannot be read or written.
+        Malformed: the file is not a key with its certificate.
+    """
     names = list(hosts) or (hosts_of(read_certificate(path.read_text())) if path.exists() else [])
     made = bool(names) and (
         _is_due(authority, path, now_s) or hosts_of(read_certificate(path.read_text())) != names
@@ -189,16 +206,16 @@ def renew_server(authority: Authority, path: Path, now_s: float, hosts: Sequence
 
 
 def write_pair(path: Path, key: TlsKey, certificate: Certificate) -> None:
-    """Write a key and its certificate into one file: both are old or both new.
+    """Write a key and its certificate into one file, so that both are old or both are new.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     write_atomically(path, private_pem(key) + certificate_pem(certificate).encode(), 0o600)
 
 
 def hosts_of(certificate: Certificate) -> list[str]:
-    """The names and addresses of a server's certificate."""
+    """Return the names and addresses of a server's certificate."""
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
@@ -228,8 +245,11 @@ def _builder(
     days: float,
     latest: datetime,
 ) -> x509.CertificateBuilder:
-    """Begin a certificate: of an authority, which signs certificates, where the subject is the
-    issuer; else of a key that signs connections."""
+    """Return a builder with the fields that every certificate has.
+
+    The certificate is an authority's, which signs certificates, if `subject` equals `issuer`.
+    Otherwise its key signs connections.
+    """
     now, own = datetime.fromtimestamp(now_s, UTC), subject == issuer
     usage = x509.KeyUsage(not own, False, False, False, False, own, own, False, False)
     return (

@@ -1,5 +1,7 @@
-"""What whoever runs a service does about enrolment: makes tokens, approves, rejects, bans. Each is
-one transaction, with a line of the audit, and may be done while the service runs."""
+"""Commands of an operator on enrolment: make tokens, approve, reject, ban, forget.
+
+Each is one transaction with an audit line, and may run beside the service.
+"""
 
 import secrets
 import time
@@ -21,8 +23,7 @@ from wire.identity.enrolment import SECRET_BYTES, Token
 from wire.topics import check_name
 
 FORGET_S = 30 * 86_400.0
-"""So long after a token has expired, it is forgotten: a device that has used it may ask until
-then."""
+"""Seconds after a token's expiry when its row is deleted; until then a request can be repeated."""
 MOST_S = 365 * 86_400.0
 
 
@@ -34,12 +35,14 @@ def make_token(
     device_id: str = "",
     approve: bool = False,
 ) -> Token:
-    """A token for one device, which nobody can read again. `authority`: the fingerprint of the
-    authority. `device_id`: the only device that it is for; such a token may also replace the device
-    of that id. `approve`: whether somebody has to approve the device.
+    """Return a new token for one device; its secret is not stored.
+
+    `authority`: fingerprint of the authority. `device_id`: the only device that may use the token;
+    such a token may also replace the device of that id. `approve`: True if an operator has to
+    approve the device.
 
     Raises:
-        ConfigError: not a name, or not a time of a year at most.
+        ConfigError: a tag or the id is not a valid name, or `expires_in_s` is not in 0 to a year.
         StorageFailed: the database cannot be written.
     """
     if not 0 < expires_in_s <= MOST_S:
@@ -61,7 +64,7 @@ def make_token(
 
 
 def approve(store: EnrolmentStore, device_id: str) -> None:
-    """Let a device that waits have its certificate, which it gets when it next asks.
+    """Approve a waiting device, which gets its certificate with its next request.
 
     Raises:
         ConfigError: no such device waits.
@@ -72,11 +75,12 @@ def approve(store: EnrolmentStore, device_id: str) -> None:
 
 
 def reject(store: EnrolmentStore, name: str) -> str:
-    """Refuse a device that waits; or take back a token that nobody has used, named by how its hash
-    begins. Returns what was done.
+    """Reject a waiting device, or revoke an unused token, and return the answer to the operator.
+
+    `name`: id of the device, or first characters of the token's hash (8 or more).
 
     Raises:
-        ConfigError: there is neither.
+        ConfigError: there is neither such a device nor such a token.
         StorageFailed: the database cannot be written.
     """
     with store.transaction() as within:
@@ -90,11 +94,13 @@ def reject(store: EnrolmentStore, name: str) -> str:
 
 
 def ban(store: EnrolmentStore, device_id: str, lifted: bool = False) -> None:
-    """Ban a device: its certificate is not renewed, no token enrols it, and the running service
-    cuts it off the broker within seconds. It need not be enrolled here. `lifted`: end its ban.
+    """Ban a device, or lift its ban if `lifted`.
+
+    The certificate of a banned device is not renewed, and no token enrols it. The running service
+    cuts it off the broker within seconds. The device need not be enrolled here.
 
     Raises:
-        ConfigError: not a device's id.
+        ConfigError: `device_id` is not a valid id.
         StorageFailed: the database cannot be written.
     """
     check_name(device_id, "device id")
@@ -106,8 +112,9 @@ def ban(store: EnrolmentStore, device_id: str, lifted: bool = False) -> None:
 
 
 def forget(store: EnrolmentStore, device_id: str) -> None:
-    """Forget a device and the token that it used, so that its certificate is not renewed, and
-    another may enrol under its id. A ban stays.
+    """Delete a device and the token that it used; a ban stays.
+
+    Its certificate is then not renewed, and another device may enrol under its id.
 
     Raises:
         StorageFailed: the database cannot be written.
@@ -119,7 +126,11 @@ def forget(store: EnrolmentStore, device_id: str) -> None:
 
 
 def _settle(within: Transaction, device_id: str, state: str) -> None:
-    """Give a device that waits for approval another state."""
+    """Change the state of a device that waits for approval.
+
+    Raises:
+        ConfigError: no such device waits.
+    """
     device = within.device(device_id)
     if device is None or device.state != "waiting":
         now = f"it is {device.state}" if device else "it has not asked"

@@ -1,10 +1,7 @@
-"""The ban at the broker. Mosquitto's plugin for dynamic security keeps a banned device out: what
-that denies, no access list grants. The plugin knows banned devices alone; for all others the access
-list decides, as without it.
+"""Bans at the broker, by Mosquitto's plugin for dynamic security: its denials beat the access list.
 
-A device is banned in two steps. First the plugin denies it everything, from the next packet on.
-Then the service connects in its name, with a certificate of its own for it, and asks for an empty
-session: the broker ends the device's connection, and forgets what waited for it.
+A ban first denies the device everything from the next packet on. Then the service connects in the
+device's name and asks for an empty session, which ends its connection and deletes its queue.
 """
 
 import json
@@ -29,7 +26,7 @@ from wire.topics import CONTROL, client_name
 log = logging.getLogger("shoal.enrolment")
 
 LOOK_S, AGAIN_S = 1.0, 60.0
-"""So often it looks for bans, and compares what the broker has with them."""
+"""Seconds between two looks for bans, and between two comparisons with the broker's list."""
 ANSWER_S = 5.0
 HOUR_DAYS = 1 / 24
 DENIED = [
@@ -44,13 +41,20 @@ DENIED = [
 
 
 class BrokerBans:
-    """Keeps banned devices out, in a thread of its own, until it is closed. A
-    broker that is away is tried again; one that has lost its memory is told again."""
+    """Thread that keeps banned devices off the broker until it is closed.
+
+    It tries again while the broker cannot be reached, and repeats all bans to a broker that lost
+    them.
+    """
 
     def __init__(
         self, authority: Authority, store: EnrolmentStore, broker: BrokerAddress, folder: Path
     ) -> None:
-        """`folder`: the service's. `broker`: the aggregator's way to the broker."""
+        """Start the thread.
+
+        `folder`: the service's folder. `broker`: address by which the aggregator reaches the
+        broker.
+        """
         self._authority, self._store = authority, store
         self._broker = replace(
             broker, ca=folder / "ca.pem", certificate=folder / OPERATOR, key=None
@@ -63,7 +67,7 @@ class BrokerBans:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread."""
+        """Stop the thread."""
         self._over.set()
         self._thread.join(timeout=10.0)
 
@@ -79,7 +83,7 @@ class BrokerBans:
                     while not self._over.wait(LOOK_S):
                         self._look(link)
             except (ShoalError, StorageFailed) as error:
-                if str(error) != self._warned:  # once, until it is something else
+                if str(error) != self._warned:  # log an error once, until it changes
                     self._warned = str(error)
                     log.error("bans at the broker: %s", error)
                 self._over.wait(LOOK_S)
@@ -88,8 +92,11 @@ class BrokerBans:
                 self._over.wait(LOOK_S)
 
     def _look(self, link: MqttLink) -> None:
-        """Make the broker's bans those of the service, where they may differ. A ban that the
-        service does not know stays: it may be of a backup's future."""
+        """Make the broker's bans those of the database, where they may differ.
+
+        A ban at the broker that the database does not name stays: the database may be restored from
+        a backup that is older than the ban.
+        """
         while (event := link.receive(timeout_s=0)) is not None:
             if isinstance(event, LinkUp):
                 self._told_at_s = 0.0
@@ -136,10 +143,10 @@ class BrokerBans:
         self._told, self._told_at_s, self._warned = bans, time.monotonic(), ""
 
     def _order(self, link: MqttLink, command: dict[str, Any]) -> dict[str, Any]:
-        """Give the plugin an order; its answer.
+        """Send a command to the plugin and return its response.
 
         Raises:
-            LinkError: it does not answer, or refuses.
+            LinkError: the plugin does not answer, or refuses.
         """
         link.publish(CONTROL, json.dumps({"commands": [command]}).encode())
         end_s = time.monotonic() + ANSWER_S
@@ -166,7 +173,7 @@ class BrokerBans:
         raise LinkError(f"{told} (no answer to {command['command']} in {ANSWER_S:g} s)")
 
     def _cut(self, device_id: str) -> None:
-        """End a device's connection and session."""
+        """End a device's connection and session at the broker."""
         key = new_tls_key()
         with tempfile.TemporaryDirectory(prefix="shoal-") as folder:
             pair = Path(folder) / "device.pem"

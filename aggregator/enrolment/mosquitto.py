@@ -1,5 +1,7 @@
-"""What Mosquitto needs to serve a fleet with TLS: its configuration, certificate and access list,
-in one folder (deploy/mosquitto)."""
+"""Folder with all that Mosquitto needs to serve a fleet with TLS (deploy/mosquitto).
+
+It has the configuration, the certificate and the access list.
+"""
 
 import getpass
 import os
@@ -39,7 +41,7 @@ use_username_as_clientid true
 allow_anonymous false
 acl_file {acl}
 """
-"""Mosquitto's configuration, without the plugin."""
+"""Mosquitto's configuration without the plugin."""
 PLUGIN = """\
 # By this plugin a service bans devices; it knows banned devices alone.
 plugin {plugin}
@@ -56,12 +58,14 @@ def make_broker_folder(
     now_s: float,
     plugin: Path | None = None,
 ) -> bool:
-    """Write all that Mosquitto needs into a folder, with which `mosquitto -c FOLDER/mosquitto.conf`
-    starts it. Returns whether it has the plugin by which devices are banned. `plugin`: where that
-    is, for a broker elsewhere or in a container; looked for here when None.
+    """Write all that Mosquitto needs into a folder, and return True if it can ban devices.
+
+    `mosquitto -c FOLDER/mosquitto.conf` starts the broker. It can ban devices with its plugin for
+    dynamic security. `plugin`: path of that plugin, for a broker elsewhere or in a container. If
+    None, it is searched for on this machine.
 
     Raises:
-        ConfigError: something cannot be written.
+        ConfigError: a file cannot be written.
     """
     folder, plugin = folder.absolute(), plugin or find_plugin()
     data, acl = folder / "data", folder / "shoal.acl"
@@ -88,12 +92,13 @@ def make_broker_folder(
 def renew_broker(
     authority: Authority, folder: Path, now_s: float, hosts: Sequence[str] = ()
 ) -> bool:
-    """Make the broker's certificate, or make it anew where it is due. Returns whether it was;
-    Mosquitto then has to be told (SIGHUP).
+    """Make or renew the broker's certificate where it is due, and return True if it was written.
+
+    Mosquitto reads a new certificate after SIGHUP.
 
     Raises:
-        OSError: it cannot be written.
-        Malformed: there is anything else in its place.
+        OSError: a file cannot be written.
+        Malformed: the file is not a key with its certificate.
     """
     pair = folder / "broker.pem"
     made = renew_server(authority, pair, now_s, hosts)
@@ -104,7 +109,11 @@ def renew_broker(
 
 
 def broker_user(folder: Path) -> str:
-    """Who Mosquitto is to be, where root starts it: its own user, if that can reach the folder."""
+    """Return the name of the user as whom Mosquitto runs.
+
+    Started by root, it runs as ``mosquitto`` if that user exists and can reach the folder, else as
+    root. Otherwise it runs as the present user.
+    """
     if os.geteuid() != 0:
         return getpass.getuser()
     reachable = all(path.stat().st_mode & 0o001 for path in folder.parents)
@@ -116,7 +125,7 @@ def broker_user(folder: Path) -> str:
 
 
 def find_plugin() -> Path | None:
-    """Mosquitto's plugin for dynamic security, where Mosquitto's packages put it."""
+    """Return the path of Mosquitto's plugin for dynamic security, or None if it is not found."""
     places = (Path("/usr/lib"), Path("/usr/local/lib"), Path("/usr/lib64"))
     patterns = (
         PLUGIN_NAME,

@@ -1,8 +1,7 @@
-"""Who gets a certificate: the rules of enrolment and renewal (SPEC.md, 'Enrolment').
+"""Rules of enrolment and renewal: who gets a certificate (SPEC.md, 'Enrolment').
 
-Everything that a request changes is changed in one transaction, and what it is answered with is
-stored in that. So a request that is made again, since its answer was lost or a process was killed,
-is answered in the same way, and a token serves one key only.
+A request changes the database in one transaction, which also stores its answer. A repeated request,
+after a lost answer or a killed process, gets the same answer; a token serves one key only.
 """
 
 import logging
@@ -51,12 +50,12 @@ from wire.topics import check_name
 log = logging.getLogger("shoal.enrolment")
 
 RETRY_S = 10.0
-"""A device that waits for approval asks again after so long."""
+"""Seconds after which a device that waits for approval asks again."""
 
 
 @dataclass(frozen=True)
 class Offer:
-    """What every device of the fleet is given beside its certificate."""
+    """Settings that every enrolled device gets beside its certificate."""
 
     broker: str
     trust: str
@@ -65,7 +64,7 @@ class Offer:
 
 @dataclass(eq=False)
 class _No(Exception):
-    """A request is refused."""
+    """Refusal of a request, with its reason."""
 
     reason: Reason
     detail: str
@@ -73,22 +72,26 @@ class _No(Exception):
 
 @dataclass(frozen=True)
 class Office:
-    """Answers requests. Any thread may ask."""
+    """Decisions on enrolment and renewal. Any thread may call it."""
 
     authority: Authority
     store: EnrolmentStore
     offer: Offer
     clock: Callable[[], float] = time.time
     days: float = DEVICE_DAYS
-    """Days for which a device's certificate is valid."""
+    """Number of days for which a device's certificate is valid."""
     is_known: Callable[[str], bool] = lambda _device_id: False
-    """Returns true if the registry has a device, which may have tags of an operator's; raises
-    `StorageFailed`."""
+    """Returns True if the registry has a device, which may have an operator's tags.
+
+    It raises `StorageFailed`.
+    """
     attester: PlayIntegrity | None = None
-    """Judges what an app and its phone are; None: nobody does."""
+    """Checker of attestations of app and phone; None if nothing is attested."""
 
     def answer(self, said: Enrol | Renew, peer: str) -> Answer:
-        """Answer a request; `peer` is where it came from.
+        """Answer a request.
+
+        `peer`: address of the requester, for the log.
 
         Raises:
             StorageFailed: the database cannot be read or written; nothing has changed.
@@ -122,7 +125,7 @@ class Office:
             raise _No(
                 "expired", f"this token expired {self.clock() - token.expires_at_s:.0f} s ago"
             )
-        # one that asks again has been attested, and its attester's word is too old by then
+        # A repeated request was attested the first time, and its attestation is too old by now.
         attester = self.attester if not token.used_key else None
         if attester is not None and {*token.tags}.isdisjoint(attester.settings.exempt_tags):
             try:
@@ -155,7 +158,10 @@ class Office:
         )
 
     def _take(self, within: Transaction, token: TokenRow, device_id: str, digest: str) -> DeviceRow:
-        """The device that uses a token, which serves no other key from now on."""
+        """Bind a token to a key and return the device that uses it.
+
+        The token serves no other key from now on.
+        """
         device = within.device(device_id)
         if (
             device is not None
@@ -247,7 +253,7 @@ class Office:
 
 
 def _requested(request: str) -> tuple[TlsPublicKey, str]:
-    """The key and the name of a request."""
+    """Return the public key and the name in a certificate request."""
     try:
         key, name = read_request(request)
         return key, check_name(name, "device id") if name else ""

@@ -1,4 +1,4 @@
-"""Carries out an operator's orders on devices; where this folder enrols them, at the broker too."""
+"""Handlers of an operator's orders on devices, in the registry and at the broker."""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -16,10 +16,13 @@ from aggregator.storage.enrolment_store import EnrolmentStore, open_enrolments
 
 
 class DeviceOrders:
-    """Carries out orders on devices. What it did is safe when it returns."""
+    """Handlers of orders on devices. The effects of an order are durable when it returns."""
 
     def __init__(self, runner: Runner, folder: Path, database: str) -> None:
-        """`database`: its URL."""
+        """Set up the handlers.
+
+        `database`: URL of the service's database.
+        """
         self._runner, self._folder = runner, folder
         self._enrolments = "" if database == sqlite_url(folder / "shoal.db") else database
         self.handlers: dict[str, Handler] = {
@@ -29,15 +32,16 @@ class DeviceOrders:
             "unban-device": self._unban,
             "forget-device": self._forget,
         }
-        """Handlers by the names of their orders."""
+        """Handlers by names of their orders."""
 
     def _tag(
         self, has: bool, device_ids: tuple[str, ...], tags: tuple[str, ...], where: str = ""
     ) -> str:
-        """Give devices tags beside others, or take tags away from them.
+        """Add tags to devices, or remove tags from them, and return the answer to the operator.
 
         Raises:
-            ConfigError: as `device_orders.named`, or a tag is none.
+            ConfigError: devices are named by neither or both of ids and rule, the rule cannot be
+            read or matches no device, or a tag or an id is not a valid name.
         """
         fleet, now_s = self._runner.fleet, self._runner.now_s
         names = device_orders.named(fleet, device_ids, where)
@@ -47,24 +51,24 @@ class DeviceOrders:
         return f"{devices} {'tagged' if has else 'without'} {', '.join(tags)}"
 
     def _ban(self, device_id: str, reason: str = "") -> str:
-        """Ban a device, here and at the broker."""
+        """Ban a device, in the registry and at the broker."""
         events = device_orders.ban(self._runner.fleet, device_id, reason, self._runner.now_s)
         self._runner.order(*events)
         self._at_the_broker(desk.ban, device_id)
         return f"device {device_id} is banned: nothing of it is taken, and it is asked for nothing"
 
     def _unban(self, device_id: str) -> str:
-        """End the ban of a device, here and at the broker."""
+        """Lift the ban of a device, in the registry and at the broker."""
         events = device_orders.unban(self._runner.fleet, device_id, self._runner.now_s)
         self._runner.order(*events)
         self._at_the_broker(partial(desk.ban, lifted=True), device_id)
         return f"device {device_id} is banned no longer; it takes part when it is heard"
 
     def _forget(self, device_id: str) -> str:
-        """Forget a device everywhere.
+        """Delete everything about a device: registry, blobs and enrolment.
 
         Raises:
-            BlobLost, StorageFailed: something of it may remain; the order can be given again.
+            BlobLost, StorageFailed: data of the device may remain; the order can be given again.
         """
         device = self._runner.fleet.devices.get(device_id)
         self._runner.forget(device_id)
@@ -78,7 +82,7 @@ class DeviceOrders:
         return f"device {device_id} is forgotten; {REMAINS}{kept}"
 
     def _at_the_broker(self, act: Callable[[EnrolmentStore, str], None], device_id: str) -> None:
-        """Have the broker and the enrolment do the same, where this folder enrols devices."""
+        """Apply a change to the enrolment database, if this folder enrols devices."""
         if (self._folder / CERTIFICATE).exists():
             with closing(open_enrolments(self._folder, self._enrolments)) as store:
                 act(store, device_id)

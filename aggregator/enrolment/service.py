@@ -1,5 +1,4 @@
-"""The part of a service that enrols devices: runs beside the aggregator where its folder has an
-authority."""
+"""Enrolment in a running service: HTTPS port, bans at the broker, credentials for the broker."""
 
 import logging
 import time
@@ -36,11 +35,11 @@ log = logging.getLogger("shoal.enrolment")
 
 @contextmanager
 def enrolled_tags(folder: Path, database: str) -> Iterator[Callable[[str], tuple[str, ...]]]:
-    """Yield a function that returns the tags that a device was given with its token.
+    """Yield a function that returns the tags that a device got with its enrolment token.
 
-    There are none if nobody has enrolled here. The database of enrolment is opened when it is first
-    needed, and closed with the context. The function raises ConfigError or StorageFailed if it
-    cannot be read.
+    It returns no tags if the folder has no authority. The enrolment database is opened at the first
+    need, and closed with the context. The function raises ConfigError or StorageFailed if the
+    database cannot be read.
     """
     with ExitStack() as stack:
         store = cache(lambda: stack.enter_context(closing(open_enrolments(folder, database))))
@@ -64,10 +63,11 @@ def enrolment(
     trust: Path,
     database: str = "",
 ) -> Iterator[None]:
-    """Enrol devices, and keep banned ones off the broker, for as long as the context is open;
-    neither, where the folder has no authority.
+    """Enrol devices and keep banned ones off the broker while the context is open.
 
-    `trust`: the file of the root keys. `database`: as in `ServeSettings`.
+    Nothing is done if the folder has no authority, or the port is 0.
+
+    `trust`: path of the file with the root keys. `database`: as in `ServeSettings`.
 
     Raises:
         ConfigError: a setting, the authority or the port cannot be used.
@@ -119,11 +119,13 @@ def enrolment(
 def own_credentials(
     folder: Path, url: str, ca: Path | None, certificate: Path | None, key: Path | None
 ) -> BrokerAddress:
-    """A broker's address, with the aggregator's certificate of the folder's own authority where
-    none is given and the broker has TLS.
+    """Return a broker's address with the credentials of the aggregator.
+
+    For an ``mqtts://`` broker without `ca`, `certificate` and `key`, the credentials are those that
+    the folder's own authority issued, if there are any.
 
     Raises:
-        ConfigError: not an address.
+        ConfigError: `url` is not an address.
     """
     if (
         url.startswith("mqtts://")

@@ -1,5 +1,4 @@
-"""The aggregator over HTTP, for people and tools: health, campaigns, their rounds and devices, the
-models to download, and orders.
+"""HTTP API of the aggregator: health, campaigns, rounds, devices, models and orders.
 
 ``/openapi.json`` describes every path. Below ``/dashboard/`` are pages for people
 (`aggregator.http.dashboard`). Nothing is loaded from another machine.
@@ -76,11 +75,11 @@ def create_api(
 ) -> FastAPI:
     """Return the application.
 
-    `view` returns the fleet as it is now: a handler asks for it once. `store`: the store of
-    rounds' records. `blobs` returns the blobs of a campaign. `conditions`: the condition of the
-    service. `wall_s`: seconds since the service was started. `access`: the rights of callers;
-    without it everybody may read. `orders`: the desk that takes operators' orders; without it none
-    are taken. `audit`: the folder with the audit log that the dashboard shows.
+    `view` returns the fleet as it is now; a handler calls it once. `store`: store of the rounds'
+    records. `blobs` returns the blobs of a campaign. `conditions` returns the condition of the
+    service. `wall_s` returns the seconds since the service's start. `access`: rules of access;
+    without them everybody may read. `orders`: desk that takes operators' orders; without it none
+    are taken. `audit`: folder with the audit log, for the dashboard.
     """
     api = FastAPI(
         title="Shoal aggregator",
@@ -96,7 +95,7 @@ def create_api(
     describe(api, (Summary, Device, DeviceTelemetry), FREE)
 
     def find(name: str) -> tuple[FleetView, str]:
-        """Return the fleet, and the name of a campaign that it has, the latest by an empty one."""
+        """Return the fleet, and the name of a known campaign; empty: the latest."""
         now = view()
         known = now.fleet.campaigns
         if not known:
@@ -125,7 +124,7 @@ def create_api(
 
     @api.get(FREE, responses=refusals(422))
     def health() -> HealthView:
-        """That the process runs, and the phase of its latest campaign. It never needs a token."""
+        """Report that the process runs, and the phase of its latest campaign; needs no token."""
         now = view().fleet
         if not now.campaigns:
             return HealthView(status="ok", run="", phase="", round=0)
@@ -136,7 +135,7 @@ def create_api(
     @api.get(PAGES.rstrip("/"), include_in_schema=False)
     @api.get("/docs", include_in_schema=False)
     def home(request: Request) -> Response:
-        """Lead to the dashboard, or to its page about this API."""
+        """Redirect to the dashboard, or to its page about this API."""
         return RedirectResponse(REFERENCE if request.scope["path"] == "/docs" else HOME, 303)
 
     guarded = APIRouter(responses=refusals(401, 403, 404, 422, 429, 503))
@@ -145,8 +144,7 @@ def create_api(
         "/ready", responses={503: {"model": ReadyView, "description": "Updates are not taken."}}
     )
     def ready(response: Response) -> ReadyView:
-        """Whether updates are taken: broker, database, disk, campaigns and voucher. 503 if one of
-        them is not as it should be."""
+        """Report if updates are taken: broker, database, disk, campaigns and voucher; else 503."""
         now, names = conditions(), list(view().fleet.campaigns)
         problems = {"database": "ok", "disk": "ok"}
         parts: list[tuple[str, Callable[[], object]]] = [("database", store.check)]
@@ -170,18 +168,18 @@ def create_api(
         "/metrics", response_class=Response, responses=_content("text/plain", {"type": "string"})
     )
     def metrics() -> Response:
-        """The same and more for Prometheus, in its text format."""
+        """Report metrics for Prometheus, in its text format."""
         return Response(generate_latest(scraped), media_type=CONTENT_TYPE_LATEST)
 
     @guarded.get("/campaigns")
     def list_campaigns(limit: Limit = PAGE) -> list[CampaignLine]:
-        """The campaigns, in the order of their starts."""
+        """List the campaigns, in the order of their starts."""
         lines = list(view().campaigns.items())[:limit]
         return [campaign_line(name, each) for name, each in lines]
 
     @guarded.get("/run")
     def run(name: Chosen = "") -> RunView:
-        """A campaign with its settings."""
+        """Show a campaign with its settings."""
         now, name = find(name)
         each, received = now.campaigns[name], now.fleet.campaigns[name].updates.values()
         campaign = each.record
@@ -209,17 +207,17 @@ def create_api(
 
     @guarded.get("/rounds")
     def rounds(name: Chosen = "", after: After = 0, limit: Limit = PAGE) -> list[RoundView]:
-        """The closed rounds, by number."""
+        """List the closed rounds, by number."""
         return [round_view(each) for each in store.rounds(find(name)[1], after)[:limit]]
 
     @guarded.get("/models")
     def models(name: Chosen = "") -> dict[str, str]:
-        """The digest of each group's current model."""
+        """List the digests of the groups' current models."""
         return dict(record(name).models)
 
     @guarded.get("/models/{group}", response_class=Response, responses=_content(DOWNLOAD))
     def model(group: Group, name: Chosen = "") -> Response:
-        """A group's current model as safetensors."""
+        """Download a group's current model as safetensors."""
         campaign = record(name)
         if group not in campaign.models:
             raise HTTPException(
@@ -230,7 +228,7 @@ def create_api(
 
     @guarded.get("/bundle", response_class=Response, responses=_content(DOWNLOAD))
     def bundle(name: Chosen = "") -> Response:
-        """The bundle that devices train with."""
+        """Download the bundle with which devices train."""
         settings = record(name).settings
         return download(name, settings.bundle, f"{settings.run_id}.shoal")
 
@@ -240,14 +238,14 @@ def create_api(
         responses=_content("application/json", {"$ref": "#/components/schemas/Summary"}),
     )
     def summary(name: Chosen = "") -> Response:
-        """The summary of a campaign, as `summary.json` has it, so far."""
+        """Show the summary of a campaign so far, as in `summary.json`."""
         now, name = find(name)
         result = summarize(now, name, store.rounds(name), wall_s())
         return Response(msgspec.json.encode(result), media_type="application/json")
 
     @guarded.get("/views/{number}", response_class=Response, responses=_content(DOWNLOAD))
     def views(number: Number, name: Chosen = "") -> Response:
-        """The distance matrices of a round as safetensors."""
+        """Download the distance matrices of a round as safetensors."""
         for each in store.rounds(find(name)[1], number - 1, number):
             if each.round == number and each.views:
                 return download(name, each.views, f"round-{number}.safetensors")
@@ -278,8 +276,10 @@ def create_api(
 def _content(
     media_type: str, schema: dict[str, Any] | None = None
 ) -> dict[int | str, dict[str, Any]]:
-    """The description of an answer that is no model of pydantic's; of bytes, where no schema is
-    given."""
+    """Return the OpenAPI description of an answer with a body that is not a pydantic model.
+
+    Without a schema, the body is bytes.
+    """
     return {
         200: {
             "description": "OK",
@@ -301,12 +301,15 @@ def _download(blobs: Blobs, digest: str, name: str) -> Response:
 
 
 def create_starting_api(doing: Callable[[], str]) -> FastAPI:
-    """The application of a service that is not ready. `doing` says what it does at the moment."""
+    """Return the application of a service that is not ready.
+
+    `doing` returns the current step of the start, as text.
+    """
     api = FastAPI(openapi_url=None)
 
     @api.get(FREE)
     def health() -> HealthView:
-        """That the process runs, and what it is doing."""
+        """Report that the process runs, and what it does."""
         return HealthView(status="starting", run="", phase="", round=0, doing=doing())
 
     def not_yet(request: Request, _error: Exception) -> Response:

@@ -1,4 +1,4 @@
-"""The devices of a fleet over HTTP: `/devices` in pages, with a filter, and `/devices/ID`."""
+"""HTTP routes of devices: `/devices` in pages, with a filter, and `/devices/ID`."""
 
 from bisect import bisect_right
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from wire.errors import ConfigError
 
 
 class DeviceLine(BaseModel):
-    """A device in a list. Times are Unix seconds; 0: never. What is null is not known."""
+    """A device in a list. Times are Unix seconds, 0 for never. Null stands for unknown values."""
 
     id: str
     online: bool
@@ -65,7 +65,7 @@ class DeviceLine(BaseModel):
 
 
 class DevicePage(BaseModel):
-    """Devices in the order of their ids."""
+    """A page of devices, in the order of their ids."""
 
     total: int = Field(description="Devices that the filter means.")
     devices: list[DeviceLine]
@@ -81,8 +81,10 @@ class DeviceDetails(BaseModel):
 
 
 def device_routes(current: Callable[[str], FleetView]) -> APIRouter:
-    """Return the routes. `current` returns the fleet as it is now, and checks the name of a
-    campaign."""
+    """Return the routes of devices.
+
+    `current` returns the fleet as it is now, and checks the name of a campaign.
+    """
     routes = APIRouter()
 
     @routes.get("/devices")
@@ -94,7 +96,7 @@ def device_routes(current: Callable[[str], FleetView]) -> APIRouter:
         limit: Limit = 100,
         campaign: Chosen = "",
     ) -> DevicePage:
-        """The devices of the fleet."""
+        """List the devices of the fleet."""
         try:
             means = read_rule(where).means
         except ConfigError as error:
@@ -116,7 +118,7 @@ def device_routes(current: Callable[[str], FleetView]) -> APIRouter:
 
     @routes.get("/devices/{device_id}")
     def show_device(device_id: DeviceId, campaign: Chosen = "") -> DeviceDetails:
-        """One device."""
+        """Show one device."""
         view = current(campaign)
         device = view.device(device_id, campaign)
         if device is None:

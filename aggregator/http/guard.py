@@ -1,4 +1,4 @@
-"""Stands before the HTTP API: who asks, whether they may, and how often. It also answers HEAD."""
+"""Guard before the HTTP API: authentication, roles and limits of requests. It also answers HEAD."""
 
 import logging
 import math
@@ -22,22 +22,23 @@ from wire.errors import ShoalError, printable
 log = logging.getLogger("shoal.aggregator")
 
 FREE = "/health"
-"""The one path of the API that never needs a token."""
+"""Only path of the API that never needs a token."""
 READING = ("GET", "HEAD")
-"""The methods for which a viewer's token will do."""
+"""Methods for which a viewer's token suffices."""
 BODY_BYTES = 2**16
-"""The most that an order may have."""
+"""Maximum number of bytes in the body of an order."""
 MOST_CALLERS = 4096
-"""Maximum number of callers whose rates are remembered, and all together."""
+"""Maximum number of entries in `Rates`: callers, and one for all together."""
 
 Refuse = Callable[[Scope, int, str, Mapping[str, str]], Response]
-"""Makes the answer of a refusal: of what request, its status, why, and which headers it has to
-have."""
+"""Makes the response of a refusal from the request, the status, the reason and the headers."""
 
 
 class Rates:
-    """Limits of requests, at once and a second after that: of each caller, by address, where many
-    boards may be behind one, or by the name of a token; and of all together."""
+    """Limits of requests, at once and per second after that, per caller and for all callers.
+
+    A caller is an address, behind which there may be many boards, or the name of a token.
+    """
 
     def __init__(
         self,
@@ -47,16 +48,24 @@ class Rates:
         burst_all: float = 400.0,
         per_s_all: float = 50.0,
     ):
-        """`clock`: seconds, from a clock that cannot be set."""
+        """Set the limits.
+
+        `clock`: returns monotonic time (s).
+        """
         self._clock, self._one, self._all = clock, (burst, per_s), (burst_all, per_s_all)
         self._lock = threading.Lock()
         self._left: OrderedDict[str | None, tuple[float, float]] = OrderedDict()
-        """Rest of each caller's burst and the time of that, under None for all together; the caller
-        that asked longest ago is first."""
+        """Rest of each caller's burst with the time of its computation; the least recent caller is
+        first.
+
+        The key None stands for all callers together.
+        """
 
     def wait_s(self, caller: str) -> int:
-        """Take one of what this caller has. Returns 0 if there was one, else the whole seconds
-        until there is one."""
+        """Count a request of this caller, and return 0 if it is allowed.
+
+        Otherwise return the whole seconds until the next one is.
+        """
         now_s = self._clock()
         with self._lock:
             for key, (burst, per_s) in ((caller, self._one), (None, self._all)):
@@ -79,15 +88,17 @@ class _Refused(Exception):
 
 
 class Guard:
-    """Lets requests through to an application, with their `Caller` in the scope's state, or refuses
-    them.
+    """Middleware that lets a request through with its `Caller` in the scope's state, or refuses it.
 
-    A valid token is never refused because somebody else has shown wrong ones: failed attempts are
+    A valid token is never refused because others have shown wrong ones: failed attempts are
     limited by address, and only they.
     """
 
     def __init__(self, app: ASGIApp, access: Access, page: Refuse) -> None:
-        """`page`: how a refusal looks to people, who ask for pages."""
+        """Wrap an application.
+
+        `page`: makes the refusal for people who requested a page.
+        """
         self._app, self._access, self._page = app, access, page
         self._by_token = Rates(
             access.clock, access.burst, access.per_s, 10 * access.burst, 10 * access.per_s
@@ -128,18 +139,18 @@ class Guard:
         await answering({**scope, "method": "GET"}, receive, send_head)
 
     def _admit(self, scope: Scope) -> Caller | None:
-        """Who asks; None where nobody has to say.
+        """Return the caller, or None if the request needs no token.
 
         Raises:
-            _Refused: they may not.
+            _Refused: the request is not allowed.
         """
         access, reads, headers = self._access, scope["method"] in READING, Headers(scope=scope)
         if reads and not access.required():
             host = asked_host(headers.get("host", ""))
             if not is_loopback(
                 host
-                # a page in a browser on this machine asks by a name that its owner gave this
-                # address
+                # A page in a browser on this machine may use a name that its owner gave this
+                # address.
             ):
                 told = (
                     f"the header Host names {printable(host)[:100]!r}: without a token, ask by "
@@ -173,7 +184,11 @@ class Guard:
         return caller
 
     def _caller(self, scope: Scope, headers: Headers) -> Caller:
-        """Whose token a request shows: in its header, or, for a page, in the browser's cookie."""
+        """Return the caller whose token is in the header, or, for a page, in the browser's cookie.
+
+        Raises:
+            _Refused: there is no valid token, or it cannot be verified now.
+        """
         page = scope["path"].startswith(PAGES)
         scheme, _, token = headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer":
@@ -187,7 +202,7 @@ class Guard:
         if not token.strip():
             if (
                 page and scope["method"] in READING
-            ):  # somebody who is about to sign in has attempted nothing
+            ):  # opening a page before the sign-in is no failed attempt
                 raise _Refused("signed-out", 401, "", {"WWW-Authenticate": 'Bearer realm="shoal"'})
             raise self._failed(
                 scope,
@@ -221,7 +236,7 @@ class Guard:
         return _Refused(reason, 401, told, {"WWW-Authenticate": f'Bearer realm="shoal"{more}'})
 
     def _too_many(self, scope: Scope, by: str, wait_s: int) -> _Refused:
-        if not self._noted.wait_s(by):  # a line a minute is enough of a flood
+        if not self._noted.wait_s(by):  # log a flood with one line a minute
             self._access.note(by, _asked(scope), "refused", "too many requests")
         return _Refused(
             "too-many",

@@ -1,5 +1,7 @@
-"""Orders of the owner of a service's folder, who needs no other token: a running service writes
-where it listens, and a token for its owner alone, into its folder."""
+"""Orders by command to a running service, from the owner of its folder.
+
+The service writes its address, and a token for the owner only, into the folder.
+"""
 
 import http.client
 import ipaddress
@@ -25,7 +27,7 @@ START_S = 30.0
 
 
 class Local(msgspec.Struct, frozen=True):
-    """The way to a running service from its own machine."""
+    """Address and token with which a command on this machine reaches a running service."""
 
     host: str
     port: int
@@ -33,8 +35,10 @@ class Local(msgspec.Struct, frozen=True):
 
     @classmethod
     def new(cls, host: str, port: int) -> "Local":
-        """Return the way to a service that listens here, with a new token. `host`: an address, or
-        one that stands for all addresses."""
+        """Return the address of a service that listens on `host`, with a new token.
+
+        `host`: an IP address; an unspecified one (all addresses) becomes the loopback address.
+        """
         address = ipaddress.ip_address(host)
         if address.is_unspecified:
             host = "::1" if address.version == 6 else "127.0.0.1"
@@ -70,8 +74,9 @@ def check_served(folder: Path) -> None:
 
 
 def order(folder: Path, *path: str, **body: Any) -> str:
-    """Give an order to the service of a folder, and return what came of it. `path`: the parts of
-    the order's path, such as ``campaigns``, a name and ``pause``.
+    """Give an order to the service of a folder, and return its outcome.
+
+    `path`: the parts of the order's path, such as ``campaigns``, a name and ``pause``.
 
     Raises:
         ConfigError: no service runs in the folder, the service refuses the order, or the answer

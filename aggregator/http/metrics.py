@@ -22,8 +22,11 @@ PHASES: tuple[Phase, ...] = (
 
 @dataclass(frozen=True)
 class CampaignMetrics(Collector):
-    """Reads a fleet and its service at each scrape. Metrics of a campaign have its name as the
-    label ``campaign``; no label names a device, since there may be many."""
+    """Collector that reads a fleet and its service at each scrape.
+
+    Metrics of a campaign have its name as the label ``campaign``. No label names a device, since
+    there may be many.
+    """
 
     view: Callable[[], FleetView]
     """Returns the fleet as it is now."""
@@ -193,7 +196,7 @@ def _labelled(
     label: str,
     values: Mapping[str, float],
 ) -> Metric:
-    """Return a metric with a value for each value of a label."""
+    """Return a metric with one value for each value of a label."""
     family = kind(name, text, labels=[label])
     for key, value in sorted(values.items()):
         family.add_metric([key], value)

@@ -1,5 +1,7 @@
-"""An operator's orders over HTTP. The service's own thread carries them out; the answer is waited
-for."""
+"""HTTP routes of an operator's orders.
+
+The service's own thread carries them out, and the route waits for the answer.
+"""
 
 import queue
 from functools import partial
@@ -30,7 +32,7 @@ BUSY = f"the service was busy for {WAIT_S:g} s; it carries the order out when it
 
 
 class OrderView(BaseModel):
-    """What became of an order."""
+    """Outcome of an order."""
 
     state: Literal["done", "waiting"] = Field(
         description="`waiting` (202): the service is busy, and carries it out when it can; the "
@@ -44,7 +46,7 @@ def _whole(given: Any) -> Any:
 
 
 Whole = Annotated[int, BeforeValidator(_whole)]
-"""A whole number as JSON Schema has it: 3.0 is one too."""
+"""Whole number as in JSON Schema, where 3.0 is one too."""
 
 
 class _Body(BaseModel):
@@ -86,7 +88,7 @@ else:
         __doc__="Settings of a campaign from its next round on; at least one. Those that are "
         "absent stay.",
         **{
-            # a factory: a default would be in the schema
+            # use a factory: a default would appear in the schema
             name: (
                 Annotated[
                     Any,
@@ -176,7 +178,7 @@ BanReason = _body(
 )
 
 OneDevice = Annotated[DeviceId, AfterValidator(lambda device_id: (device_id,))]
-"""A device's id, as orders to several devices take it."""
+"""Id of a device, as a tuple for orders on several devices."""
 
 
 _REFUSALS = refusals(400, 401, 403, 409, 411, 413, 422, 429, 503)
@@ -351,8 +353,10 @@ _ROUTES: tuple[tuple[str, str, str, str, str, Any, Any], ...] = (
         Tagging,
     ),
 )
-"""Path, name, description, order, name and type of the order's field in the path, and the type of
-the body with the others. A path without a field has an empty name and None."""
+"""Routes of orders: path, name, description, order, field in the path with its type, and body.
+
+A path without a field has an empty name and None.
+"""
 
 
 def order_routes(orders: Desk) -> APIRouter:
@@ -419,7 +423,7 @@ def order_routes(orders: Desk) -> APIRouter:
         if not change.model_fields_set:
             raise HTTPException(422, "body: expected at least one setting")
         given = change.model_dump(exclude_unset=True, exclude_none=True)
-        if "min_devices" in given:  # no round is aggregated with fewer updates
+        if "min_devices" in given:  # fewer updates are never aggregated
             given["min_updates"] = given["min_devices"]
         if "lr" in given:
             given["hyper"] = {"lr": given.pop("lr")}

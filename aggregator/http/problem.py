@@ -1,5 +1,4 @@
-"""The parameters that several paths of the HTTP API take; what it answers where it cannot do what
-was asked: one shape, that of RFC 9457; and the OpenAPI document that says so."""
+"""Parameters that several HTTP routes share, refusals in the shape of RFC 9457, and OpenAPI."""
 
 import http
 from collections.abc import Mapping
@@ -17,14 +16,14 @@ from aggregator.ports import StorageFailed
 
 PROBLEM = "application/problem+json"
 STRUCT = "x-struct"
-"""In a field's description: the msgspec struct that it holds."""
+"""Key in a field's schema with the name of the msgspec struct that the field holds."""
 RETRY_S = 5
-"""Seconds after which to ask again, where the service cannot do it now."""
+"""Seconds after which a client may try again, if the service cannot answer now."""
 
 LARGEST = 2**53
-"""The largest whole number that every reader of JSON has."""
+"""Largest whole number that every JSON reader can represent."""
 PAGE = 1000
-"""The most lines of one answer."""
+"""Maximum number of entries in one answer."""
 
 NAME = r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$"
 Chosen = Annotated[
@@ -45,14 +44,14 @@ After = Annotated[int, Query(ge=0, le=LARGEST, description="Only those with a gr
 
 
 class Fault(BaseModel):
-    """What of a request is not as it should be."""
+    """A fault of a request."""
 
     where: str = Field(description="Such as `query.limit` or `body.rounds`.")
     problem: str
 
 
 class Problem(BaseModel):
-    """Why a request was not answered (RFC 9457)."""
+    """Reason why a request was not answered (RFC 9457)."""
 
     title: str = Field(description="The status in words.")
     status: int
@@ -75,7 +74,7 @@ REASONS: dict[int, str] = {
 
 
 def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The refusals of a route, for its description."""
+    """Return the refusals of a route, for its OpenAPI description."""
     return {status: {"model": Problem, "description": REASONS[status]} for status in statuses}
 
 
@@ -85,7 +84,7 @@ def problem(
     headers: Mapping[str, str] | None = None,
     errors: tuple[Fault, ...] = (),
 ) -> Response:
-    """A refusal."""
+    """Return a refusal."""
     said = Problem(
         title=http.HTTPStatus(status).phrase, status=status, detail=detail, errors=list(errors)
     )
@@ -93,10 +92,10 @@ def problem(
 
 
 def refuse_unknown(request: Request) -> None:
-    """Refuse parameters that the path does not have, and those that come more than once.
+    """Refuse unknown and repeated query parameters.
 
     Raises:
-        RequestValidationError: there is one.
+        RequestValidationError: there is such a parameter.
     """
     known = {parameter.alias for parameter in request.scope["route"].dependant.query_params}
     names = [name for name, _ in request.query_params.multi_items()]
@@ -116,7 +115,7 @@ def refuse_unknown(request: Request) -> None:
 
 
 def answer_with_problem(request: Request, error: Any) -> Response:
-    """Answer a request that failed."""
+    """Return the response for a request that failed."""
     match error:
         case HTTPException(status_code=405):
             allowed = [
@@ -144,12 +143,15 @@ def answer_with_problem(request: Request, error: Any) -> Response:
 HANDLERS: dict[int | type[Exception], Any] = dict.fromkeys(
     (HTTPException, RequestValidationError, StorageFailed, Exception), answer_with_problem
 )
-"""Let every refusal of an application have the same shape."""
+"""Handlers that give every refusal of an application the same shape."""
 
 
 def describe(api: FastAPI, structs: tuple[type, ...], free: str) -> None:
-    """Let the OpenAPI document of an application say which media type refusals have, that every
-    path but `free` takes a bearer token, and what these structs are like."""
+    """Complete the OpenAPI document of an application.
+
+    It then says which media type refusals have, that every path except `free` takes a bearer token,
+    and which fields these msgspec structs have.
+    """
 
     def openapi() -> dict[str, Any]:
         if api.openapi_schema is None:

@@ -1,4 +1,4 @@
-"""Releases and rollouts over HTTP. `aggregator.http.orders` has the orders."""
+"""HTTP routes of releases and rollouts. `aggregator.http.orders` has the orders."""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,10 +25,11 @@ class ReleaseView(BaseModel):
     bundle: str
     model: str
     devices: int
-    """Number of devices of the group it was made for."""
+    """Number of devices of the group for which it was made."""
     accuracy: float | None
-    """Over the windows of the devices that evaluated it before it was released; null where none
-    did."""
+    """Accuracy over the windows of the devices that evaluated it before its release; null if none
+    did.
+    """
     made_s: float
     in_use: int
     """Number of devices that report it as their model in use."""
@@ -45,13 +46,15 @@ class CountsView(BaseModel):
     """Number of online devices that have never reported a model in use."""
     away: int
     alone: int
-    """Number of devices that confirmed and use it without their personal model: their accuracy is
-    of the release's model alone."""
+    """Number of devices that confirmed, and use the release without their personal model.
+
+    Their accuracy is that of the release's model alone.
+    """
     reasons: dict[str, int]
 
 
 class StepView(CountsView):
-    """A step of a rollout, and the devices that it reached."""
+    """A step of a rollout, and the answers of the devices that it reached."""
 
     share: float
     tags: list[str]
@@ -64,12 +67,12 @@ class RolloutView(BaseModel):
     releases: dict[str, int]
     phase: str
     direct: bool
-    """True if devices take up the models since their campaign has ended; they do not confirm."""
+    """True if devices take up the models because their campaign has ended; they do not confirm."""
     step: int
     reason: str
     began_s: float
     step_s: float
-    """When the step began, or was resumed."""
+    """Time when the step began, or was resumed."""
     steps: list[StepView]
 
 
@@ -93,17 +96,17 @@ def rollout_views(view: FleetView) -> list[RolloutView]:
 
 
 def release_routes(current: Callable[[], FleetView]) -> APIRouter:
-    """Return the routes. `current` returns the fleet as it is now."""
+    """Return the routes of releases. `current` returns the fleet as it is now."""
     routes = APIRouter()
 
     @routes.get("/releases")
     def releases(after: After = 0, limit: Limit = PAGE) -> list[ReleaseView]:
-        """The releases of the fleet, by number."""
+        """List the releases of the fleet, by number."""
         return [view for view in release_views(current()) if view.number > after][:limit]
 
     @routes.get("/releases/{number}")
     def release(number: Number) -> ReleaseView:
-        """One release."""
+        """Show one release."""
         for view in release_views(current()):
             if view.number == number:
                 return view
@@ -111,7 +114,7 @@ def release_routes(current: Callable[[], FleetView]) -> APIRouter:
 
     @routes.get("/rollouts")
     def rollouts(limit: Limit = PAGE) -> list[RolloutView]:
-        """The last rollout of each campaign, with the answers of devices."""
+        """List the last rollout of each campaign, with the answers of devices."""
         return rollout_views(current())[:limit]
 
     return routes

@@ -1,5 +1,7 @@
-"""Serves the HTTP API in a thread of its own, with few connections at a time: more would take the
-file descriptors that blobs need."""
+"""HTTP server in a thread of its own, with few connections: more would use up file descriptors.
+
+Blobs need them.
+"""
 
 import asyncio
 import ipaddress
@@ -20,18 +22,21 @@ from wire.errors import ConfigError
 log = logging.getLogger("shoal.aggregator")
 
 CONNECTIONS = 64
-"""Connections at a time. One more takes the place of the oldest that asks nothing, of the address
-with the most, or is closed."""
+"""Maximum number of open connections.
+
+A further one replaces the oldest idle connection of the address with the most, or is closed.
+"""
 OF_ONE = 16
-"""Connections of one address at a time. One more takes the place of the address's oldest that asks
-nothing, or is closed."""
+"""Maximum number of open connections of one address.
+
+A further one replaces the oldest idle connection of the address, or is closed.
+"""
 SILENT_S = 10.0
-"""A connection that brings no whole request in so many seconds is closed, twice as many at most."""
+"""Seconds without a whole request after which a connection is closed, at most twice as many."""
 
 
 class _Bounded(H11Protocol):
-    """HTTP/1.1 over one connection, which is closed if there are too many others, or if nothing is
-    asked on it."""
+    """HTTP/1.1 over one connection, which is closed if it is idle or there are too many."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -59,13 +64,16 @@ class _Bounded(H11Protocol):
 
     @property
     def asks(self) -> bool:
-        """True if a whole request on it is not answered."""
+        """True if a whole request on the connection is not answered yet."""
         return (
             self.cycle is not None and not self.cycle.more_body and not self.cycle.response_complete
         )
 
     def _close_if_silent(self, before: Any) -> None:
-        """`before`: the request that there was at the last look."""
+        """Close the connection if it has been idle since the last look.
+
+        `before`: the request of that look.
+        """
         if self.transport.is_closing():
             return
         asked = self.cycle
@@ -76,7 +84,7 @@ class _Bounded(H11Protocol):
 
 
 class _Impatient(asyncio.SelectorEventLoop):
-    """A loop whose TLS connections have `SILENT_S` for their handshake."""
+    """Event loop whose TLS connections have `SILENT_S` for their handshake."""
 
     async def create_server(self, *arguments: Any, **options: Any) -> Any:
         if options.get("ssl") is not None:
@@ -85,18 +93,21 @@ class _Impatient(asyncio.SelectorEventLoop):
 
 
 class HttpServer(AbstractContextManager["HttpServer"]):
-    """Takes an address, and then serves an application there, for as long as the context is open.
+    """Server that takes an address, and serves an application there while the context is open.
+
     The address is taken from the beginning; connections are refused until there is an application.
-    Another one may take its place while it is served."""
+    Another application may replace it meanwhile.
+    """
 
     def __init__(self, host: str, port: int, pair: Path | None = None, proxies: str = "") -> None:
-        """`pair`: a file with a key and its certificate, for HTTPS. `proxies`: addresses and
-        networks of reverse proxies, with commas between them; what they say in ``X-Forwarded-For``
-        and ``X-Forwarded-Proto`` of whom they ask for is believed, and of nobody else.
+        """Take the address.
+
+        `pair`: path of a file with a key and its certificate, for HTTPS. `proxies`: addresses and
+        networks of reverse proxies, separated by commas; their ``X-Forwarded-For`` and
+        ``X-Forwarded-Proto`` are believed, and no others.
 
         Raises:
-            ConfigError: the address cannot be used, or one of the proxies is no address and no
-            network.
+            ConfigError: the address cannot be used, or a proxy is not an address or network.
         """
         self._where, self._pair = f"{host}:{port}", pair
         self._proxies = [part.strip() for part in proxies.split(",") if part.strip()]
@@ -119,7 +130,7 @@ class HttpServer(AbstractContextManager["HttpServer"]):
             ) from None
         name = self._socket.getsockname()
         self.address: tuple[str, int] = (str(name[0]), int(name[1]))
-        """The address and the port; the system has chosen the port where 0 was asked for."""
+        """Address and port; the system has chosen the port if 0 was requested."""
         self._api: Any = None
         self._server: uvicorn.Server | None = None
         self._thread = threading.Thread()
@@ -128,7 +139,7 @@ class HttpServer(AbstractContextManager["HttpServer"]):
         """Answer with this application from now on.
 
         Raises:
-            ConfigError: another process has begun to listen there in the meantime.
+            ConfigError: another process has begun to listen on the address meanwhile.
         """
         self._api = api
         if self._server is not None:

@@ -1,6 +1,8 @@
-"""Who may ask what of a service over HTTP, and its bearer tokens: their hashes, in a file of the
-service's folder that its owner alone may read. `shoal token` writes it while the service runs; the
-service looks at it for each request, so that what was revoked is refused at once."""
+"""Access to a service over HTTP: bearer tokens, their roles, and limits of requests.
+
+The file in the service's folder has the tokens' hashes. It is checked for every request, so that a
+revoked token is refused at once.
+"""
 
 import fcntl
 import hashlib
@@ -30,52 +32,56 @@ FILE = "http-tokens.json"
 SECRET_BYTES = 32
 MOST_S = 10 * 366 * 86_400.0
 OWNER = "the folder's owner"
-"""Name in the audit log of whoever can read the folder's own token (`aggregator.http.local`)."""
+"""Name in the audit log of a caller with the folder's own token (`aggregator.http.local`)."""
 
 Role = Literal["viewer", "operator"]
-"""A viewer may read everything. An operator may give orders too."""
+"""A viewer may read everything. An operator may also give orders."""
 
 
 @dataclass(frozen=True)
 class Caller:
-    """Somebody who has shown a valid token."""
+    """Person or program that has shown a valid token."""
 
     name: str
-    """By which the audit log knows them."""
+    """Name in the audit log."""
     role: Role
 
 
 Verify = Callable[[str], Caller | None]
-"""The port by which callers are known: who holds this bearer token; None if it is of no use. It is
-called for each request, in a thread that may wait, and raises `ShoalError` where it cannot tell.
-`TokenFile` is the adapter for Shoal's own tokens; what verifies those of an identity provider would
-be another."""
+"""Returns the caller with this bearer token, or None if the token is not valid.
+
+It is called for each request, in a thread that may wait, and raises `ShoalError` if it cannot
+decide. `TokenFile` verifies Shoal's own tokens; an adapter for an identity provider would be
+another implementation.
+"""
 
 
 @dataclass(frozen=True)
 class Access:
-    """By what the HTTP API lets somebody in."""
+    """Rules of access to the HTTP API."""
 
     verify: Verify
     required: Callable[[], bool]
-    """Whether reading needs a token. Orders always do."""
+    """Returns True if reading needs a token. Orders always need one."""
     note: Callable[[str, str, str, str], None]
-    """Adds a line to the audit log: who, what, what came of it, why."""
+    """Adds a line to the audit log: caller, request, outcome, reason."""
     clock: Callable[[], float] = time.monotonic
-    """Seconds, from a clock that cannot be set."""
+    """Returns monotonic time (s)."""
     burst: float = 100.0
-    """Requests of one token at once; and `per_s` a second after that."""
+    """Number of requests of one token at once; `per_s` per second after that."""
     per_s: float = 20.0
     failed_burst: float = 10.0
-    """Requests without a valid token, of one address, that have an answer of their own; and
-    `failed_per_s` a second after that."""
+    """Number of requests of one address without a valid token that are answered at once.
+
+    After that, `failed_per_s` per second.
+    """
     failed_per_s: float = 0.2
     refused: Counter[str] = field(default_factory=Counter)
-    """How often a request was refused, by reason."""
+    """Number of refused requests, by reason."""
 
 
 class HttpToken(msgspec.Struct, frozen=True):
-    """What is known of a token: not the token."""
+    """Stored record of a token, without the token."""
 
     name: str
     role: Role
@@ -83,25 +89,28 @@ class HttpToken(msgspec.Struct, frozen=True):
     """SHA-256 of the token, which is of 256 random bits and so needs no slow hash."""
     made_at_s: float
     expires_at_s: float | None = None
-    """None: never."""
+    """Unix time (s) of expiry; None if the token never expires."""
 
     def is_over(self, now_s: float) -> bool:
-        """Whether its time is over."""
+        """Return True if the token has expired."""
         return self.expires_at_s is not None and self.expires_at_s <= now_s
 
 
 class TokenFile:
-    """The tokens of one folder."""
+    """File with the tokens of one folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self.path = folder, folder / FILE
-        """It is there once a token was made, also when the last one is revoked: taking a token
-        away opens nothing."""
+        """Path of the file.
+
+        It exists once a token was made, even after the last one is revoked: revoking must not open
+        access.
+        """
         self._seen: tuple[int, ...] | None = None
         self._held: tuple[HttpToken, ...] = ()
 
     def all(self) -> tuple[HttpToken, ...]:
-        """Every token, also those whose time is over, in the order in which they were made.
+        """Return all tokens, including expired ones, in the order of their making.
 
         Raises:
             ConfigError: the file cannot be read.
@@ -125,8 +134,9 @@ class TokenFile:
         return self._held
 
     def verify(self, token: str) -> Caller | None:
-        """Return who holds this token; None if it is of no use. The time that it takes does not
-        depend on how much of a token is right.
+        """Return the caller with this token, or None if it is not valid.
+
+        The duration does not depend on the number of correct characters.
 
         Raises:
             ConfigError: the file cannot be read.
@@ -142,11 +152,11 @@ class TokenFile:
         )
 
     def new(self, name: str, role: Role, expires_in_s: float | None = None) -> str:
-        """Make a token, which nobody can read again.
+        """Make a token and return it; only its hash is stored.
 
         Raises:
-            ConfigError: not a name, the name is taken, not a time, or the file cannot be read or
-            written.
+            ConfigError: `name` is not a valid name or is taken, `expires_in_s` is out of range, or
+            the file cannot be read or written.
         """
         check_name(name, "token's name")
         if expires_in_s is not None and not 0 < expires_in_s <= MOST_S:
@@ -167,10 +177,10 @@ class TokenFile:
         return token
 
     def revoke(self, name: str) -> None:
-        """Let a token count no longer.
+        """Revoke a token.
 
         Raises:
-            ConfigError: there is none of this name, or the file cannot be read or written.
+            ConfigError: there is no token of this name, or the file cannot be read or written.
         """
         with self._changing() as held:
             if name not in {known.name for known in held}:
@@ -182,8 +192,7 @@ class TokenFile:
 
     @contextmanager
     def _changing(self) -> Iterator[list[HttpToken]]:
-        """Give the tokens, which no other command changes meanwhile, and write them at the end of
-        the context unless it fails.
+        """Lock the tokens, yield them, and write them at the end of the context unless it fails.
 
         Raises:
             ConfigError: they cannot be read or written.
@@ -207,9 +216,11 @@ class TokenFile:
 
 
 def http_access(folder: Path, host: str, owner: str) -> Access:
-    """Return who may ask what of the service of this folder, which listens on this host: once there
-    is a token, or where other machines reach it, everything needs one. `owner`: the token of the
-    folder's owner."""
+    """Return the rules of access to the service of this folder.
+
+    Every request needs a token once there is one, or if other machines can reach `host`. `owner`:
+    the token of the folder's owner.
+    """
     tokens, open_to_others = TokenFile(folder), not is_loopback(host)
     if open_to_others and not tokens.path.exists():
         log.warning(

@@ -19,7 +19,7 @@ BlobsOf = Callable[[str], Blobs | None]
 
 
 class HealthView(BaseModel):
-    """That the process runs, and where its latest campaign stands."""
+    """Life sign of the process, with the progress of its latest campaign."""
 
     status: Literal["ok", "starting"]
     run: str = Field(description="Empty: there is no campaign yet, or the service is starting.")
@@ -29,7 +29,7 @@ class HealthView(BaseModel):
 
 
 class ReadyView(BaseModel):
-    """Whether updates are taken; each check is `ok`, or says what is wrong."""
+    """Readiness for updates; each check is `ok`, or a text with the fault."""
 
     ready: bool
     broker: str
@@ -49,7 +49,7 @@ class ServerLine(BaseModel):
 
 
 class WaitingView(BaseModel):
-    """What a campaign waits for."""
+    """Wait of a campaign, and the devices that could end it."""
 
     lacks: str
     since_s: float
@@ -142,7 +142,7 @@ class RunView(BaseModel):
 
 
 class SpreadView(BaseModel):
-    """Accuracies over devices, as fractions; null where no device has one."""
+    """Accuracies over devices, as fractions; null if no device has one."""
 
     mean: float | None
     std: float | None
@@ -192,7 +192,7 @@ def campaign_line(name: str, view: CampaignView) -> CampaignLine:
 
 
 def waiting_view(waiting: CampaignWait | None) -> WaitingView | None:
-    """Return what a campaign waits for; None if it waits for nothing."""
+    """Return the wait of a campaign; None if it waits for nothing."""
     if waiting is None:
         return None
     return WaitingView(
@@ -204,7 +204,7 @@ def waiting_view(waiting: CampaignWait | None) -> WaitingView | None:
 
 
 def round_view(record: RoundRecord) -> RoundView:
-    """Return a closed round's line."""
+    """Return the line of a closed round."""
     return RoundView(
         round=record.round,
         phase=record.phase,
@@ -221,5 +221,5 @@ def round_view(record: RoundRecord) -> RoundView:
         bytes_down=record.bytes_down,
         notes=msgspec.json.decode(
             msgspec.json.encode(record.notes)
-        ),  # what is not finite becomes null
+        ),  # values that are not finite become null
     )

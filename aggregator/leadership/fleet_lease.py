@@ -1,10 +1,7 @@
-"""The lease on a fleet in a PostgreSQL database: of two services with one database, one writes and
-the other waits.
+"""Lease on a fleet in a PostgreSQL database: of two services, one writes and the other waits.
 
-The holder counts a number up every `BEAT_S` seconds. Whoever has seen the same number for `LEASE_S`
-seconds may take the lease, with a greater epoch; no clock is compared with another machine's. Every
-transaction that writes looks at the epoch and keeps it from being changed until it is over: a
-service that was stopped, or cut off, cannot write when it comes back.
+The holder counts up a number every `BEAT_S` seconds; if it stands still for `LEASE_S`, another may
+take the lease with a greater epoch. Every writing transaction checks and locks the epoch.
 """
 
 import hashlib
@@ -27,25 +24,31 @@ log = logging.getLogger("shoal.aggregator")
 BEAT_S = 1.0
 """Seconds between two signs of life in the database."""
 LEASE_S = 5.0
-"""A lease whose holder gives no sign of life for so long is free."""
+"""Seconds without a sign of life after which a lease is free."""
 
 
 Row = sql.Row[tuple[Any, ...]]
-"""A lease in the database."""
+"""Row of a lease."""
 
 
 class LeaseLost(OtherAggregator):
-    """Another service of this database has taken over: this one may start again, and wait."""
+    """Another service of this database has taken over; this one may start again, and wait."""
 
     exit_status = 4
 
 
 class FleetLease:
-    """One service's part in the lease. Used by its one thread; a thread of its own gives the signs
-    of life."""
+    """Lease on a fleet from the view of one service.
+
+    One thread uses it; another thread, which it starts, gives the signs of life. No clock is
+    compared with another machine's. A service that was stopped or cut off cannot write when it
+    comes back.
+    """
 
     def __init__(self, url: str, fleet: str, holder: str) -> None:
-        """`holder`: what this start of the service calls itself.
+        """Open the database.
+
+        `holder`: boot id of this start of the service.
 
         Raises:
             ConfigError: the database cannot be opened, or has another schema.
@@ -55,19 +58,22 @@ class FleetLease:
         self._over, self._lost = threading.Event(), ""
         self._thread = threading.Thread(target=self._give_signs, name="fleet-lease", daemon=True)
         self.epoch = 0
-        """That of the lease; 0 before it is taken."""
+        """Epoch of the lease; 0 before it is taken."""
         self.holder_before = ""
 
     def take(
         self, known: Collection[str], wait: bool, force: bool, stop: Callable[[], bool]
     ) -> bool:
-        """Take the lease: at once where it is free, was `known` to be held by a start of this very
-        service, or with `force`; else once its holder has given no sign of life for `LEASE_S`. With
-        `wait` that may take years, and `stop` ends it. Returns whether it was taken.
+        """Take the lease, and return True if it was taken.
+
+        It is taken at once if it is free, if its holder is in `known` (earlier starts of this
+        service), or with `force`. Otherwise it is taken when its holder has given no sign of life
+        for `LEASE_S`. With `wait`, this method waits for that without limit, until `stop` returns
+        True.
 
         Raises:
             OtherAggregator: the holder is alive, and this service does not wait.
-            ConfigError: the database cannot be used.
+            ConfigError: the database cannot be used, or the holder drew noise from another secret.
         """
         told, since_s, last_s = False, 0.0, 0.0
         seen: Row | None = None
@@ -80,7 +86,7 @@ class FleetLease:
                     ).one_or_none()
                 if (
                     found != seen or now_s - last_s > 2 * BEAT_S
-                ):  # this process was stopped, or the database was away: nothing was seen
+                ):  # restart the wait: this process was stopped, or the database was away
                     since_s = now_s
                 if (
                     seen is not None
@@ -123,10 +129,10 @@ class FleetLease:
         return bool(self.epoch)
 
     def fence(self, connection: sql.Connection) -> None:
-        """Keep the lease as it is until this transaction is over.
+        """Check the lease, and lock it until the end of this transaction.
 
         Raises:
-            StorageFailed: another service has taken it.
+            StorageFailed: another service has taken the lease.
         """
         held = (
             sql.select(LEASES.c.epoch)
@@ -141,7 +147,7 @@ class FleetLease:
             raise StorageFailed(f"database {self._database}: {self._lost}")
 
     def holds(self) -> bool:
-        """Whether this service has the lease now."""
+        """Return True if this service has the lease now."""
         try:
             with self._engine.begin() as connection:
                 self.fence(connection)
@@ -151,7 +157,7 @@ class FleetLease:
         return True
 
     def is_lost(self) -> bool:
-        """False, so that it can stand in a loop's condition.
+        """Return False, so that the call can stand in a loop's condition.
 
         Raises:
             LeaseLost: another service has taken the lease.
@@ -161,12 +167,14 @@ class FleetLease:
         return False
 
     def share(self, secret: bytes) -> None:
-        """Take the lease only after services with this secret, or with none: noise that one has
-        drawn, the next has to know."""
+        """Accept the lease only from services with this secret, or with none.
+
+        A service has to know the noise that its predecessor has drawn.
+        """
         self._secret = hashlib.sha256(b"shared secret" + secret).hexdigest() if secret else ""
 
     def close(self) -> None:
-        """Give the lease back, so that another may take it at once."""
+        """Give the lease back, so that another service may take it at once."""
         self._over.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -183,7 +191,11 @@ class FleetLease:
         self._engine.dispose()
 
     def _replace(self, found: Row | None) -> bool:
-        """Put this service in the place of what was found; false if that has changed meanwhile."""
+        """Put this service in place of the holder in `found`; False if the row has changed since.
+
+        Raises:
+            ConfigError: the holder drew noise from another secret.
+        """
         if found and found.secret and self._secret and found.secret != self._secret:
             raise ConfigError(
                 "secret.key: the service that had the lease drew noise from another: copy its "
@@ -234,11 +246,10 @@ class FleetLease:
 
 
 def open_lease(database: str, fleet: str, holder: str, standby: bool) -> FleetLease | None:
-    """The lease on a fleet, where the database can have one: two services do not share an SQLite
-    file.
+    """Return the lease on a fleet, or None for an SQLite file, which services cannot share.
 
     Raises:
-        ConfigError: one was asked for, and there is none.
+        ConfigError: `standby` is True and the database has no lease.
     """
     if is_server(database):
         return FleetLease(database, fleet, holder)

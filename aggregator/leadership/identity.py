@@ -1,5 +1,8 @@
-"""Who speaks for a fleet: a service's key and voucher, its epoch, and whether another aggregator is
-there (SPEC.md, 'Who speaks for the fleet')."""
+"""Identity of a service: its folder's lock, its keys and voucher, its epoch and boot ids.
+
+The rules are in SPEC.md, 'Who speaks for the fleet'. Messages of other aggregators are in
+`rivals.py`.
+"""
 
 import logging
 import secrets
@@ -31,17 +34,18 @@ from wire.topics import Topics
 log = logging.getLogger("shoal.aggregator")
 
 VOUCHED_S = 365 * 86_400.0
-"""For so long a service vouches for its own key where it has the root key."""
+"""Validity of a voucher that a service makes for its own key, with the root key (s)."""
 RENEW_S = 30 * 86_400.0
-"""A voucher that ends sooner than this is renewed, or warned of."""
+"""Remaining validity (s) below which a voucher is renewed, or a warning logged."""
 SECRET_BYTES = 32
 EVERY_S = LEASE_S / 3
 """Seconds between two statuses."""
 
 
 def lock_service(folder: Path) -> int:
-    """Take a service's folder for this process; the file descriptor of its lock, which the process
-    holds until it ends.
+    """Lock a service's folder for this process, and return the lock's file descriptor.
+
+    The process holds the lock until it ends.
 
     Raises:
         ConfigError: the folder cannot be made, or another process has it.
@@ -55,10 +59,10 @@ def lock_service(folder: Path) -> int:
 
 
 def is_served(folder: Path) -> bool:
-    """Whether a process has the folder's lock now.
+    """Return True if a process has the folder's lock now.
 
     Raises:
-        ConfigError: it cannot be told.
+        ConfigError: the lock cannot be examined.
     """
     try:
         return is_locked(folder)
@@ -67,12 +71,13 @@ def is_served(folder: Path) -> bool:
 
 
 def own_secret(path: Path) -> bytes:
-    """32 random bytes that the aggregator alone knows: made once, in a file that only its user can
-    read, the same after a restart.
+    """Return 32 random bytes that only the aggregator knows; they are made at the first call.
+
+    They are in a file that only its user can read, and stay the same after a restart.
 
     Raises:
-        ConfigError: the file cannot be read or written, or holds anything else: noise made with
-        another secret could not be taken off.
+        ConfigError: the file cannot be read or written, or has another length. A new secret
+        is no replacement, since noise drawn from the old one could not be subtracted.
     """
     try:
         if not path.exists():
@@ -89,11 +94,12 @@ def own_secret(path: Path) -> bytes:
 
 
 def service_key(folder: Path) -> PrivateKey:
-    """The service's key, ``service.key``, made if there is none. Its public half lies beside it,
-    ``service.pub``, for whoever vouches.
+    """Return the service's key of ``service.key``, which is made if absent.
+
+    Its public half is written to ``service.pub``, for `shoal vouch`.
 
     Raises:
-        ConfigError: it cannot be read or written.
+        ConfigError: a file cannot be read or written.
     """
     path, public = folder / "service.key", folder / "service.pub"
     try:
@@ -112,12 +118,14 @@ def service_key(folder: Path) -> PrivateKey:
 def service_signer(
     folder: Path, fleet: str, trusted: Sequence[PublicKey], root: PrivateKey | None, now_s: float
 ) -> Signer:
-    """The service's key, ``service.key``, and the voucher for it, ``service.voucher``, which is
-    made or renewed where the root key is here.
+    """Return the signer with the service's key and its voucher.
+
+    They are in ``service.key`` and ``service.voucher``. The voucher is made or renewed if the root
+    key is here (`root`).
 
     Raises:
-        ConfigError: the key cannot be read or written; or there is no valid voucher, and no root
-        key to make one.
+        ConfigError: a file cannot be read or written, or there is no valid voucher and no root key
+        to make one.
     """
     key, vouched = service_key(folder), folder / "service.voucher"
     try:
@@ -128,7 +136,7 @@ def service_signer(
             write_atomically(vouched, text)
             problem, left_s = _voucher_problem(
                 text, fleet, key, trusted, now_s
-            )  # of a root key that devices do not trust?
+            )  # devices may not trust this root key
     except OSError as error:
         raise ConfigError(f"voucher {vouched}: {error.strerror}") from None
     if problem:
@@ -147,7 +155,7 @@ def service_signer(
 def _voucher_problem(
     text: bytes, fleet: str, key: PrivateKey, trusted: Sequence[PublicKey], now_s: float
 ) -> tuple[str, float]:
-    """What is wrong with a voucher, if anything is, and for how many seconds it holds."""
+    """Return the fault of a voucher (empty if none), and its remaining validity in seconds."""
     if not text:
         return "there is none", 0.0
     try:
@@ -168,16 +176,17 @@ def find_epoch(
     now_s: float,
     take_over: bool,
 ) -> int:
-    """An epoch for this start: greater than any that is stored or that the retained status says,
-    and not less than the time in seconds.
+    """Return the epoch of this start, greater than every earlier one.
 
-    `connect` opens a link to read that status with, which confirms nothing: a broker that binds
-    client ids to certificates gives it the aggregator's own session. `boot_ids`: what earlier
-    starts from this folder called themselves. Where another aggregator is online, it is watched for
-    a lease's time.
+    It is greater than the stored epoch and that of the retained status, and not less than the time
+    in seconds. If another aggregator is online, its status is watched for a lease's time.
+
+    `connect` opens a link to read that status. The link confirms nothing, since a broker that binds
+    client ids to certificates gives it the aggregator's own session. `boot_ids`: boot ids of
+    earlier starts from this folder.
 
     Raises:
-        OtherAggregator: another aggregator is at work, and this one is not told to take over.
+        OtherAggregator: another aggregator is at work, and `take_over` is False.
         WrongFleet: the broker does not let this client read the fleet's topic.
     """
     seen = 0
@@ -211,7 +220,11 @@ def find_epoch(
 def _next_status(
     link: Link, topics: Topics, verifier: Verifier, wait_s: float
 ) -> AggregatorStatus | None:
-    """The next status on the fleet's own topic that can be believed; None if none comes in time."""
+    """Return the next valid status on the fleet's topic, or None if none comes in time.
+
+    Raises:
+        WrongFleet: the broker does not let this client read the topic.
+    """
     end_s = time.monotonic() + wait_s
     while (left_s := end_s - time.monotonic()) > 0:
         event = link.receive(timeout_s=left_s)
@@ -230,16 +243,20 @@ def _next_status(
 
 
 def steady_clock(last_s: float = 0.0) -> Clock:
-    """Return a clock of the Unix epoch that never goes back. It starts at the later of the system's
-    clock and the last stored second, and a clock that cannot be set moves it on."""
+    """Return a clock of the Unix epoch that never goes back.
+
+    It starts at the later of the system's time and `last_s`, the latest stored time. A monotonic
+    clock moves it on.
+    """
     offset_s = max(time.time(), last_s) - time.monotonic()
     return lambda: offset_s + time.monotonic()
 
 
 def boot_ids(path: Path, boot_id: str) -> list[str]:
-    """What the last starts from this folder called themselves since the machine was started; this
-    one is added to the file. Those of the folder that this one is a copy of are not among them:
-    they may belong to a service that is alive.
+    """Return the boot ids of the last starts from this folder since the machine's start.
+
+    `boot_id`, that of this start, is added to the file. Boot ids of a folder of which this one is a
+    copy are left out: they may belong to a running service.
 
     Raises:
         ShoalError: the file cannot be read or written.
@@ -248,7 +265,7 @@ def boot_ids(path: Path, boot_id: str) -> list[str]:
         known = path.read_text().split()[-8:] if path.exists() else []
         started, place = Path("/proc/sys/kernel/random/boot_id"), path.parent.stat()
         machine = started.read_text().strip() if started.exists() else ""
-        mark = f"{machine}.{place.st_dev}.{place.st_ino}"  # a copy of this folder has another
+        mark = f"{machine}.{place.st_dev}.{place.st_ino}"  # differs in a copy of this folder
         write_atomically(path, "\n".join([*known, f"{boot_id}@{mark}"]).encode())
     except (OSError, UnicodeDecodeError) as error:
         raise ShoalError(f"{path}: {error}") from None
@@ -257,8 +274,10 @@ def boot_ids(path: Path, boot_id: str) -> list[str]:
 
 @contextmanager
 def kept_alive(announce: Callable[[], None]) -> Iterator[None]:
-    """Call `announce` in another thread every `EVERY_S` seconds while the context is open: a
-    service that aggregates for longer than a lease is alive, and no other may take its fleet."""
+    """Call `announce` in another thread every `EVERY_S` seconds while the context is open.
+
+    A service may aggregate for longer than a lease; no other may take its fleet meanwhile.
+    """
     over = threading.Event()
 
     def say() -> None:

@@ -1,5 +1,7 @@
-"""Other aggregators of the same fleet, what devices have heard of them, and whether the broker lets
-this one speak (SPEC.md, 'Who speaks for the fleet')."""
+"""Rivals of an aggregator: other aggregators of its fleet, and clients with its certificate.
+
+The rules are in SPEC.md, 'Who speaks for the fleet'.
+"""
 
 import logging
 from collections.abc import Callable
@@ -15,12 +17,14 @@ from wire.topics import Topics, client_name
 log = logging.getLogger("shoal.aggregator")
 
 OFTEN, OFTEN_S = 3, 60.0
-"""Connections lost within so many seconds that another client is probably taking them."""
+"""Number of lost connections, and time (s), that suggest that another client takes them."""
 
 
 class WrongFleet(ConfigError):
-    """The broker does not let this client speak for the fleet. Every further start would take the
-    connection of the fleet's aggregator whose certificate this is."""
+    """The broker does not let this client speak for the fleet.
+
+    Every further start would take the connection of the aggregator whose certificate this is.
+    """
 
     exit_status = 3
 
@@ -36,20 +40,20 @@ class WrongFleet(ConfigError):
 
 @dataclass
 class Rivals:
-    """Reads what other aggregators have signed. Without a verifier nothing that they sent is
-    believed."""
+    """Checker of messages that other aggregators signed. Without a verifier none is believed."""
 
     verifier: Verifier | None
     clock: Clock
     count: Callable[[str, str], None]
-    """Takes the reason and the details of what cannot be believed."""
+    """Counts a message that is not believed or a denial, by reason and details."""
     _heard: bool = False
     _lost_at_s: list[float] = field(default_factory=list)
 
     def check(self, payload: bytes, announced: bytes, boot_id: str, epoch: int) -> None:
-        """Look at a status on the fleet's own topic, as the aggregator of this boot id and epoch.
-        `announced`: the last status of its own, which comes back and only says that the broker lets
-        it speak.
+        """Check a status on the fleet's topic, as the aggregator of this boot id and epoch.
+
+        `announced`: the aggregator's own last status. Its return only shows that the broker lets
+        the aggregator speak.
 
         Raises:
             OtherAggregator: another aggregator has taken over the fleet.
@@ -68,24 +72,26 @@ class Rivals:
             )
 
     def proven_epoch(self, device_id: str, proof: str) -> int:
-        """The epoch of the plan that a device shows as a proof; -1 if it cannot be believed, or is
-        another device's."""
+        """Return the epoch of the plan that a device shows as a proof.
+
+        It is -1 if the plan is not believed, or is another device's.
+        """
         plan: Plan | None = self._open(proof.encode(), Plan, f"proof of device={device_id}")
         return plan.epoch if plan is not None and plan.device_id == device_id else -1
 
     def denied(self, action: str, topic: str, topics: Topics) -> None:
-        """The broker does not let this aggregator do something.
+        """Handle a denial by the broker.
 
         Raises:
-            WrongFleet: it is the fleet's own topic, on which nothing of this aggregator was ever
-            published.
+            WrongFleet: the topic is the fleet's own, and nothing of this aggregator was ever
+            published there.
         """
         self.count("denied", f"the broker does not let the aggregator {action} {topic}")
         if topic == topics.aggregator and not self._heard:
             raise WrongFleet(action, topics)
 
     def lost(self, reason: str) -> None:
-        """The connection to the broker was lost."""
+        """Log the loss of the connection to the broker."""
         now_s = self.clock()
         self._lost_at_s = [*(at_s for at_s in self._lost_at_s if now_s - at_s < OFTEN_S), now_s]
         asked = (

@@ -1,2 +1,1 @@
-"""`shoal doctor`: checks everything in a service's folder, and mends what can be mended. Loads no
-torch and nothing of the algorithm."""
+"""Checks and repairs of a service's folder (`shoal doctor`), without torch and algorithms."""

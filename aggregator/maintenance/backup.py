@@ -1,4 +1,4 @@
-"""Copies of a service's folder, made while the service runs, and put back in its place."""
+"""Backup of a service's folder while the service runs, and restore."""
 
 import os
 import shutil
@@ -36,18 +36,16 @@ KEYS = {
     },
     **authority.FILES,
 }
-"""The files beside the database and the blobs that a service needs, and their permissions."""
+"""Files with permissions that a service needs beside the database and the blobs."""
 VOUCHER = "service.voucher"
-"""One that has ended since the copy was made does not keep anybody from putting it back: `serve`
-says how to make another."""
+"""Name of the voucher; a restore accepts an expired one, since `serve` says how to renew it."""
 TRIES = 20
-"""How often the database is copied, at most, where the service takes away what it no longer needs
-meanwhile."""
+"""Maximum number of copies of the database, if the service deletes needed blobs meanwhile."""
 
 
 @dataclass(frozen=True)
 class Copied:
-    """What a copy holds."""
+    """Contents of a backup."""
 
     runs: tuple[str, ...]
     blobs: int
@@ -55,13 +53,14 @@ class Copied:
 
 
 def back_up(folder: Path, to: Path) -> Copied:
-    """Copy a service's folder to a new one, from which a service goes on: the database as it is at
-    one moment, every blob that it needs, with its hash checked, and the keys. The service may run.
-    The copy has its name only when all of it is on the disk.
+    """Copy a service's folder to a new one, from which a service can go on.
+
+    The copy has the database as of one moment, every blob that it needs, with its hash checked, and
+    the keys. The service may run. The copy gets its name only when all of it is on the disk.
 
     Raises:
-        ConfigError: it is no service's folder, the other exists, a blob is damaged or lost, or
-        something cannot be read or written.
+        ConfigError: `folder` is not a service's, `to` exists, a blob is damaged or missing, or a
+        file cannot be read or written.
         StorageFailed: the database cannot be read.
     """
     if not folder.is_dir():
@@ -88,13 +87,14 @@ def back_up(folder: Path, to: Path) -> Copied:
 
 
 def restore(copy: Path, folder: Path) -> tuple[Path | None, list[str]]:
-    """Put a copy in the place of a service's folder. The folder that is there is kept under another
-    name; its credentials, its bans and its broker's files stay (`aggregator.maintenance.carried`).
-    Returns that other name, and what an operator has to know.
+    """Put a backup in place of a service's folder; return the old folder's new name, and notes.
+
+    The name is None if there was no folder. The notes are for the operator. Credentials, bans and
+    broker's files of the old folder are carried over (`aggregator.maintenance.carried`).
 
     Raises:
-        ConfigError: the copy is not whole, a service has the folder, or something cannot be read or
-        written.
+        ConfigError: the backup is damaged, a service runs in the folder, or a file cannot be read
+        or written.
     """
     if not (copy / "shoal.db").exists():
         raise ConfigError(f"{copy}: there is no shoal.db: it is no copy that `shoal backup` made")
@@ -128,7 +128,7 @@ def restore(copy: Path, folder: Path) -> tuple[Path | None, list[str]]:
             had = aside.stat()
             shutil.chown(folder, had.st_uid, had.st_gid)
             folder.chmod(had.st_mode & 0o777)
-            if (aside / BROKER).is_dir():  # Mosquitto reads its files there
+            if (aside / BROKER).is_dir():  # Mosquitto's configuration names paths there
                 (aside / BROKER).rename(folder / BROKER)
         except OSError as error:
             told.append(
@@ -140,11 +140,12 @@ def restore(copy: Path, folder: Path) -> tuple[Path | None, list[str]]:
 
 @contextmanager
 def _begun(folder: Path) -> Iterator[Path]:
-    """A new folder for its owner alone, which has the name of this one when the context has ended,
-    and is gone if that failed.
+    """Yield a new folder that gets the name of `folder` at the end of the context.
+
+    Only its owner can read it. It is deleted if the context fails.
 
     Raises:
-        ConfigError: something cannot be read or written.
+        ConfigError: a file cannot be read or written.
     """
     begun = folder.with_name(f"{folder.name}.incomplete")
     try:
@@ -161,8 +162,11 @@ def _begun(folder: Path) -> Iterator[Path]:
 
 
 def _copy_runs(folder: Path, to: Path) -> Copied:
-    """Copy the database, and then the blobs that it names, as fast as can be: the service may take
-    them away. What is copied stays."""
+    """Copy the database, then the blobs that it names.
+
+    A running service may delete blobs meanwhile. The copy of the database is then repeated; copied
+    blobs stay.
+    """
     make_folder(to / "blobs")
     for _ in range(TRIES):
         copy_database(folder / "shoal.db", to / "shoal.db")
@@ -191,7 +195,7 @@ def _copy_runs(folder: Path, to: Path) -> Copied:
                     )
                 (to / path).parent.mkdir(parents=True, exist_ok=True)
                 (to / path).write_bytes(payload)
-        except FileNotFoundError as error:  # the service has gone on, and does not need it now
+        except FileNotFoundError as error:  # the service has deleted it since
             missing = Path(error.filename).name[:12]
             continue
         parts = [part for part in ("blobs", RELEASES) if (to / part).exists()]
@@ -207,7 +211,7 @@ def _copy_runs(folder: Path, to: Path) -> Copied:
 
 
 def _settle(folder: Path, wanted: set[Path]) -> int:
-    """Put these files on the disk, and remove all others; how many bytes they have."""
+    """Put these files on the disk, delete all others, and return the number of their bytes."""
     for path in [path for path in folder.rglob("*") if path.is_file()]:
         if path not in wanted:
             path.unlink()
@@ -220,7 +224,7 @@ def _settle(folder: Path, wanted: set[Path]) -> int:
 
 
 def _copy_files(copy: Path, to: Path, paths: Iterable[Path]) -> None:
-    """Copy files, each on the disk when this returns, with the permissions that they have."""
+    """Copy files with their permissions; each is on the disk when this returns."""
     for path in paths:
         made = to / path.relative_to(copy)
         make_folder(made.parent)

@@ -1,4 +1,4 @@
-"""Checks the blobs of a campaign: each has its hash, and none that it needs is missing."""
+"""Check of the blobs of a campaign: each has its hash, and none that it needs is missing."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,15 +21,15 @@ from aggregator.view.round_record import RoundRecord
 from wire.codec import digest as digest_of
 
 HALF_WRITTEN = re.compile(r".*\.new")
-"""What an interrupted write leaves."""
+"""Pattern of files that an interrupted write leaves."""
 
 
 class Need(NamedTuple):
-    """A use of a blob."""
+    """Use of a blob."""
 
     kind: Literal["bundle", "model", "memory", "update", "survey", "views", "earlier", "assigned"]
     which: str = ""
-    """A model's key, a device's id, or a round's number."""
+    """Key of a model, id of a device, or number of a round."""
 
     def __str__(self) -> str:
         return {
@@ -74,8 +74,9 @@ def needs(fleet: Fleet, name: str, records: Sequence[RoundRecord]) -> dict[str, 
 def look(
     blobs: Path, where: str, uses: Mapping[str, Sequence[object]], mend: bool
 ) -> tuple[list[Finding], set[str]]:
-    """Look at every file of a folder of blobs. Return the findings, and the digests of the blobs
-    that are whole. `where`: the folder's name in findings. `uses`: by digest, the uses of a blob.
+    """Examine every file of a folder of blobs; return findings, and digests of the undamaged blobs.
+
+    `where`: name of the folder in findings. `uses`: by digest, the uses of a blob.
     """
     found, whole = list[Finding](), set[str]()
     for path in sorted(blobs.iterdir()) if blobs.is_dir() else ():
@@ -86,7 +87,7 @@ def look(
             if problem is None:
                 whole.add(path.name)
             elif not path.exists():
-                pass  # a service that is running has taken it away
+                pass  # a running service has deleted it
             elif not mend:
                 text = f"{problem}; {use}. `--mend` sets it aside"
                 found.append(Finding("wrong", place, text))
@@ -114,20 +115,20 @@ def look(
 
 @dataclass(frozen=True)
 class BlobCheck:
-    """Checks the folder of one campaign's blobs."""
+    """Check of the folder with one campaign's blobs."""
 
     folder: Path
     """Folder of the service."""
     name: str
     contents: Contents
     bundle: bytes
-    """Bytes of a bundle that may be missing."""
+    """Contents of the bundle's file, which replaces a missing bundle; empty without one."""
     mend: bool
     again: Callable[[], Contents]
-    """Reads the database anew: a service may have changed it meanwhile."""
+    """Reads the database anew, since a service may have changed it meanwhile."""
 
     def findings(self) -> Iterator[Finding]:
-        """Look at every file, then for every blob that is needed."""
+        """Yield findings on every file, then on every needed blob."""
         blobs, where, wanted = (
             self.folder / "blobs" / self.name,
             f"blobs/{self.name}",
@@ -195,7 +196,7 @@ class BlobCheck:
         )
 
     def _take_views_off(self, number: int) -> None:
-        """Have the record of a round name no distances."""
+        """Remove the digest of the distances from a round's record."""
         with closing(FleetStore(sqlite_url(self.folder / "shoal.db"))) as store:
             fleet, records = store.load(), store.rounds(self.name, number - 1, number)
             changed = [(self.name, replace(record, views="")) for record in records]
@@ -238,7 +239,7 @@ class BlobCheck:
 
 
 def leftover(path: Path, where: str, mend: bool) -> Finding:
-    """Return the finding of a half-written file, which is deleted to mend."""
+    """Return the finding on a half-written file, which is deleted with `mend`."""
     if not mend:
         return Finding(
             "note", where, "left over from a write that was interrupted; `--mend` deletes it"
@@ -256,7 +257,7 @@ def leftover(path: Path, where: str, mend: bool) -> Finding:
 
 
 def problem_of(path: Path) -> str | None:
-    """Return the fault of a blob's file; None if it has its hash."""
+    """Return the fault of a blob's file, or None if it has its hash."""
     try:
         return (
             None

@@ -1,4 +1,4 @@
-"""Keeps what a restore must not take back: tokens and bans since the copy was made."""
+"""Credentials that a restore must not set back: tokens and bans since the backup."""
 
 import time
 from contextlib import closing
@@ -18,13 +18,13 @@ from host.files import write_atomically
 from wire.errors import ConfigError
 
 BROKER = "broker"
-"""The folder in which `shoal init --tls` puts what Mosquitto needs; a copy does not have it."""
+"""Name of the folder with Mosquitto's files of `shoal init --tls`; backups do not have it."""
 
 
 def carry_over(aside: Path | None, folder: Path) -> list[str]:
-    """Bring a folder that was copied back what has become of credentials since; `aside` is the
-    folder that it takes the place of, where there is one. Returns what an operator has to know, a
-    line each.
+    """Bring credentials in a restored folder up to date, and return notes for the operator.
+
+    `aside`: the folder that is replaced, or None if there is none.
 
     Raises:
         OSError: a file cannot be read or written.
@@ -71,8 +71,10 @@ def carry_over(aside: Path | None, folder: Path) -> list[str]:
 
 
 def _take_tokens_back(folder: Path) -> list[str]:
-    """A token that nobody had used when the copy was made may have been used since, or taken
-    back."""
+    """Revoke unused enrolment tokens, and return notes for the operator.
+
+    A token that was unused at the time of the backup may have been used or revoked since.
+    """
     if not (folder / ENROLMENTS).exists():
         return []
     with closing(open_enrolments(folder)) as store, store.transaction() as within:

@@ -1,5 +1,4 @@
-"""The SQLite database of a service's folder, which commands check, copy, and read without a
-trace."""
+"""Checks, copies and traceless reads of the SQLite database of a service's folder."""
 
 import os
 import shutil
@@ -46,29 +45,30 @@ _UNREADABLE = {
     sqlite3.SQLITE_READONLY,
 }
 LEAST_SPACE = 2**16
-"""With fewer bytes free, a disk is full for SQLite, which makes files to read with."""
+"""Free bytes below which SQLite reports a full disk, since it makes files to read with."""
 
 
 @dataclass
 class Contents:
-    """The contents of a database."""
+    """Contents of a database."""
 
     fleet: Fleet | None = None
-    """None before a service has written one."""
+    """The fleet, or None before a service has written one."""
     records: dict[str, list[RoundRecord]] = field(default_factory=dict)
     """Records of rounds, by campaign."""
     telemetry: dict[str, DeviceTelemetry] = field(default_factory=dict)
     damage: list[str] = field(default_factory=list)
-    """Faults of the file, or of rows. What has one is left out."""
+    """Faults of the file or of rows; faulty rows are left out of the contents."""
 
 
 def read_database(path: Path) -> Contents:
-    """Return the contents of a database, which may be in use; nothing is written. Damage raises
-    nothing: it is in the result.
+    """Return the contents of a database, which may be in use; nothing is written.
+
+    Damage raises no error; it is in the result.
 
     Raises:
-        ConfigError: it has another schema.
-        StorageFailed: it cannot be read, which says nothing of what is in it.
+        ConfigError: the database has another schema.
+        StorageFailed: it cannot be read, which does not mean that it is damaged.
     """
     try:
         with _reading(path) as connection:
@@ -97,7 +97,7 @@ def read_whole(folder: Path) -> Contents:
     """Return the contents of a folder's database, which may be in use; nothing is written.
 
     Raises:
-        ConfigError: it is not there, is damaged, or has another schema.
+        ConfigError: the database is absent, is damaged, or has another schema.
         StorageFailed: it cannot be read.
     """
     path = folder / "shoal.db"
@@ -112,11 +112,12 @@ def read_whole(folder: Path) -> Contents:
 
 
 def read_view(folder: Path, database: str = "") -> FleetView:
-    """Return the fleet of a folder, or of another database, for readers; nothing is written. No
-    device is online unless a service runs in the folder.
+    """Return the fleet of a folder, or of another database, for readers; nothing is written.
+
+    All devices are offline unless a service runs in the folder.
 
     Raises:
-        ConfigError: the database is not there, is damaged, or has another schema.
+        ConfigError: the database is absent, is damaged, or has another schema.
         StorageFailed: it cannot be read.
     """
     contents = Contents()
@@ -136,10 +137,10 @@ def read_view(folder: Path, database: str = "") -> FleetView:
 
 
 def copy_database(path: Path, to: Path) -> None:
-    """Copy a database, which may be in use, as it is at one moment.
+    """Copy a database, which may be in use, as of one moment.
 
     Raises:
-        StorageFailed: it cannot be read, or is damaged.
+        StorageFailed: the database cannot be read, or is damaged.
         OSError: the copy cannot be written.
     """
     to.unlink(missing_ok=True)
@@ -154,8 +155,9 @@ def copy_database(path: Path, to: Path) -> None:
 
 
 def carry_out(folder: Path, *events: Event) -> None:
-    """Take events into the fleet of a folder that no service runs. Commands that follow are given
-    again when a service starts.
+    """Apply events to the fleet of a folder in which no service runs.
+
+    Resulting commands are not carried out; the service issues them again at its start.
 
     Raises:
         ConfigError: the database cannot be opened.
@@ -170,7 +172,7 @@ def carry_out(folder: Path, *events: Event) -> None:
 
 
 def check_database(folder: Path) -> tuple[Finding, Contents | None]:
-    """Check ``shoal.db``. Returns the finding, and the contents of a whole database."""
+    """Check ``shoal.db``; return the finding, and the contents of an undamaged database."""
     path = folder / "shoal.db"
     if not path.is_file():
         if not (folder / "blobs").exists():
@@ -201,11 +203,14 @@ def check_database(folder: Path) -> tuple[Finding, Contents | None]:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """A connection that writes nothing. SQLite would leave files beside the database, also to read
-    it. So without a log it is told that nothing changes; where a log was left, but no service has
-    the folder, it keeps the log's index in its own memory, and locks nothing."""
+    """Open a connection that writes nothing and leaves no files beside the database.
+
+    Even to read, SQLite would make files there. Without a log, the database is opened as immutable.
+    If a log is left, but no service has the folder, SQLite keeps the log's index in memory and
+    locks nothing.
+    """
     with path.open("rb") as file:
-        file.read(1)  # what is wrong with a file that cannot be read, SQLite does not tell
+        file.read(1)  # raises OSError with the cause, which SQLite hides
     logged = path.with_name(path.name + "-wal").exists()
     alone = logged and not is_locked(path.parent)
     how = ("&vfs=unix-none" if alone else "") if logged else "&immutable=1"
@@ -233,6 +238,6 @@ def read_contents(connection: sql.Connection, url: str) -> Contents:
         contents.telemetry = telemetry_rows(connection)
     except DBAPIError:
         raise
-    except Exception as error:  # whatever a damaged row makes of it
+    except Exception as error:  # a damaged row can cause any error
         contents.damage.append(str(error) or type(error).__name__)
     return contents

@@ -38,9 +38,10 @@ def examine(
     database: str = "",
     blobs: str = "",
 ) -> Iterator[Finding]:
-    """What there is to say of a service's folder, and of a database and blobs elsewhere where they
-    are named, in which nothing is mended. `bundle`: the folder that `shoal export` wrote. To mend,
-    the caller holds the folder's lock; to check, a service may be running.
+    """Yield findings on a service's folder, or on a database and blobs elsewhere if they are named.
+
+    `bundle`: path of the folder that `shoal export` wrote. With `mend`, the caller must hold the
+    folder's lock; without, a service may be running. Storage elsewhere is never mended.
 
     Raises:
         ConfigError: there is no such folder, or the bundle's folder cannot be read.
@@ -81,7 +82,7 @@ def examine(
 
 
 def _boots(path: Path, mend: bool) -> Iterator[Finding]:
-    """The file of earlier starts: text."""
+    """Yield a finding if the file of earlier boot ids is not text."""
     try:
         if path.exists():
             path.read_text()
@@ -99,7 +100,7 @@ def _boots(path: Path, mend: bool) -> Iterator[Finding]:
 
 
 def _leftovers(folder: Path, contents: Contents | None, mend: bool) -> Iterator[Finding]:
-    """What lies in the folder and is not needed."""
+    """Yield findings on files in the folder that are not needed."""
     for path in sorted(folder.iterdir()):
         if _OWN.fullmatch(path.name):
             continue
@@ -108,7 +109,7 @@ def _leftovers(folder: Path, contents: Contents | None, mend: bool) -> Iterator[
         else:
             yield Finding("note", path.name, "nothing of Shoal's")
     if contents is None:
-        return  # whose blobs they are cannot be told
+        return  # without the database, blobs have no known owner
     known = contents.fleet.campaigns if contents.fleet is not None else {}
     for path in sorted((folder / "blobs").iterdir()) if (folder / "blobs").is_dir() else ():
         if path.name not in known:

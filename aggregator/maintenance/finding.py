@@ -1,17 +1,17 @@
-"""What the doctor says of one thing that it looked at."""
+"""Findings of `shoal doctor`."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 Verdict = Literal["ok", "note", "mended", "wrong"]
-"""`note`: nothing is wrong, but it should be known. `wrong`: it is not mended."""
+"""`note`: nothing is wrong, but the operator should know it. `wrong`: not mended."""
 
 RESTORE = "restore the folder from a backup, or begin another run with `shoal serve --run NAME`"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One line: what was looked at, and what there is to say of it."""
+    """One line of the report: an object that was examined, and the result."""
 
     verdict: Verdict
     where: str

@@ -1,4 +1,4 @@
-"""Checks a service's secrets, its key, and the voucher for it."""
+"""Checks of a service's secret, its key, and the voucher for it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,8 +17,10 @@ VOUCH = "`shoal vouch` makes one"
 def check_keys(
     folder: Path, trusted: tuple[PublicKey, ...], now_s: float, mend: bool
 ) -> Iterator[Finding]:
-    """Check secret.key, service.key and service.voucher; the voucher's signature only where keys
-    are given to trust."""
+    """Yield findings on secret.key, service.key and service.voucher.
+
+    The voucher's signature is checked only if there are `trusted` keys.
+    """
     secret, key = folder / "secret.key", folder / "service.key"
     for path in (secret, key):
         yield from _private(path, mend)
@@ -43,7 +45,7 @@ def check_keys(
 
 
 def _private(path: Path, mend: bool) -> Iterator[Finding]:
-    """Check that a file is there and that only its owner can read it."""
+    """Yield findings if a file is missing, or if others than its owner can read it."""
     try:
         mode = path.stat().st_mode & 0o777
         path.read_bytes()

@@ -1,5 +1,4 @@
-"""Checks the blobs of releases: that each has its hash, and that each that a release needs is
-there."""
+"""Check of the blobs of releases: each has its hash, and none that a release needs is missing."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ from aggregator.view.progress import needed_releases, offered_releases
 
 
 def release_needs(contents: Contents) -> dict[str, list[int]]:
-    """Return the releases that need each blob, by its digest."""
+    """Return the numbers of the releases that need each blob, by digest."""
     numbers: dict[str, set[int]] = {}
     fleet = contents.fleet
     if fleet is None:
@@ -27,8 +26,10 @@ def release_needs(contents: Contents) -> dict[str, list[int]]:
 def check_releases(
     folder: Path, contents: Contents, mend: bool, again: Callable[[], Contents]
 ) -> Iterator[Finding]:
-    """Look at every file, then for every blob that is needed. `again` reads the database anew: a
-    service may have changed it meanwhile."""
+    """Yield findings on every file, then on every needed blob.
+
+    `again` reads the database anew, since a service may have changed it meanwhile.
+    """
     wanted, blobs = release_needs(contents), folder / RELEASES
     uses = {name: [f"release {n} needs it" for n in numbers] for name, numbers in wanted.items()}
     found, whole = look(blobs, RELEASES, uses, mend)

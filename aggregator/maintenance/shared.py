@@ -1,5 +1,7 @@
-"""Checks storage outside of the service's folder: a PostgreSQL database, and blobs in a bucket.
-Nothing is written."""
+"""Checks of storage outside of the service's folder: a PostgreSQL database, and blobs in a bucket.
+
+Nothing is written.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +18,7 @@ RESTORE = "restore it with its own tools: a base backup with its log, or a versi
 
 
 def check_shared(folder: Path, database: str, where: str) -> Iterator[Finding]:
-    """Read the fleet of a database as the service does, and every blob that it needs.
+    """Yield findings on a database's fleet, and on every blob that it needs.
 
     Raises:
         ConfigError: the database or the blobs cannot be opened.

@@ -1,4 +1,4 @@
-"""What people did to a fleet: one line of JSON each, in the service's folder."""
+"""Audit log of a fleet in the service's folder: one line of JSON for each act of a person."""
 
 import json
 import logging
@@ -16,11 +16,11 @@ log = logging.getLogger("shoal.aggregator")
 AUDIT = "audit.log"
 BLOCK = 2**16
 MOST_BYTES = 2**24
-"""How much of the log is read for one page, at most."""
+"""Maximum number of bytes of the log that are read for one page."""
 
 
 class Line(msgspec.Struct, frozen=True):
-    """A line of the log."""
+    """One line of the audit log."""
 
     at_s: float
     by: str
@@ -30,17 +30,19 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Lines of the log, the latest first."""
+    """Lines of the audit log, latest first."""
 
     lines: tuple[Line, ...]
     before: int | None
-    """Where earlier lines end, in bytes from the beginning of the file; None: there are none."""
+    """Offset in the file (bytes) at which earlier lines end; None if there are none."""
 
 
 def note(folder: Path, by: str, what: str, outcome: str, **details: str) -> None:
-    """Add a line to the folder's audit log, which is on the disk when this returns: when (Unix
-    seconds), who, what, and what came of it. A log that cannot be written is said in the service's
-    own log: an operator must be able to act on a full disk."""
+    """Append a line to the folder's audit log: Unix time (s), person, act and outcome.
+
+    The line is on the disk when this returns. A log that cannot be written is reported in the
+    service's own log instead of an error: an operator must be able to act on a full disk.
+    """
     line = (
         json.dumps(
             {"at_s": round(time.time(), 3), "by": by, "what": what, "outcome": outcome, **details}
@@ -57,9 +59,10 @@ def note(folder: Path, by: str, what: str, outcome: str, **details: str) -> None
 
 
 def read_back(folder: Path, before: int | None = None, words: str = "", most: int = 50) -> Page:
-    """The latest lines that have all of these words, in any case; of those that end at `before` or
-    earlier, where that is given. What is no line, such as one that a power cut has torn, is left
-    out.
+    """Return the latest lines of the log that contain all of `words`, ignoring case.
+
+    `before`: end of the part of the file that is read (bytes), for the next page. `most`: maximum
+    number of lines. Text that is not a line, such as one torn by a power cut, is skipped.
 
     Raises:
         OSError: the log cannot be read.
@@ -85,8 +88,7 @@ def read_back(folder: Path, before: int | None = None, words: str = "", most: in
 
 
 def _lines_back(file: BinaryIO, end: int, least: int) -> Iterator[tuple[int, bytes]]:
-    """The whole lines between two offsets, from the last to the first, each with the offset at
-    which it begins."""
+    """Yield the whole lines between two offsets with their offsets, last line first."""
     rest, at = b"", end
     while at > least:
         size = min(BLOCK, at - least)

@@ -19,9 +19,9 @@ from wire.errors import ShoalError, printable
 log = logging.getLogger("shoal.aggregator")
 
 MOST = 64
-"""Maximum number of orders that wait."""
+"""Maximum number of waiting orders."""
 WAIT_S = 30.0
-"""Seconds for which an answer is waited for."""
+"""Time for which an HTTP request waits for an answer (s)."""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -30,19 +30,22 @@ class Answer(msgspec.Struct, frozen=True):
     done: bool
     text: str
     cause: Literal["", "refused", "storage", "defect"] = ""
-    """Why it was not done: it may not be as things are, something cannot be written or read, or
-    Shoal failed at it."""
+    """Cause of failure: the order is not allowed now, storage failed, or Shoal has a defect."""
 
 
 Handler = Callable[..., str]
-"""Carries out an order, whose fields are its keywords, and returns what came of it; raises
-`ShoalError` where the order cannot be carried out. Its effects are safe when it returns."""
+"""Handler of an order: takes its fields as keywords and returns the outcome as text.
+
+It raises `ShoalError` if the order cannot be carried out. Its effects are durable when it returns.
+"""
 
 
 @dataclass(frozen=True)
 class Desk:
-    """Takes orders from any thread; one thread carries them out. They are not on the disk: when the
-    service ends, those that wait are gone."""
+    """Queue of orders: any thread adds them, one thread carries them out.
+
+    The queue is in memory only: orders that wait when the service ends are lost.
+    """
 
     folder: Path
     """Folder of the service, which has the audit log."""
@@ -53,11 +56,12 @@ class Desk:
     )
 
     async def ask(self, by: str, order: str, **fields: Any) -> Answer | None:
-        """Leave an order of somebody, by its name, and wait for the answer; None if the service was
-        busy for `WAIT_S` seconds: the order stays, also if whoever waits goes away.
+        """Queue an order of a person and return its answer, or None after `WAIT_S` seconds.
+
+        The order stays in the queue, even if nobody waits for its answer any more.
 
         Raises:
-            queue.Full: too many wait already.
+            queue.Full: too many orders wait already.
         """
         answer: Future[Answer] = Future()
         answer.set_running_or_notify_cancel()
@@ -68,13 +72,13 @@ class Desk:
             return None
 
     def look(self) -> None:
-        """Carry out the orders that wait now, in the order of their arrival."""
+        """Carry out the waiting orders, in the order of their arrival."""
         for _ in range(self._waiting.qsize()):
             by, order, fields, answer = self._waiting.get_nowait()
             answer.set_result(self._act(by, order, fields))
 
     def _act(self, by: str, order: str, fields: dict[str, Any]) -> Answer:
-        """Carry out an order of somebody, and note it in the audit log."""
+        """Carry out a person's order, and add it to the audit log."""
         try:
             answer = Answer(True, self.handlers[order](**fields))
         except StorageFailed as error:

@@ -1,4 +1,4 @@
-"""An operator's orders on devices: checks, and the events that follow. Pure."""
+"""Orders of an operator on devices: checks, and the resulting events. Pure."""
 
 from collections.abc import Iterable
 
@@ -12,11 +12,11 @@ NEW = Device()
 
 
 def named(fleet: Fleet, device_ids: Iterable[str], where: str = "") -> list[str]:
-    """Return the devices that an order names by their ids, or else by a rule.
+    """Return the devices that an order names, by ids or by a rule.
 
     Raises:
-        ConfigError: the order names them by neither, or by both, the rule cannot be read or means
-        no device, or an id is none.
+        ConfigError: neither or both of ids and rule are given, the rule cannot be read or matches
+        no device, or an id is not a valid name.
     """
     names = _names(device_ids, "device id")
     if bool(names) == bool(where):
@@ -30,10 +30,10 @@ def named(fleet: Fleet, device_ids: Iterable[str], where: str = "") -> list[str]
 
 
 def tag(fleet: Fleet, device_ids: Iterable[str], tags: Iterable[str], at_s: float) -> list[Event]:
-    """Add tags to devices, which need not have been here.
+    """Return the events that add tags to devices, which may be unknown so far.
 
     Raises:
-        ConfigError: a name is none, or a device would have too many tags.
+        ConfigError: a name is not valid, or a device would have more than `MOST_TAGS` tags.
     """
     events, added = list[Event](), _names(tags, "tag")
     for device_id in _names(device_ids, "device id"):
@@ -43,10 +43,10 @@ def tag(fleet: Fleet, device_ids: Iterable[str], tags: Iterable[str], at_s: floa
 
 
 def untag(fleet: Fleet, device_ids: Iterable[str], tags: Iterable[str], at_s: float) -> list[Event]:
-    """Take tags away from devices. A device that is not known has none.
+    """Return the events that remove tags from devices. An unknown device has no tags.
 
     Raises:
-        ConfigError: a name is none.
+        ConfigError: a name is not valid.
     """
     events, removed = list[Event](), _names(tags, "tag")
     for device_id in _names(device_ids, "device id"):
@@ -56,11 +56,12 @@ def untag(fleet: Fleet, device_ids: Iterable[str], tags: Iterable[str], at_s: fl
 
 
 def ban(fleet: Fleet, device_id: str, reason: str, at_s: float) -> list[Event]:
-    """Ban a device, which need not have been here. One that is banned stays so since then, for this
-    reason.
+    """Return the event that bans a device, which may be unknown so far.
+
+    A device that is banned already keeps the start of its ban, and gets the new reason.
 
     Raises:
-        ConfigError: the id is none.
+        ConfigError: the id is not a valid name.
     """
     before = fleet.devices.get(check_name(device_id, "device id"), NEW).ban
     since_s = before.since_s if before is not None else at_s
@@ -68,10 +69,10 @@ def ban(fleet: Fleet, device_id: str, reason: str, at_s: float) -> list[Event]:
 
 
 def unban(fleet: Fleet, device_id: str, at_s: float) -> list[Event]:
-    """End the ban of a device.
+    """Return the event that lifts the ban of a device.
 
     Raises:
-        ConfigError: it is not banned.
+        ConfigError: the device is not banned.
     """
     if fleet.devices.get(device_id, NEW).ban is None:
         raise ConfigError(f"device {device_id}: it is not banned")

@@ -1,4 +1,4 @@
-"""What a service does beside messages and deadlines."""
+"""Periodic duties of a service beside messages and deadlines."""
 
 import logging
 import time
@@ -15,11 +15,11 @@ from wire.errors import ConfigError
 log = logging.getLogger("shoal.aggregator")
 
 RENEW_EVERY_S = 3600.0
-"""Seconds between two looks at the service's key and voucher."""
+"""Seconds between two reads of the service's key and voucher."""
 
 
 class Duties:
-    """It holds the lease, takes up a new key or voucher, and carries out the operator's orders."""
+    """Periodic duties: announce the service, renew its voucher, act on orders, make releases."""
 
     def __init__(
         self,
@@ -29,9 +29,12 @@ class Duties:
         renew: Callable[[], float],
         maker: ReleaseMaker,
     ) -> None:
-        """`clock` is the service's, by which devices go. `renew` reads the service's key and
-        voucher, and returns until when the voucher holds, in Unix seconds; it raises `ConfigError`
-        where they are of no use. `maker`: makes the releases that are due."""
+        """Set up the duties, and read key and voucher.
+
+        `clock` returns the service's time, which devices follow. `renew` reads the service's key
+        and voucher, and returns the end of the voucher in Unix seconds; it raises `ConfigError` if
+        they cannot be used. `maker` makes the releases that are due.
+        """
         self._runner, self._desk, self._maker = runner, desk, maker
         self._renew, self._announce_at_s, self._renew_at_s = (
             renew,
@@ -43,7 +46,7 @@ class Duties:
 
     @property
     def unvouched(self) -> str:
-        """Why devices believe nothing that this service signs; empty while they do."""
+        """Reason why devices reject this service's signatures; empty if they accept them."""
         over_s = self._clock() - self._vouched_until_s
         return (
             f"the voucher ended {over_s:.0f} s ago: `shoal vouch` makes another"
@@ -52,7 +55,7 @@ class Duties:
         )
 
     def done(self) -> bool:
-        """Do what is due. Returns false, so that it can stand in a loop's condition."""
+        """Do what is due, and return False, so that the call can stand in a loop's condition."""
         self._release()
         now_s = time.monotonic()
         self._desk.look()

@@ -1,4 +1,4 @@
-"""An operator's orders to releases. Each order says what is to be, so that it may come twice."""
+"""Orders of an operator on releases. Each states the desired state, so it may arrive twice."""
 
 import secrets
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from aggregator.view.progress import KEPT, needed_releases, offered_releases
 from wire.errors import ConfigError
 
 Handler = Callable[..., str]
-"""Carries out an order; raises `ShoalError` if it cannot be carried out."""
+"""Handler of an order; raises `ShoalError` if the order cannot be carried out."""
 ORDERS = (
     "make-releases",
     "pause-rollout",
@@ -26,10 +26,10 @@ ORDERS = (
 
 
 def release_handlers(runner: Runner, maker: ReleaseMaker) -> dict[str, Handler]:
-    """Return the handlers of orders to releases, by the names of the orders."""
+    """Return the handlers of orders on releases, by names of the orders."""
 
     def make(campaign: str, roll_out: bool = True) -> str:
-        """Make releases of a campaign's models; with `roll_out`, begin to give them to devices."""
+        """Make releases of a campaign's models; with `roll_out`, begin their rollout."""
         known = runner.fleet.campaigns
         if campaign not in known:
             raise ConfigError(f"No campaign {campaign!r}. Known campaigns: {', '.join(known)}")
@@ -49,7 +49,7 @@ def release_handlers(runner: Runner, maker: ReleaseMaker) -> dict[str, Handler]:
         return f"the rollout of {campaign} {effect}"
 
     def promote(campaign: str, step: int) -> str:
-        """Take a rollout past the gate of this step, from 0."""
+        """Take a rollout past the gate of this step, counted from 0."""
         rollout = under_way(runner.fleet, campaign)
         if step != rollout.step:
             raise ConfigError(
@@ -59,8 +59,7 @@ def release_handlers(runner: Runner, maker: ReleaseMaker) -> dict[str, Handler]:
         return f"the rollout of {campaign} is past step {step + 1}"
 
     def return_to(to: int, group: str = "") -> str:
-        """Return a group to the model of an earlier release; an empty group is the release's
-        own."""
+        """Return a group to the model of an earlier release; empty: the release's own group."""
         release = runner.fleet.releases.get(to)
         if release is None:
             raise ConfigError(f"No release {to}; `shoal models list` names those that there are")
@@ -101,7 +100,7 @@ def release_handlers(runner: Runner, maker: ReleaseMaker) -> dict[str, Handler]:
 
 
 def refuse(**_fields: object) -> str:
-    """Refuse an order in `ORDERS`, which a service that makes no releases cannot carry out.
+    """Refuse an order of `ORDERS`, since this service makes no releases.
 
     Raises:
         ConfigError: always; the text says what to do.
@@ -111,10 +110,10 @@ def refuse(**_fields: object) -> str:
 
 
 def under_way(fleet: Fleet, campaign: str) -> Rollout:
-    """Return the rollout of a campaign.
+    """Return the rollout of a campaign that runs or is paused.
 
     Raises:
-        ConfigError: it has none, or that is over.
+        ConfigError: the campaign has no rollout, or its last rollout is over.
     """
     rollout = last_rollout(fleet, campaign)
     if rollout is None:

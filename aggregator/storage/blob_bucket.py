@@ -1,5 +1,7 @@
-"""Blobs in a bucket of an S3-compatible store, as objects named by their SHA-256; and where a
-service keeps the blobs of its runs, by its settings."""
+"""Blobs in a bucket of an S3-compatible store, as objects named by their SHA-256.
+
+Also here: the choice between bucket and folder by a service's settings.
+"""
 
 import base64
 import hashlib
@@ -20,25 +22,32 @@ from wire.errors import ConfigError
 log = logging.getLogger("shoal.aggregator")
 
 REQUESTS = 16
-"""Requests that are under way at a time."""
+"""Maximum number of simultaneous requests."""
 CONNECT_S, READ_S, ATTEMPTS = 2, 5, 2
-"""Seconds that a connection may take, and that nothing may come on one; how often a request is
-made. A store that is away is noticed within a lease, so that the service can say so."""
+"""Timeouts of connecting and of reading (s), and number of attempts of a request.
+
+They are short enough to notice an unreachable store within a lease, so that the service reports it.
+"""
 
 
 class BlobBucket:
-    """An `aggregator.ports.Blobs` below ``s3://BUCKET/PREFIX``. The store checks what it is
-    sent by its MD5; what a reader gets has been hashed. A damaged object is renamed to
-    ``SHA256.damaged``. Endpoint and credentials are boto3's: ``AWS_ENDPOINT_URL_S3``,
-    ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``, or the files ``~/.aws/config`` and
-    ``~/.aws/credentials``."""
+    """Store of blobs (`aggregator.ports.Blobs`) below ``s3://BUCKET/PREFIX``.
+
+    The store checks uploads by their MD5; the SHA-256 is checked before bytes are returned. A
+    damaged object is renamed to ``SHA256.damaged``. Endpoint and credentials are boto3's:
+    ``AWS_ENDPOINT_URL_S3``, ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``, or the files
+    ``~/.aws/config`` and ``~/.aws/credentials``.
+    """
 
     def __init__(self, where: str, run: str, may_delete: Callable[[], bool] = lambda: True) -> None:
-        """`may_delete`: asked after the list of objects was made, and before one is deleted.
+        """Open the bucket.
+
+        `run`: name of a folder below the prefix. `may_delete`: True if this service may delete
+        blobs; called between the listing and the deletion.
 
         Raises:
-            ConfigError: not such an address, boto3 is not installed, or what it is configured with
-            cannot be used.
+            ConfigError: `where` is not such an address, boto3 is not installed, or its
+            configuration cannot be used.
         """
         parts = urlsplit(where)
         if parts.scheme != "s3" or not parts.netloc or parts.query or parts.fragment:
@@ -58,7 +67,7 @@ class BlobBucket:
             retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
             max_pool_connections=REQUESTS,
             s3={"addressing_style": "path"},
-            # not every compatible store knows the newer checksums
+            # Some compatible stores do not know the newer checksums.
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
         )
@@ -81,7 +90,7 @@ class BlobBucket:
                 return self._read(digest, Range=f"bytes={offset}-{offset + size - 1}")
             payload = self._read(digest)
             if digest_of(payload) != digest:
-                payload = self._read(digest)  # what was damaged on its way is whole the second time
+                payload = self._read(digest)  # a second read repairs damage on the way
             if digest_of(payload) == digest:
                 return payload
             self._write(digest + DAMAGED, payload)
@@ -93,7 +102,10 @@ class BlobBucket:
         raise BlobLost(digest, told)
 
     def keep(self, digests: set[str]) -> None:
-        """What cannot be deleted now stays until the next call: it does no harm."""
+        """Delete every blob but these, except those that cannot be deleted now.
+
+        They stay until the next call, and do no harm.
+        """
         try:
             with self._asking():
                 unneeded = self.names() - digests
@@ -111,10 +123,10 @@ class BlobBucket:
                 pass
 
     def names(self) -> set[str]:
-        """Return the names of the blobs that are kept.
+        """Return the names of the stored blobs.
 
         Raises:
-            StorageFailed: the store cannot be asked.
+            StorageFailed: the store cannot be read.
         """
         with self._asking():
             pages = self._client.get_paginator("list_objects_v2").paginate(
@@ -128,10 +140,10 @@ class BlobBucket:
             return {key for key in keys if DIGEST.fullmatch(key)}
 
     def problem(self, digest: str) -> str:
-        """What is wrong with a blob, which is only read; empty if nothing is.
+        """Return the fault of a blob, or an empty text; a damaged object is not renamed.
 
         Raises:
-            StorageFailed: the store cannot be asked.
+            StorageFailed: the store cannot be read.
         """
         try:
             with self._asking():
@@ -175,11 +187,13 @@ class BlobBucket:
 def open_blobs(
     where: str, folder: Path, run: str, may_delete: Callable[[], bool] = lambda: True
 ) -> BlobBucket | BlobFolder:
-    """A run's blobs: in the service's folder, or, as `serve --blobs` names it, below
-    ``s3://BUCKET/PREFIX`` or in another folder.
+    """Return the blob store of a run.
+
+    `where`: the value of `serve --blobs`: empty for a place in the service's folder, a path for
+    another folder, or ``s3://BUCKET/PREFIX``. `may_delete`: True if this service may delete blobs.
 
     Raises:
-        ConfigError: they cannot be opened.
+        ConfigError: the store cannot be opened.
     """
     if "://" in where:
         return BlobBucket(where, run, may_delete)
@@ -187,7 +201,7 @@ def open_blobs(
 
 
 def blob_digests(where: str, folder: Path, run: str) -> set[str]:
-    """Return the digests of a run's blobs, of the same place; no folder is made."""
+    """Return the digests of a run's blobs in the store of `open_blobs`; no folder is made."""
     if "://" in where:
         return BlobBucket(where, run).names()
     return blob_names(_folder(where, folder, run))
@@ -198,14 +212,14 @@ def _folder(where: str, folder: Path, run: str) -> Path:
 
 
 def blobs_name(where: str, folder: Path, run: str) -> str:
-    """Where a run's blobs are, for people."""
+    """Return the place of a run's blobs, for people."""
     return f"{where.rstrip('/') or folder / 'blobs'}/{run}"
 
 
 def check_blobs(blobs: Blobs) -> None:
-    """Write something that means nothing, and delete it.
+    """Write a meaningless blob and delete it, to test that the store can be written.
 
     Raises:
-        StorageFailed: it cannot be written.
+        StorageFailed: the store cannot be written.
     """
     blobs.drop({*blobs.put(secrets.token_bytes(2**16))}, own=True)

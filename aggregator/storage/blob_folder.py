@@ -11,16 +11,14 @@ from wire.codec import digest as digest_of
 from wire.errors import ConfigError
 
 WRITERS = 16
-"""Files that are written at a time: what one waits for of the disk, the others wait for
-together."""
+"""Number of files that are written in parallel, so that they share the waits for the disk."""
 DAMAGED = ".damaged"
 DIGEST = re.compile(r"[0-9a-f]{64}")
-"""The name of a blob."""
+"""Pattern of the names of blobs."""
 
 
 def blob_names(folder: Path) -> set[str]:
-    """The names of the blobs in a folder: nothing else that lies there is a blob, or is ever
-    deleted as one."""
+    """Return the names of the blobs in a folder; other files are never read or deleted as blobs."""
     return (
         {path.name for path in folder.iterdir() if DIGEST.fullmatch(path.name)}
         if folder.is_dir()
@@ -29,12 +27,17 @@ def blob_names(folder: Path) -> set[str]:
 
 
 class BlobFolder:
-    """An `aggregator.ports.Blobs` in a folder. A file is written aside, synchronised and
-    renamed, so it is whole or absent; what a reader gets has been hashed. A damaged file is renamed
-    to ``SHA256.damaged``."""
+    """Store of blobs (`aggregator.ports.Blobs`) in a folder, one file per blob.
+
+    A file is written aside, synchronised and renamed, so it is whole or absent. The hash is checked
+    before bytes are returned. A damaged file is renamed to ``SHA256.damaged``.
+    """
 
     def __init__(self, folder: Path, may_delete: Callable[[], bool] = lambda: True) -> None:
-        """`may_delete`: asked after the list of blobs was made, and before one is deleted.
+        """Open the folder, which is made if absent.
+
+        `may_delete`: True if this service may delete blobs; called between the listing and the
+        deletion.
 
         Raises:
             ConfigError: the folder cannot be made.
@@ -84,7 +87,7 @@ class BlobFolder:
                 (self._folder / name).unlink(missing_ok=True)
 
     def problem(self, digest: str) -> str:
-        """What is wrong with a blob, which is only read; empty if nothing is."""
+        """Return the fault of a blob, or an empty text; a damaged file is not renamed."""
         try:
             return (
                 ""
@@ -104,7 +107,7 @@ class BlobFolder:
             raise StorageFailed(f"blob folder {self._folder}: {error.strerror}") from None
 
     def _write(self, name: str, payload: bytes) -> bool:
-        """Write one blob unless it is there, and whole."""
+        """Write a blob unless a whole file of it is there; return True if it was written."""
         path = self._folder / name
         try:
             if path.stat().st_size == len(payload) and path.read_bytes() == payload:

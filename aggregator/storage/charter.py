@@ -1,5 +1,4 @@
-"""What a service's folder says of its campaigns: for each a folder ``campaigns/NAME`` with its
-charter, its bundle and its probe."""
+"""Charters of campaigns: a folder ``campaigns/NAME`` has settings, bundle and probe of each."""
 
 import shutil
 from collections.abc import Mapping
@@ -14,37 +13,38 @@ from wire.topics import check_name
 
 CAMPAIGNS = "campaigns"
 RELEASES = "releases"
-"""The folder in a service's folder with the blobs of releases: what a campaign forgets, a release
-may still need."""
+"""Name of the folder with the blobs of releases, which may outlive those of their campaigns."""
 BUNDLES = "bundles"
-"""The place of `FILES` among blobs that several services share."""
+"""Name of the folder for `FILES` among blobs that several services share."""
 FILES = ("device.shoal", "server.pt2")
-"""What `shoal export` wrote, as far as a campaign needs it."""
+"""Files of `shoal export` that a campaign needs."""
 _CHARTER, _WANTED = "campaign.json", ".wanted-"
 LATEST, INITIAL = "latest", "initial"
 """Values of `Charter.start_from` beside names of campaigns."""
 
 
 class Charter(msgspec.Struct, frozen=True):
-    """What a campaign was started with."""
+    """Settings and origin with which a campaign started."""
 
     number: int
-    """Counts the campaigns of a folder, from 1, in the order in which they were accepted; 0 until
-    then."""
+    """Number of the campaign in its folder, from 1 in the order of acceptance; 0 before."""
     settings: RunSettings
-    """Those of its start; what it goes by now is in the database."""
+    """Settings at the start; the present ones are in the database."""
     where: str = ""
-    """Which devices it may ask; empty: all."""
+    """Rule for the devices that may take part; empty: all."""
     start_from: str = LATEST
-    """Whose models it started from: a campaign's name, ``latest`` for what the fleet has released,
-    else for the latest campaign that has trained, or ``initial`` for the bundle's weights."""
+    """Source of the initial models: a campaign's name, ``latest`` or ``initial``.
+
+    ``latest`` is what the fleet has released, or else the latest campaign that has trained;
+    ``initial`` is the bundle's weights.
+    """
 
 
 def check_campaign_name(name: str) -> str:
-    """The name, if it may be a campaign's and a folder's.
+    """Return the name if a campaign and a folder may have it.
 
     Raises:
-        ConfigError: it may not.
+        ConfigError: it is not allowed.
     """
     if check_name(name, "campaign's name").startswith("."):
         raise ConfigError(f"campaign's name {name!r}: it may not begin with a dot")
@@ -54,7 +54,7 @@ def check_campaign_name(name: str) -> str:
 
 
 def charters(folder: Path) -> dict[str, Charter]:
-    """The charters of a service's folder, by name, in the order of their numbers.
+    """Return the charters of a service's folder by campaign, in the order of their numbers.
 
     Raises:
         ConfigError: one cannot be read.
@@ -65,12 +65,12 @@ def charters(folder: Path) -> dict[str, Charter]:
 
 
 def next_number(folder: Path) -> int:
-    """The number of the campaign that starts next."""
+    """Return the number of the campaign that starts next."""
     return max((charter.number for charter in charters(folder).values()), default=0) + 1
 
 
 def write_charter(folder: Path, charter: Charter) -> None:
-    """Put a charter in place of the one before.
+    """Write a charter in place of the campaign's earlier one.
 
     Raises:
         ConfigError: it cannot be written.
@@ -87,11 +87,12 @@ def write_charter(folder: Path, charter: Charter) -> None:
 
 
 def propose(folder: Path, charter: Charter, exported: Path) -> None:
-    """Lay down a campaign that is to start, with what `shoal export` wrote. It has no effect until
-    `accept`.
+    """Write a proposed campaign with files of `shoal export`, without effect until `accept`.
+
+    `exported`: path of the folder that `shoal export` wrote.
 
     Raises:
-        ConfigError: it cannot be read or written.
+        ConfigError: a file cannot be read or written.
     """
     try:
         files = {name: (exported / name).read_bytes() for name in FILES}
@@ -101,10 +102,12 @@ def propose(folder: Path, charter: Charter, exported: Path) -> None:
 
 
 def propose_files(folder: Path, charter: Charter, files: Mapping[str, bytes]) -> None:
-    """The same with the contents of `FILES`, by name.
+    """Write a proposed campaign, without effect until `accept`.
+
+    `files`: contents of `FILES` by name.
 
     Raises:
-        ConfigError: it cannot be written.
+        ConfigError: a file cannot be written.
     """
     wanted = folder / CAMPAIGNS / (_WANTED + charter.settings.name)
     try:
@@ -120,7 +123,7 @@ def propose_files(folder: Path, charter: Charter, files: Mapping[str, bytes]) ->
 
 
 def proposed(folder: Path, name: str) -> tuple[Path, Charter]:
-    """The folder and the charter of a campaign that is to start.
+    """Return the folder and the charter of a proposed campaign.
 
     Raises:
         ConfigError: there is none.
@@ -130,11 +133,10 @@ def proposed(folder: Path, name: str) -> tuple[Path, Charter]:
 
 
 def accept(folder: Path, name: str) -> Charter:
-    """Let the campaign that is to start be one of this folder's, with the next number. Returns its
-    charter.
+    """Make a proposed campaign one of this folder's, with the next number; return its charter.
 
     Raises:
-        ConfigError: the folder has it already, or it cannot be written.
+        ConfigError: the folder has a campaign of this name already, or cannot be written.
     """
     place, (wanted, charter) = campaign_folder(folder, name), proposed(folder, name)
     try:
@@ -153,7 +155,7 @@ def accept(folder: Path, name: str) -> Charter:
 
 
 def campaign_folder(folder: Path, name: str) -> Path:
-    """Where a campaign's files lie."""
+    """Return the path of a campaign's folder."""
     return folder / CAMPAIGNS / name
 
 

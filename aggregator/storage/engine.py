@@ -1,5 +1,4 @@
-"""Connections to the service's database, by SQLAlchemy: SQLite in a file, or PostgreSQL by
-psycopg."""
+"""Connections to the service's database by SQLAlchemy: an SQLite file, or PostgreSQL by psycopg."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ RESTORE = (
 DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 TIMEOUT_S = 10
-"""Seconds after which a connection to PostgreSQL on which nothing comes back is given up."""
+"""Time after which a silent connection to PostgreSQL is given up (s)."""
 _PATIENCE = {
     "connect_timeout": TIMEOUT_S,
     "keepalives_idle": 5,
@@ -35,21 +34,21 @@ _SQLITE: tuple[str, ...] = (
     "PRAGMA synchronous=FULL",
 )
 _POSTGRESQL = (
-    "SET synchronous_commit = on",  # what `commit` wrote is on the disk when it returns
+    "SET synchronous_commit = on",  # a commit is on the disk when it returns
     "SET statement_timeout = '60s'",
     "SET lock_timeout = '10s'",
-    # of a process that was stopped in the middle: it must not keep others waiting
+    # a process that was stopped in a transaction must not block others
     "SET idle_in_transaction_session_timeout = '5s'",
 )
 
 
 def sqlite_url(path: Path) -> str:
-    """The database URL of an SQLite file."""
+    """Return the database URL of an SQLite file."""
     return f"sqlite:///{path}"
 
 
 def database_name(url: str) -> str:
-    """A database URL for people: without its password."""
+    """Return a database URL without its password, for people."""
     try:
         return sql.make_url(url).render_as_string(hide_password=True)
     except sql.exc.ArgumentError:
@@ -57,15 +56,16 @@ def database_name(url: str) -> str:
 
 
 def is_server(url: str) -> bool:
-    """Whether a database is one that several machines use."""
+    """Return True if several machines can use the database."""
     return url.startswith(("postgresql", "postgres:"))
 
 
 def make_engine(url: str) -> sql.Engine:
-    """SQLAlchemy's engine for a database.
+    """Return SQLAlchemy's engine for a database.
 
     Raises:
-        ConfigError: not a URL, of another kind of database, or its driver is not installed.
+        ConfigError: `url` is not a URL, names another kind of database, or the driver is not
+        installed.
     """
     try:
         parsed = sql.make_url(url)
@@ -107,7 +107,7 @@ def make_engine(url: str) -> sql.Engine:
 
 @contextmanager
 def using(url: str, kind: type[ShoalError]) -> Iterator[None]:
-    """Raise what fails with a database while the context is open as an error of this kind."""
+    """Convert database errors in the context to errors of this kind."""
     try:
         yield
     except (SQLAlchemyError, OSError) as error:
@@ -124,6 +124,6 @@ def using(url: str, kind: type[ShoalError]) -> Iterator[None]:
 
 
 def sqlite_file(engine: sql.Engine) -> Path | None:
-    """The file of an SQLite database that is one."""
+    """Return the path of an SQLite file, or None for any other database."""
     name = engine.url.database if engine.dialect.name == "sqlite" else None
     return Path(name) if name and name != ":memory:" and not name.startswith("file:") else None

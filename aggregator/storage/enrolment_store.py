@@ -1,6 +1,7 @@
-"""Tokens, enrolled devices and bans in an SQL database, by SQLAlchemy: SQLite in a file of its own,
-``enrolment.db``, by default. Several processes may use it: the service, and the commands of whoever
-runs it."""
+"""Database of enrolment: tokens, enrolled devices, bans and audit.
+
+Several processes may use it: the service, and the commands of its operator.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,8 +20,11 @@ FILE = "enrolment.db"
 
 
 class TokenRow(msgspec.Struct, frozen=True):
-    """A token. `hash`: of its secret, which is nowhere. `used_key`: the digest of the key that has
-    used it; empty until then."""
+    """Enrolment token.
+
+    `hash`: hash of its secret, which is not stored. `used_key`: digest of the key that used the
+    token; empty until then.
+    """
 
     hash: str
     made_at_s: float
@@ -33,8 +37,11 @@ class TokenRow(msgspec.Struct, frozen=True):
 
 
 class DeviceRow(msgspec.Struct, frozen=True):
-    """A device. `state`: waiting, approved, rejected or enrolled. `key` and `previous_key`: digests
-    of its public key, and of the one that it had before the last renewal."""
+    """Device that has enrolled, or wants to.
+
+    `state`: waiting, approved, rejected or enrolled. `key` and `previous_key`: digests of its
+    public key, and of the key before the last renewal.
+    """
 
     device_id: str
     state: str
@@ -48,7 +55,7 @@ class DeviceRow(msgspec.Struct, frozen=True):
 
 
 class BanRow(msgspec.Struct, frozen=True):
-    """A device that was ever banned; it is as long as that is not `lifted`."""
+    """Device that was banned at least once; it is banned now unless `lifted`."""
 
     device_id: str
     lifted: bool
@@ -56,7 +63,7 @@ class BanRow(msgspec.Struct, frozen=True):
 
 
 class AuditRow(msgspec.Struct, frozen=True):
-    """What was done, when, for which device, by which token."""
+    """One act of enrolment: time, act, device, token."""
 
     at_s: float
     what: str
@@ -73,18 +80,21 @@ _TABLES: dict[type[Any], tuple[sql.Table, sql.Column[Any]]] = {
     BanRow: (BANS, BANS.c.device_id),
     AuditRow: (AUDIT, AUDIT.c.number),
 }
-"""Table of each kind of row, and the order in which its rows are read."""
+"""Table of each kind of row, and the column by which its rows are sorted."""
 
 
 @dataclass(frozen=True)
 class Transaction:
-    """Rows that are read and written together, or not at all."""
+    """Transaction: rows that are read and written together, or not at all."""
 
     connection: sql.Connection
 
     def rows(self, kind: type[T], most: int | None = None, **values: str) -> list[T]:
-        """Return the rows of a kind that have these values: tokens and lines of the audit, the
-        oldest first; others by device. `most`: only so many of the last."""
+        """Return the rows of a kind that have these values, sorted.
+
+        Tokens and audit lines are sorted by age, oldest first, other rows by device. `most`:
+        maximum number of rows; the last ones are returned.
+        """
         table, order = _TABLES[kind]
         chosen = sql.select(*(table.c[name] for name in kind.__struct_fields__)).where(
             *(table.c[name] == value for name, value in values.items())
@@ -97,7 +107,7 @@ class Transaction:
         return [msgspec.convert(row, kind) for row in rows]
 
     def device(self, device_id: str) -> DeviceRow | None:
-        """Return a device that has enrolled, or wants to."""
+        """Return a device that has enrolled or wants to, or None if there is none."""
         return next(iter(self.rows(DeviceRow, device_id=device_id)), None)
 
     def is_banned(self, device_id: str) -> bool:
@@ -105,7 +115,7 @@ class Transaction:
         return any(not row.lifted for row in self.rows(BanRow, device_id=device_id))
 
     def put(self, row: Row) -> None:
-        """Add a row, in place of an earlier one of the same device."""
+        """Add a row; a device or ban replaces the earlier row of the same device."""
         if isinstance(row, DeviceRow | BanRow):
             self.drop(type(row), device_id=row.device_id)
         values = msgspec.structs.asdict(row)
@@ -114,7 +124,7 @@ class Transaction:
         self.connection.execute(_TABLES[type(row)][0].insert().values(**values))
 
     def use_token(self, hash: str, key: str, device_id: str) -> bool:
-        """Bind a token to the key and device that use it; false if another key did so before."""
+        """Bind a token to the key and device that use it; return False if another key used it."""
         unused = sql.and_(TOKENS.c.hash == hash, TOKENS.c.used_key.in_(["", key]))
         return bool(
             self.connection.execute(
@@ -123,32 +133,35 @@ class Transaction:
         )
 
     def drop(self, kind: type[Row], *conditions: sql.ColumnElement[bool], **values: str) -> int:
-        """Delete the rows of a kind that have these values and of which all conditions hold, and
-        return their number."""
+        """Delete the rows with these values that meet all conditions, and return their number."""
         table, _ = _TABLES[kind]
         equal = (table.c[name] == value for name, value in values.items())
         return int(self.connection.execute(table.delete().where(*conditions, *equal)).rowcount)
 
 
 class EnrolmentStore(Database):
-    """The database of enrolment. Any thread may use it."""
+    """Database of enrolment. Any thread may use it."""
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        """
+        """Open a transaction.
+
         Raises:
-            StorageFailed: the database cannot be read or written; nothing was.
+            StorageFailed: the database cannot be read or written; nothing was changed.
         """
         with self._transaction() as connection:
             if self._engine.dialect.name == "sqlite":
                 connection.exec_driver_sql(
                     "BEGIN IMMEDIATE"
-                )  # no other process writes between what is read here and what is written
+                )  # no other process may write between our reads and writes
             yield Transaction(connection)
 
 
 def open_enrolments(folder: Path, database: str = "") -> EnrolmentStore:
-    """The database of enrolment of a service's folder; `database` as `shoal serve --database`.
+    """Return the enrolment database of a service's folder.
+
+    `database`: value of `shoal serve --database`; empty: an SQLite file in the folder,
+    ``enrolment.db``.
 
     Raises:
         ConfigError: it cannot be opened.

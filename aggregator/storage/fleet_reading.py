@@ -1,4 +1,4 @@
-"""Reads a fleet from its rows."""
+"""Reading of a fleet from its rows."""
 
 import gc
 from collections.abc import Iterator, Sequence
@@ -40,9 +40,9 @@ STREAMED = 2_000
 
 @contextmanager
 def snapshot(engine: sql.Engine, url: str) -> Iterator[sql.Connection]:
-    """Open a transaction that reads a database as it is at one time."""
+    """Open a transaction that sees the database as of one moment."""
     with using(url, StorageFailed), engine.begin() as connection:
-        if engine.dialect.name == "sqlite":  # its driver begins a transaction only to write
+        if engine.dialect.name == "sqlite":  # Python's driver begins one only to write
             connection.exec_driver_sql("BEGIN")
         else:
             connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
@@ -51,7 +51,7 @@ def snapshot(engine: sql.Engine, url: str) -> Iterator[sql.Connection]:
 
 @contextmanager
 def row(connection: sql.Connection, name: str) -> Iterator[None]:
-    """Raise what fails while a row is read as an error that names the row."""
+    """Convert a decoding error in the context to an error that names the row."""
     try:
         yield
     except msgspec.MsgspecError as error:
@@ -65,8 +65,7 @@ def _damaged(url: str, problem: str) -> StorageFailed:
 
 
 def read_records(connection: sql.Connection) -> tuple[Fleet, int]:
-    """Return the fleet of a database without what follows from its records, and the number of
-    commits; a new fleet and 0 before the first.
+    """Return the stored fields of a fleet and its number of commits; a new fleet and 0 if none.
 
     Raises:
         StorageFailed: a row is damaged or missing.
@@ -98,10 +97,10 @@ def read_records(connection: sql.Connection) -> tuple[Fleet, int]:
 
 
 def derived(fleet: Fleet, url: str) -> Fleet:
-    """Return a fleet with what follows from its records.
+    """Return a fleet completed with the fields that are derived from its records.
 
     Raises:
-        StorageFailed: they contradict each other.
+        StorageFailed: the records contradict each other.
     """
     try:
         with _uncollected():
@@ -113,7 +112,7 @@ def derived(fleet: Fleet, url: str) -> Fleet:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Have Python not look for garbage while millions of records are made, all of which stay."""
+    """Pause Python's garbage collection while millions of lasting records are made."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -126,7 +125,7 @@ def _uncollected() -> Iterator[None]:
 def _streamed(
     connection: sql.Connection, *columns: sql.Column[Any], campaign: str = ""
 ) -> Iterator[Any]:
-    """Yield rows without holding all of them at a time, by key; of a campaign, if one is named."""
+    """Yield rows in the order of their keys, a batch at a time; of one campaign if it is named."""
     table = columns[0].table
     rows = sql.select(*columns).order_by(*table.primary_key.columns)
     if campaign:
@@ -205,7 +204,7 @@ class Common:
         self._values: dict[Any, Any] = {}
 
     def device(self, device_id: str, device: Device) -> Device:
-        """Return a device that was just read, with the values of others where they are equal."""
+        """Return a device that was just read, with equal values replaced by shared ones."""
         share, values = force_setattr, self._values
         share(device, "campaign", intern(device.campaign))
         share(device, "tags", values.setdefault(device.tags, device.tags))
@@ -226,7 +225,7 @@ class Common:
         return device
 
     def member(self, member: Member) -> Member:
-        """Return a member that was just read, or another that is equal."""
+        """Return a member that was just read, with equal values replaced by shared ones."""
         if member.survey is None:
             same: Member = self._values.setdefault(member, member)
             return same
@@ -234,6 +233,6 @@ class Common:
         return member
 
     def received(self, update: Received) -> Received:
-        """Return an update that was just read, with the values of others where they are equal."""
+        """Return an update that was just read, with equal values replaced by shared ones."""
         force_setattr(update, "start", intern(update.start))
         return update

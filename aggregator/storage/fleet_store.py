@@ -1,13 +1,7 @@
-"""A fleet in an SQL database: SQLite in a file by default, or PostgreSQL.
+"""Fleet in an SQL database: SQLite in a file by default, or PostgreSQL.
 
-Each record has a row: a device, what a campaign knows of a device, a part of a campaign, a release,
-a rollout. A commit writes the rows that changed, under the next commit number, in one transaction;
-its cost follows their number. What it wrote is on the disk when it returns
-(`aggregator.storage.engine`). What follows from the records has no row
-(`aggregator.fleet.standing`).
-
-A commit whose answer is lost may have been carried out. So nothing more is written before `load`
-has told what there is, and no commit is written after another that this store does not know of.
+A commit writes the rows that changed in one transaction, under the next commit number. After a lost
+answer, `load` must read the database before the next commit. `standing.py` derives the rest.
 """
 
 from collections.abc import Iterable, Iterator, Sequence, Set
@@ -40,24 +34,30 @@ from aggregator.storage.schema import (
 from aggregator.view.round_record import RoundRecord
 
 LARGEST_ROUND = 2**31 - 1
-"""The largest number that a column of rounds holds in every database."""
+"""Largest number that a column of rounds holds in every database."""
 JOURNALLED = 2_000
-"""Number of commits whose events are in the journal."""
+"""Number of latest commits whose events are in the journal."""
 
 
 class FleetStore(Database):
-    """Keeps the fleet of a service, its rounds' records, and a journal of its last events. Any
-    thread may read it."""
+    """Store of a fleet, its rounds' records and a journal of its last events.
+
+    Each record has a row: a device, its membership of a campaign, a part of a campaign, a release,
+    a rollout. So the cost of a commit follows the number of changed records. A commit is on the
+    disk when it returns (`aggregator.storage.engine`). Any thread may read the store.
+    """
 
     def __init__(self, url: str, fence: Fence | None = None) -> None:
-        """`fence`: what has to hold in every transaction that writes.
+        """Open the database.
+
+        `fence`: condition that is checked in every transaction that writes.
 
         Raises:
             ConfigError: the database cannot be opened, or has another schema.
         """
         super().__init__(url, fence)
         self._commits: int | None = None
-        """Number of commits so far; None while it is not known."""
+        """Number of commits so far; None while it is unknown."""
 
     def commit(
         self,
@@ -67,15 +67,16 @@ class FleetStore(Database):
         events: Sequence[Event] = (),
         records: Sequence[tuple[str, RoundRecord]] = (),
     ) -> None:
-        """Write a fleet in the place of the one before, which is stored: all of it, or nothing.
+        """Replace the stored fleet `before` by `after`: all of it, or nothing.
 
-        `changed`: devices whose record, member or update is another, or gone. `events`: what led
-        from one to the other, for the journal. `records`: records of rounds by campaign, in place
-        of earlier ones of the same rounds.
+        `changed`: devices whose record, member or update differs or is gone. `events`: the events
+        that led from `before` to `after`, for the journal. `records`: records of rounds by
+        campaign, which replace earlier records of the same rounds.
 
         Raises:
-            StorageFailed: nothing was written, as far as can be told: where an answer was lost, all
-            of it may be. Nothing more is written before `load` has told.
+            StorageFailed: nothing was written, as far as the store can tell. If an answer was lost,
+            all of it may have been. The store refuses further commits until `load` has read its
+            contents.
         """
         every = list(changes(before, after, changed))
         closed = [
@@ -106,11 +107,10 @@ class FleetStore(Database):
         self._commits = commits + 1
 
     def load(self) -> Fleet:
-        """Return the fleet as the last commit left it, a new one before the first. No timer of it
-        is set.
+        """Return the fleet after the last commit, or a new one before the first. No timer is set.
 
         Raises:
-            StorageFailed: it cannot be read.
+            StorageFailed: the fleet cannot be read.
         """
         with snapshot(self._engine, self._url) as connection:
             fleet, commits = read_records(connection)
@@ -119,8 +119,9 @@ class FleetStore(Database):
         return fleet
 
     def rounds(self, campaign: str, after: int = 0, until: int | None = None) -> list[RoundRecord]:
-        """Return the records of a campaign's rounds with a greater number than `after` and at most
-        `until`, where that is given, by round.
+        """Return the records of a campaign's rounds, by round.
+
+        They are the rounds after `after`, up to and including `until` (None: up to the last).
 
         Raises:
             StorageFailed: they cannot be read.
@@ -129,7 +130,7 @@ class FleetStore(Database):
             return read_rounds(connection, campaign, after, until)
 
     def views(self, campaign: str) -> set[str]:
-        """Return the blobs with distance matrices that the records of a campaign's rounds name.
+        """Return the digests of the distance matrices in the records of a campaign's rounds.
 
         Raises:
             StorageFailed: they cannot be read.
@@ -140,7 +141,7 @@ class FleetStore(Database):
             return set(connection.scalars(views))
 
     def journal(self) -> Iterator[tuple[int, bytes]]:
-        """Yield the number of each of the last commits that had events, and these as a JSON array.
+        """Yield number and events (JSON array) of each of the latest commits that had events.
 
         Raises:
             StorageFailed: they cannot be read.
@@ -151,7 +152,7 @@ class FleetStore(Database):
 
 
 def load_fleet(url: str) -> Fleet | None:
-    """Return the fleet of a database; None where there is none. Nothing is written.
+    """Return the fleet of a database, or None if there is none. Nothing is written.
 
     Raises:
         ConfigError: the database cannot be opened.
@@ -170,7 +171,7 @@ def load_fleet(url: str) -> Fleet | None:
 
 
 def has_device(url: str, device_id: str) -> bool:
-    """Return True if the fleet of a database knows a device.
+    """Return True if the fleet of a database has a device.
 
     Raises:
         ConfigError: the database has another schema.
@@ -187,7 +188,7 @@ def has_device(url: str, device_id: str) -> bool:
 def read_rounds(
     connection: sql.Connection, campaign: str, after: int = 0, until: int | None = None
 ) -> list[RoundRecord]:
-    """Return the records of a campaign's rounds as `FleetStore.rounds` does.
+    """Return the records of a campaign's rounds `after` + 1 to `until` (None: the last), by round.
 
     Raises:
         StorageFailed: a record is damaged.
@@ -206,8 +207,10 @@ def read_rounds(
 
 
 def _counted(connection: sql.Connection, commits: int, record: bytes) -> bool:
-    """Count a commit, and write the fleet's numbers. Return False if the number of commits before
-    it is another."""
+    """Write the fleet's numbers and the next commit number.
+
+    Return False if the stored number of commits is not `commits`; nothing is written then.
+    """
     if commits:
         known = FLEET.update().where(FLEET.c.commits == commits)
         result = connection.execute(known.values(commits=commits + 1, record=record))

@@ -1,4 +1,4 @@
-"""The rows in which two fleets differ, and how they are written."""
+"""Rows in which two fleets differ, and the statements that write them."""
 
 from collections.abc import Iterator, Set
 from typing import Any, NamedTuple
@@ -18,34 +18,34 @@ from aggregator.storage.schema import (
 )
 
 ROWS = ("members", "updates")
-"""Fields of a campaign that have a row per device."""
+"""Fields of a campaign with one row per device."""
 PARTS = (
     *("settings", "next_settings", "version", "history"),
     *("norms", "distances", "made_by", "default"),
 )
-"""Fields of a campaign that have a row of their own, since they are large and change seldom."""
+"""Fields of a campaign with a row of their own, since they are large and change seldom."""
 SCALARS = tuple(name for name in Campaign.__struct_fields__ if name not in (*ROWS, *PARTS))
-"""Fields of a campaign that have one row together."""
+"""Fields of a campaign that share one row."""
 TOGETHER = "scalars"
-"""The part of that row."""
+"""Name of the part with `SCALARS`."""
 NOTHING: Map[str, Any] = Map()
 
 Row = dict[str, Any]
 
 
 class Numbers(msgspec.Struct, frozen=True):
-    """What a fleet has beside records of others."""
+    """Fields of a fleet that are not in the rows of other records."""
 
     epoch: int
     at_s: float
     serial: int
     campaigns: tuple[str, ...]
-    """In the order of their starts."""
+    """Names of the campaigns, in the order of their starts."""
     away_s: tuple[float, float] = (0.0, 0.0)
 
 
 class Changes(NamedTuple):
-    """Rows of a table that are written, and keys of those that are deleted."""
+    """Rows of a table to write, and keys of rows to delete."""
 
     table: sql.Table
     rows: list[Row]
@@ -53,7 +53,7 @@ class Changes(NamedTuple):
 
 
 def changes(before: Fleet, after: Fleet, changed: Set[str]) -> Iterator[Changes]:
-    """Yield, by table, the rows in which two fleets differ."""
+    """Yield, table by table, the rows in which two fleets differ."""
     yield _device_rows(before, after, changed)
     yield _member_rows(before, after, changed)
     yield _part_rows(before, after)
@@ -100,7 +100,7 @@ def _member_rows(before: Fleet, after: Fleet, changed: Set[str]) -> Changes:
 
 
 def _tables(campaign: Campaign | None) -> tuple[Map[str, Any], Map[str, Any]]:
-    """Return the members and updates of a campaign."""
+    """Return the members and the updates of a campaign."""
     return (NOTHING, NOTHING) if campaign is None else (campaign.members, campaign.updates)
 
 
@@ -130,7 +130,7 @@ def _scalars(campaign: Campaign) -> Row:
 def _by_number(
     table: sql.Table, key: str, before: dict[int, Any], after: dict[int, Any]
 ) -> Changes:
-    """Return the changes of records that have numbers. An unchanged record is the same object."""
+    """Return the changes of records with numbers. An unchanged record is the same object."""
     changes = Changes(table, [], [])
     if before is not after:
         changes.rows.extend(
@@ -156,7 +156,7 @@ def insert_into(connection: sql.Connection, table: sql.Table) -> Any:
 
 
 def write(connection: sql.Connection, changes: Changes) -> None:
-    """Write rows, in place of those with the same keys, and delete others."""
+    """Write rows, replacing those with the same keys, and delete the rows of `changes.gone`."""
     table, keys = changes.table, list(changes.table.primary_key.columns)
     if changes.gone:
         same = (key == sql.bindparam(f"the_{key.name}") for key in keys)

@@ -1,5 +1,4 @@
-"""A store and a blob store in memory: for simulation, and the reference that the durable ones are
-tested against."""
+"""Fleet and blobs in memory, for simulation and as the reference in tests of the durable stores."""
 
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from wire.codec import digest
 
 @dataclass
 class MemoryStore:
-    """A store of a fleet that lives as long as the process."""
+    """Store of a fleet (`aggregator.ports.Store`) that lives as long as the process."""
 
     _fleet: Fleet = field(default_factory=Fleet)
     _rounds: dict[str, dict[int, RoundRecord]] = field(default_factory=dict)
@@ -26,7 +25,7 @@ class MemoryStore:
         events: Sequence[Event] = (),
         records: Sequence[tuple[str, RoundRecord]] = (),
     ) -> None:
-        """Keep a fleet, and records of rounds of its campaigns."""
+        """Replace the fleet, and the records of these rounds."""
         self._fleet = after
         for campaign, record in records:
             self._rounds.setdefault(campaign, {})[record.round] = record
@@ -36,7 +35,10 @@ class MemoryStore:
         return self._fleet
 
     def rounds(self, campaign: str, after: int = 0, until: int | None = None) -> list[RoundRecord]:
-        """Return the records of a campaign's rounds, by round."""
+        """Return the records of a campaign's rounds, by round.
+
+        They are the rounds after `after`, up to and including `until` (None: up to the last).
+        """
         rounds = self._rounds.get(campaign, {})
         return [
             rounds[number]
@@ -49,12 +51,12 @@ class MemoryStore:
         return {record.views for record in self._rounds.get(campaign, {}).values()} - {""}
 
     def check(self) -> None:
-        """Write nothing: memory can always be written."""
+        """Do nothing: memory can always be written."""
 
 
 @dataclass
 class MemoryBlobs:
-    """An `aggregator.ports.Blobs` in a dictionary."""
+    """Store of blobs (`aggregator.ports.Blobs`) in a dictionary."""
 
     _blobs: dict[str, bytes] = field(default_factory=dict)
 

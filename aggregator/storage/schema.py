@@ -1,7 +1,7 @@
-"""The tables of the service's databases, and the version of their schema.
+"""Tables of the service's databases, and the version of their schema.
 
-A PostgreSQL database has all of them in use. In SQLite those of enrolment are in use in a file of
-their own."""
+A PostgreSQL database uses all tables. SQLite has the tables of enrolment in a file of their own.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,13 +14,13 @@ from aggregator.storage.engine import database_name, make_engine, sqlite_file, u
 from wire.errors import ConfigError, ShoalError
 
 VERSION = 1
-"""A database of another version is refused."""
-_LOCK = 5_407_226  # of PostgreSQL: two services that start at a time must not both make the tables
+"""Version of the schema; a database of another version is refused."""
+_LOCK = 5_407_226  # number of PostgreSQL's lock that lets only one service make the tables
 
 METADATA = sql.MetaData()
 NUMBER = sql.BigInteger().with_variant(
     sql.Integer, "sqlite"
-)  # SQLite counts up by itself only in a column of this very type
+)  # SQLite generates keys only for a column of exactly this type
 
 CHECKS = sql.Table("checks", METADATA, sql.Column("filler", sql.LargeBinary))
 LEASES = sql.Table(
@@ -35,14 +35,14 @@ LEASES = sql.Table(
 SCHEMA_VERSION = sql.Table(
     "schema_version", METADATA, sql.Column("version", sql.Integer, primary_key=True)
 )
-"""One row, of `VERSION`."""
+"""One row, with `VERSION`."""
 TELEMETRY = sql.Table(
     "telemetry",
     METADATA,
     sql.Column("device_id", sql.String(64), primary_key=True),
     sql.Column("record", sql.LargeBinary, nullable=False),
 )
-# A fleet in rows (`aggregator.storage.fleet_store`).
+# Rows of a fleet (`aggregator.storage.fleet_store`).
 FLEET = sql.Table(
     "fleet",
     METADATA,
@@ -50,7 +50,7 @@ FLEET = sql.Table(
     sql.Column("commits", sql.BigInteger, nullable=False),
     sql.Column("record", sql.LargeBinary, nullable=False),
 )
-"""One row: number of commits, and what the fleet has beside the records of the other tables."""
+"""One row: number of commits, and the fleet's fields that are not in other tables."""
 DEVICE_RECORDS = sql.Table(
     "device_records",
     METADATA,
@@ -65,7 +65,7 @@ MEMBERS = sql.Table(
     sql.Column("member", sql.LargeBinary),
     sql.Column("received", sql.LargeBinary),
 )
-"""By campaign and device, its `Member` and its update that counts, each if there is one."""
+"""`Member` and counted update of a device in a campaign, each NULL if absent."""
 CAMPAIGN_PARTS = sql.Table(
     "campaign_parts",
     METADATA,
@@ -85,7 +85,7 @@ ROLLOUTS = sql.Table(
     sql.Column("place", sql.Integer, primary_key=True, autoincrement=False),
     sql.Column("record", sql.LargeBinary, nullable=False),
 )
-"""By their place in the order of rollouts, from 0."""
+"""Rollouts by their position in the fleet's list, from 0."""
 ROUND_RECORDS = sql.Table(
     "round_records",
     METADATA,
@@ -94,14 +94,14 @@ ROUND_RECORDS = sql.Table(
     sql.Column("views", sql.String(64), nullable=False),
     sql.Column("record", sql.LargeBinary, nullable=False),
 )
-"""By campaign and round, its `RoundRecord`, and the blob that this names."""
+"""`RoundRecord` of each round of a campaign, and the digest of its distance matrices."""
 JOURNAL = sql.Table(
     "journal",
     METADATA,
     sql.Column("number", NUMBER, primary_key=True, autoincrement=False),
     sql.Column("events", sql.LargeBinary, nullable=False),
 )
-"""By number of the commit, its events, for people. Nothing is read back from it."""
+"""Events of each commit, for people. Nothing is read back from it."""
 CHARTERS = sql.Table(
     "charters",
     METADATA,
@@ -154,10 +154,10 @@ AUDIT = sql.Table(
 
 
 def opened(url: str) -> sql.Engine:
-    """Return the engine of a database that has its tables; one that is not there is made.
+    """Return the engine of a database, with its tables; an absent database is made.
 
     Raises:
-        ConfigError: it cannot be opened, or has another schema.
+        ConfigError: the database cannot be opened, or has another schema.
     """
     engine = make_engine(url)
     with using(url, ConfigError), engine.begin() as connection:
@@ -167,22 +167,23 @@ def opened(url: str) -> sql.Engine:
             connection.exec_driver_sql("BEGIN IMMEDIATE")
         else:
             connection.execute(sql.select(sql.func.pg_advisory_xact_lock(_LOCK)))
-        if not has_tables(connection):  # somebody else may have made them meanwhile
+        if not has_tables(connection):  # another process may have made them meanwhile
             METADATA.create_all(connection)
             connection.execute(SCHEMA_VERSION.insert().values(version=VERSION))
     return engine
 
 
 Fence = Callable[[sql.Connection], None]
-"""Called first in a transaction that writes; raises `StorageFailed` where this service may not
-write any more."""
+"""Called first in a transaction that writes; raises `StorageFailed` if writing is forbidden."""
 
 
 class Database:
     """Connections to a database that has its tables. Any thread may use it."""
 
     def __init__(self, url: str, fence: Fence | None = None) -> None:
-        """`fence`: what has to hold in every transaction that writes.
+        """Open the database.
+
+        `fence`: condition that is checked in every transaction that writes.
 
         Raises:
             ConfigError: the database cannot be opened, or has another schema.
@@ -200,10 +201,10 @@ class Database:
             yield connection
 
     def check(self) -> None:
-        """Write something that means nothing.
+        """Write a meaningless row, to test that the database can be written.
 
         Raises:
-            StorageFailed: it cannot be written.
+            StorageFailed: the database cannot be written.
         """
         self._check_file()
         with self._transaction(writes=True) as connection:
@@ -211,8 +212,11 @@ class Database:
             connection.execute(CHECKS.insert().values(filler=bytes(2**14)))
 
     def scrub(self) -> None:
-        """Overwrite what deleted rows of the database held, in SQLite; another kind of database
-        does so in its own time."""
+        """Overwrite the contents of deleted rows in SQLite; other databases do so by themselves.
+
+        Raises:
+            StorageFailed: the database cannot be written.
+        """
         if self._engine.dialect.name != "sqlite":
             return
         with (
@@ -227,11 +231,9 @@ class Database:
         self._engine.dispose()
 
     def _check_file(self) -> None:
-        """Check that the file which SQLite has open is still the one of that name: what is written
-        to another is lost at the next start.
+        """Raise StorageFailed if the file that SQLite has open was removed or replaced.
 
-        Raises:
-            StorageFailed: it is not.
+        Anything written to such a file is lost at the next start.
         """
         try:
             same = _identity(self._file) == self._identity
@@ -244,8 +246,9 @@ class Database:
 
 @contextmanager
 def reading(url: str, kind: type[ShoalError] = ConfigError) -> Iterator[sql.Connection | None]:
-    """Open a connection that only reads; None where the database is not there or is empty. Nothing
-    is made or written. `kind`: of the error where it cannot be read.
+    """Open a read-only connection; None if the database is absent or empty.
+
+    Nothing is made or written. `kind`: class of the error if the database cannot be read.
 
     Raises:
         ConfigError: it has another schema.
@@ -254,7 +257,7 @@ def reading(url: str, kind: type[ShoalError] = ConfigError) -> Iterator[sql.Conn
     file = sqlite_file(engine)
     try:
         if file is not None and not (file.exists() and file.stat().st_size):
-            yield None  # SQLite would make it
+            yield None  # opening it would make the file
         else:
             with using(url, kind), engine.connect() as connection:
                 yield connection if has_tables(connection) else None
@@ -263,7 +266,7 @@ def reading(url: str, kind: type[ShoalError] = ConfigError) -> Iterator[sql.Conn
 
 
 def has_tables(connection: sql.Connection) -> bool:
-    """Return false where nothing of Shoal is in a database.
+    """Return True if a database has Shoal's tables.
 
     Raises:
         ConfigError: it has another schema.
@@ -281,10 +284,10 @@ def has_tables(connection: sql.Connection) -> bool:
 
 
 def _identity(file: Path | None) -> tuple[int, int] | None:
-    """Return device and inode of a file, by which it is told from another that takes its place.
+    """Return device and inode of a file, which differ for a file that replaces it.
 
     Raises:
-        OSError: it is not there.
+        OSError: the file is not there.
     """
     if file is None:
         return None

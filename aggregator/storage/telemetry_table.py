@@ -18,8 +18,10 @@ def telemetry_rows(connection: sql.Connection) -> dict[str, DeviceTelemetry]:
 
 
 class TelemetryTable(Database):
-    """Keeps telemetry in the database of a service. What a method wrote is safe when it returns;
-    each raises `StorageFailed` if the database cannot be read or written."""
+    """Table of the devices' telemetry in a service's database. Writes are durable on return.
+
+    Each method raises `StorageFailed` if the database cannot be read or written.
+    """
 
     def load(self) -> dict[str, DeviceTelemetry]:
         """Return the telemetry of every device, by id."""
@@ -27,8 +29,7 @@ class TelemetryTable(Database):
             return telemetry_rows(connection)
 
     def save(self, records: Mapping[str, DeviceTelemetry], gone: Iterable[str] = ()) -> None:
-        """Write these records in place of earlier ones of the same devices, and delete those of
-        `gone`: all, or nothing."""
+        """Replace the telemetry of these devices, and delete that of `gone`: all or nothing."""
         rows = [
             {"device_id": device_id, "record": msgspec.json.encode(record)}
             for device_id, record in records.items()

@@ -1,5 +1,4 @@
-"""Large updates, put together from pieces on the disk. A device has one at a time; all together are
-bounded in bytes, and each in time."""
+"""Large updates, assembled from pieces on the disk, with limits on bytes and on time."""
 
 import logging
 import time
@@ -19,20 +18,18 @@ log = logging.getLogger("shoal.aggregator")
 
 SUFFIX = ".part"
 IDLE_S = 900.0
-"""An update of which nothing came for so long is forgotten."""
+"""Seconds without a piece after which an update is deleted."""
 TIMES = 32
-"""All updates that are being put together have at most so many times the bytes that one may
-have."""
+"""Maximum size of all updates together, as a multiple of the maximum size of one."""
 
 
 class NoRoom(ShoalError):
-    """So many updates are being put together that there is no room for another one now, or none on
-    the disk."""
+    """No room for another update, in the limit or on the disk."""
 
 
 @dataclass
 class _Coming:
-    """An update that comes in pieces."""
+    """Update of which pieces are still missing."""
 
     offer: Offer | None
     part: PartFile | None
@@ -41,13 +38,17 @@ class _Coming:
 
 
 class Assembly:
-    """Updates in a folder, one file a device. What is there outlives a restart: each piece is known
-    by its hash."""
+    """Incomplete updates in a folder, at most one per device.
+
+    They survive a restart, since each piece is recognised by its hash.
+    """
 
     def __init__(
         self, folder: Path, most_bytes: int = MOST_BYTES, clock: Callable[[], float] = time.time
     ) -> None:
-        """`most_bytes`: of one update. `clock`: Unix time.
+        """Open the folder, which is made if absent.
+
+        `most_bytes`: maximum size of one update. `clock`: Unix time (s).
 
         Raises:
             ConfigError: the folder cannot be made.
@@ -66,19 +67,19 @@ class Assembly:
 
     @property
     def num_bytes(self) -> int:
-        """Of all updates that are being put together."""
+        """Number of bytes of all incomplete updates."""
         return sum(coming.num_bytes for coming in self._coming.values())
 
     def offer_of(self, device_id: str) -> Offer | None:
-        """What a device has offered last."""
+        """Return the last offer of a device, or None if there is none."""
         coming = self._coming.get(device_id)
         return coming.offer if coming is not None else None
 
     def begin(self, offer: Offer) -> None:
-        """Take an update, or go on with it. Another one of the device is forgotten.
+        """Start to receive an offered update, or continue it; another one of the device is deleted.
 
         Raises:
-            NoRoom: it cannot be taken now.
+            NoRoom: there is no room for it now.
         """
         coming = self._coming.get(offer.device_id)
         if coming is not None and coming.offer == offer:
@@ -106,11 +107,12 @@ class Assembly:
         self._coming[offer.device_id] = _Coming(offer, part, offer.pieces.num_bytes, self._clock())
 
     def put(self, device_id: str, update: str, index: int, payload: bytes) -> bool:
-        """Take a piece of the update that the device has offered; whether it is what was offered,
-        or of another one.
+        """Write a piece of an update; return False if its bytes are not those that were offered.
+
+        A piece of another update than the offered one is ignored, with True.
 
         Raises:
-            NoRoom: the disk does not take it.
+            NoRoom: the piece cannot be written.
         """
         coming = self._coming.get(device_id)
         if coming is None or coming.part is None or coming.part.pieces.digest != update:
@@ -122,7 +124,10 @@ class Assembly:
             raise NoRoom(f"{self._path(device_id)}: {error.strerror}") from None
 
     def wanted(self, device_id: str) -> tuple[int, ...]:
-        """The pieces that a device is to send next; none if all are here."""
+        """Return the pieces that a device is to send next; empty if none is missing.
+
+        There are at most `wire.pieces.WINDOW`.
+        """
         coming = self._coming.get(device_id)
         return (
             tuple(islice(coming.part.missing, WINDOW))
@@ -131,8 +136,9 @@ class Assembly:
         )
 
     def take(self, device_id: str) -> bytes | None:
-        """All bytes of an update of which no piece is missing; None if they do not have the hash
-        that was offered. It stays until `drop`.
+        """Return all bytes of a complete update, or None if their hash is not the offered one.
+
+        The update stays until `drop`.
 
         Raises:
             NoRoom: it cannot be read.
@@ -146,7 +152,7 @@ class Assembly:
         return payload if digest_of(payload) == part.pieces.digest else None
 
     def drop(self, device_id: str) -> None:
-        """Forget the update of a device."""
+        """Delete the update of a device."""
         if self._coming.pop(device_id, None) is not None:
             try:
                 self._path(device_id).unlink(missing_ok=True)

@@ -1,5 +1,4 @@
-"""What the aggregator publishes to its devices over a link: signed messages, and blobs by their
-digest."""
+"""Publishing to devices over a link: signed messages, and blobs by their digest."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -16,15 +15,17 @@ from wire.topics import RETAINED_OF_DEVICE, ToDevice, Topics
 
 
 class FleetLink:
-    """Publishes to devices. A blob is published once and retained by the broker for as long as
-    devices need it: it is on offer."""
+    """Link to the devices of a fleet.
+
+    A blob is published once, and retained by the broker while devices need it: it is on offer.
+    """
 
     def __init__(self, link: Link, topics: Topics, boot_id: str, sign: Sign = encode) -> None:
         self.link, self.topics, self.boot_id, self.sign = link, topics, boot_id, sign
         self._offered: dict[str, Offered] = {}
         self._needed: dict[object, set[str]] = {}
         self.announced = b""
-        """The last status that was published."""
+        """Last status that was published."""
         link.subscribe(*topics.from_devices, topics.aggregator)
 
     def rename(self) -> None:
@@ -35,8 +36,7 @@ class FleetLink:
     def announce(
         self, epoch: int, at_s: float, run_id: str, online: bool = True, paused: str = ""
     ) -> None:
-        """Publish the aggregator's status; a boot id that devices do not know makes them check
-        in."""
+        """Publish the aggregator's status; devices check in if they do not know its boot id."""
         status = AggregatorStatus(online, self.boot_id, epoch, at_s, run_id, paused[:1000])
         self.announced = self.sign(status)
         self.link.publish(self.topics.aggregator, self.announced, retain=True)
@@ -55,13 +55,15 @@ class FleetLink:
         self.link.publish(topic, self.sign(message), retain=kind == "release")
 
     def clear(self, device_id: str) -> None:
-        """Take away what the broker retains of a device."""
+        """Clear all messages of a device that the broker retains."""
         for kind in RETAINED_OF_DEVICE:
             self.link.publish(self.topics.of_kind(kind, device_id), b"", retain=True)
 
     def offer(self, owner: object, digests: Iterable[str], blobs: Blobs) -> None:
-        """Publish these blobs, retained, unless they are on offer already. Each stays as long as an
-        owner needs it who offered it."""
+        """Publish these blobs, retained, unless they are on offer already.
+
+        A blob stays on offer while one of the owners that offered it needs it.
+        """
         for digest in sorted(digests):
             if digest not in self._offered:
                 payload = blobs.get(digest)
@@ -75,23 +77,22 @@ class FleetLink:
             self._needed.setdefault(owner, set()).add(digest)
 
     def offered(self, digest: str) -> bytes:
-        """The bytes of a blob that is on offer.
+        """Return the bytes of a blob that is on offer.
 
         Raises:
-            KeyError: it is not.
+            KeyError: it is not on offer.
             ShoalError: it cannot be read.
         """
         return self._offered[digest].payload()
 
     def offer_again(self, digest: str | None = None) -> bool:
-        """Publish the blob or the piece of this digest again, or all blobs that are on offer: a
-        broker that was restarted may have lost them. Of a large one, what names its pieces is
-        published.
+        """Publish a blob or piece on offer again, or all blobs; return False if it is not on offer.
 
-        Returns whether the blob is on offer.
+        `digest`: of the blob or piece; None for all blobs. A broker that was restarted may have
+        lost them. Of a large blob, the list of its pieces is published.
 
         Raises:
-            ShoalError: it cannot be read.
+            ShoalError: a blob cannot be read.
         """
         for name in self._offered if digest is None else {digest} & self._offered.keys():
             self._publish(self._offered[name])
@@ -104,8 +105,7 @@ class FleetLink:
         return False
 
     def withdraw_all_but(self, owner: object, digests: set[str]) -> None:
-        """Clear every retained blob that its owner needs no more, but for these, and that nobody
-        else needs."""
+        """Clear the retained blobs of an owner except `digests`, unless other owners need them."""
         self._needed[owner] = set(digests)
         over = {
             digest: self._offered.pop(digest)
@@ -120,7 +120,10 @@ class FleetLink:
             self.link.publish(self.topics.blob(name), b"", retain=True)
 
     def _publish(self, offered: Offered) -> None:
-        """Publish what is retained in a blob's name."""
+        """Publish the message that is retained under a blob's digest.
+
+        It is the bytes of a small blob, or the list of the pieces of a large one.
+        """
         payload = offered.payload() if offered.pieces is None else self.sign(offered.pieces)
         self.link.publish(self.topics.blob(offered.digest), payload, retain=True)
 

@@ -1,4 +1,4 @@
-"""Blobs that devices may fetch, blobs that are still needed, and a blob on offer."""
+"""Blobs on offer, and the blobs that a campaign needs."""
 
 from dataclasses import dataclass
 
@@ -12,8 +12,11 @@ from wire.pieces import place
 
 @dataclass(frozen=True)
 class Offered:
-    """A blob on offer. The bytes of a small one are in memory; a large one has `pieces`, and is
-    read again when it is needed again."""
+    """Blob on offer.
+
+    The bytes of a small blob are in memory. A large one has `pieces`, and is read from the store
+    again.
+    """
 
     digest: str
     pieces: Pieces | None
@@ -22,11 +25,11 @@ class Offered:
 
     @property
     def names(self) -> set[str]:
-        """Digests under which something of it is retained."""
+        """Digests under which the broker retains parts of it."""
         return {self.digest, *(self.pieces.pieces if self.pieces is not None else ())}
 
     def payload(self) -> bytes:
-        """Return all its bytes.
+        """Return all bytes of the blob.
 
         Raises:
             BlobLost, StorageFailed: it cannot be read.
@@ -34,7 +37,7 @@ class Offered:
         return self._held if self.pieces is None else self._blobs.get(self.digest)
 
     def piece(self, name: str) -> bytes:
-        """Return one piece.
+        """Return one piece of a large blob.
 
         Raises:
             BlobLost, StorageFailed: it cannot be read.
@@ -47,16 +50,18 @@ class Offered:
 
 
 def needed(campaign: Campaign, fleet: Fleet) -> set[str]:
-    """Return the digests of the blobs that a campaign needs: those on offer and those remembered. A
-    staged release has blobs of its own."""
+    """Return the digests of the blobs that a campaign needs, on offer or remembered.
+
+    A staged release has blobs of its own.
+    """
     return offered(campaign, fleet) | remembered(campaign)
 
 
 def remembered(campaign: Campaign) -> set[str]:
-    """Return the digests of the blobs that the service alone needs of a campaign.
+    """Return the digests of a campaign's blobs that only the service needs.
 
-    They are models and memories to go on from and to return to, and updates and surveys that
-    count; of a finished campaign, no updates.
+    They are models and memories to go on from or to return to, and counted updates and surveys. A
+    finished campaign needs no updates.
     """
     versions = (campaign.version, *campaign.history)
     models = {digest for version in versions for digest in version.models.values()}
@@ -68,8 +73,11 @@ def remembered(campaign: Campaign) -> set[str]:
 
 
 def offered(campaign: Campaign, fleet: Fleet) -> set[str]:
-    """Return the digests of the blobs of a campaign that devices may fetch: its bundle, its current
-    models, those of assignments at work, and those that devices take up when it ends."""
+    """Return the digests of a campaign's blobs that devices may fetch.
+
+    They are its bundle, its current models, those of running assignments, and those that devices
+    take up at its end.
+    """
     works = (device.assignment for device in fleet.devices.values() if is_at_work(device))
     own = [work for work in works if work is not None and work.campaign == campaign.name]
     working = {work.model for work in own}

@@ -12,14 +12,14 @@ from algorithms.personalisation.kept import Kept
 
 
 class PersonalModel(NamedTuple):
-    """The personal model of a device."""
+    """Personal model of a device."""
 
     campaign: str
     kept: Kept
 
 
 class DeviceView(NamedTuple):
-    """A device. Its group and place are those in the campaign `of`."""
+    """View of a device. Its group and place are those in the campaign `of`."""
 
     id: str
     record: Device
@@ -29,17 +29,17 @@ class DeviceView(NamedTuple):
 
     @property
     def seen_s(self) -> float:
-        """When it was last seen."""
+        """Time of its last message."""
         return max(self.record.seen_s, self.telemetry.heard_s)
 
     @property
     def assignment(self) -> Assignment | None:
-        """Its assignment, unless the time of that is over."""
+        """Current assignment; None without one, or after its deadline."""
         return self.record.assignment if is_at_work(self.record) else None
 
     @property
     def placed(self) -> Placed | None:
-        """Its group by its inputs, where it has no group by its training."""
+        """Group by its inputs; None if it has a group by its training."""
         return None if self.of is None else placed_of(self.of, self.id, self.record)
 
     @property
@@ -49,9 +49,11 @@ class DeviceView(NamedTuple):
 
     @property
     def kept(self) -> PersonalModel | None:
-        """The personal model that it has reported, of the campaign whose release it was offered
-        last, of the latest one without an offer; None without one, if it is gone, or if its owner
-        withholds it."""
+        """Personal model that the device has reported.
+
+        It is of the campaign whose release was offered last, or of the latest campaign without an
+        offer. None if there is none, it is gone, or its owner withholds it.
+        """
         if self.record.policy.withholds or not self.record.holds:
             return None
         release = self.fleet.releases.get(self.record.given.release)
@@ -64,34 +66,34 @@ class DeviceView(NamedTuple):
 
     @property
     def release(self) -> int:
-        """The release that it uses; 0: none, or not known."""
+        """Number of the release in use; 0 if none or unknown."""
         return self.record.release_in_use or 0
 
     @property
     def answer(self) -> tuple[Answer | None, str]:
-        """Its answer to its last offer, None without an offer; and the reason if that failed."""
+        """Answer to the last offer, with the reason of a failure; None and empty without offers."""
         return answer_of(self.record) if self.record.given.release else (None, "")
 
     @property
     def alone(self) -> str:
-        """Reason for which it uses its release without its personal model."""
+        """Reason why it uses its release without its personal model; empty if it does not."""
         return self.record.in_use.alone if self.record.in_use is not None else ""
 
     @property
     def declined(self) -> LastDecline | None:
-        """Its decline of its last assignment; None if it did not decline that."""
+        """Decline of its last assignment; None if it did not decline it."""
         decline = self.telemetry.decline
         return decline if decline is not None and decline.at_s >= self.record.asked_s else None
 
 
 def stored_fields(device: Device) -> dict[str, Any]:
-    """Return the fields of a device's record that do not follow from the others."""
+    """Return the fields of a device's record that are stored; the others follow from them."""
     fields: dict[str, Any] = msgspec.to_builtins(device.stored())
     return fields
 
 
 def group_key(campaign: Campaign, device_id: str, device: Device) -> str:
-    """Return the key of a device's group in a campaign; empty for a device without one."""
+    """Return the key of a device's group in a campaign; empty if it has none."""
     placed = placed_of(campaign, device_id, device)
     if placed is not None:
         return placed.group

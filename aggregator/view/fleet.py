@@ -1,8 +1,6 @@
-"""A fleet as readers see it: pages, metrics, alerts, commands and summaries read a `FleetView`, and
-no record of the machine that could change under them.
+"""A fleet as readers see it at one moment: the `FleetView` of pages, metrics, alerts and commands.
 
-A view is of one moment. Whatever counts devices comes from one walk over them, `FleetView.walk`,
-which is made at most once a view for all counts together.
+All counts of devices come from one walk over them, made at most once per view.
 """
 
 from collections import Counter
@@ -23,54 +21,54 @@ from aggregator.view.progress import ReleaseAnswers, ReleaseState, RolloutProgre
 
 PAUSED = "the operator has paused it"
 SHOWN = 20
-"""Maximum number of devices that are named in an alert, or as able to serve a campaign."""
+"""Maximum number of devices that an alert names, or that are named as able to serve a campaign."""
 
 
 class Server(NamedTuple):
-    """A device that could serve a campaign, and why it does not now."""
+    """Device that could serve a campaign, and the reason why it does not now."""
 
     device_id: str
     why: str
     at_s: float
-    """When it can serve; 0: nobody knows."""
+    """Time when it can serve; 0 if unknown."""
 
 
 class CampaignWait(NamedTuple):
-    """A campaign that waits."""
+    """Wait of a campaign, and the devices that could end it."""
 
     lacks: str
     since_s: float
     could: Mapping[str, int]
-    """By reason why devices that could serve do not now, their number."""
+    """Number of devices that could serve, by the reason why they do not now."""
     servers: tuple[Server, ...]
-    """The first of them, soonest first."""
+    """First `SHOWN` of these devices, soonest first."""
 
 
 class Unanswered(NamedTuple):
-    """A device that did not carry out its last assignments."""
+    """Device that did not carry out its last assignments."""
 
     device_id: str
     failures: int
     since_s: float
     next_s: float
-    """When it is assigned something again; 0: it has an assignment now."""
+    """Time of its next assignment; 0 if it has an assignment now."""
     online: bool
 
 
 class CampaignView(NamedTuple):
-    """A campaign."""
+    """Campaign as readers see it."""
 
     record: Campaign
     paused: str
-    """Why it is paused; empty if it is not."""
+    """Reason of its pause; empty if it is not paused."""
     ended: str
-    """Why it trains no further, or may not end as its settings say; empty without either."""
+    """Reason why it trains no further, or may not end as set; empty without either."""
     waiting: CampaignWait | None
     devices: int
-    """Number of devices that it may ask, or that are in it."""
+    """Number of devices that are in it or eligible for it."""
     online: int
     eligible: int
-    """Number of devices that it may ask."""
+    """Number of eligible devices."""
     failing: int
     groups: int
     working: int
@@ -79,7 +77,7 @@ class CampaignView(NamedTuple):
 
 @dataclass
 class _Count:
-    """Numbers of a campaign's devices while they are walked over."""
+    """Counters of a campaign's devices during a walk."""
 
     campaign: Campaign
     lacks: str
@@ -93,25 +91,25 @@ class _Count:
 
 
 class Totals(NamedTuple):
-    """What one walk over all devices counts."""
+    """Counts of one walk over all devices."""
 
     devices: Mapping[str, int]
-    """By property of devices, their number."""
+    """Number of devices by property."""
     campaigns: Mapping[str, CampaignView]
     answers: ReleaseAnswers
     unanswered: tuple[Unanswered, ...]
-    """Devices that did not answer, those with the most failures first."""
+    """Devices that did not answer, most failures first."""
 
 
 @dataclass(frozen=True)
 class FleetView:
-    """A fleet at a moment."""
+    """Fleet at one moment."""
 
     fleet: Fleet
     telemetry: Mapping[str, DeviceTelemetry] = field(default_factory=dict)
-    """By device, what was seen of it."""
+    """Telemetry by device."""
     paused: Mapping[str, str] = field(default_factory=dict)
-    """By campaign that the service holds, the reason."""
+    """Reason why the service has stopped a campaign, by campaign."""
     now_s: float = 0.0
 
     @property
@@ -136,17 +134,19 @@ class FleetView:
 
     @cached_property
     def totals(self) -> Totals:
-        """Numbers of devices."""
+        """Counts of devices."""
         return self._walk(None, None)
 
     def device(self, device_id: str, campaign: str = "") -> DeviceView | None:
-        """Return a device, as a campaign sees it, the latest by an empty name; None if no such
-        device is known."""
+        """Return a device, or None if no such device is known.
+
+        `campaign` names the campaign in which its group is read; empty: the latest.
+        """
         record = self.fleet.devices.get(device_id)
         return None if record is None else self._view(device_id, record, self._named(campaign))
 
     def walk(self, visit: Callable[[DeviceView], None], campaign: str = "") -> None:
-        """Visit every device, as `device` returns it, and count all on the way."""
+        """Visit every device, as `device` returns it, and make all counts on the way."""
         of = self._named(campaign)
         if "totals" in self.__dict__:
             for device_id, record in self.fleet.devices.items():
@@ -218,15 +218,17 @@ class FleetView:
 
 
 def is_in(fleet: Fleet, campaign: Campaign, device_id: str, device: Device) -> bool:
-    """Return True if a device is in a campaign, or has checked in and may be asked by it."""
+    """Return True if a device is in a campaign, or has reported facts and is eligible."""
     if device_id in campaign.members or device_id in campaign.updates:
         return True
     return device.facts is not None and takes(fleet, campaign, device_id, device)
 
 
 def is_of_round(campaign: Campaign, device: Device) -> bool:
-    """Return True if a device's last assignment is of a campaign's current round, in a buffered
-    campaign of any round."""
+    """Return True if a device's last assignment is of a campaign's current round.
+
+    In a buffered campaign, any round counts.
+    """
     work = device.assignment
     if work is None or work.campaign != campaign.name or work.kind == "survey":
         return False
@@ -268,8 +270,10 @@ def _add(fleet: Fleet, count: _Count, device_id: str, device: Device, now_s: flo
 def _server(
     fleet: Fleet, campaign: Campaign, device_id: str, device: Device, now_s: float
 ) -> Server | None:
-    """Return a device that could serve a campaign and why it does not; None for one that is at work
-    for it."""
+    """Return a device that could serve a campaign, with the reason why it does not.
+
+    None if it is at work for the campaign.
+    """
     work = device.assignment if is_at_work(device) else None
     if not device.online:
         return Server(device_id, "offline", 0.0)

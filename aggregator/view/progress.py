@@ -1,5 +1,4 @@
-"""Releases and rollouts as readers see them: the state of each release, and the answers of the
-devices that each step of a rollout has reached."""
+"""Releases and rollouts as readers see them: states of releases, answers of devices by step."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -12,19 +11,24 @@ from aggregator.fleet.gate import Answer, answer_of
 from aggregator.fleet.records import Device, Fleet, Rollout
 
 ReleaseState = Literal["candidate", "canary", "released", "retired", "superseded", "withdrawn"]
-"""State of a release: *candidate*: offered to no device yet; *canary*: its rollout goes on;
-*released*: the current release of its group; *retired*: a later one is; *superseded*: a later
-rollout began before its own was done; *withdrawn*: its rollout failed or was ended."""
+"""State of a release.
+
+*candidate*: offered to no device yet. *canary*: its rollout goes on. *released*: the current
+release of its group. *retired*: a later release is current. *superseded*: a later rollout began
+before its own was done. *withdrawn*: its rollout failed or was ended.
+"""
 ANSWERS: tuple[Answer, ...] = ("confirmed", "failed", "waiting", "silent", "away")
 GOING = ("running", "paused")
 """Phases of a rollout that goes on."""
 KEPT = 10
-"""Number of releases of a group whose models are kept though no device needs them."""
+"""Number of latest releases of a group whose models are stored even if no device needs them."""
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
-    """Answers of devices that were offered a release: `offered` is the sum of the five after
-    it."""
+    """Answers of devices that were offered a release.
+
+    `offered` is the sum of `confirmed`, `failed`, `waiting`, `silent` and `away`.
+    """
 
     offered: int = 0
     confirmed: int = 0
@@ -34,20 +38,20 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     """Number of online devices that have never reported a model in use."""
     away: int = 0
     alone: int = 0
-    """Number of devices that confirmed and use it without their personal model."""
+    """Number of devices that confirmed, and use the release without their personal model."""
     reasons: dict[str, int] = {}
-    """By reason for which it failed, the number of devices."""
+    """Number of devices by reason of failure."""
 
 
 class StepProgress(Counts, frozen=True, kw_only=True):
-    """Answers of the devices that a step reached, and no step before it."""
+    """Answers of the devices that this step reached first."""
 
     share: float
     tags: tuple[str, ...]
 
 
 class RolloutProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """A rollout, as it is now or as it ended."""
+    """Progress of a rollout, or its result."""
 
     campaign: str
     releases: dict[str, int]
@@ -58,13 +62,13 @@ class RolloutProgress(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     began_s: float
     step_s: float
-    """When the step began, or was resumed."""
+    """Time when the step began, or was resumed."""
     steps: list[StepProgress]
-    """Devices that have been offered another release since are not counted."""
+    """Progress by step, without devices that have been offered another release since."""
 
 
 class ReleaseAnswers:
-    """Answers of devices, counted one device after the other."""
+    """Counter of devices' answers, fed device by device."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
@@ -74,13 +78,13 @@ class ReleaseAnswers:
             if rollout.phase != "candidate"
             for number in rollout.releases.values()
         }
-        """By release, the place of the last rollout that has it."""
+        """Position of the last rollout of each release, by number of the release."""
         self._answers = Counter[tuple[int, int, str]]()
         self._reasons = Counter[tuple[int, int, str]]()
         self.in_use = Counter[int]()
-        """By release, the number of devices that report it as the model in use."""
+        """Number of devices that report a release as the model in use, by number of the release."""
         self.offered = set[int]()
-        """Releases that devices were offered last, or would return to."""
+        """Releases that were offered to devices last, or to which devices would return."""
 
     def add(self, device_id: str, device: Device) -> None:
         """Count a device."""
@@ -101,8 +105,10 @@ class ReleaseAnswers:
             self._answers[place, step, "alone"] += 1
 
     def progress(self) -> list[RolloutProgress]:
-        """Return the progress of each campaign's rollout that goes on, or else of the last that has
-        begun."""
+        """Return the progress of one rollout of each campaign.
+
+        It is the rollout that goes on, or else the last one that has begun.
+        """
         begun = [(p, r) for p, r in enumerate(self._fleet.rollouts) if r.phase != "candidate"]
         last = {rollout.campaign: place for place, rollout in begun}
         last |= {rollout.campaign: place for place, rollout in begun if rollout.phase in GOING}
@@ -140,7 +146,7 @@ class ReleaseAnswers:
 
 
 def release_states(fleet: Fleet) -> dict[int, ReleaseState]:
-    """Return the state of each release: that of the last rollout that has it."""
+    """Return the state of each release, which follows from the last rollout that has it."""
     current: dict[tuple[str, str], int] = {}
     states: dict[int, ReleaseState] = dict.fromkeys(fleet.releases, "candidate")
     for rollout in fleet.rollouts:
@@ -164,9 +170,11 @@ def release_states(fleet: Fleet) -> dict[int, ReleaseState]:
 
 
 def needed_releases(fleet: Fleet, offered: Iterable[int]) -> set[int]:
-    """Return the releases whose models are needed: those that devices were offered or would return
-    to (`offered`), those of rollouts that go on, current ones, candidates, and the last `KEPT` of
-    each group."""
+    """Return the releases whose models are needed.
+
+    They are those in `offered` (offered to devices last, or those to which devices would return),
+    those of rollouts that go on, current ones, candidates, and the last `KEPT` of each group.
+    """
     states = release_states(fleet)
     found = {n for n, state in states.items() if state in ("candidate", "canary", "released")}
     left = Counter[tuple[str, str]]()
@@ -179,14 +187,17 @@ def needed_releases(fleet: Fleet, offered: Iterable[int]) -> set[int]:
 
 
 def offered_releases(fleet: Fleet) -> set[int]:
-    """Return the releases that devices were offered last, or would return to."""
+    """Return the releases that were offered to devices last, or to which devices would return."""
     devices = fleet.devices.values()
     return {given.release for device in devices for given in (device.given, device.settled)}
 
 
 def _step_of(rollout: Rollout, device_id: str, device: Device) -> int:
-    """Return the first step that reaches a device. A device that none reaches is in the current
-    one: its share was widened, since it reached nobody."""
+    """Return the first step that reaches a device.
+
+    A device that no step reaches counts in the current step, whose share was widened as it reached
+    nobody.
+    """
     last = min(rollout.step, len(rollout.steps) - 1)
     if not last:
         return 0

@@ -1,5 +1,7 @@
-"""Records of closed rounds, for people to read. Pure; for the service, and for simulations that
-leave the messages out."""
+"""Records of closed rounds, for people. Pure.
+
+The service uses them, and simulations without messages.
+"""
 
 from collections.abc import Iterable, Mapping, Set
 from typing import Any, Literal, NamedTuple
@@ -27,31 +29,36 @@ OpenPhase = Literal["preparing", "training", "evaluating"]
 
 
 class RoundRecord(msgspec.Struct, frozen=True):
-    """What is remembered of a closed round."""
+    """Record of a closed round."""
 
     round: int
     phase: OpenPhase
     opened_at_s: float
     closed_at_s: float
     evaluated: dict[str, Metrics]
-    """By device, the metrics of the model that it received in this round, that is of the models as
-    the round before left them."""
+    """Metrics by device, of the model that it received in this round.
+
+    These are the models after the round before.
+    """
     trained: Metrics
-    """The sum over devices of the metrics of their training steps."""
+    """Sum over devices of the metrics of their training steps."""
     groups: dict[str, str]
-    """By device, for all that have been in a group or were placed so far, the key of the model that
-    it starts from after this round."""
+    """Key of the model from which a device starts after this round, by device.
+
+    It has the devices that have been in a group or were placed so far.
+    """
     bytes_up: int
     bytes_down: int
     notes: dict[str, Any] = {}
-    """What the algorithm says about the round: tests between groups, epsilon."""
+    """Notes of the algorithm on the round: tests between groups, epsilon."""
     views: MaybeDigest = ""
-    """The blob with the round's distance matrices (`aggregator.aggregation.apply.encode_views`);
-    empty when none were computed."""
+    """Personal model that a device has chosen, by device; only devices that report it."""
     kept: dict[str, Kept] = {}
-    """By device, the personal model that it has chosen; devices that do not tell are left out."""
+    """Personal model that a device has chosen, by device; devices that do not report it are left
+    out.
+    """
     placed: dict[str, Placed] = {}
-    """By device without labels, its group after this round, and how sure that is."""
+    """Group after this round, and its certainty, by device without labels."""
 
 
 def make_record(
@@ -67,8 +74,10 @@ def make_record(
     placed: Mapping[str, Placed] | None = None,
     surveys: Iterable[Survey] = (),
 ) -> RoundRecord:
-    """Return the record of a round with these reports and surveys. Losses are added in the order of
-    `reports`."""
+    """Return the record of a round with these reports and surveys.
+
+    Losses are added in the order of `reports`.
+    """
     moved: list[Report | Survey] = [*reports.values(), *surveys]
     trained = [report.trained for report in reports.values()]
     return RoundRecord(
@@ -99,7 +108,7 @@ def without_kept(record: RoundRecord, device_ids: Set[str]) -> RoundRecord:
 
 
 class _Closed(NamedTuple):
-    """A round that an event has closed."""
+    """Round that an event has closed."""
 
     phase: OpenPhase
     was: Campaign
@@ -111,13 +120,14 @@ class _Closed(NamedTuple):
 def records_of(
     before: Fleet, steps: Iterable[tuple[Event, Fleet]]
 ) -> list[tuple[str, RoundRecord]]:
-    """Return the records of the rounds that events have closed, each with the name of its campaign.
-    `steps`: the events, and the fleet after each. A record takes the place of an earlier one of the
-    same round.
+    """Return the records of the rounds that events have closed, with names of their campaigns.
+
+    `steps`: the events, and the fleet after each. A record replaces an earlier one of the same
+    round.
 
     A round of training is closed when the algorithm was applied to it, the evaluation when it is
     over. The record of the evaluation is made again when its reports change later: a personal model
-    comes late, is lost, or may not be told of any more, or all devices are to choose anew.
+    arrives late or is lost, its owner withholds it, or all devices choose anew.
     """
     closed = dict[tuple[str, int], _Closed]()
     for event, after in steps:
@@ -145,7 +155,7 @@ def _tested(before: Fleet, was: Campaign, event: Event, campaign: Campaign) -> d
     """Return the reports of an evaluation that an event has ended, by device."""
     if campaign.phase == "finished" and not isinstance(event, Directed):
         return dict(sorted(campaign.updates.items()))
-    reports = dict(was.updates)  # they are given up by an abort, and by another round of training
+    reports = dict(was.updates)  # an abort or another round of training deletes them
     if isinstance(event, Updated):
         device = before.devices.get(event.device_id)
         work = None if device is None else device.assignment
@@ -160,7 +170,7 @@ def _record(name: str, number: int, closed: _Closed) -> RoundRecord:
     phase, was, event, after, reports = closed
     campaign = after.campaigns[name]
     ended_s = campaign.ended_s if was.phase == "finished" else 0.0
-    # a device that came too late for training is placed once training is over
+    # A device that came too late for training is placed when training is over.
     then = campaign if phase == "evaluating" else replace(campaign, phase=was.phase)
     placed = all_placed(after, then)
     surveys = [m.survey for _, m in sorted(campaign.members.items()) if m.survey is not None]
@@ -179,8 +189,7 @@ def _record(name: str, number: int, closed: _Closed) -> RoundRecord:
 
 
 def all_placed(fleet: Fleet, campaign: Campaign) -> dict[str, Placed]:
-    """Return the groups of the devices of a campaign that are in none by their training, by
-    device."""
+    """Return the groups of a campaign's devices that are in none by their training, by device."""
     if campaign.default is None and not any(m.placed for m in campaign.members.values()):
         return {}
     found = {
@@ -192,7 +201,6 @@ def all_placed(fleet: Fleet, campaign: Campaign) -> dict[str, Placed]:
 
 
 def groups_of(campaign: Campaign, placed: Mapping[str, Placed]) -> dict[str, str]:
-    """Return the group of every device that has been in one by its training or was `placed`, by
-    device."""
+    """Return the group of every device that was grouped by its training or `placed`, by device."""
     grouped = {d: member.group for d, member in sorted(campaign.members.items()) if member.group}
     return grouped | {device_id: place.group for device_id, place in placed.items()}

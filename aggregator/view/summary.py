@@ -1,7 +1,7 @@
-"""The summary of a campaign, as ``summary.json`` has it. Pure.
+"""Summary of a campaign, the contents of ``summary.json``. Pure.
 
-docs/simulate.md describes every field. A part that does not apply to a campaign is None, and is
-not written.
+docs/simulate.md describes every field. A part that does not apply to a campaign is None, and is not
+written.
 """
 
 import math
@@ -20,50 +20,56 @@ from aggregator.view.round_record import RoundRecord
 from algorithms.personalisation.kept import Kept
 
 PACKAGES = ("shoal", "torch", "onnxruntime", "numpy", "scikit-learn", "paho-mqtt")
-"""The packages whose versions a summary names."""
+"""Packages whose versions a summary names."""
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """Accuracies, or macro F1, over devices, as fractions, every device counting the same; None
-    where no device has one."""
+    """Statistics of accuracy (or macro F1) over devices, as fractions with equal weight per device.
+
+    None if no device has a value.
+    """
 
     mean: float | None
     std: float | None
     worst: float | None
     worst_tenth: float | None
-    """Mean over the tenth of the devices that are worst off, rounded up to a whole number of
-    devices."""
+    """Mean over the worst tenth of the devices, rounded up to a whole number of devices."""
 
 
 class DeviceSummary(msgspec.Struct, frozen=True):
     """One device."""
 
     group: int | None
-    """The number of its group; None without one."""
+    """Number of its group; None without one."""
     num_train: int
     num_test: int
     accuracy: float | None
-    """Of the model that it was given after the last round, on its own test examples; None without
-    any."""
+    """Accuracy of its model after the last round on its own test examples; None without any."""
     loss: float | None = None
-    """The mean loss of the same model on them; None without any, and where it is no number."""
+    """Mean loss of the same model on them; None without any, or if it is not finite."""
     macro_f1: float | None = None
-    """Of the same model's predictions (`simulation.measures.macro_f1`); None without any, and where
-    only accuracies were reported."""
+    """Macro F1 of the same model (`simulation.measures.macro_f1`).
+
+    None without test examples, and if only accuracies were reported.
+    """
     auc: float | None = None
-    """Of several labels, or of errors where anomalies are known (`simulation.measures.macro_auc`);
-    None elsewhere, and where only accuracies were reported."""
+    """AUC (`simulation.measures.macro_auc`) of several labels, or of errors with known anomalies.
+
+    None for other tasks, and if only accuracies were reported.
+    """
     mae: dict[str, float] | None = None
-    """Of quantities, by name the mean absolute error in the user's units; None of others, and where
-    only accuracies were reported."""
+    """Mean absolute error of each predicted quantity, in the user's units, by name.
+
+    None for other tasks, and if only accuracies were reported.
+    """
     kept: Kept | None = None
     """Its personal model; None if it has reported none."""
     placed: Placed | None = None
-    """Its group by its inputs, where it has none by its training; None for others."""
+    """Its group by its inputs; None if it has a group by its training."""
 
 
 class KeptCounts(msgspec.Struct, frozen=True):
-    """Number of devices by kind of personal model, in the order in which devices consider them."""
+    """Number of devices by kind of personal model, in the order in which devices try the kinds."""
 
     candidates: dict[str, int]
     not_told: int
@@ -84,7 +90,7 @@ class Traffic(msgspec.Struct, frozen=True):
 
 
 class Heterogeneity(msgspec.Struct, frozen=True):
-    """How far apart the devices' training examples are (`simulation.heterogeneity`)."""
+    """Differences between the devices' training examples (`simulation.heterogeneity`)."""
 
     gamma: float
     label_skew: float
@@ -92,19 +98,19 @@ class Heterogeneity(msgspec.Struct, frozen=True):
 
 
 class AttackSummary(msgspec.Struct, frozen=True):
-    """What a simulated attack achieved (`simulation.engine.workers.attacks`)."""
+    """Result of a simulated attack (`simulation.engine.workers.attacks`)."""
 
     attack: str
-    """As it was asked for."""
+    """Specification of the attack, from the settings."""
     attackers: list[str]
     success_rate: float | None
     told_apart: bool
-    """Whether no honest device shares a group with an attacker."""
+    """True if no honest device shares a group with an attacker."""
     honest_accuracy: Spread
 
 
 class JobCounts(msgspec.Struct, frozen=True):
-    """Jobs of devices on the virtual clock; each invited one was completed, dropped or late."""
+    """Number of jobs on the virtual clock; each invited one was completed, dropped or late."""
 
     invited: int
     completed: int
@@ -113,14 +119,14 @@ class JobCounts(msgspec.Struct, frozen=True):
 
 
 class ExampleCounts(msgspec.Struct, frozen=True):
-    """Training examples of all jobs, and those of jobs whose update was not aggregated."""
+    """Training examples of all jobs, and of jobs whose update was not aggregated."""
 
     trained: int
     wasted: int
 
 
 class VirtualTraffic(msgspec.Struct, frozen=True):
-    """Bytes of all jobs, and those of jobs whose update was not aggregated."""
+    """Bytes of all jobs, and of jobs whose update was not aggregated."""
 
     down: int
     up: int
@@ -128,22 +134,21 @@ class VirtualTraffic(msgspec.Struct, frozen=True):
 
 
 class Staleness(msgspec.Struct, frozen=True):
-    """Aggregations between the model that an update started from and its own."""
+    """Number of aggregations between the model from which an update started and its own."""
 
     mean: float | None
     max: int
 
 
 class Utilisation(msgspec.Struct, frozen=True):
-    """The share of device-seconds that went into aggregated updates, and the mean number of devices
-    at work at a time."""
+    """Share of device-seconds spent on aggregated updates, and mean number of devices at work."""
 
     useful: float | None
     at_work: float | None
 
 
 class TimeSummary(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a run cost on the virtual clock (`simulation.timing.report`)."""
+    """Costs of a run on the virtual clock (`simulation.timing.report`)."""
 
     virtual_s: float
     aggregations: int
@@ -154,31 +159,35 @@ class TimeSummary(msgspec.Struct, frozen=True, omit_defaults=True):
     staleness: Staleness
     utilisation: Utilisation
     accuracy: list[tuple[float, float | None]] = []
-    """(virtual second, mean accuracy) by round."""
+    """Virtual time (s) and mean accuracy, by round."""
     time_to_accuracy_s: dict[str, float | None] = {}
-    """By accuracy, the virtual second at which it was reached; None where it was not."""
+    """Virtual time (s) at which an accuracy was reached, by accuracy; None if it was not reached.
+    """
 
 
 class Newcomers(Spread, frozen=True):
-    """Accuracy over the devices that came when training was over."""
+    """Accuracy over the devices that joined after training."""
 
     devices: dict[str, float | None]
-    """Accuracy by device; None for one without test windows."""
+    """Accuracy by device; None without test windows."""
     macro_f1: Spread | None
-    """None where there are neither classes nor names."""
+    """None for tasks without classes and labels."""
     groups: dict[str, str]
-    """The group that each was placed in."""
+    """Group in which each device was placed."""
     kept: dict[str, Kept | None]
-    """What each keeps, and why; None where it does not choose."""
+    """Personal model of each device, with the reason; None if devices do not choose."""
     sure: dict[str, float]
-    """How sure the placement is, from 0 to 1: of one without labels, the share of the devices with
-    the most similar inputs that are in the group; 1 for others."""
+    """Certainty of the placement, from 0 to 1.
+
+    For a device without labels, it is the share of the devices with the most similar inputs that
+    are in the group; 1 for others.
+    """
     mae: dict[str, Spread] | None = None
-    """As of `Summary`."""
+    """Mean absolute error over devices, by quantity, as in `Summary`."""
 
 
 class EdgeSummary(msgspec.Struct, frozen=True):
-    """The processes of a demonstration's edge clients."""
+    """Processes of a demonstration's edge clients."""
 
     processes: int
     max_rss_bytes: int
@@ -186,14 +195,14 @@ class EdgeSummary(msgspec.Struct, frozen=True):
 
 
 class PhonesSummary(msgspec.Struct, frozen=True):
-    """The Kotlin phones of a demonstration, which share a process."""
+    """Kotlin phones of a demonstration, which share a process."""
 
     devices: list[str]
     max_rss_bytes: int
 
 
 class Comparison(Spread, frozen=True):
-    """What another algorithm made of the same data."""
+    """Result of another algorithm on the same data."""
 
     accuracy_by_round: list[Spread]
     devices: dict[str, float | None]
@@ -201,54 +210,56 @@ class Comparison(Spread, frozen=True):
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Result of a campaign that has ended, or so far."""
+    """Result of a campaign, final or so far."""
 
     algorithm: str
     data: str
     rounds: int
     preparations: int
     ended: str = ""
-    """Why training ended before its rounds were over."""
+    """Reason why training ended before its rounds were over."""
     local_epochs: int
     seed: int
     devices: dict[str, DeviceSummary]
     accuracy: Spread
     command: str = ""
-    """The command that makes the run again; empty where no command made it."""
+    """Command that repeats the run; empty if no command started it."""
     accuracy_is: str = ""
-    """What accuracy is the share of, where that is not windows whose class is told rightly."""
+    """Definition of accuracy, unless it is the share of correctly classified windows."""
     macro_f1: Spread | None = None
     auc: Spread | None = None
-    """Of several labels, and in a reconstruction of data that say which windows are anomalous; None
-    elsewhere."""
+    """AUC of several labels, or of a reconstruction with known anomalies; None for other tasks."""
     mae: dict[str, Spread] | None = None
-    """Of quantities, by name the mean absolute error over devices: the worst is the largest. None
-    of other tasks."""
+    """Mean absolute error over devices, by quantity; the largest is the worst.
+
+    None for other tasks.
+    """
     accuracy_by_round: list[Spread]
     kept: KeptCounts | None = None
-    """None where devices do not choose what they keep."""
+    """None if devices do not choose a personal model."""
     groups: Groups
     lr_by_round: list[float] = []
-    """The learning rate of each round of training, where a schedule says it."""
+    """Learning rate of each round of training, if a schedule sets it."""
     epsilon: float | None
-    """What the privacy mechanism has spent; None without one."""
+    """Privacy spent by the mechanism; None without one."""
     bytes: Traffic
     bytes_by_round: list[Traffic] = []
-    """All of them up to the end of each round of training, in the order of `accuracy_by_round`."""
+    """Total traffic up to the end of each round of training, in the order of `accuracy_by_round`.
+    """
     wall_s: float
     updates_per_s: float
     backend: str = ""
-    """What a simulation's steps ran on (`simulation.engine.options`)."""
+    """Backend of a simulation's training steps (`simulation.engine.options`)."""
     backend_reason: str | None = None
-    """Why it was no faster one."""
+    """Reason why no faster backend was used."""
     time: TimeSummary | None = None
     versions: dict[str, str]
     heterogeneity: Heterogeneity | None = None
     attack: AttackSummary | None = None
     labels: str = ""
-    """Labelled windows of each class that a simulated device had (`simulation.scenario`)."""
+    """Labelled windows per class of each simulated device (`simulation.scenario`)."""
     split: str = ""
-    """How its windows were divided for training and testing (`simulation.splits`)."""
+    """Division of its windows for training and testing (`simulation.splits`)."""
     newcomers: Newcomers | None = None
     edge: EdgeSummary | None = None
     phones: PhonesSummary | None = None
@@ -256,8 +267,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def summarize(view: FleetView, name: str, records: Sequence[RoundRecord], wall_s: float) -> Summary:
-    """Return the summary of a campaign, which took so many seconds. A device's accuracy is that of
-    the model that it received after the last round."""
+    """Return the summary of a campaign that took `wall_s` seconds.
+
+    A device's accuracy is that of the model that it received after the last round.
+    """
     campaign = view.fleet.campaigns[name]
     settings = campaign.settings
     training = [r for r in records if r.phase == "training"]
@@ -317,8 +330,10 @@ def summarize(view: FleetView, name: str, records: Sequence[RoundRecord], wall_s
 
 
 def accuracy_of(record: RoundRecord) -> dict[str, float]:
-    """Return, by device, the accuracy of the model it received in this round, without devices that
-    have no test windows."""
+    """Return the accuracy of the model that each device received in this round, by device.
+
+    Devices without test windows are left out.
+    """
     return {
         d: m.accuracy
         for d, m in sorted(record.evaluated.items())
@@ -327,8 +342,7 @@ def accuracy_of(record: RoundRecord) -> dict[str, float]:
 
 
 def spread(accuracies: Iterable[float]) -> Spread:
-    """Return mean, standard deviation, worst and worst tenth of accuracies, rounded to six
-    digits."""
+    """Return mean, standard deviation, worst and worst tenth of accuracies, to six digits."""
     known = sorted(accuracies)
     if not known:
         return Spread(None, None, None, None)
@@ -343,7 +357,10 @@ def spread(accuracies: Iterable[float]) -> Spread:
 
 
 def spread_of_errors(errors: Iterable[float]) -> Spread:
-    """Return the same measures of errors, of which the largest are the worst."""
+    """Return mean, standard deviation, worst and worst tenth of errors.
+
+    The largest errors are the worst.
+    """
     turned = spread(-error for error in errors)
     if turned.mean is None or turned.worst is None or turned.worst_tenth is None:
         return turned
@@ -351,12 +368,12 @@ def spread_of_errors(errors: Iterable[float]) -> Spread:
 
 
 def group_number(key: str | None) -> int | None:
-    """Return the number of the group whose model has this key; None for a device without one."""
+    """Return the number of the group with this key; None for a device without a group."""
     return int(key) if key is not None and key.isdigit() else None
 
 
 def count_groups(starts: Mapping[str, str]) -> int:
-    """Return the number of groups that devices are in, by the keys of their models."""
+    """Return the number of groups among the keys of devices' models."""
     return len({key for device_id, key in starts.items() if device_id and key.isdigit()})
 
 

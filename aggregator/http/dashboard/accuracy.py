@@ -1,5 +1,4 @@
-"""Accuracy and losses of a campaign's models where they are used, by group and by device, and the
-privacy mechanism that protects updates. Pure."""
+"""Accuracy and losses of a campaign's models, by group and device, and its privacy mechanism."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -31,21 +30,26 @@ NAMES: dict[TaskName, str] = {
     REGRESSION: "Within tolerance",
     RECONSTRUCTION: "Within tolerance",
 }
-"""Names of the share that devices report, by task."""
+"""Name of the share that devices report, by task."""
 
 
 class Measure(NamedTuple):
-    """The measure of a campaign's models."""
+    """Measure of a campaign's models."""
 
     name: str = NAMES[CLASSIFICATION]
     of: str = ""
-    """The things of which it is a share, unless these are windows of classes. The mean loss then
-    says more, since models are trained for it and the share has a bound of its own."""
+    """Things of which it is a share; empty for windows of classes.
+
+    For other things the mean loss says more: models are trained for it, and the share depends on a
+    bound.
+    """
 
 
 def measure_of(algorithm: str) -> Measure:
-    """Return the measure of this algorithm's models: that of classes if the algorithm is in a file
-    that is gone."""
+    """Return the measure of this algorithm's models.
+
+    It is that of classes if the algorithm is in a file that cannot be read.
+    """
     spec = _read(algorithm)
     if spec is None or spec.has_classes:
         return Measure()
@@ -54,7 +58,7 @@ def measure_of(algorithm: str) -> Measure:
 
 
 def mechanism_of(algorithm: str) -> Choice | None:
-    """Return the privacy mechanism of this algorithm; None if it has none."""
+    """Return the privacy mechanism of this algorithm, or None if it has none."""
     spec = _read(algorithm)
     return spec.privacy if spec is not None and spec.privacy.options else None
 
@@ -68,7 +72,7 @@ def _read(algorithm: str) -> AlgorithmSpec | None:
 
 
 class GroupAccuracy(NamedTuple):
-    """A group."""
+    """Accuracy of a group."""
 
     number: int | None
     devices: int
@@ -77,7 +81,7 @@ class GroupAccuracy(NamedTuple):
 
 
 class DeviceAccuracy(NamedTuple):
-    """A device."""
+    """Accuracy of a device."""
 
     id: str
     group: int | None
@@ -92,13 +96,13 @@ class AccuracyPage(NamedTuple):
     """Accuracies and losses of a campaign's models."""
 
     round: int | None
-    """The round in which devices reported them; None: in none so far."""
+    """Round in which devices reported them; None if there is none so far."""
     overall: Spread
     loss: float | None
-    """Mean over devices; None where none has reported one."""
+    """Mean over devices; None if no device has reported one."""
     groups: list[GroupAccuracy]
     kept: dict[str, int]
-    """By kind of personal model, the number of devices that have it."""
+    """Number of devices by kind of personal model."""
     devices: list[DeviceAccuracy]
     slice: PagePart
 
@@ -112,9 +116,11 @@ def accuracy_page(
     number: int,
     by_loss: bool = False,
 ) -> AccuracyPage:
-    """Return accuracies and losses as devices reported them in the round of `record`, of the models
-    that they received in it; one page of the devices whose ids hold all the words. `by_loss`: the
-    worst devices are those with the largest loss."""
+    """Return accuracies and losses from the round of `record`, with one page of devices.
+
+    They are of the models that devices received in that round. `words`: the page has only devices
+    whose ids contain all of them. `by_loss`: the worst devices are those with the largest loss.
+    """
     accuracies, kept = (accuracy_of(record), record.kept) if record is not None else ({}, {})
     evaluated = record.evaluated if record is not None else {}
     members: dict[int | None, list[str]] = defaultdict(list)
@@ -170,7 +176,7 @@ def accuracy_chart(past: Past) -> Chart | None:
 
 
 def values_chart(name: str, values: dict[int, float]) -> Chart | None:
-    """Draw values of rounds over these, from 0 to the largest; None without values."""
+    """Draw values over rounds, from 0 to the largest value; None without values."""
     if not values:
         return None
     high = max(values.values()) or 1.0
@@ -179,7 +185,7 @@ def values_chart(name: str, values: dict[int, float]) -> Chart | None:
 
 
 def _or_first(group: int | None) -> int:
-    """Sort devices without a group before all others."""
+    """Return a sort key that puts devices without a group before all others."""
     return -1 if group is None else group
 
 

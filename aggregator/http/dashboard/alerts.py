@@ -1,4 +1,4 @@
-"""Alerts: what does not go on, which devices do not answer, what was refused or left out. Pure."""
+"""Alerts: stopped parts, devices that do not answer, refused or left out updates. Pure."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -9,36 +9,38 @@ from aggregator.service.conditions import Conditions
 from aggregator.view.fleet import SHOWN, CampaignView, FleetView, Unanswered
 
 RECENT = 5
-"""Number of closed rounds of a campaign of which notes are alerts."""
+"""Number of last closed rounds of a campaign whose notes become alerts."""
 
 
 class AlertDevice(NamedTuple):
-    """A device that an alert names."""
+    """Device that an alert names."""
 
     id: str
     text: str
     since_s: float = 0.0
-    """Since when; 0: not known."""
+    """Time when it began; 0 if unknown."""
     next_s: float = 0.0
-    """When it is assigned something next; 0: not known."""
+    """Time of its next assignment; 0 if unknown."""
 
 
 class Alert(NamedTuple):
-    """Something that an operator should know."""
+    """Fact that an operator should know."""
 
     tone: Tone
     title: str
     text: str
     page: str = ""
-    """Page that says more, as a path below the dashboard's."""
+    """Page with details, as a path below the dashboard's."""
     since_s: float = 0.0
-    """Since when; 0: not known."""
+    """Time when it began; 0 if unknown."""
     devices: tuple[AlertDevice, ...] = ()
 
 
 def standing_alerts(now: Conditions, view: FleetView) -> list[Alert]:
-    """Return the alerts of the service, of each campaign, of rollouts and of devices that do not
-    answer, the worst first. No closed round is read for it."""
+    """Return the alerts of the service, campaigns, rollouts and silent devices, worst first.
+
+    No closed round is read for it.
+    """
     alerts = list[Alert]()
     if not now.connected:
         text = "Nothing reaches devices, and nothing of them comes."
@@ -83,7 +85,7 @@ def device_alert(devices: tuple[Unanswered, ...]) -> Alert:
 
 
 def campaign_alerts(name: str, view: CampaignView) -> Iterator[Alert]:
-    """Yield the alerts of one campaign: why it does not go on."""
+    """Yield the alerts of one campaign: reasons why it does not go on."""
     page, campaign = f"campaigns/{name}", view.record
     if view.paused:
         yield Alert("bad", f"Campaign {name} is paused", view.paused, page)
@@ -110,7 +112,7 @@ def campaign_alerts(name: str, view: CampaignView) -> Iterator[Alert]:
 
 
 def round_alerts(name: str, past: Past) -> Iterator[Alert]:
-    """Yield the alerts of a campaign's last rounds: what was left out of its models, and why."""
+    """Yield the alerts of a campaign's last rounds: updates and models that were left out."""
     page = f"campaigns/{name}"
     for line in reversed(past.rounds[-RECENT:]):
         where = f"Round {line.round} of {name}"

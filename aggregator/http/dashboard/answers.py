@@ -1,5 +1,7 @@
-"""Answers of the dashboard: headers by which a browser loads nothing from elsewhere and runs no
-script but the dashboard's own, and what became of an order, for the next page."""
+"""Answers of the dashboard: its security headers, and the outcome of an order for the next page.
+
+By the headers, a browser loads nothing from elsewhere and runs only the dashboard's own scripts.
+"""
 
 import base64
 import hashlib
@@ -19,16 +21,16 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 TOLD = "shoal-told"
-"""The cookie with what became of an order, for the next page."""
+"""Name of the cookie with the outcome of an order, for the next page."""
 TOLD_S = 60
 LONGEST = 600
-"""Characters of that, at most."""
+"""Maximum number of characters of that outcome."""
 LOOKS = "x-shoal-look"
-"""The header of a request that looks whether a page has changed."""
+"""Header of a request that checks if a page has changed."""
 
 
 def answer(request: Request, html: str, status: int = 200) -> Response:
-    """A page, or 304 where the browser has this very page."""
+    """Return a page, or 304 if the browser has this very page."""
     body = html.encode("utf-8", "replace")
     tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
     headers = HEADERS | {"ETag": tag, "Cache-Control": "no-store"}
@@ -38,17 +40,17 @@ def answer(request: Request, html: str, status: int = 200) -> Response:
 
 
 def tell(response: Response, request: Request, tone: str, text: str) -> Response:
-    """Have the next page say what became of an order."""
+    """Show the outcome of an order on the next page."""
     said = base64.urlsafe_b64encode(msgspec.json.encode((tone, text[:LONGEST]))).decode()
     keep_cookie(response, request.scope, TOLD, said, TOLD_S)
     return response
 
 
 def told(request: Request) -> tuple[str, str] | None:
-    """What the page before wanted this one to say."""
+    """Return tone and text of the outcome that this page is to show, or None if there is none."""
     if LOOKS in request.headers or not (said := kept_cookie(request.scope, TOLD)):
         return None
     try:
         return msgspec.json.decode(base64.urlsafe_b64decode(said), type=tuple[str, str])
-    except ValueError:  # of msgspec, and of base64
+    except ValueError:  # raised by msgspec and by base64
         return None

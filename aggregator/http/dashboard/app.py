@@ -1,5 +1,4 @@
-"""The dashboard: pages for people on the HTTP API's port, which read what the API reads and order
-what it orders, by the same rights."""
+"""The dashboard: pages for people on the HTTP API's port, with the API's data and rights."""
 
 import queue
 from collections.abc import Mapping
@@ -36,18 +35,17 @@ from wire.errors import ConfigError
 
 HOME, REFERENCE = f"{PAGES}fleet", f"{PAGES}api"
 AGAIN_S = 2
-"""Seconds after which the page of a service that starts is asked for again."""
+"""Seconds after which a browser reloads the page of a service that starts."""
 YEAR_S = 366 * 86_400
 LONGEST_ADDRESS = 1000
-"""Characters of a page's path, and of an address to go to next."""
+"""Maximum number of characters of a page's address to which a form leads."""
 HEADINGS = {401: "Sign in", 403: "Not permitted", 404: "Not here", 429: "Too often", 503: "Not now"}
-"""Of pages that say why another is not shown, by status."""
+"""Headings of pages with a refusal, by status."""
 NO_PAGE = "There is no page at this address."
 
 
 class Dashboard:
-    """The application for everything below `PAGES`, and what a refused request for a page is
-    shown."""
+    """Application for everything below `PAGES`, and its pages for refused requests."""
 
     def __init__(self, sources: Sources) -> None:
         self._sources, pages = sources, Pages(sources)
@@ -86,15 +84,13 @@ class Dashboard:
         )
 
     def refuse(self, scope: Scope, status: int, told: str, headers: Mapping[str, str]) -> Response:
-        """The answer to a request that is not let through: who has to sign in is asked to."""
+        """Return the page for a refused request; for status 401, the page to sign in."""
         request = Request(scope)
         if status != 401:
             refused = _problem(request, status, told)
         else:
             refused = self._sign_in_page(request, told, status)
-            if kept_cookie(
-                request.scope, COOKIE
-            ):  # a page that a link of another site leads to is asked for without it
+            if kept_cookie(request.scope, COOKIE):  # a link from another site sends no cookie
                 drop_cookie(refused, request.scope, COOKIE)
         refused.headers.update(headers)
         return refused
@@ -108,7 +104,7 @@ class Dashboard:
         )
 
     async def _sign_in(self, request: Request) -> Response:
-        """Have the browser keep a token. Whether it is of use, the next request finds out."""
+        """Set the cookie with a token, which the next request verifies."""
         fields = await _form(request)
         token = fields.get("token", "").strip()
         if not 0 < len(token) <= LONGEST or not token.isascii() or not token.isprintable():
@@ -126,8 +122,7 @@ class Dashboard:
         return response
 
     async def _order(self, request: Request) -> Response:
-        """Give an order, and go back to the page that it came from, which says what became of
-        it."""
+        """Give an order, and redirect to the page of its form, which shows the outcome."""
         fields, orders, caller = (
             await _form(request),
             self._sources.orders,
@@ -149,20 +144,19 @@ class Dashboard:
 
 
 def starting(request: Request, doing: str) -> Response:
-    """What a page shows while the service starts: what it is doing. The browser asks again by
-    itself."""
+    """Return the page that says what a starting service does; the browser reloads it by itself."""
     page = answer(request, render("starting.html", doing=doing), 503)
     page.headers["Refresh"] = str(AGAIN_S)
     return page
 
 
 def static_files() -> Mount:
-    """The route of the files that pages load, below `PAGES` or any other path."""
+    """Return the route of the files that pages load, below `PAGES` or any other path."""
     return Mount("/static", _Static(directory=FOLDER / "static"))
 
 
 class _Static(StaticFiles):
-    """Files whose addresses change when they do, so that a browser may keep them."""
+    """Files whose addresses change with their contents, so that a browser may cache them."""
 
     def file_response(self, *arguments: Any, **named: Any) -> Response:
         response = super().file_response(*arguments, **named)
@@ -172,7 +166,11 @@ class _Static(StaticFiles):
 
 
 async def _form(request: Request) -> dict[str, str]:
-    """The fields of a form that one of the dashboard's own pages sent."""
+    """Return the fields of a form that one of the dashboard's own pages sent.
+
+    Raises:
+        HTTPException: the form is another site's, is too large, or cannot be read.
+    """
     if not is_from_own_page(request.headers):
         raise HTTPException(403, "a form that no page of this dashboard has sent is not read")
     body = b""
@@ -187,8 +185,7 @@ async def _form(request: Request) -> dict[str, str]:
 
 
 def _own(address: str) -> str:
-    """An address of the dashboard's own, to go to next: this one if it is one, else the first
-    page."""
+    """Return an address of the dashboard to go to: this one, or else the first page."""
     try:
         parts = (
             urlsplit(address)

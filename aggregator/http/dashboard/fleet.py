@@ -1,4 +1,4 @@
-"""The devices of a fleet as the dashboard lists them, with the condition of each. Pure."""
+"""List of a fleet's devices on the dashboard, with the condition of each. Pure."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -38,28 +38,28 @@ PER_PAGE = 50
 
 
 class PagePart(NamedTuple):
-    """The part of a long list that is shown."""
+    """Part of a long list that a page shows."""
 
     total: int
     number: int
-    """Of the page, from 1."""
+    """Number of the page, from 1."""
     last: int
-    """The number of the last page."""
+    """Number of the last page."""
     begin: int
-    """The index of the first entry that is shown."""
+    """Index of the first entry on the page."""
     end: int
-    """The index behind the last entry that is shown."""
+    """Index after the last entry on the page."""
 
 
 def slice_of(total: int, number: int) -> PagePart:
-    """Return the page of this number, or the nearest that there is."""
+    """Return the page of this number, or the nearest existing one."""
     last = max(1, -(-total // PER_PAGE))
     number = min(max(1, number), last)
     return PagePart(total, number, last, (number - 1) * PER_PAGE, min(total, number * PER_PAGE))
 
 
 class Condition(NamedTuple):
-    """Condition of a device. Devices that need somebody have the lowest ranks."""
+    """Condition of a device. Devices that need attention have the lowest ranks."""
 
     rank: int
     word: str
@@ -68,18 +68,18 @@ class Condition(NamedTuple):
 
 
 class FleetPage(NamedTuple):
-    """A page of devices."""
+    """Page of devices."""
 
     counts: dict[Show, int]
-    """Of all devices."""
+    """Number of devices for each filter, over the whole fleet."""
     rows: list[tuple[DeviceLine, Condition]]
     slice: PagePart
     problem: str
-    """Error of a rule; empty without one, or if the words are no rule."""
+    """Error of a rule; empty without one, or if the words are not a rule."""
 
 
 class Move(NamedTuple):
-    """A device that was put into another group."""
+    """Move of a device into another group."""
 
     device_id: str
     before: str
@@ -87,8 +87,7 @@ class Move(NamedTuple):
 
 
 def moves(view: FleetView, campaign: str) -> list[Move]:
-    """Return the changes of group in a campaign, but for the first of each device; the latest
-    first."""
+    """Return the changes of group in a campaign, except the first of each device, latest first."""
     moved = []
     for device_id, telemetry in view.telemetry.items():
         changes = [change for change in telemetry.groups if change.campaign == campaign]
@@ -97,11 +96,11 @@ def moves(view: FleetView, campaign: str) -> list[Move]:
 
 
 ATTENTION = 3
-"""The greatest rank of a device that needs attention."""
+"""Greatest rank of a device that needs attention."""
 
 
 def condition_of(device: DeviceView) -> Condition:
-    """Return the condition of a device: the worst of what applies to it."""
+    """Return the condition of a device: the worst that applies to it."""
     record = device.record
     facts, failures = record.facts, record.failures
     if record.ban is not None:
@@ -129,9 +128,11 @@ def condition_of(device: DeviceView) -> Condition:
 
 
 def fleet_page(view: FleetView, words: str, show: Show, sort: Sort, number: int) -> FleetPage:
-    """Return one page of the devices that `words` and `show` mean. `words`: a rule
-    (`aggregator.fleet.eligibility`), or else text in a device's id, tags, hardware, client or last
-    decline. Groups are those of the latest campaign."""
+    """Return one page of the devices that match `words` and `show`.
+
+    `words`: a rule (`aggregator.fleet.eligibility`), or else text in a device's id, tags, hardware,
+    client or last decline. Groups are those of the latest campaign.
+    """
     means, problem = _reader(words, view.fleet)
     counts: Counter[Show] = Counter()
     matches = list[Found]()
@@ -164,8 +165,7 @@ def fleet_page(view: FleetView, words: str, show: Show, sort: Sort, number: int)
 
 
 def _reader(words: str, fleet: Fleet) -> tuple[Callable[[DeviceView], bool], str]:
-    """Return the test of a device by these words, and their error where they look like a rule and
-    are none."""
+    """Return the test of a device by these words, and an error if they look like a faulty rule."""
     try:
         rule = read_rule(words)
     except ConfigError as error:
@@ -193,18 +193,20 @@ _KEYS: dict[Sort, Callable[[Found], Any]] = {
 
 
 def _charge(device: Device) -> float:
-    """Return the charge of a device's battery; more than any for one that does not report it."""
+    """Return the charge of a device's battery in percent; 101 if it does not report it."""
     charge = device.facts.battery_percent if device.facts is not None else None
     return 101.0 if charge is None else charge
 
 
 def _group(device: DeviceView) -> tuple[bool, int, str]:
-    """Sort groups by number, and devices without a group after them."""
+    """Return a sort key: groups by number, then devices without a group."""
     group = device.group
     return not group.isdigit(), int(group) if group.isdigit() else 0, group
 
 
 def _away(device: Device) -> tuple[bool, float]:
-    """Sort offline devices by when they left; online ones alike, so that a list stays as it is
-    while they send messages."""
+    """Return a sort key: offline devices by the time when they left, then all online devices.
+
+    Online devices have equal keys, so that the list stays while they send messages.
+    """
     return device.online, 0.0 if device.online else device.seen_s

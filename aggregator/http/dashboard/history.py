@@ -1,8 +1,6 @@
-"""Closed rounds for charts, kept between requests: a record of 10,000 devices takes many
-milliseconds to read.
+"""Closed rounds for charts, cached between requests: records of large rounds are slow to read.
 
-No request reads for longer than `BUDGET_S`. The latest rounds are read first; what a long campaign
-has before these, later requests read.
+A request reads for `BUDGET_S` at most: the latest rounds first, older ones in later requests.
 """
 
 import math
@@ -21,14 +19,14 @@ from aggregator.view.summary import Spread, accuracy_of, spread
 from wire.messages import LARGEST_COUNT, MaybeDigest, Metrics
 
 NOTED = ("epsilon", "rolled_back", "set_aside", "left_out", "too_small", "too_far")
-"""The notes of a round that pages show."""
+"""Notes of a round that pages show."""
 BUDGET_S = 0.3
 AT_ONCE = 4
-"""Rounds that are read from the store together."""
+"""Number of rounds that are read from the store together."""
 
 
 class RoundLine(NamedTuple):
-    """A closed round, without what single devices reported."""
+    """Closed round, without the reports of single devices."""
 
     round: int
     phase: str
@@ -37,10 +35,9 @@ class RoundLine(NamedTuple):
     devices: int
     accuracy: Spread
     loss: float | None
-    """Mean over devices of the mean loss on their test windows; None where none has reported
-    one."""
+    """Mean over devices of the mean loss on their test windows; None without any."""
     sizes: dict[int, int]
-    """By group, its number of devices after this round."""
+    """Number of devices in each group after this round."""
     bytes_up: int
     bytes_down: int
     notes: dict[str, Any]
@@ -49,32 +46,35 @@ class RoundLine(NamedTuple):
 
 @dataclass
 class Past:
-    """The closed rounds of a campaign."""
+    """Closed rounds of a campaign, as far as they were read."""
 
     lines: dict[int, RoundLine] = field(default_factory=dict)
     evaluated: RoundRecord | None = None
-    """The last record in which devices reported an accuracy."""
+    """Last record in which devices reported an accuracy."""
     first: int = LARGEST_COUNT
-    """The first round that was read; 1: all were."""
+    """First round that was read; 1 if all were."""
 
     @property
     def rounds(self) -> list[RoundLine]:
-        """Every line, by round."""
+        """Lines of the rounds, by round."""
         return [self.lines[number] for number in sorted(self.lines)]
 
     @property
     def viewed(self) -> RoundLine | None:
-        """The last round in which distances between devices were computed."""
+        """Last round in which distances between devices were computed; None if there is none."""
         return next((line for line in reversed(self.rounds) if line.views), None)
 
 
 @dataclass
 class History:
-    """Reads of each campaign the rounds that it has not read yet; the last one again, since devices
-    may add to it."""
+    """Cache of the closed rounds of campaigns.
+
+    It reads the rounds of a campaign that it has not read yet, and the last one again, since
+    devices may add to it.
+    """
 
     _pasts: dict[str, tuple[int, Campaign, Past]] = field(default_factory=dict)
-    """By run, the number of devices and the campaign as they were, with its closed rounds."""
+    """Number of devices and campaign at the last read, and its closed rounds, by run."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def past(self, view: FleetView, name: str, store: Store) -> Past:
@@ -105,7 +105,7 @@ class History:
 
 
 def _with(past: Past, records: list[RoundRecord], first: int) -> Past:
-    """Return closed rounds with those of more records. `first`: the first round that was read."""
+    """Return closed rounds together with more records. `first`: the first round that was read."""
     before = past.evaluated
     latest = next((record for record in reversed(records) if accuracy_of(record)), before)
     evaluated = (
@@ -132,8 +132,7 @@ def _with(past: Past, records: list[RoundRecord], first: int) -> Past:
 
 
 def mean_loss(reported: Iterable[Metrics]) -> float | None:
-    """Return the mean over devices of their mean losses; None where no device has a finite
-    loss."""
+    """Return the mean over devices of their mean losses; None if no device has a finite loss."""
     losses = [
         metrics.mean_loss
         for metrics in reported

@@ -1,5 +1,4 @@
-"""A campaign at work: the devices of its open round with their standing, its deadline and costs.
-Pure."""
+"""Progress of a campaign: the open round's devices with their standing, deadline, costs. Pure."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -17,10 +16,12 @@ from aggregator.view.fleet import FleetView, is_of_round
 from aggregator.view.summary import Spread, group_number
 
 LATE_TIMES = 2.0
-"""A device is late when it takes so many times as long as it did last, or, of one that has not
-trained yet, as the median of the others."""
+"""Multiple of its last answer's duration after which a device is late.
+
+For a device that has not trained yet, the median duration of the others is used.
+"""
 RECENT = 5
-"""Number of rounds by which the rest of a campaign is estimated."""
+"""Number of rounds from which the rest of a campaign is estimated."""
 Standing = Literal["late", "away", "declined", "working", "in"]
 STANDINGS: dict[Standing, tuple[str, Tone]] = {
     "late": ("late", "bad"),
@@ -29,18 +30,18 @@ STANDINGS: dict[Standing, tuple[str, Tone]] = {
     "working": ("working", "off"),
     "in": ("update is in", "ok"),
 }
-"""By standing, in the order of a list, what it is called and how it looks."""
+"""Word and tone of each standing, in the order of the list."""
 
 
 class RoundDevice(NamedTuple):
-    """A device of the latest round."""
+    """Device of the latest round."""
 
     id: str
     group: int | None
     standing: Standing
     asked_s: float
     train_s: float
-    """Seconds of its training for this round; 0: not known."""
+    """Seconds of its training for this round; 0 if unknown."""
     bytes_up: int
     why: str
 
@@ -51,32 +52,33 @@ class LiveCampaign(NamedTuple):
     counts: dict[Standing, int]
     asked: int
     goal: int
-    """Updates with which the round is over."""
+    """Number of updates that complete the round."""
     members: list[RoundDevice]
     slice: PagePart
     bytes_up: int
     bytes_down: int
-    """Of the open round and all that are closed."""
+    """Bytes of the open round and all closed ones."""
     round_up: int
     round_down: int
     """Bytes of the updates of the open round."""
     train_s: float
-    """Seconds of training behind the updates of the open round."""
+    """Seconds of training for the updates of the open round."""
     accuracy: Spread | None
-    """Of the models that devices received in the last closed round in which some reported one."""
+    """Accuracy of the models that devices received in the last round with reports."""
     loss: float | None
-    """Of the same models, the mean over devices."""
+    """Mean over devices of the mean loss of the same models."""
     days_left: float | None
     rounds_left: int
-    """Rounds of training that the campaign still has."""
+    """Number of rounds of training that the campaign still has."""
     ends_in_s: float | None
-    """Seconds until it is over, if each round takes as long as the last ones did; None where that
-    is not known."""
+    """Estimated seconds until its end, from the duration of the last rounds; None if unknown."""
 
 
 def live_campaign(view: FleetView, name: str, past: Past, number: int) -> LiveCampaign:
-    """Return the progress of a campaign; of the devices of its round one page, those that are
-    waited for first."""
+    """Return the progress of a campaign, with one page of the devices of its round.
+
+    Devices for which the round waits come first.
+    """
     campaign, found = view.fleet.campaigns[name], list[DeviceView]()
     if campaign.phase in (*OPEN, "aggregating"):
 
@@ -166,8 +168,10 @@ def _round_device(
 
 
 def versions_of(campaign: Campaign) -> Mapping[int, float | None]:
-    """Return the rounds whose models can be returned to, with the mean accuracy that devices
-    found, the latest first."""
+    """Return the rounds to whose models a campaign can return, with their mean accuracy.
+
+    The latest round is first.
+    """
     versions = {}
     for version in reversed(campaign.history):
         accuracies = [

@@ -1,5 +1,4 @@
-"""Orders that the dashboard's forms give: the fields of a form become the order that the HTTP API
-and the command line would give."""
+"""Orders in the dashboard's forms, turned into the orders of the HTTP API and the commands."""
 
 from typing import Any
 from urllib.parse import parse_qsl
@@ -25,20 +24,22 @@ ORDERS: dict[str, dict[str, Any]] = {
     "end-rollout": _CAMPAIGN,
     "return-to-release": {"to": int, "group": str},
 }
-"""Orders that forms give, by name, with the type of each field. A device is forgotten, and
-settings are changed, by a command alone, which says all of what that means."""
+"""Types of the fields of each order that forms give, by name.
+
+Devices are forgotten, and settings changed, by a command only, which explains the consequences.
+"""
 OPTIONAL = ("roll_out", "group")
-"""Fields that a form may leave out."""
+"""Fields that a form may omit."""
 MOST_FIELDS = 16
 MOST_CHARACTERS = 200
-"""Of a field."""
+"""Maximum number of characters of a field."""
 
 
 def read_form(body: bytes) -> dict[str, str]:
-    """The fields of a form as a browser sends it (``application/x-www-form-urlencoded``).
+    """Return the fields of a form in ``application/x-www-form-urlencoded``.
 
     Raises:
-        ConfigError: it is none, or a field comes more than once.
+        ConfigError: the body is not a form, or a field comes more than once.
     """
     try:
         pairs = parse_qsl(
@@ -57,11 +58,10 @@ def read_form(body: bytes) -> dict[str, str]:
 
 
 def read_order(form: dict[str, str]) -> tuple[str, dict[str, Any]]:
-    """Return the name of the order that the fields of a form are, their ``type``, and the order's
-    own fields.
+    """Return the order in a form: its name, which is the field ``type``, and its own fields.
 
     Raises:
-        ConfigError: they are no order.
+        ConfigError: the fields are not an order.
     """
     kinds = ORDERS.get(form.get("type", ""))
     if kinds is None:

@@ -1,4 +1,4 @@
-"""The dashboard's pages. Each reads one view of the fleet."""
+"""Pages of the dashboard. Each reads one view of the fleet."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -59,13 +59,15 @@ from wire.errors import ShoalError
 LONGEST = 400
 """Maximum number of characters of a search."""
 Compared = tuple[str, tuple[str, ...], Mapping[str, str], dict[str, DistanceView]]
-"""Digest of distances between devices, the devices, their groups, and the matrices."""
+"""Digest of the distances, devices, groups by device, and matrices."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sources:
-    """Sources of pages, and the desk of orders: the same that the HTTP API has. Each page asks for
-    a view once."""
+    """Data sources of pages, and the desk of orders; the HTTP API has the same.
+
+    Each page calls `view` once.
+    """
 
     view: Callable[[], FleetView]
     store: Store
@@ -74,22 +76,24 @@ class Sources:
     access: Access | None
     orders: Desk | None
     audit: Path | None
-    """The folder with the audit log."""
+    """Folder with the audit log; None without one."""
     openapi: Callable[[], dict[str, Any]]
 
 
 @dataclass
 class Pages:
-    """Handlers of requests; they run in threads that may wait."""
+    """Handlers of requests for pages; they run in threads that may wait."""
 
     _sources: Sources
     _history: History = field(default_factory=History)
     _compared: dict[str, Compared] = field(default_factory=dict)
-    """The last comparison of a run's devices, by run: a page that is read every second computes it
-    once a round."""
+    """Last comparison of a run's devices, by run.
+
+    A page is requested every second, and this is computed once a round.
+    """
 
     def fleet(self, request: Request) -> Response:
-        """The devices, worst first."""
+        """Show the devices, worst first."""
         words, show, sort = (
             _words(request),
             _one_of(request, "show", Show),
@@ -111,7 +115,7 @@ class Pages:
         )
 
     def device(self, request: Request) -> Response:
-        """One device."""
+        """Show one device."""
         device_id, view = request.query_params.get("id", ""), self._sources.view()
         device = view.device(device_id)
         if device is None:
@@ -127,13 +131,13 @@ class Pages:
         )
 
     def campaigns(self, request: Request) -> Response:
-        """Every campaign, the latest first."""
+        """Show every campaign, the latest first."""
         view = self._sources.view()
         shown = [campaign_line(name, each) for name, each in [*view.campaigns.items()][::-1]]
         return self._show(request, view, "campaigns.html", "campaigns", shown=shown)
 
     def live(self, request: Request) -> Response:
-        """A campaign at work."""
+        """Show a campaign's progress."""
         view, name, past = self._campaign(request)
         live = live_campaign(view, name, past, _number(request))
         campaign = view.fleet.campaigns[name]
@@ -155,7 +159,7 @@ class Pages:
         )
 
     def groups(self, request: Request) -> Response:
-        """A campaign's groups over time."""
+        """Show a campaign's groups over time."""
         view, name, past = self._campaign(request)
         moved = moves(view, name)
         part = slice_of(len(moved), _number(request))
@@ -177,7 +181,7 @@ class Pages:
         )
 
     def similarity(self, request: Request) -> Response:
-        """One distance matrix as a picture, by its number in the order of the page."""
+        """Return a distance matrix as a picture, by its number on the page of groups."""
         view, name, past = self._campaign(request)
         views = list(self._views(view, name, past)[0].values())
         number = request.path_params["number"]
@@ -187,7 +191,7 @@ class Pages:
         return Response(payload, 200, HEADERS | {"Cache-Control": "no-store"}, "image/png")
 
     def accuracy(self, request: Request) -> Response:
-        """Accuracy of a campaign's models, and personal models of devices."""
+        """Show accuracy of a campaign's models, and personal models of devices."""
         view, name, past = self._campaign(request)
         words, sort = _words(request), _one_of(request, "sort", AccuracySort)
         measure = measure_of(view.fleet.campaigns[name].settings.algorithm)
@@ -214,7 +218,7 @@ class Pages:
         )
 
     def privacy(self, request: Request) -> Response:
-        """Privacy that a campaign's mechanism has spent."""
+        """Show the privacy that a campaign's mechanism has spent."""
         view, name, past = self._campaign(request)
         campaign = view.fleet.campaigns[name]
         spent = {
@@ -233,7 +237,7 @@ class Pages:
         )
 
     def releases(self, request: Request) -> Response:
-        """Releases and rollouts."""
+        """Show releases and rollouts."""
         view = self._sources.view()
         views = release_views(view)[::-1]
         part = slice_of(len(views), _number(request))
@@ -258,7 +262,7 @@ class Pages:
         )
 
     def alerts(self, request: Request) -> Response:
-        """What an operator should know now."""
+        """Show alerts, and numbers of refused messages and declined assignments."""
         now, access = self._sources.conditions(), self._sources.access
         view, store = self._sources.view(), self._sources.store
         tables = (
@@ -294,7 +298,7 @@ class Pages:
         )
 
     def audit(self, request: Request) -> Response:
-        """Who did what."""
+        """Show the audit log."""
         words, before = _words(request), request.query_params.get("before", "")
         folder = self._sources.audit
         if folder is None:
@@ -309,14 +313,14 @@ class Pages:
         return self._show(request, self._sources.view(), "audit.html", "audit", **shown)
 
     def reference(self, request: Request) -> Response:
-        """The HTTP API's paths."""
+        """Show the HTTP API's paths."""
         listed = operations(self._sources.openapi())
         return self._show(request, self._sources.view(), "reference.html", "api", operations=listed)
 
     def _show(
         self, request: Request, fleet: FleetView, template: str, current: str, **shown: Any
     ) -> Response:
-        """Return a page. `current`: its part of the dashboard."""
+        """Return a page. `current`: the part of the dashboard to which it belongs."""
         caller: Caller | None = getattr(request.state, "caller", None)
         common = {
             "current": current,
@@ -333,7 +337,7 @@ class Pages:
         }
         response = answer(request, render(template, **common, **shown))
         if LOOKS not in request.headers and kept_cookie(request.scope, TOLD):
-            drop_cookie(response, request.scope, TOLD)  # it was said
+            drop_cookie(response, request.scope, TOLD)  # this page shows the outcome
         return response
 
     def _campaign(self, request: Request) -> tuple[FleetView, str, Past]:
@@ -347,8 +351,10 @@ class Pages:
     def _views(
         self, fleet: FleetView, name: str, past: Past
     ) -> tuple[dict[str, DistanceView], str]:
-        """Return the distance matrices of the last round that has some, by name; and why there are
-        none."""
+        """Return the distance matrices by name, or nothing and the reason why there are none.
+
+        They are those of the last round that has some.
+        """
         if past.viewed is None:
             return (
                 {},
@@ -383,14 +389,14 @@ def _number(request: Request) -> int:
 
 
 def _one_of(request: Request, name: str, kind: Any) -> Any:
-    """The value of a parameter, or the first of those that it may have."""
+    """Return the value of a parameter, or the first allowed value."""
     values: tuple[str, ...] = get_args(kind)
     text = request.query_params.get(name, "")
     return text if text in values else values[0]
 
 
 def _link(request: Request, **changes: object) -> str:
-    """The address of this page with other parameters; an empty one is left out."""
+    """Return the address of this page with other parameters; empty ones are left out."""
     parameters: Mapping[str, object] = {**request.query_params, **changes}
     stated = {name: value for name, value in parameters.items() if value != ""}
     return f"{request.url.path}?{urlencode(stated)}"

@@ -1,4 +1,4 @@
-"""The HTTP API's paths for people, read from its OpenAPI document. Pure."""
+"""Paths of the HTTP API for people, read from its OpenAPI document. Pure."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -14,14 +14,14 @@ class Parameter(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """What can be asked."""
+    """Method and path of the API, with their description."""
 
     method: str
     path: str
     about: str
     parameters: list[Parameter]
     answers: list[tuple[str, str]]
-    """By status, what it means."""
+    """Statuses with their meanings."""
 
 
 def operations(document: Mapping[str, Any]) -> list[Operation]:

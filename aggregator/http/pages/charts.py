@@ -1,4 +1,4 @@
-"""The geometry of charts that templates draw as SVG. Pure; colours are the style sheet's."""
+"""Geometry of charts that templates draw as SVG. Pure; the style sheet has the colours."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -9,16 +9,16 @@ from aggregator.view.summary import group_number
 WIDTH, HEIGHT = 480, 220
 LEFT, RIGHT, TOP, BOTTOM = 46, 12, 12, 26
 MOST_POINTS = 40
-"""Maximum number of points of a line that are drawn as dots too."""
+"""Number of points from which on a line is drawn without dots."""
 MOST_COLUMNS = 40
-"""Maximum number of columns: those of the latest rounds."""
+"""Maximum number of columns; the latest rounds are shown."""
 
 Line = Sequence[tuple[float, float | None]]
-"""Points of a line; None where its value is not known."""
+"""Points of a line; None if a value is unknown."""
 
 
 class ChartLine(NamedTuple):
-    """A line of a chart."""
+    """Line of a chart."""
 
     label: str
     kind: str
@@ -27,11 +27,11 @@ class ChartLine(NamedTuple):
     """The line as an SVG path."""
     points: list[tuple[float, float]]
     last: str
-    """The last value as text."""
+    """Last value as text."""
 
 
 class Bar(NamedTuple):
-    """A part of a column."""
+    """Part of a column."""
 
     x: float
     y: float
@@ -42,7 +42,7 @@ class Bar(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """Lines, or columns of parts on top of each other, with the marks of both axes."""
+    """Lines, or columns of stacked parts, with the marks of both axes."""
 
     curves: list[ChartLine]
     bars: list[Bar]
@@ -52,12 +52,12 @@ class Chart(NamedTuple):
 
 
 def whole(value: float) -> str:
-    """Return a whole number as text; any other has no text."""
+    """Return a whole number as text, and an empty text for any other number."""
     return f"{value:.0f}" if value == int(value) else ""
 
 
 def per_cent(share: float) -> str:
-    """Return a share of one as whole per cent."""
+    """Return a fraction as whole per cent."""
     return f"{100 * share:.0f} %"
 
 
@@ -69,8 +69,11 @@ def line_chart(
     x_text: Callable[[float], str] = whole,
     y_text: Callable[[float], str] = per_cent,
 ) -> Chart | None:
-    """Return lines by label and kind; None if no value is known. The axes begin at `begin` and at
-    `low`, which is by default a tenth or less below the least value."""
+    """Return a chart of lines by label and kind; None if no value is known.
+
+    The axes begin at `begin` and at `low`, which is by default a tenth or less below the least
+    value.
+    """
     lines = {key: [(x, y) for x, y in line if y is not None] for key, line in curves.items()}
     points = [point for line in lines.values() for point in line]
     if not points:
@@ -98,8 +101,10 @@ def line_chart(
 
 
 def bar_chart(columns: Mapping[int, Mapping[int, int]]) -> Chart | None:
-    """Return a column for each round, from the number of devices in each group; None without
-    rounds."""
+    """Return a chart with a column of group sizes for each round; None without rounds.
+
+    `columns`: by round, the number of devices in each group.
+    """
     latest = dict(list(columns.items())[-MOST_COLUMNS:])
     if not latest:
         return None
@@ -124,7 +129,7 @@ def bar_chart(columns: Mapping[int, Mapping[int, int]]) -> Chart | None:
 
 
 def sizes_of(groups: Mapping[str, str]) -> dict[int, int]:
-    """Return the number of devices in each group, from the key of the model of each device."""
+    """Return the number of devices in each group, from the key of each device's model."""
     numbers = [g for g in map(group_number, groups.values()) if g is not None]
     return {g: numbers.count(g) for g in sorted(set(numbers))}
 
@@ -136,7 +141,7 @@ def _up(value: float, most: float) -> float:
 
 
 def _steps(low: float, high: float, count: int) -> list[float]:
-    """Return round values from `low` to `high`, at most `count` and one."""
+    """Return at most `count` + 1 round values from `low` to `high`."""
     raw = (high - low) / count
     scale = 10 ** math.floor(math.log10(raw))
     step = next(scale * nice for nice in (1, 2, 2.5, 5, 10) if scale * nice >= raw * 0.999)

@@ -1,4 +1,4 @@
-"""Pages as HTML: the templates, the style sheet and the logo of the dashboard and of reports."""
+"""Pages as HTML: templates, style sheet and logo of the dashboard and of reports."""
 
 import base64
 import hashlib
@@ -16,7 +16,7 @@ from aggregator.http.session import PAGES, STATIC
 
 FOLDER = Path(__file__).parent
 FILES = {path.name: path.read_bytes() for path in (FOLDER / "static").iterdir()}
-"""The files that pages load, by name."""
+"""Contents of the files that pages load, by name."""
 
 
 def render(template: str, **shown: Any) -> str:
@@ -25,8 +25,10 @@ def render(template: str, **shown: Any) -> str:
 
 
 def when(at_s: float, kind: str = "ago") -> Markup:
-    """Return a time in Unix seconds as HTML, which a script turns into words such as "2 min ago"
-    (`ago`) or "in 40 s" (`until`)."""
+    """Return a Unix time (s) as HTML, which a script turns into words.
+
+    These are such as "2 min ago" (`ago`) or "in 40 s" (`until`).
+    """
     if at_s <= 0:
         return Markup("never")
     at = datetime.fromtimestamp(min(at_s, 2**37), UTC)
@@ -36,8 +38,10 @@ def when(at_s: float, kind: str = "ago") -> Markup:
 
 
 def order(what: str) -> str:
-    """Return what a line of the audit log asked for: an order with its fields in words, or the
-    request as it is."""
+    """Return the request in an audit line as words.
+
+    An order becomes its name and fields; other text stays.
+    """
     try:
         fields: dict[str, Any] = msgspec.json.decode(what, type=dict[str, Any])
     except msgspec.DecodeError:
@@ -51,7 +55,7 @@ def order(what: str) -> str:
 
 
 def code(text: str) -> Markup:
-    """Return words as HTML; those between back ticks are code."""
+    """Return text as HTML in which words between back ticks are code."""
     parts = text.split("`")
     return Markup("").join(
         Markup("<code>{}</code>").format(part) if number % 2 else escape(part)
@@ -77,12 +81,12 @@ _ENVIRONMENT.filters |= {
 }
 _ENVIRONMENT.globals |= {
     "pages": PAGES,
-    # addresses change when the files do, so that browsers may keep them
+    # addresses change with the files, so that browsers may cache them
     "static": {
         name: f"{STATIC}{name}?{hashlib.sha256(content).hexdigest()[:12]}"
         for name, content in FILES.items()
     },
-    # for pages that load nothing
+    # inlined in pages that load no files
     "style": Markup(FILES["shoal.css"].decode()),
     "logo": f"data:image/svg+xml;base64,{base64.b64encode(FILES['shoal.svg']).decode()}",
 }

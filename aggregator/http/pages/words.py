@@ -1,10 +1,10 @@
-"""Numbers as people read them, on pages and in terminals. Pure."""
+"""Numbers as text for people, on pages and in terminals. Pure."""
 
 import math
 
 
 def percent(share: float | None, unknown: str = "-") -> str:
-    """Return a share of one as per cent, with one digit."""
+    """Return a fraction as per cent, with one decimal."""
     return unknown if share is None else f"{100 * share:.1f} %"
 
 
@@ -23,13 +23,13 @@ def amount(count: float) -> str:
 
 
 def bytes_text(count: float) -> str:
-    """Return a number of bytes in powers of a thousand, as it stands at a mark of an axis."""
+    """Return a number of bytes in powers of a thousand, for the marks of an axis."""
     power = min(4, int(math.log10(max(1.0, count * 1.001)) / 3))
     return f"{count / 1000**power:.3g} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
 
 
 def seconds(span_s: float) -> str:
-    """Return a span of time in seconds, minutes or hours."""
+    """Return a duration in seconds, minutes or hours."""
     if span_s < 120:
         return f"{span_s:.0f} s"
     return f"{span_s / 60:.0f} min" if span_s < 7200 else f"{span_s / 3600:.1f} h"
