@@ -396,9 +396,9 @@ class Algorithm:
     def place_unlabelled(self, state: State, device_id: str, survey: Tensors) -> Placement:
         """Return the placement of a device without labels. It reads only the memory of the state.
 
-        The group is the only one, or the one whose inputs are most similar, or the largest if
-        inputs say nothing. There is no group if each group has a single device. `survey` is the
-        device's survey of its inputs (``response/survey.NAME``), or empty.
+        The group is the only one, or the one with the most similar inputs. If inputs say nothing,
+        it is the largest group, or none if each group has a single device. `survey` is the device's
+        survey of its inputs (``response/survey.NAME``), or empty.
         """
         start = self.grouping.start(state.memory, device_id)
         # a device needs labels to choose
