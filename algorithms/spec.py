@@ -190,7 +190,7 @@ class Choice:
 
 
 def is_outside(place: str) -> bool:
-    """True if `place`, the part of a name before its first colon, is a file or a module.
+    """Return True if `place`, the part before a name's first colon, is a file or a module.
 
     Examples are ``FILE.py:CLASS`` and ``PACKAGE.MODULE:CLASS``. Names in tables have neither colon
     nor dot. A path contains none of ``:``, ``+`` and ``,``.

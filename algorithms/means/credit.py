@@ -124,7 +124,7 @@ def _errors(gram: Matrix, trusted: Array, num_components: int) -> Array:
 
 
 def _distances(gram: Matrix, seen: Array, asked: Array, num_components: int) -> Array:
-    """Return the distances of models `asked` from the principal subspace of the models `seen`."""
+    """Return the distances of models `asked` from the principal subspace of models `seen`."""
     inner, cross = gram[np.ix_(seen, seen)], gram[np.ix_(asked, seen)]
     columns, whole = inner.mean(0), inner.mean()
     squared = gram[asked, asked] - 2 * cross.mean(1) + whole

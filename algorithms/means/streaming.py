@@ -95,7 +95,7 @@ class StreamingMean:
         self._branches[-1].add(model, num_examples)
 
     def join(self, branch: Branch) -> None:
-        """Add a sum computed elsewhere, over places behind all places added so far.
+        """Add a sum computed elsewhere, over places after all places added so far.
 
         Raises:
             ValueError: the branch begins before a place that was added.

@@ -12,7 +12,7 @@ from algorithms.models.reading.notes import Notes
 
 
 def transposed(reader: Notes, x: Value, one: int, other: int) -> Value:
-    """Return x with channels behind the samples, or in front of them again."""
+    """Return x with channels after the samples, or before them again."""
     if len(x.sizes) != 1 or {one % 3, other % 3} != {1, 2}:
         raise Unsupported(f"of {one} and {other}: only of channels and samples")
     return replace(x, last=not x.last)

@@ -100,4 +100,4 @@ class Value:
     grid: Pair
     """Lines and columns in the engine."""
     last: bool = False
-    """True if channels are behind the samples in torch: (samples, channels)."""
+    """True if channels come after the samples in torch: (samples, channels)."""

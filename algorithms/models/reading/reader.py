@@ -34,7 +34,7 @@ OF_SAMPLES = (
     nn.TransformerEncoder,
     Dropped,
 )
-"""Layers that accept channels behind the samples."""
+"""Layers that accept channels after the samples."""
 OF_VIEWS = (
     operator.add,
     operator.iadd,
