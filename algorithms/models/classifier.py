@@ -90,7 +90,7 @@ class Classifier(nn.Module):
         """Return the head if it is one linear layer; `why` is the start of the error.
 
         Raises:
-            ConfigError: the model is not split before the last layer.
+            ConfigError: the head has more than one layer.
         """
         if isinstance(self.head, nn.Linear):
             return self.head
