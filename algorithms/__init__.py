@@ -1,3 +1,5 @@
-"""The federated mathematics: no I/O, no clock, no hidden randomness. An algorithm is eight choices;
-core/contract.py has the contracts of means and server optimizers, their folders those of the
-others."""
+"""The federated mathematics: no I/O, no clock, no hidden randomness.
+
+An algorithm has one component of each of eight kinds. core/contract.py holds the contracts of means
+and server optimizers; those of the other kinds are in their folders.
+"""

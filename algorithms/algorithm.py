@@ -1,6 +1,8 @@
-"""What an algorithm does on the server: from a round's updates to its next models. It is made of
-objective, grouping, mean, privacy, server optimizer and what devices keep; its optimizer and its
-task work on devices alone."""
+"""The server's side of an algorithm: from the updates of a round to the next models.
+
+It uses the objective's coordinator, grouping, mean, privacy, server optimizer and personalisation.
+The optimizer and the task work on devices only.
+"""
 
 import hashlib
 import math
@@ -44,59 +46,77 @@ from wire.messages import Choose, Evaluate, Train
 
 SURVEY = Evaluate("train", "survey", "initial")
 SURVEY_INPUTS = Evaluate("windows", "survey", "initial")
-"""The survey of a device without labels."""
+"""Survey of a device without labels."""
 SMALLEST_VARIANCE = 1e-6
-"""A running variance that noise has made smaller is set to this."""
+"""Minimum running variance; noise may have made it smaller."""
 MOST_SHARES = 256
-"""Shares are noted in rounds of at most so many devices."""
+"""Maximum number of devices of a round for which shares are reported."""
 Average = Callable[[str, Sequence[int]], tuple[Tensors, Array]]
-"""(group, rows of its members among a round's models) -> the group's model and the share (N,) of
-each member; NaN where it has none."""
+"""Function that averages a group's models.
+
+Arguments are the group and the rows of its members among the models of the round. The result is the
+group's model and the share (N,) of each member, NaN if there are no shares.
+"""
 
 
 @dataclass(frozen=True)
 class Contribution:
-    """An admitted update, as the algorithm reads it: ``delta/NAME``, ``statistic/NAME`` and
-    ``response/NAME``, and where it started."""
+    """An admitted update.
+
+    Its tensors are ``delta/NAME``, ``statistic/NAME`` and ``response/NAME``. `start` is the key of
+    the model that the device started from.
+    """
 
     device_id: str
     num_examples: int
     num_steps: int
     start: str
     tensors: Tensors | Callable[[], Tensors] = field(repr=False)
-    """The tensors, or what reads them: it is called once, when they are needed, and nothing of what
-    it returned is kept but responses."""
+    """The tensors, or a function that reads them.
+
+    The function is called once, when the tensors are needed. Only responses are kept of its result.
+    """
     loss: float = math.nan
 
     def read(self) -> Tensors:
-        """The tensors."""
+        """Return the tensors."""
         return self.tensors() if callable(self.tensors) else self.tensors
 
 
 @dataclass(frozen=True)
 class State:
-    """The server's half of an algorithm between rounds: the model of each group (roles shared and
-    statistic), and what grouping, objective, privacy and server optimizer remember."""
+    """State of the server's side of an algorithm between rounds.
+
+    It holds the model of each group (roles shared and statistic), and the states of grouping,
+    coordinator, privacy and server optimizer.
+    """
 
     models: dict[str, Tensors] = field(repr=False)
     memory: GroupingMemory = field(default_factory=GroupingMemory)
     context: ObjectiveMemory = field(default_factory=ObjectiveMemory)
     epsilon: float | None = None
     rounds: int = 0
-    """Rounds of training so far."""
+    """Number of completed rounds of training."""
     extra_epochs: dict[str, int] = field(default_factory=dict)
     moments: dict[str, Tensors] = field(default_factory=dict, repr=False)
-    """By group that has had a step, what the server optimizer remembers (``MOMENT/shared/NAME``,
-    float32)."""
+    """Moments of the server optimizer by group, ``MOMENT/shared/NAME`` float32.
+
+    Groups without a step have none.
+    """
     starts: dict[str, str] = field(default_factory=dict)
-    """By device, the key of a model that others have trained and that it starts from; only before
-    the first round."""
+    """Key of the released model that each device starts from, by device id.
+
+    Only before the first round.
+    """
 
 
 @dataclass(frozen=True)
 class Algorithm:
-    """The choices of one name. `objective` is the name of the device's half, with which its bundle
-    was exported, `coordinator` the server's half; what a device keeps is in both."""
+    """The components behind an algorithm's name.
+
+    `objective` is the name of the device's side, with which its bundle was exported. `coordinator`
+    is the server's side of the objective. Both include the personalisation.
+    """
 
     name: str
     objective: str
@@ -106,15 +126,13 @@ class Algorithm:
     privacy: DefaultPrivacy
     server_optimizer: ServerOptimizer = field(default_factory=NoServerOptimizer)
     secret: bytes = b""
-    """What nobody else knows, for the noise of the privacy mechanism; an empty one is good for
-    simulations only."""
+    """Secret for the noise of the privacy mechanism; an empty one is for simulations only."""
     device: str = "cpu"
-    """Where torch combines models, such as ``cuda``; the processor's own forms are used for
-    ``cpu``."""
+    """Torch device that combines models, such as ``cuda``; ``cpu`` uses numpy and `arithmetic`."""
     arithmetic: Arithmetic = NUMPY
-    """Carries out what is heaviest on the processor."""
+    """Implementation of the heaviest computations on the CPU."""
     has_classes: bool = True
-    """Whether models answer by classes; the server compares the answers of none that does not."""
+    """True if models answer with classes; the server compares answers only then."""
 
     def __post_init__(self) -> None:
         if self.device != "cpu" and not (
@@ -125,10 +143,10 @@ class Algorithm:
             )
 
     def begin(self, initial: Mapping[str, Array], probe: Probe, seed: int) -> State:
-        """The state before the first round, from a bundle's initial tensors.
+        """Return the state before the first round, from a bundle's initial tensors.
 
         Raises:
-            ConfigError: the grouping needs something that the objective keeps on the device.
+            ConfigError: the grouping needs a tensor that the objective keeps on the device.
         """
         model = exchanged(initial)
         self.grouping.check(model, self._usable(probe, model))
@@ -138,17 +156,24 @@ class Algorithm:
         )
 
     def given(self, state: State, key: str) -> Tensors:
-        """Return the model that a group's devices are given, with its tensors of role received."""
+        """Return the model that devices of a group receive, with its tensors of role received."""
         received = self.coordinator.received(state.context, state.models, key)
         return {**state.models[key], **received}
 
     def programs(
         self, state: State, work: Work, digests: Mapping[str, str], after: Work | None = None
     ) -> Programs:
-        """What devices do in the next round, under ``closing`` after the last, and under
-        ``unlabelled`` so that one without labels can be placed. `digests` names each model's blob;
-        `after` is the work after the last round, where that is another."""
-        if self.privacy.in_step():  # every further step costs privacy
+        """Return the verbs of devices in the next round, by key of `Programs`.
+
+        Two more keys are ``closing``, for the personalisation after the last round, and
+        ``unlabelled``, for the placement of devices without labels.
+
+        Args:
+            digests: digest of each model's blob, by key of the model.
+            after: work of the personalisation, if it differs from `work`.
+        """
+        # every further step costs privacy
+        if self.privacy.in_step():
             work = replace(work, most_passes=1)
         programs = self.coordinator.programs(state.context, work)
         closing = self.coordinator.closing(state.context, after or work)
@@ -188,8 +213,10 @@ class Algorithm:
         return made | {"closing": (*choose, *closing)} | placing
 
     def prepare(self, state: State, contributions: Sequence[Contribution]) -> State:
-        """Take in a preparation: what devices trained is averaged by examples into the model that
-        newcomers start from."""
+        """Return the state after a preparation round.
+
+        The devices' models are averaged by examples into the model that newcomers start from.
+        """
         models, stack = self._locals(state, contributions)
         model, _ = self._average(
             WeightedMean(), stack, models, layout_of(state.models[NEWCOMER]), state.rounds, NEWCOMER
@@ -207,18 +234,20 @@ class Algorithm:
         work: Work,
         branches: Mapping[str, Sequence[Branch]] | None = None,
     ) -> tuple[State, Grouped]:
-        """Group the devices of a round and average inside each group.
+        """Return the state after a round, and the round's grouping.
 
-        Where a mean leaves devices out or counts them less, the notes say how much each one counted
-        in its group: ``shares``, by device, rounded, in rounds of at most `MOST_SHARES` devices;
-        not where shares differ between parameters.
+        Devices are grouped, and their models are averaged in each group.
 
-        The order of `contributions` does not matter: they are sorted by device id, because a float
-        sum depends on its order. A model counts in its group's mean unless its device started as a
-        newcomer while the group has a model of its own; such a device's first model only places it.
+        The order of `contributions` does not matter: they are sorted by device id, because a sum of
+        floats depends on its order. A model counts in its group's mean unless its device is a
+        newcomer and the group has a model already; the first model of such a device only places it.
 
-        Where the algorithm `streams`, contributions may have been summed up before (`sum_up`):
-        `branches` holds the sums, by start.
+        If the mean leaves devices out or weights them, the notes hold the share of each device in
+        its group: ``shares``, by device id, rounded. They are left out in rounds of more than
+        `MOST_SHARES` devices, and if shares differ between parameters.
+
+        If the algorithm `streams`, contributions may have been summed before (`sum_up`): `branches`
+        holds the sums, by key of the start model.
         """
         models, average = (
             self._summed(state, contributions, seed, branches)
@@ -243,8 +272,7 @@ class Algorithm:
     def _held(
         self, state: State, contributions: Sequence[Contribution], seed: int
     ) -> tuple[list[LocalModel], Average]:
-        """A round's models, and the average by the algorithm's mean over rows of the arena that
-        they are."""
+        """Return the models of a round, and a function that averages their rows by `mean`."""
         models, stack = self._locals(state, contributions)
         layout = layout_of(state.models[NEWCOMER])
 
@@ -267,8 +295,10 @@ class Algorithm:
         seed: int,
         branches: Mapping[str, Sequence[Branch]] | None,
     ) -> tuple[list[LocalModel], Average]:
-        """A round's models without their tensors, and the average by sums, which are made of
-        contributions or of `branches`."""
+        """Return the models of a round without tensors, and a function that averages by sums.
+
+        The sums are computed from contributions, or are `branches`.
+        """
         ordered = _ordered(contributions)
         layout = layout_of(state.models[NEWCOMER])
 
@@ -290,8 +320,10 @@ class Algorithm:
         membership: Mapping[str, str],
         average: Average,
     ) -> tuple[dict[str, Tensors], dict[str, Tensors], dict[str, float]]:
-        """By key, the models of the next round and what the server optimizer remembers; and the
-        share of each device in its group's."""
+        """Return the models of the next round, the moments of the server optimizer, and the shares.
+
+        Models and moments are by key of the group; shares are by device id.
+        """
         following, moments = dict(state.models), dict(state.moments)
         shares: dict[str, float] = {}
         for group in sorted({membership[m.device_id] for m in models}):
@@ -310,10 +342,11 @@ class Algorithm:
                 models[i].device_id: round(float(w), 4)
                 for i, w in zip(trained or rows, weights, strict=True)
             }
+        # if no device of a new group took part, the group starts from their previous model
         for (
             device_id,
             group,
-        ) in membership.items():  # a new group whose devices were all away takes the model they had
+        ) in membership.items():
             if group not in following:
                 origin = state.memory.membership.get(device_id, NEWCOMER)
                 following[group], moments[group] = (
@@ -336,16 +369,17 @@ class Algorithm:
         moments: dict[str, Tensors],
         work: Work,
     ) -> State:
-        """The state after a round with these models of the next one: what the objective takes in,
-        and what privacy has spent."""
+        """Return the state after a round, given the models of the next one.
+
+        The coordinator absorbs the round, and epsilon is updated.
+        """
         context = self.coordinator.absorb(
             state.context, models, grouped.memory.membership, following
         )
         rounds = state.rounds + 1
         spent = self.privacy.epsilon(rounds, models, work)
-        epsilon = (
-            spent if spent is not None and math.isfinite(spent) else None
-        )  # without noise nothing is guaranteed
+        # without noise nothing is guaranteed
+        epsilon = spent if spent is not None and math.isfinite(spent) else None
         return State(
             following, grouped.memory, context, epsilon, rounds, grouped.extra_epochs, moments
         )
@@ -353,20 +387,22 @@ class Algorithm:
     def place(
         self, state: State, contributions: Sequence[Contribution], probe: Probe, seed: int
     ) -> dict[str, str]:
-        """Where devices belong that are not averaged with anybody: the group of every device,
-        theirs included."""
+        """Return the group of every device, these included; their models are not averaged."""
         models, _ = self._locals(state, contributions)
         return self.grouping.group(
             state.memory, models, self._usable(probe, state.models[NEWCOMER]), seed
         ).memory.membership
 
     def place_unlabelled(self, state: State, device_id: str, survey: Tensors) -> Placement:
-        """Where a device belongs that has no labels: in the only group, where its inputs say, or in
-        the largest group where they say nothing; in none where every group is a single device's.
-        `survey` holds what it surveyed of its inputs (``response/survey.NAME``), or nothing. Of the
-        state only the memory is read."""
+        """Return the placement of a device without labels. It reads only the memory of the state.
+
+        The group is the only one, or the one with the most similar inputs. If inputs say nothing,
+        it is the largest group, or none if each group has a single device. `survey` is the device's
+        survey of its inputs (``response/survey.NAME``), or empty.
+        """
         start = self.grouping.start(state.memory, device_id)
-        if start != NEWCOMER and not self.grouping.chooses:  # to choose takes labels
+        # a device needs labels to choose
+        if start != NEWCOMER and not self.grouping.chooses:
             return Placement(start, 1.0)
         sizes = Counter(state.memory.membership.values())
         if not sizes:
@@ -380,9 +416,11 @@ class Algorithm:
 
     @property
     def streams(self) -> bool:
-        """Whether nobody looks at single models, so that each is added to its mean and forgotten,
-        and a fleet of any size needs memory for a few models: without grouping, with a mean that is
-        an average, and a coordinator that takes in nothing of a round."""
+        """True if single models are not needed, so that each is added to its mean and discarded.
+
+        A fleet of any size then needs memory for a few models. This takes no grouping by models, a
+        mean that is an average, and a coordinator that absorbs nothing of a round.
+        """
         return (
             self.mean.averages and not self.grouping.reads_models and not self.coordinator.absorbs
         )
@@ -390,7 +428,7 @@ class Algorithm:
     def _locals(
         self, state: State, contributions: Sequence[Contribution]
     ) -> tuple[list[LocalModel], Stack]:
-        """A round's models, sorted by device id, and the arena that they are rows of."""
+        """Return the models of a round, sorted by device id, and the arena whose rows they are."""
         ordered = _ordered(contributions)
         layout = layout_of(state.models[NEWCOMER])
         arena = np.empty((len(contributions), size_of(layout)), np.float32)
@@ -422,9 +460,11 @@ class Algorithm:
         row: Array,
         update: Array,
     ) -> LocalModel:
-        """A device's model, written into its row: what it received plus what it changed, clipped by
-        the privacy mechanism. `update` takes the change of the shared tensors, if it has room for
-        them."""
+        """Return a device's model, written into `row`: the received model plus the clipped change.
+
+        The privacy mechanism clips the change. `update` receives the change of the shared tensors,
+        unless it is empty.
+        """
         tensors = c.read()
         write_change(row, layout, state.models[c.start], tensors)
         if update.size:
@@ -458,7 +498,7 @@ class Algorithm:
         seed: int,
         group: str,
     ) -> tuple[Tensors, Array]:
-        """A group's model, and the share (N,) of each member."""
+        """Return a group's model, and the share (N,) of each member."""
         if not stack.size:
             return {}, np.full(len(members), np.nan)
         made = mean.combine(
@@ -467,8 +507,11 @@ class Algorithm:
         return self._finish(made.flat, layout, len(members), seed, group), made.weights
 
     def sum_up(self, received: Tensors, contributions: Sequence[Contribution]) -> StreamingMean:
-        """The sum of the models of devices that started from the same one (roles shared and
-        statistic), wherever they trained."""
+        """Return the sum of the models of devices that started from the same model.
+
+        `received` is that model (roles shared and statistic). The sum can be computed on any
+        machine.
+        """
         layout = layout_of(received)
         start, row = flatten(received, layout), np.empty(size_of(layout), np.float32)
         mean = StreamingMean(len(row))
@@ -487,7 +530,7 @@ class Algorithm:
         members: Sequence[Contribution],
         branches: Mapping[str, Sequence[Branch]] | None,
     ) -> StreamingMean:
-        """Of the members of a group, who have all started from one model."""
+        """Return the sum of the models of a group's members, who all started from one model."""
         (start,) = {c.start for c in members}
         if branches is None:
             return self.sum_up(state.models[start], members)
@@ -497,8 +540,11 @@ class Algorithm:
         return mean
 
     def _usable(self, probe: Probe, model: Mapping[str, Array]) -> Probe | None:
-        """The probe with this algorithm's arithmetic; None where the server does not hold all that
-        the probe reads, or cannot make up inputs or compare answers."""
+        """Return the probe with this algorithm's arithmetic, or None if the server cannot use it.
+
+        This is so if the server lacks a tensor that the probe reads, cannot synthesise inputs, or
+        cannot compare answers.
+        """
         if probe.of_ids or not self.has_classes:
             return None
         return (
@@ -510,7 +556,7 @@ class Algorithm:
     def _finish(
         self, flat: Array, layout: tuple[Slice, ...], num_members: int, seed: int, group: str
     ) -> Tensors:
-        """The tensors of a group's mean, with the noise of the privacy mechanism."""
+        """Return the tensors of a group's mean, with the noise of the privacy mechanism."""
         drawn = hashlib.sha256(self.secret + f"/{seed}/{group}".encode()).digest()
         average = views(self.privacy.noise(flat, num_members, int.from_bytes(drawn)), layout)
         return {
@@ -520,15 +566,17 @@ class Algorithm:
 
 
 def origin_of(starts: Iterable[str]) -> str:
-    """The key of the model that most devices of a group started from: the server optimizer goes on
-    from that one. So both halves of a group that splits go on from it, groups that merge from the
-    largest of them, and a group of newcomers from the beginning."""
+    """Return the key of the model that most devices of a group started from.
+
+    The server optimizer continues from that model. So both halves of a split group continue from
+    it, merged groups from the largest of them, and a group of newcomers from the initial model.
+    """
     counts = Counter(starts)
     return min(counts, key=lambda key: (-counts[key], key))
 
 
 def _ordered(contributions: Sequence[Contribution]) -> list[Contribution]:
-    """By device id.
+    """Return the contributions sorted by device id.
 
     Raises:
         ValueError: there is none.
@@ -539,8 +587,10 @@ def _ordered(contributions: Sequence[Contribution]) -> list[Contribution]:
 
 
 def encode_memory(state: State) -> bytes:
-    """The memories of grouping, objective and server optimizer, and the rest of a state that is no
-    model, as one tensor file, to be kept between rounds and over restarts."""
+    """Return a state without its models as one tensor file, for storage between rounds.
+
+    It holds the states of grouping, coordinator and server optimizer, and the other fields.
+    """
     arrays = {f"grouping/{k}": v for k, v in state.memory.arrays.items()} | {
         f"objective/{k}": v for k, v in state.context.arrays.items()
     }
@@ -563,7 +613,7 @@ def encode_memory(state: State) -> bytes:
 
 
 def decode_memory(payload: bytes, models: dict[str, Tensors]) -> State:
-    """Read what `encode_memory` wrote, into the state that it and the models are."""
+    """Return the state from these models and the result of `encode_memory`."""
     arrays, text = decode_tensors(payload, OWN_FILES)
     rest = msgspec.json.decode(text)
     moments = names.part(arrays, "server")

@@ -1,4 +1,4 @@
-"""From names to a model and an objective on it, for examples of a given window."""
+"""Construction of models and objectives from names, for examples of a given window."""
 
 from collections.abc import Callable
 
@@ -19,7 +19,7 @@ from wire.tasks import RECONSTRUCTION
 
 
 def check_model(name: str) -> None:
-    """Check a model's name as far as that goes without data; empty for the usual one.
+    """Check a model's name as far as possible without data; empty for the default model.
 
     Raises:
         ConfigError: no such model, option or file.
@@ -31,13 +31,13 @@ def check_model(name: str) -> None:
 
 
 def build_model(name: str, window: Window, num_classes: int, channel_size: Tensor) -> Classifier:
-    """A fresh model by its name, or from a file (``FILE.py:FUNCTION``); torch's global generator
-    decides its weights.
+    """Return a fresh model by its name, or from a file (``FILE.py:FUNCTION``).
 
-    Inputs are divided by `channel_size` (channels,) float32 before the first layer.
+    Torch's global generator determines its weights. Inputs are divided by `channel_size`
+    (channels,) float32 before the first layer.
 
     Raises:
-        ConfigError: no such model or file, or it is no classifier of these examples.
+        ConfigError: no such model or file, or it is not a classifier of these examples.
     """
     if is_file(name):
         return model_from_file(name, window, num_classes, channel_size)
@@ -45,10 +45,10 @@ def build_model(name: str, window: Window, num_classes: int, channel_size: Tenso
 
 
 def outputs_of(algorithm: AlgorithmSpec, window: Window, num_classes: int) -> int:
-    """How many numbers a model gives for an example, by the algorithm's task.
+    """Return the number of outputs of a model for an example, by the algorithm's task.
 
     Raises:
-        ConfigError: the task cannot be learned of ids.
+        ConfigError: the task cannot be learned from ids.
     """
     task = algorithm.parts.task
     if window.vocabulary and task.of == RECONSTRUCTION:
@@ -70,12 +70,14 @@ def build_objective(
     pretrained: Callable[[str], nn.Module] | None = None,
     units: Units | None = None,
 ) -> Supervised:
-    """The objective of an algorithm on a fresh model, for data of so many classes; the seed decides
-    the initial weights.
+    """Return the objective of an algorithm on a fresh model.
 
-    `model` names it, the usual one for the task and the window where it is empty. `pretrained`
-    gives the extractor of the model of a name in place of the fresh one. `units` are those of
-    quantities, where labels are some.
+    Args:
+        num_classes: number of classes of the data.
+        seed: determines the initial weights.
+        model: name of the model; empty for the default of the task and the window.
+        pretrained: returns a trained extractor for a model's name, in place of a fresh one.
+        units: units of the labels, if they are quantities.
 
     Raises:
         ConfigError: an unknown algorithm or model, or one that does not fit the examples.
@@ -95,6 +97,6 @@ def build_objective(
 
 
 def probe_of(objective: Supervised, input_shape: tuple[int, ...]) -> Probe:
-    """Return the probe of an objective's model, which answers as its task does."""
+    """Return the probe of an objective's model, which answers like its task."""
     model, task = objective.model, objective.task
     return make_probe(model, input_shape, lambda logits, x: task.answer(logits, model.scale(x)))

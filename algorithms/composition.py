@@ -1,9 +1,8 @@
-"""Algorithms: one choice of each kind, composed of names such as ``fedprox+dbe+distfl+irls``.
+"""Composition of algorithms from names such as ``fedprox+dbe+distfl+irls``.
 
-A name makes at most one choice of each kind, in any order, written as `algorithms.spec` says. What
-it does not say is FedAvg's: its objective, no grouping, no privacy, and the mean that the
-grouping's paper uses. A name that says a task alone names no algorithm, which is then the default.
-In Python, classes stand beside names::
+A name has at most one choice of each kind, in any order, in the syntax of `algorithms.spec`. The
+defaults are FedAvg's: its objective, no grouping, no privacy, and the mean of the grouping's paper.
+A name with a task alone selects the default algorithm. In Python, classes stand beside names::
 
     algorithm_of("fedavg", BySize)
     algorithm_of(choice(Shrinking, decay=0.1), "distfl")
@@ -37,10 +36,10 @@ from wire.tasks import CLASSIFICATION
 
 
 class Parts(NamedTuple):
-    """What the choices of an algorithm are with their options."""
+    """The components of an algorithm, constructed with their options."""
 
     objective: type[Supervised]
-    """Not made yet: its two halves take options apart."""
+    """A class, because its two halves take different options."""
     grouping: Defaults
     mean: Mean
     privacy: DefaultPrivacy
@@ -52,8 +51,10 @@ class Parts(NamedTuple):
 
 @dataclass(frozen=True)
 class AlgorithmSpec:
-    """An algorithm's name, read: the choices that it makes (`named`), and one of every kind.
-    ``str(spec)`` is the name."""
+    """An algorithm's name after parsing: the explicit choices (`named`), and one of every kind.
+
+    ``str(spec)`` is the name.
+    """
 
     named: tuple[Choice, ...]
     objective: Choice
@@ -72,12 +73,12 @@ class AlgorithmSpec:
 
     @property
     def wrappers(self) -> tuple[Choice, ...]:
-        """What the objective is wrapped with, the innermost first."""
+        """Wrappers of the objective, innermost first."""
         return tuple(choice for choice in (self.bias, self.memory) if choice)
 
     @property
     def parts(self) -> Parts:
-        """The choices, made anew."""
+        """The components, constructed anew."""
         task = registry.make(self.task)
         return Parts(
             registry.class_of(self.objective),
@@ -92,20 +93,18 @@ class AlgorithmSpec:
 
     @property
     def hyper(self) -> dict[str, float]:
-        """Hyper-parameters of the step that take the place of the objective's own, and of the
-        optimizer's usual ones."""
+        """Hyper-parameters of the step that override those of the objective and the optimizer."""
         own = {*registry.class_of(self.objective).hyper, *registry.make(self.optimizer).hyper}
         given = [*self.objective.given, *self.optimizer.given]
         taken = {key: float(value) for key, value in given if key in own}
         return taken | {key: float(value) for one in self.wrappers for key, value in one.given}
 
     def hyper_with(self, given: Mapping[str, float]) -> dict[str, float]:
-        """Return the hyper-parameters of a run: those in the name, and those that were given
-        besides, which take their place.
+        """Return the hyper-parameters of a campaign: those of the name, overridden by `given`.
 
         Raises:
-            ConfigError: a value that the objective's option of this name cannot have, or that no
-            learning rate can.
+            ConfigError: a value is out of range for the option of this name, or for a learning
+                rate.
         """
         if not 0 <= given.get("lr", 0.0) < math.inf:
             raise ConfigError(f"lr {given['lr']:g}: expected a learning rate from 0")
@@ -116,35 +115,36 @@ class AlgorithmSpec:
         return {**self.hyper, **given}
 
     def anchored(self) -> "AlgorithmSpec":
-        """Return this algorithm with the whole paths of its files in its name, so that a service
-        finds them from wherever it is started."""
+        """Return this algorithm with absolute paths in its name.
+
+        A service then finds its files from any working directory.
+        """
         named = tuple(replace(choice, name=outside.anchored(choice.name)) for choice in self.named)
         return compose(named, str(self)) if named != self.named else self
 
     @property
     def sources(self) -> dict[str, str]:
-        """State of the source of each choice from outside, by name."""
+        """State of the source of each external choice, by name."""
         return {choice.name: choice.source for choice in self.named if choice.source}
 
     @property
     def has_classes(self) -> bool:
-        """True if each window has a class, by which models answer."""
+        """True if each window has a class, and models answer with classes."""
         return self.parts.task.of == CLASSIFICATION
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        """Names of what devices choose from when a run is over; empty where they do not choose."""
+        """Names of the candidates that devices choose from after training; empty if none."""
         return self.parts.personalisation.candidates
 
     @property
     def recipe(self) -> Recipe | None:
-        """Recipe by which devices choose what they keep; None where they do not choose by one."""
+        """Recipe by which devices choose their personal model; None if there is none."""
         return self.parts.personalisation.rule
 
     @property
     def trains_as_fedavg(self) -> bool:
-        """True if devices train by FedAvg's own step, so that one bundle serves FedAvg and this
-        algorithm."""
+        """True if devices train with FedAvg's step, so that a bundle of FedAvg serves it too."""
         parts = self.parts
         return (
             (self.objective.name, self.personalisation.name) == ("fedavg", "served")
@@ -156,25 +156,25 @@ class AlgorithmSpec:
         )
 
     def with_privacy(self, privacy: str) -> "AlgorithmSpec":
-        """Return this algorithm with the privacy mechanism of this name; itself if it is empty.
+        """Return this algorithm with the mechanism of this name; itself if the name is empty.
 
         Raises:
-            ConfigError: it has one, or the name cannot be read.
+            ConfigError: the algorithm has a mechanism, or the name is invalid.
         """
         return compose((*self.named, read_privacy(privacy)), str(self)) if privacy else self
 
 
 Part = str | type | Choice
-"""A part of an algorithm: names joined by ``+``, a class, or what `choice` returns."""
+"""A part of an algorithm: names joined by ``+``, a class, or a result of `choice`."""
 Given = Part | AlgorithmSpec
-"""An algorithm as Python code names it: one such part, or what `algorithm_of` makes of several."""
+"""An algorithm in Python code: one such part, or a result of `algorithm_of`."""
 
 
 def choice(made: type, **options: Value) -> Choice:
     """Return the choice of a class with these options.
 
     Raises:
-        ConfigError: it is no choice, or has no such option or not with this value.
+        ConfigError: the class is not a component, or has no such option, or the value is invalid.
     """
     table = (each for choices in registry.CHOICES.values() for each in choices.items())
     name, source = next(((name, "") for name, each in table if each is made), ("", ""))
@@ -186,13 +186,14 @@ def choice(made: type, **options: Value) -> Choice:
 
 
 def algorithm_of(*parts: Given) -> AlgorithmSpec:
-    """Compose an algorithm of these parts, at most one of each kind, in any order; one that is
-    composed already is itself.
+    """Return the algorithm of these parts, at most one of each kind, in any order.
+
+    A single composed algorithm is returned unchanged.
 
     Raises:
-        ConfigError: a part is no choice, a choice is made twice, an option does not exist or cannot
-        have its value, or a part from outside cannot be loaded, is of no known kind, or is called
-        as a registered one is.
+        ConfigError: a part is not a choice, two parts are of one kind, an option is unknown or has
+            an invalid value, or an external part cannot be loaded, is of no known kind, or has the
+            name of a registered one.
     """
     if len(parts) == 1 and isinstance(parts[0], AlgorithmSpec):
         return parts[0]
@@ -210,15 +211,15 @@ def algorithm_of(*parts: Given) -> AlgorithmSpec:
 
 
 def read_algorithm(text: str) -> AlgorithmSpec:
-    """Read an algorithm's name; errors are those of `algorithm_of`."""
+    """Return the algorithm of this name; errors are those of `algorithm_of`."""
     return algorithm_of(text)
 
 
 def read_privacy(text: str) -> Choice:
-    """Read the name of a privacy mechanism, for `AlgorithmSpec.with_privacy`.
+    """Return the privacy mechanism of this name, for `AlgorithmSpec.with_privacy`.
 
     Raises:
-        ConfigError: no such mechanism or option, or a value it cannot have.
+        ConfigError: no such mechanism or option, or an invalid value.
     """
     choice = registry.with_source(read(text, registry.Known("privacy"), "privacy"))
     if (kind := registry.find(choice.name)[0]) != "privacy":
@@ -227,11 +228,12 @@ def read_privacy(text: str) -> Choice:
 
 
 def compose(named: tuple[Choice, ...], text: str) -> AlgorithmSpec:
-    """Return the algorithm that makes these choices: what they leave open is FedAvg's, or goes with
-    them. `text` says what came, for errors.
+    """Return the algorithm with these choices; other kinds get FedAvg's choice or a matching one.
+
+    `text` is the user's text, for errors.
 
     Raises:
-        ConfigError: two of them are of one kind, or they do not fit together.
+        ConfigError: two choices are of one kind, or they do not fit together.
     """
     named = tuple(map(registry.with_source, named))
     chosen: dict[str, Choice] = {}
@@ -272,7 +274,7 @@ def compose(named: tuple[Choice, ...], text: str) -> AlgorithmSpec:
 
 
 def _check_objective(spec: AlgorithmSpec, parts: Parts, where: str) -> None:
-    """Raise ConfigError if what is chosen has no place in the steps of the objective."""
+    """Raise ConfigError if a component cannot be used in the steps of the objective."""
     name, objective, optimizer = parts.objective.name, parts.objective, parts.optimizer
     for wrapper in spec.wrappers:
         if wrapper.name not in objective.wrapped_by:
@@ -313,11 +315,14 @@ def _check_objective(spec: AlgorithmSpec, parts: Parts, where: str) -> None:
 def make_algorithm(
     spec: AlgorithmSpec, *, arithmetic: Arithmetic = NUMPY, secret: bytes = b""
 ) -> Algorithm:
-    """Make the server's side of an algorithm. `arithmetic` carries out what is heaviest, `secret`
-    is what the noise of its privacy mechanism is drawn from.
+    """Return the server's side of an algorithm.
+
+    Args:
+        arithmetic: implementation of the heaviest computations.
+        secret: seed of the privacy mechanism's noise.
 
     Raises:
-        ConfigError: its parts do not fit together; the text says why.
+        ConfigError: its components do not fit together; the text gives the reason.
     """
     parts = spec.parts
     server = parts.objective.server
@@ -346,12 +351,12 @@ def make_algorithm(
 def make_objective(
     spec: AlgorithmSpec, model: Classifier, units: Units | None = None
 ) -> Supervised:
-    """Make the device's half of an algorithm, on a model; `units` are those of the quantities that
-    it learns, their own where there are none.
+    """Return the device's side of an algorithm, on a model.
+
+    `units` are those of the quantities to learn; None for the user's own units.
 
     Raises:
-        ConfigError: an option has a value that the objective cannot have, or the model does not fit
-        it.
+        ConfigError: an option has an invalid value, or the model does not fit the objective.
     """
     parts = spec.parts
     task, private = parts.task.in_units(units), parts.privacy.in_step()
@@ -372,23 +377,27 @@ def make_objective(
 
 
 def _options(half: type, objective: Choice) -> dict[str, Any]:
-    """Return those options of an objective that this half of it is made with."""
+    """Return the options of an objective that this half of it takes."""
     own = options_of(half)
     return {key: value for key, value in objective.given if key in own}
 
 
 def _names(spec: AlgorithmSpec) -> list[str]:
-    """Return the names of the objective and of what it is wrapped with, by its short name if it has
-    one."""
+    """Return the names of the objective and its wrappers.
+
+    The wrappers' short name stands for them if there is one.
+    """
     wrappers = [wrapper.name for wrapper in spec.wrappers]
     short = [name for name, parts in registry.SHORT.items() if {*parts} == {*wrappers}]
     return [spec.parts.objective.name, *(short or wrappers)]
 
 
 def objective_name(spec: AlgorithmSpec) -> str:
-    """Return what the bundles of an algorithm say of its device's half: the objective, what it is
-    wrapped with, what devices keep where that is not what they are served, and the task with its
-    options where it is not the plain one."""
+    """Return the name of an algorithm's device side, as in its bundles.
+
+    It consists of the objective, its wrappers, the personalisation unless it is ``served``, and the
+    task with its options unless it is the plain one.
+    """
     parts, names = spec.parts, _names(spec)
     if spec.personalisation.name != "served":
         names.append(parts.personalisation.name)
@@ -398,7 +407,7 @@ def objective_name(spec: AlgorithmSpec) -> str:
 
 
 def _check_privacy(spec: AlgorithmSpec, parts: Parts, coordinator: DefaultCoordinator) -> None:
-    """Raise ConfigError if devices would report what the privacy mechanism does not cover."""
+    """Raise ConfigError if devices would report measurements that the mechanism does not cover."""
     where, privacy = f"algorithm {str(spec)!r}", parts.privacy
     if privacy.mean and parts.mean.name != privacy.mean:
         raise ConfigError(

@@ -1,9 +1,9 @@
-"""Code of users: classes in a file, in a module or given in Python, and errors that it raises.
+"""User code: classes in a file, in a module or passed in Python, and the errors that they raise.
 
-``FILE.py:CLASS`` runs the file, ``PACKAGE.MODULE:CLASS`` imports the module. Each is loaded once in
-every state of its source, and that state is part of the `Choice`. So a run whose file was edited
-meanwhile is refused, not mixed of two versions, and two files with classes of one name are never
-taken for each other.
+``FILE.py:CLASS`` runs the file, ``PACKAGE.MODULE:CLASS`` imports the module. Each is loaded once
+per state of its source, and that state is part of the `Choice`. So a campaign whose file was edited
+meanwhile is refused and never mixes two versions. Two files with classes of the same name are never
+confused.
 """
 
 import hashlib
@@ -21,22 +21,22 @@ from algorithms.spec import PYTHON
 from wire.errors import ConfigError, ShoalError
 
 MODULES = "shoal_outside_"
-"""Begins the names of modules that were run from files: with it pickles find their classes."""
+"""Prefix of the names of modules run from files, by which pickles find their classes."""
 WHAT = "algorithm file"
 model_files: set[str] = set()
-"""The files of models that this process has run, as their functions name them."""
+"""Paths of the model files that this process has run, as their functions name them."""
 _loaded: dict[tuple[str, str], Any] = {}
 """Classes by name and source, the latest last."""
 
 
 def load(name: str, expected: str = "") -> tuple[Any, str]:
-    """Return what a name from outside stands for, and the state of its source.
+    """Return the object of an external name, and the state of its source.
 
-    `expected` is the state that the source must have; empty for any.
+    `expected` is the required state; empty for any.
 
     Raises:
         ConfigError: there is no such file, module or class, running it fails, or its source has
-        changed.
+            changed.
     """
     if (name, expected) in _loaded:
         return _loaded[name, expected], expected
@@ -70,13 +70,13 @@ def load(name: str, expected: str = "") -> tuple[Any, str]:
 
 
 def give(made: Any) -> tuple[str, str]:
-    """Return name and source of a class that Python code has at hand.
+    """Return name and source of a class from Python code.
 
-    Other processes find it by this name, if it stands at the top of a file or of an installed
-    module; else only this process has it.
+    Other processes find it by this name if it is defined at the top level of a file or of an
+    installed module. Otherwise only this process has it.
 
     Raises:
-        ConfigError: it is no class, or its file has a path that no name can contain.
+        ConfigError: it is not a class, or the path of its file cannot be part of a name.
     """
     if not isinstance(made, type):
         raise ConfigError(
@@ -102,10 +102,10 @@ def give(made: Any) -> tuple[str, str]:
 
 
 def anchored(name: str) -> str:
-    """Return the name with the whole path of its file, if it names one.
+    """Return the name with the absolute path of its file, if it has a file.
 
     Raises:
-        ConfigError: no name can contain that path.
+        ConfigError: the path cannot be part of a name.
     """
     place, _, attribute = name.rpartition(":")
     if not place.endswith(".py"):
@@ -119,14 +119,14 @@ def anchored(name: str) -> str:
 
 
 def modules() -> list[ModuleType]:
-    """Return the modules whose classes another machine cannot import: they are sent as they are."""
+    """Return the modules whose classes another machine cannot import; they are sent as they are."""
     names = {made.__module__ for made in _loaded.values()}
     names |= {name for name in sys.modules if name.startswith(MODULES)}
     return [sys.modules[name] for name in sorted(names) if name in sys.modules]
 
 
 def failure(what: str, file: Path, error: BaseException) -> ConfigError:
-    """Return what to say when a user's code raises: the file and the line of it where it did."""
+    """Return an error with the file and line at which a user's code raised."""
     names, text = (str(file), str(file.resolve())), str(error)
     frames = reversed(traceback.extract_tb(error.__traceback__))
     line = next((frame.lineno for frame in frames if frame.filename in names), None)
@@ -138,7 +138,7 @@ def failure(what: str, file: Path, error: BaseException) -> ConfigError:
 
 @contextmanager
 def blaming() -> Iterator[None]:
-    """Run what calls code of a user's own; an error of it becomes one that names its place.
+    """Run calls of user code, and turn its errors into a ConfigError that names the place.
 
     Raises:
         ConfigError: the user's code raised, or something that it called did.
@@ -162,7 +162,7 @@ def blaming() -> Iterator[None]:
 
 
 def _run(file: Path, source: str) -> ModuleType:
-    """Return the module that a Python file in this state makes; the same contents are run once."""
+    """Return the module of a Python file in this state; the same contents are run once."""
     path = file.resolve()
     name = f"{MODULES}{file.stem}_{_digest(f'{path}{source}'.encode())}"
     if name not in sys.modules:
@@ -177,7 +177,7 @@ def _run(file: Path, source: str) -> ModuleType:
 
 
 def _imported(place: str, name: str) -> ModuleType:
-    """Return the module of this place, which the name from outside is in."""
+    """Return the module at `place`; `name` is the external name for errors."""
     try:
         return import_module(place)
     except ModuleNotFoundError as error:
@@ -189,7 +189,7 @@ def _imported(place: str, name: str) -> ModuleType:
 
 
 def _source(file: str) -> str:
-    """Return the state of a Python file; empty for another one."""
+    """Return the digest of a Python file; empty for any other file."""
     try:
         return _digest(Path(file).read_bytes()) if file.endswith(".py") else ""
     except OSError as error:

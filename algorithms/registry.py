@@ -1,8 +1,8 @@
-"""The registry: what a name stands for, in a table by kind.
+"""The registry: the class of each name, in a table by kind.
 
-Each kind of choice has a folder. A class in one of its files that has a `name` of its own is
-registered under that name, so adding a choice is adding a file. Names that are not registered come
-from outside: from entry points of installed packages, or by `algorithms.outside`.
+Each kind of choice has a folder. A class in one of its files that defines `name` itself is
+registered under that name, so a new file adds a choice. Names that are not registered come from
+entry points of installed packages, or from `algorithms.outside`.
 """
 
 import inspect
@@ -29,7 +29,7 @@ from algorithms.tasks.base import Task
 from wire.errors import ConfigError
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
-"""What a choice of one's own may be called: bundles, summaries and errors say its name."""
+"""Pattern of the name of a user's choice, which bundles, summaries and errors contain."""
 
 
 class Kind(NamedTuple):
@@ -38,7 +38,7 @@ class Kind(NamedTuple):
     folder: str
     """Folder of its classes; with ``shoal.`` before it, the group of its entry points."""
     base: type
-    """Class that every class of it derives from."""
+    """Base class of all its classes."""
 
 
 KINDS = {
@@ -76,11 +76,12 @@ CHOICES = {kind: registered(rule) for kind, rule in KINDS.items()}
 
 @cache
 def installed() -> dict[str, tuple[str, EntryPoint, str]]:
-    """Return the choices of installed packages, by name, not loaded yet: the kind, the entry point,
-    and the package with its version.
+    """Return the choices of installed packages by name, without loading them.
+
+    Each has its kind, its entry point, and the package with its version.
 
     Raises:
-        ConfigError: two packages have one of the same name.
+        ConfigError: two packages have an entry point of the same name.
     """
     found: dict[str, tuple[str, EntryPoint, str]] = {}
     groups = {kind: entry_points(group=f"shoal.{rule.folder}") for kind, rule in KINDS.items()}
@@ -96,8 +97,10 @@ def installed() -> dict[str, tuple[str, EntryPoint, str]]:
 
 
 class Known(Mapping[str, Options]):
-    """The options of every name of some kinds: those that are registered, then those of installed
-    packages; of names from outside when asked for."""
+    """The options of every name of some kinds: registered names, then those of installed packages.
+
+    Options of external names are found by lookup only.
+    """
 
     def __init__(self, *kinds: str) -> None:
         self.kinds = kinds or tuple(KINDS)
@@ -119,20 +122,23 @@ class Known(Mapping[str, Options]):
 
 
 def options_of(made: Any) -> Options:
-    """Return the options of a class; an objective's are those of its two halves, and the
-    hyper-parameters of its step."""
+    """Return the options of a class.
+
+    Those of an objective are the options of its two halves and the hyper-parameters of its step.
+    """
     if not issubclass(made, Supervised):
         return spec.options_of(made)
     return {**spec.options_of(made), **spec.options_of(made.server), **spec.hyper_of(made)}
 
 
 def find(name: str, source: str = "") -> tuple[str, Any, str]:
-    """Return what a name stands for: the kind, the class, and the state of its source, which is
-    empty if it is registered. `source` is the state that it must have, where that is known.
+    """Return the kind and class of a name, and the state of its source (empty if registered).
+
+    `source` is the required state of an external name's source; empty for any.
 
     Raises:
-        ConfigError: it is from outside, and cannot be loaded, is of no kind, or is called as a
-        registered choice is; or it is registered, and an installed package has it too.
+        ConfigError: an external name cannot be loaded, is of no kind, or has the name of a
+            registered choice; or a registered name is also that of an installed package's choice.
     """
     for kind, table in CHOICES.items():
         if name in table:
@@ -168,23 +174,26 @@ def find(name: str, source: str = "") -> tuple[str, Any, str]:
 
 
 def class_of(choice: Choice) -> Any:
-    """Return the class that a choice names."""
+    """Return the class of a choice."""
     return find(choice.name, choice.source)[1]
 
 
 def make(choice: Choice) -> Any:
-    """Return what a choice names with its options; not for objectives and what wraps them."""
+    """Return an instance of a choice's class with its options.
+
+    It is not for objectives and their wrappers, which are constructed on a model.
+    """
     return class_of(choice)(**dict(choice.given))
 
 
 def with_source(choice: Choice) -> Choice:
-    """Return the choice with the state that its source is in now, if it has one."""
+    """Return the choice with the current state of its source, if it has one."""
     registered = choice.source or choice.name in SHORT
     return choice if registered else replace(choice, source=find(choice.name)[2])
 
 
 def expand(choice: Choice) -> tuple[Choice, ...]:
-    """Return the choices that a short name stands for, or the choice alone."""
+    """Return the choices of a short name, or the choice alone."""
     parts = {name: options_of(find(name)[1]) for name in SHORT.get(choice.name, ())}
     return tuple(
         Choice(
@@ -197,11 +206,13 @@ def expand(choice: Choice) -> tuple[Choice, ...]:
 
 
 def _kind_of(made: Any, where: str) -> str:
-    """Return the kind of a class from outside that has what the kind needs; `where` begins errors.
+    """Return the kind of an external class that is complete for its kind.
+
+    `where` is the start of errors.
 
     Raises:
-        ConfigError: it is of no kind, lacks something of its kind, has no name of its own, or
-        cannot be made with its defaults.
+        ConfigError: it is of no kind, lacks an attribute of its kind, has an invalid name, or
+            cannot be constructed with its defaults.
     """
     bases = made.__mro__ if isinstance(made, type) else ()
     if DefaultCoordinator in bases:

@@ -1,17 +1,16 @@
-"""Learning rates over rounds: what share of a run's learning rate devices train with in each round
-of training.
+"""Learning rate schedules: the factor of the learning rate in each round of training.
 
 The server computes a rate for every round and sends it in the plan, as the hyper-parameter ``lr``;
-devices know no schedule. Legend: t the rounds of training that are over, w the rounds of warm-up, s
-= t - w, T the rounds that the run is to have.
+devices do not know the schedule. Legend: t the number of completed rounds of training, w the rounds
+of warm-up, s = t - w, T the rounds of the campaign.
 
     t < w        (t + 1) / (w + 1): P. Goyal et al., Accurate, Large Minibatch SGD, arXiv
-    1706.02677, 2017, 2.2
+                 1706.02677, 2017, 2.2
     constant     1
     step         factor ^ floor(s / every)
     exponential  factor ^ s
     cosine       final + (1 - final) (1 + cos(pi s / (T - w))) / 2: I. Loshchilov, F. Hutter, SGDR,
-    ICLR 2017, Eq. 5
+                 ICLR 2017, Eq. 5
 """
 
 import math
@@ -45,24 +44,24 @@ SCHEDULES: Mapping[str, Options] = {
         **_COMMON,
     },
 }
-"""Every schedule, with its options."""
+"""Options of every schedule, by its name."""
 
 
 @cache
 def read_schedule(text: str) -> Choice:
-    """Read a schedule, see `SCHEDULES`.
+    """Return the schedule of this text; see `SCHEDULES`.
 
     Raises:
-        ConfigError: no such schedule or option, or a value it cannot have.
+        ConfigError: no such schedule or option, or an invalid value.
     """
     return read(text, SCHEDULES, "learning rate schedule")
 
 
 def check_schedule(text: str, rounds: int) -> None:
-    """Check the schedule of a run of so many rounds; an empty text is none.
+    """Check the schedule of a campaign of `rounds` rounds; an empty text is no schedule.
 
     Raises:
-        ConfigError: it cannot be read, or its warm-up is as long as all of it.
+        ConfigError: the text is invalid, or the warm-up is not shorter than the schedule.
     """
     if not text:
         return
@@ -76,8 +75,10 @@ def check_schedule(text: str, rounds: int) -> None:
 
 
 def share_of(schedule: Choice, trained: int, rounds: int) -> float:
-    """The share of the learning rate, from 0 to 1, in the round after so many rounds of training,
-    of a run of `rounds`."""
+    """Return the factor of the learning rate, from 0 to 1, after `trained` rounds of training.
+
+    `rounds` is the number of rounds of the campaign.
+    """
     options = schedule.options
     warmup = options["warmup"]
     if trained < warmup:
@@ -97,8 +98,10 @@ def share_of(schedule: Choice, trained: int, rounds: int) -> float:
 def scheduled(
     hyper: Mapping[str, float], schedule: str, trained: int, rounds: int
 ) -> Mapping[str, float]:
-    """The hyper-parameters of the round after so many rounds of training, of a run of `rounds`; the
-    run's own without a schedule."""
+    """Return the hyper-parameters after `trained` of `rounds` rounds.
+
+    Without a schedule they are unchanged.
+    """
     return (
         {**hyper, "lr": hyper["lr"] * share_of(read_schedule(schedule), trained, rounds)}
         if schedule
@@ -107,7 +110,7 @@ def scheduled(
 
 
 def rate_in(verbs: tuple[Verb, ...]) -> float | None:
-    """The learning rate that these verbs train with; None where they name none."""
+    """Return the learning rate in these verbs, or None if they contain none."""
     return next(
         (verb.hyper["lr"] for verb in verbs if isinstance(verb, Train) and "lr" in verb.hyper), None
     )

@@ -1,10 +1,9 @@
-"""Names with options, as users write them: ``name:key=value:key=value``, and several such choices
-joined by ``+``.
+"""Parser of names with options, ``name:key=value:key=value``, the syntax of all choices.
 
-Algorithms, partitions, attacks, profiles and policies are all written so. An option has one home,
-which says its default, its meaning and its range: a field of its class, or a table. A text is read
-here and nowhere else, once, into a `Choice`, which ``str`` writes back. No value may contain ``:``,
-and none ``+`` where choices are joined.
+Algorithms, partitions, attacks, profiles and policies use this syntax, and algorithms join several
+choices by ``+``. An option is defined in one place, with its default, its meaning and its range: a
+field of its class, or a table. A text is parsed once, here, into a `Choice`, and ``str`` returns
+the text. No value may contain ``:``, or ``+`` where choices are joined.
 """
 
 import inspect
@@ -19,39 +18,41 @@ from wire.errors import ConfigError
 
 Value = bool | int | float | str
 DEFAULT_ALGORITHM = "personal"
-"""The algorithm of every command that is not given one."""
+"""Default algorithm of every command."""
 PYTHON = "python"
-"""In place of the file of a class that was given in Python and is in no file: ``python:CLASS``."""
+"""Stands for the file of a class that was passed in Python and is in no file: ``python:CLASS``."""
 BETWEEN = "/"
-"""Separates the numbers of a text."""
+"""Separator of the numbers in a text."""
 MANY = 20
-"""Of more names than these, an error lists only those that are like the one that came."""
+"""Maximum number of names that an error lists; of more names it lists only similar ones."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """One option: its default, its meaning, and the values that it may have. A number lies from
-    `low` to `high`, above `above` and below `below`."""
+    """One option: its default, its meaning, and its allowed values.
+
+    A number is from `low` to `high`, above `above` and below `below`.
+    """
 
     default: Value | None
-    """Its type is the option's. None: a number that has no usual value."""
+    """Default, whose type is the option's; None for a number without a default."""
     about: str = ""
     low: float = -math.inf
     high: float = math.inf
     above: float = -math.inf
     below: float = math.inf
     choices: tuple[str, ...] = ()
-    """Allowed texts; any text when empty."""
+    """Allowed texts; empty for any text."""
     numbers: bool = False
     """True if a text may also be numbers from 0, joined by `BETWEEN` (`read_numbers`)."""
     whole: bool = False
-    """True if a number without a usual value must be a whole one."""
+    """True if a number without a default must be a whole number."""
 
     def read(self, key: str, text: str, where: str) -> Value:
-        """Return the value that `text` stands for; `where` begins the error.
+        """Return the value of `text`; `where` is the start of the error.
 
         Raises:
-            ConfigError: the option of this key cannot have it.
+            ConfigError: the value is not allowed for this option.
         """
         if isinstance(self.default, bool):
             expected = "true or false"
@@ -85,14 +86,17 @@ option: Any = Option
 
 
 class WithOptions:
-    """A choice with options: class attributes that `option` makes, of which each object has
-    values. A class that derives from it may set one to a plain value, which is then no option."""
+    """A component with options, which are class attributes declared by `option`.
+
+    Each object has its own values. A derived class may set an option to a plain value, which
+    removes the option.
+    """
 
     def __init__(self, *values: Any, **named: Any) -> None:
         """`values` are those of the first options, in the order of `fields_of`.
 
         Raises:
-            ConfigError: an option cannot have its value, or there are more values than options.
+            ConfigError: an option has an invalid value, or there are more values than options.
         """
         fields, where = fields_of(type(self)), str(getattr(self, "name", type(self).__name__))
         if len(values) > len(fields):
@@ -108,9 +112,9 @@ class WithOptions:
 
 
 def fields_of(cls: type) -> Options:
-    """Return what a class and its bases declare by `option`, its own options first.
+    """Return the options that a class and its bases declare, the class's own options first.
 
-    One that a base has too stays in its place, and what the class declares after it follows there.
+    An option that a base has too stays in its place, and options declared after it follow there.
     """
     order: list[str] = []
     for base in reversed(cls.__mro__):
@@ -123,8 +127,10 @@ def fields_of(cls: type) -> Options:
 
 
 def hyper_of(cls: type) -> Options:
-    """Return the hyper-parameters of a class: what is in its ``hyper``, where a plain number takes
-    the place of the default alone."""
+    """Return the hyper-parameters of a class, from its ``hyper``.
+
+    A plain number there replaces only the default.
+    """
     found: dict[str, Option] = {}
     for base in reversed(cls.__mro__):
         for key, each in vars(base).get("hyper", {}).items():
@@ -135,8 +141,11 @@ def hyper_of(cls: type) -> Options:
 
 @cache
 def options_of(cls: type) -> Options:
-    """Return the options of a class: its fields, or the keywords with defaults of an ``__init__``
-    of its own, which may have the range of a field."""
+    """Return the options of a class: its fields, or the keywords of its own ``__init__``.
+
+    Only keywords with a default are options; the range of a keyword is that of the field of its
+    name.
+    """
     parameters, fields = inspect.signature(cls).parameters.values(), fields_of(cls)
     keywords = {p.name: p.default for p in parameters if p.default is not p.empty}
     return {**(fields if any(p.kind is p.VAR_KEYWORD for p in parameters) else {})} | {
@@ -146,8 +155,10 @@ def options_of(cls: type) -> Options:
 
 
 def read_numbers(text: str) -> tuple[float, ...]:
-    """Return the numbers in a text such as ``1/2/0.5``, finite, from 0 and not all 0; none where
-    it is something else."""
+    """Return the numbers in a text such as ``1/2/0.5``; empty if the text is anything else.
+
+    Numbers are finite, from 0, and not all 0.
+    """
     try:
         numbers = tuple(float(part) for part in text.split(BETWEEN))
     except ValueError:
@@ -157,20 +168,21 @@ def read_numbers(text: str) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class Choice:
-    """A name with options, read: its text is ``str(choice)``, with the options that were given, in
-    the order in which they were."""
+    """A parsed name with options.
+
+    ``str(choice)`` is the text, with the explicit options in their original order.
+    """
 
     name: str
     given: tuple[tuple[str, Value], ...] = ()
     usual: tuple[tuple[str, Value | None], ...] = ()
     """Every option of the name with its default."""
     source: str = ""
-    """Of a choice that is in no table: which state of its source this is (`algorithms.outside`);
-    its name does not say."""
+    """State of the source of an external choice (`algorithms.outside`); not part of its text."""
 
     @property
     def options(self) -> dict[str, Any]:
-        """The value of every option: the given one, else the default."""
+        """Value of every option: the explicit one, else the default."""
         return {**dict(self.usual), **dict(self.given)}
 
     def __str__(self) -> str:
@@ -178,20 +190,26 @@ class Choice:
 
 
 def is_outside(place: str) -> bool:
-    """True if the part of a name before its first colon says where a class is that is in no table,
-    as ``FILE.py:CLASS`` and ``PACKAGE.MODULE:CLASS`` do: names in tables have neither colon nor
-    dot. A path contains none of ``:``, ``+`` and ``,``."""
+    """Return True if `place`, the part before a name's first colon, is a file or a module.
+
+    Examples are ``FILE.py:CLASS`` and ``PACKAGE.MODULE:CLASS``. Names in tables have neither colon
+    nor dot. A path contains none of ``:``, ``+`` and ``,``.
+    """
     return place == PYTHON or ("." in place and "=" not in place)
 
 
 def read(text: str, known: Mapping[str, Options], what: str, where: str = "") -> Choice:
-    """Read one choice. `known` has the options of every name; `what` the names stand for, such as
-    an attack, begins the errors, or `where` if it is there.
+    """Return the choice of a text.
+
+    Args:
+        known: options of every name.
+        what: kind of the names, such as an attack; the start of errors.
+        where: start of errors in place of `what` and the text.
 
     Raises:
-        ConfigError: no name, or one that there is not; an option that it does not have, one given
-        twice, or one that is not of the form key=value; a value of another type or out of range.
-        The text says what came and what was expected.
+        ConfigError: the name is missing or unknown; an option is unknown, given twice, or not of
+            the form key=value; a value has another type or is out of range. The text has the value
+            and what was expected.
     """
     where = where or f"{what} {text!r}"
     name, *parts = (part.strip() for part in text.split(":"))
@@ -215,7 +233,7 @@ def read(text: str, known: Mapping[str, Options], what: str, where: str = "") ->
 
 
 def _unknown(name: str, known: Mapping[str, Options]) -> str:
-    """Say that there is no such name, and which ones are like it."""
+    """Return the error for an unknown name, with similar names."""
     if not name:
         return f"no name, expected one of {', '.join(known)}"
     if is_outside(name):
@@ -227,7 +245,7 @@ def _unknown(name: str, known: Mapping[str, Options]) -> str:
 
 
 def write(value: Value) -> str:
-    """Return the shortest text that reads as the same value, without a ``+``."""
+    """Return the shortest text that is parsed to the same value, without a ``+``."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):

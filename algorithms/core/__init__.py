@@ -1,2 +1,1 @@
-"""What an algorithm is made of, and what the server computes with: the contracts of the choices,
-the models of a round in one array."""
+"""Contracts of an algorithm's components, and the arrays that the server computes with."""

@@ -1,5 +1,4 @@
-"""A round's models as rows of one array: how an update becomes a row, and how a row is read as
-named tensors."""
+"""Models of a round as rows of one array: writing an update as a row, reading a row as tensors."""
 
 from collections.abc import Mapping
 
@@ -11,7 +10,7 @@ from wire.arrays.tensors import Array, Tensors
 
 
 def layout_of(tensors: Mapping[str, Array]) -> tuple[Slice, ...]:
-    """Where each tensor lies when they are all made one vector, in their order."""
+    """Return the slice of each tensor in the vector of all tensors, in their order."""
     parts, at = [], 0
     for key, value in tensors.items():
         parts.append(Slice(key, at, at + value.size, value.shape))
@@ -20,25 +19,28 @@ def layout_of(tensors: Mapping[str, Array]) -> tuple[Slice, ...]:
 
 
 def size_of(layout: tuple[Slice, ...]) -> int:
-    """D, the numbers in a model of this layout."""
+    """Return D, the number of values of a model of this layout."""
     return layout[-1].stop if layout else 0
 
 
 def views(row: Array, layout: tuple[Slice, ...]) -> Tensors:
-    """The tensors (role and name) that lie in a row (D,), without a copy."""
+    """Return the tensors by ``ROLE/NAME`` that lie in a row (D,), without a copy."""
     return {part.key: row[part.start : part.stop].reshape(part.shape) for part in layout}
 
 
 def write_change(row: Array, layout: tuple[Slice, ...], received: Tensors, update: Tensors) -> None:
-    """Write into a row (D,) float32 what a device changed: the ``delta/NAME`` of its update for a
-    shared tensor, the difference from what it received for a statistic, 0 for what the update does
-    not carry: that was not trained."""
+    """Write a device's change of its model into a row (D,) float32.
+
+    The change of a shared tensor is the ``delta/NAME`` of the update. The change of a statistic is
+    the difference from the received one. A tensor that the update does not contain was not trained:
+    its change is 0.
+    """
     if layout:
         np.concatenate([_change(part, received, update).ravel() for part in layout], out=row)
 
 
 def flatten(tensors: Tensors, layout: tuple[Slice, ...]) -> Array:
-    """The tensors of a layout as one row (D,) float32, a copy."""
+    """Return the tensors of a layout as one row (D,) float32, a copy."""
     return (
         np.concatenate([tensors[part.key].ravel() for part in layout])
         if layout

@@ -1,4 +1,4 @@
-"""Calls a torch model with the tensors that an algorithm holds in place of the model's own."""
+"""Calls of a torch model with tensors of an algorithm in place of the model's own."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,8 +16,10 @@ T = TypeVar("T")
 
 
 def seeded(make: Callable[[], T], seed: int = 0) -> T:
-    """What `make` returns when torch's global generator starts from this seed; the generator is
-    then as it was before."""
+    """Return the result of `make` with torch's global generator at this seed.
+
+    The state of the generator is restored afterwards.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return make()
@@ -26,11 +28,13 @@ def seeded(make: Callable[[], T], seed: int = 0) -> T:
 def functional(
     model: nn.Module, tensors: TorchTensors, x: Tensor, training: bool
 ) -> tuple[Tensor, TorchTensors]:
-    """Call `model` with the parameters and running statistics given, of role shared, statistic or
-    private, without touching the model itself. Returns what the model returns, and the running
-    statistics after the call by ``ROLE/NAME``.
+    """Call `model` with other parameters and running statistics, without changing the model.
 
-    What is frozen is taken from its slot where there is one, else from the model.
+    `tensors` are of role shared, statistic or private. Frozen tensors come from their slot if there
+    is one, else from the model.
+
+    Returns:
+        The result of the model, and the running statistics after the call by ``ROLE/NAME``.
     """
     roles = {names.name_of(k): k for k in names.of_role(tensors, *names.EXCHANGED, names.PRIVATE)}
     parts = _parts_of(model)
@@ -50,20 +54,24 @@ def functional(
 
 @dataclass(frozen=True)
 class _Parts:
-    """What a model consists of, by name; found once, for a walk through its layers takes as long as
-    a small batch."""
+    """Names of a model's parts.
+
+    They are cached, because a walk through the layers takes as long as a small batch.
+    """
 
     own: tuple[nn.Parameter, ...]
     trains: tuple[bool, ...]
-    """Which of `own` were not frozen when this was found."""
+    """True for each parameter of `own` that was trainable when this was cached."""
     parameters: tuple[str, ...]
-    """Those that are not frozen."""
+    """Names of the parameters that are not frozen."""
     statistics: tuple[str, ...]
-    """Running statistics that move."""
+    """Names of the running statistics that are not frozen."""
     counters: tuple[str, ...]
     has_frozen: bool
-    """Whether anything is frozen. Its tensors are looked up at each call: `Module.to` puts others
-    in their places."""
+    """True if anything is frozen.
+
+    Frozen tensors are looked up at each call, because `Module.to` replaces them.
+    """
 
 
 _PARTS: WeakKeyDictionary[nn.Module, _Parts] = WeakKeyDictionary()

@@ -1,5 +1,8 @@
-"""What a model makes of given inputs, as the server sees it: class probabilities or what its task
-answers, and the statistics at each BatchNorm layer."""
+"""Probes: the response of a model to inputs that the server chooses.
+
+A response is the class probabilities (or the task's answers) and the statistics at each BatchNorm
+layer.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,31 +24,35 @@ _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 PROBE_FILE = "probe.json"
-"""The name, inside the file of an exported probe, of its `ProbeDescription`."""
+"""Name of the `ProbeDescription` inside the file of an exported probe."""
 
 
 class ProbeDescription(msgspec.Struct, frozen=True):
-    """What an exported probe is besides its function; the fields are those of `Probe`, and the
-    bundle that it goes with. The function takes the tensors `needs`, in this order, then x."""
+    """Description of an exported probe; its fields are those of `Probe`, and the bundle's digest.
+
+    The exported function takes the tensors `needs`, in this order, then x.
+    """
 
     needs: tuple[str, ...]
     norm_layers: tuple[str, ...]
     input_shape: tuple[int, ...]
     network: Network | None
     bundle: str
-    """The digest of the bundle that it was exported with."""
+    """Digest of the bundle that the probe was exported with."""
     of_ids: bool = False
 
 
 def norm_layers(model: nn.Module) -> tuple[str, ...]:
-    """The names of a model's BatchNorm layers, in order."""
+    """Return the names of a model's BatchNorm layers, in order."""
     return tuple(name for name, module in model.named_modules() if isinstance(module, NORMS))
 
 
 @contextmanager
 def watch_norms(model: nn.Module) -> Iterator[dict[str, tuple[Tensor, Tensor]]]:
-    """While the context is open, every call of `model` notes mean and variance (channels,) at the
-    input of each BatchNorm layer."""
+    """Yield the mean and variance (channels,) at the input of each BatchNorm layer, by layer name.
+
+    Every call of `model` in the context updates them.
+    """
     met: dict[str, tuple[Tensor, Tensor]] = {}
 
     def note(name: str) -> "torch.utils.hooks.RemovableHandle":
@@ -64,7 +71,7 @@ def watch_norms(model: nn.Module) -> Iterator[dict[str, tuple[Tensor, Tensor]]]:
 
 
 def named_norms(met: Mapping[str, tuple[Tensor, Tensor]]) -> TorchTensors:
-    """What `watch_norms` noted, as ``mean.LAYER`` and ``variance.LAYER``."""
+    """Return the statistics from `watch_norms` by ``mean.LAYER`` and ``variance.LAYER``."""
     kinds = (names.MEAN_OF, names.VARIANCE_OF)
     return {
         kind + layer: value
@@ -82,8 +89,10 @@ def make_probe(
     input_shape: tuple[int, ...],
     answer: Callable[[Tensor, Tensor], Tensor] = _softmax,
 ) -> Probe:
-    """The probe of a model. Its BatchNorm layers use running statistics. `answer` makes of logits
-    and examples what the probe answers."""
+    """Return the probe of a model, whose BatchNorm layers use running statistics.
+
+    `answer` maps logits and examples to the answer of the probe.
+    """
 
     def run(tensors: TorchTensors, x: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
         with watch_norms(model) as met:
@@ -122,9 +131,12 @@ def _network_of(model: nn.Module, input_shape: tuple[int, ...]) -> Network | Non
 
 
 def fold_norms(model: nn.Module) -> tuple[nn.Module, dict[str, tuple[str, float]]]:
-    """A copy of `model` in which every BatchNorm layer that directly follows a convolution in a
-    sequence passes its input on; and by the convolution's name the name and epsilon of that layer.
-    With running statistics such a layer is one more scale and bias per channel."""
+    """Return a copy of `model` with BatchNorm layers replaced by identities, and their pairs.
+
+    A BatchNorm layer is replaced if it directly follows a convolution in a sequence: with running
+    statistics it is one more scale and bias per channel. The pairs map the convolution's name to
+    the layer's name and epsilon.
+    """
     folded = deepcopy(model)
     pairs: dict[str, tuple[str, float]] = {}
     for prefix, sequence in list(folded.named_modules()):
@@ -151,7 +163,7 @@ def fold_norms(model: nn.Module) -> tuple[nn.Module, dict[str, tuple[str, float]
 
 
 def _folded_weights(pairs: dict[str, tuple[str, float]], tensors: TorchTensors) -> TorchTensors:
-    """Weight and bias of each convolution that a BatchNorm layer is folded into."""
+    """Return weight and bias of each convolution that a BatchNorm layer is folded into."""
     made: TorchTensors = {}
     for conv, (norm, eps) in pairs.items():
         mean, variance = (
@@ -168,8 +180,10 @@ def _folded_weights(pairs: dict[str, tuple[str, float]], tensors: TorchTensors) 
 
 
 def whole_model(model: nn.Module) -> TorchTensors:
-    """Every parameter as ``shared/NAME`` and every running statistic as ``statistic/NAME``,
-    whatever an objective sends of them; without what is frozen."""
+    """Return all parameters as ``shared/NAME`` and running statistics as ``statistic/NAME``.
+
+    Frozen tensors are left out. It does not matter which of the tensors an objective exchanges.
+    """
     frozen = frozen_tensors(model)
     parameters = {
         names.shared(n): p.detach() for n, p in model.named_parameters() if n not in frozen

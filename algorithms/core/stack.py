@@ -1,13 +1,14 @@
-"""Models of one layout, one per row, and the three passes over them that all means are made of.
+"""Models of one layout as rows, and the three passes over them that all means are built from.
 
-The rows lie in an arena (N, D) that is written once per round; a group's models are some of its
-rows, taken a tile at a time and never copied as a whole. The arena is a numpy array, or a torch
-tensor on any device with float64: then the passes run there. Sums are made in float64; where
-float32 takes part, in the weighted sum, it is over `ROWS` models at a time, and the sum is off by
-less than 1e-6 of sum_i weights_i |w_i|. On the processor the weighted sum reads every value once
-and is as fast as that where there is a C++ compiler (`host.native.arithmetic`; three times slower
-without). Ranks come from sorted blocks of columns, which numpy does with vector instructions:
-faster than a selection (numpy's, torch's) for up to thousands of models.
+The rows lie in an arena (N, D) that is written once per round. A group's models are some of its
+rows, read a tile at a time and never copied as a whole. The arena is a numpy array, or a torch
+tensor on any device with float64; then the passes run on that device.
+
+Sums are float64. The weighted sum adds `ROWS` models at a time in float32, with an error below 1e-6
+of sum_i weights_i |w_i|. On the CPU it reads every value once, at the speed of memory with a C++
+compiler (`host.native.arithmetic`), and three times slower without one. Ranks come from sorted
+blocks of columns. Numpy sorts with vector instructions, which is faster than a selection (numpy's,
+torch's) for up to thousands of models.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,43 +23,58 @@ from algorithms.models.reading.layers import Network
 from wire.arrays.tensors import Array
 
 ASKED_FROM = 2**22
-"""Values of a stack whose sum the arithmetic is asked for: below it, calls cost as much as the
-sum."""
+"""Minimum number of values of a stack for which the sum is delegated to the arithmetic.
+
+Below it, calls cost as much as the sum.
+"""
 ROWS = 32
-"""Models that are summed in float32 before the sum goes on in float64."""
+"""Number of models added in float32 before the sum continues in float64."""
 COLUMNS = 4096
-"""Columns taken at a time. A tile of 32 by 4,096 stays in the cache, and is small enough that BLAS
-makes it on one thread: threads take columns instead (`each`), which costs less where other work is
-on the machine, and gives the same bits for any number of threads."""
+"""Number of columns processed at a time.
+
+A tile of 32 by 4,096 stays in the cache, and is small enough for BLAS to use one thread. Threads
+process different columns instead (`each`): this costs less on a busy machine, and gives the same
+bits for any number of threads.
+"""
 TO_SORT, TO_SORT_ELSEWHERE = 2**18, 2**26
-"""Values that are sorted at a time: 1 MB on the processor, 256 MB on another device."""
+"""Number of values sorted at a time: 1 MB on the CPU, 256 MB on another device."""
 FEWEST_COLUMNS = 128
-"""Columns that are turned at a time, at least: 512 bytes of a row lie side by side in memory."""
+"""Minimum number of columns transposed at a time: 512 bytes of a row are contiguous in memory."""
 LARGEST = float(np.finfo(np.float32).max)
 
 Made = TypeVar("Made")
 
 
 AddColumns = Callable[[Array, slice], None]
-"""Adds a weighted sum over these columns to those of a total (D,) float64. Threads may call it at a
-time, each with columns of its own."""
+"""Adds a weighted sum over some columns to the same columns of a total (D,) float64.
+
+Several threads may call it at a time, each with different columns.
+"""
 
 
 class Arithmetic:
-    """The two heaviest computations of the server's half, as a port: whoever runs an algorithm may
-    give it a faster machine for them (`host.native.arithmetic`). None says that numpy or torch have
-    to do it, as here; they compute the same, within rounding."""
+    """The two heaviest computations of the server, as a port for a faster implementation.
+
+    An implementation is `host.native.arithmetic`. A method returns None if numpy or torch have to
+    compute the result, as in this class; results are equal within rounding.
+    """
 
     def column_sums(self, arena: Array, rows: Array, weights: Array) -> AddColumns | None:
-        """The weighted sum sum_i weights_i w_i of the rows (N,) of an arena (M, D) float32, C
-        order, with weights (N,) float32, made for some columns at a time."""
+        """Return a function that adds weighted sums of rows for some columns, or None.
+
+        The sum is sum_i weights_i w_i over the rows (N,) of an arena (M, D) float32 in C order,
+        with weights (N,) float32.
+        """
         return None
 
     def probabilities(
         self, network: Network, models: Sequence[Mapping[str, Array]], inputs: Array
     ) -> Array | None:
-        """Class probabilities (N, z, classes) float32 of N models, tensors by ``shared/NAME`` and
-        ``statistic/NAME``, for inputs (z, channels, time) float32."""
+        """Return class probabilities (N, z, classes) float32 of N models, or None.
+
+        The tensors of a model are named ``shared/NAME`` and ``statistic/NAME``. `inputs` are
+        (z, channels, time) float32.
+        """
         return None
 
 
@@ -66,7 +82,7 @@ NUMPY = Arithmetic()
 
 
 class Stack:
-    """Models (N, D) float32: the rows of `arena`, or those of them named by `rows`, ascending."""
+    """Models (N, D) float32: all rows of `arena`, or the rows at the ascending indices `rows`."""
 
     def __init__(
         self, arena: Array | Tensor, rows: Array | None = None, arithmetic: Arithmetic = NUMPY
@@ -81,12 +97,11 @@ class Stack:
         return len(self.rows)
 
     def part(self, members: Array) -> "Stack":
-        """The models at these places (ascending) as a stack of their own."""
+        """Return the models at these ascending indices as a stack of their own."""
         return Stack(self.arena, self.rows[members], self.arithmetic)
 
     def tile(self, start: int, stop: int, columns: slice) -> Any:
-        """Models `start` to `stop` in these columns: a view where they lie side by side, else a
-        copy."""
+        """Return models `start` to `stop` in these columns: a view if contiguous, else a copy."""
         taken: Any = (
             slice(int(self.rows[start]), int(self.rows[start]) + stop - start)
             if self._together
@@ -95,14 +110,14 @@ class Stack:
         return self.arena[taken, columns]
 
     def weighted_sum(self, weights: Array) -> Array:
-        """sum_i weights_i w_i, (D,) float32, with shares (N,) that sum to 1."""
+        """Return sum_i weights_i w_i, (D,) float32, with shares (N,) that sum to 1."""
         total = self._zeros(self.size)
         factors = self._like_arena(weights.astype(np.float32))
         sums, width = None, COLUMNS
         if not isinstance(self.arena, np.ndarray):
             width = max(self.size, 1)
         elif len(self) * self.size >= ASKED_FROM and self.arena.flags.c_contiguous:
-            sums = self.arithmetic.column_sums(self.arena, self.rows, factors)  # where it pays
+            sums = self.arithmetic.column_sums(self.arena, self.rows, factors)
         if sums is not None:
             width = max(COLUMNS, -(-self.size // torch.get_num_threads()))
 
@@ -118,8 +133,11 @@ class Stack:
         return np.asarray(np.clip(as_numpy(total), -LARGEST, LARGEST).astype(np.float32))
 
     def mean_of_ranks(self, low: int, high: int, within: Array | None = None) -> Array:
-        """For each column the mean (D,) float64 of its values from rank `low` (the least has 0) to
-        below rank `high`. With a mask `within` (D,) columns outside it may be 0 instead."""
+        """Return for each column the mean (D,) float64 of its values in a range of ranks.
+
+        The range is from rank `low` to below rank `high`; the smallest value has rank 0. With a
+        mask `within` (D,), columns outside it may be 0 instead.
+        """
         found = np.zeros(self.size)
 
         def fold(columns: slice) -> None:
@@ -135,16 +153,20 @@ class Stack:
         return found
 
     def median(self, within: Array | None = None) -> Array:
-        """The median (D,) float64 of every column; of an even number the mean of the two in the
-        middle. `within` as above."""
+        """Return the median (D,) float64 of every column.
+
+        For even N it is the mean of the two middle values.
+
+        `within` is the mask of `mean_of_ranks`.
+        """
         return self.mean_of_ranks((len(self) - 1) // 2, len(self) // 2 + 1, within)
 
     def gram(self, within: Array | None = None) -> Array:
-        """Inner products (N, N) float64 of the models' differences from their median, over all
-        columns or those of a mask (D,).
+        """Return the inner products (N, N) float64 of the models' differences from their median.
 
-        Taken around the median and not the mean, so that a model of enormous values leaves the
-        products of all others exact.
+        The products are over all columns, or over those of a mask (D,). The centre is the median
+        and not the mean, so that a model of enormous values leaves the products of all others
+        exact.
         """
         products = self._zeros(len(self), len(self))
         centre = self._like_arena(self.median(within))
@@ -156,12 +178,10 @@ class Stack:
         return as_numpy(products)
 
     def columns_as_rows(self, columns: slice) -> Array:
-        """The models' values in these columns on the processor, (columns, N) in memory of their
-        own."""
+        """Return the models' values in these columns on the CPU: a new array (columns, N)."""
         made = np.empty((columns.stop - columns.start, len(self)), np.float32)
-        for start in range(
-            0, len(self), ROWS
-        ):  # a few rows at a time stay in the cache while they are turned
+        # a few rows at a time stay in the cache while they are transposed
+        for start in range(0, len(self), ROWS):
             stop = min(start + ROWS, len(self))
             made[:, start:stop] = as_numpy(self.tile(start, stop, columns)).T
         return made
@@ -188,15 +208,20 @@ class Stack:
 
 
 def column_blocks(size: int, width: int, within: Array | None = None) -> Iterator[slice]:
-    """The columns of a stack, `width` at a time; without the blocks in which a mask `within` (D,)
-    names none."""
+    """Yield the columns of a stack, `width` at a time.
+
+    With a mask `within` (D,), blocks without any column of the mask are skipped.
+    """
     blocks = (slice(start, min(start + width, size)) for start in range(0, size, width))
     return blocks if within is None else (block for block in blocks if within[block].any())
 
 
 def each(work: Callable[[slice], Made], blocks: Iterator[slice]) -> list[Made]:
-    """What `work` makes of every block, in their order; on as many threads as torch may use
-    (``torch.set_num_threads``). The columns of one block must not depend on another's."""
+    """Return the results of `work` for all blocks, in their order.
+
+    It uses as many threads as torch may use (``torch.set_num_threads``). The result of a block must
+    not depend on another block.
+    """
     threads = torch.get_num_threads()
     if threads == 1:
         return [work(block) for block in blocks]
@@ -205,5 +230,5 @@ def each(work: Callable[[slice], Made], blocks: Iterator[slice]) -> list[Made]:
 
 
 def as_numpy(values: Any) -> Array:
-    """An array of the processor."""
+    """Return the values as an array in the CPU's memory."""
     return values.cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)

@@ -1,5 +1,4 @@
-"""Credit: an auto-encoder over the convolution weights tells normal models from others; what it
-cannot rebuild counts less.
+"""Credit: a mean that weights models by how well an auto-encoder rebuilds their convolutions.
 
 S. Li, Y. Cheng, Y. Liu, W. Wang, T. Chen. Abnormal Client Behavior Detection in Federated Learning.
 arXiv 1910.09933, 2019 (a deep auto-encoder, trained beforehand on models that were trained on
@@ -7,19 +6,23 @@ public data). With the same authors: Learning to Detect Malicious Clients for Ro
 Learning. arXiv 2002.00211, 2020. P. Baldi, K. Hornik. Neural networks and principal component
 analysis. Neural Networks 2, 1989 (the best linear auto-encoder).
 
-What is different here. There is no public data, so the auto-encoder is trained on the round's own
-models. It is linear, which for squared error is a principal component analysis: exact, without a
-random start, and it works on inner products, whatever the size of the model. An auto-encoder that
-has seen the attackers rebuilds them best; therefore it is trained on the better half of the models
-only (first the half nearest to the coordinate-wise median, then the half that it rebuilds best,
-until that half stays the same), and a model never on itself. So, unlike the original, it needs more
-than half of the devices to be honest. The papers' own formula of the credit could not be looked up;
-this one is 1 up to the median error and falls with a power of the error beyond. How many examples a
-device has does not count: it is what the device itself says.
+Differences from the paper:
 
-Like the original it looks at convolutions, and does not see an attack on other layers. BatchNorm's
-running statistics, which false values ruin as surely as weights, have an auto-encoder of their own;
-the lesser credit counts.
+- There is no public data, so the auto-encoder is trained on the models of the round. It is linear,
+  which for squared error is a principal component analysis: exact, without a random start, and
+  computed from inner products, whatever the size of the model.
+- An auto-encoder rebuilds the models that it was trained on best. It is therefore trained on the
+  better half of the models only: first the half nearest to the coordinate-wise median, then the
+  half that it rebuilds best, repeated until that half stays the same. The error of a model always
+  comes from an auto-encoder that was not trained on it. This needs more than half of the devices to
+  be honest, which the paper does not.
+- The papers' formula of the credit was not available. Here credit is 1 up to the median error and
+  falls with a power of the error beyond.
+- Numbers of examples do not count, because a device could claim any number.
+
+The paper's method examines convolutions only, and so does this one: it does not see an attack on
+other layers. BatchNorm's running statistics, which false values ruin as surely as weights, have an
+auto-encoder of their own. The lower of the two credits counts.
 """
 
 from collections.abc import Sequence
@@ -35,14 +38,16 @@ from wire.arrays import names
 from wire.arrays.tensors import Array
 
 MOST_ROUNDS = 10
-"""Times the half to train on is chosen anew; in practice it stays the same after two or three."""
+"""Maximum number of times the trusted half is chosen anew; in practice two or three suffice."""
 MOST_LEFT_OUT = 64
-"""With at most so many models to train on, a model's error comes from an auto-encoder that has not
-seen this model. With more, a single model changes nothing."""
+"""Maximum number of trusted models for which an auto-encoder is fitted without each one.
+
+The error of a trusted model then comes from an auto-encoder that has not seen it. Among more
+models a single one hardly changes the auto-encoder.
+"""
 
 ROUNDING = 1e-10
-"""A squared error below this share of a model's squared distance from the others' mean is none: it
-was rebuilt."""
+"""Squared errors below this share of a model's squared distance from the mean count as 0."""
 
 
 class Credit(Mean):
@@ -58,7 +63,10 @@ class Credit(Mean):
     def combine(
         self, stack: Stack, num_examples: Array, layout: Sequence[Slice], seed: int
     ) -> Combined:
-        """Two models have full credit: neither is more normal than the other."""
+        """Return the mean weighted by credit.
+
+        Two models both have full credit: neither is more normal than the other.
+        """
         credit = np.ones(len(stack))
         for columns in watched_columns(layout, stack.size) if len(stack) > 2 else ():
             errors = reconstruction_errors(stack.gram(columns), self.num_components)
@@ -70,8 +78,11 @@ class Credit(Mean):
 
 
 def watched_columns(layout: Sequence[Slice], size: int) -> list[Array]:
-    """Masks (size,) bool of the columns that are weights of convolutions, or all weights of a model
-    without any; and, if there are any, of those that are statistics."""
+    """Return the masks (size,) bool of the columns to examine, one mask per auto-encoder.
+
+    The first mask selects the weights of convolutions, or all weights if the model has no
+    convolution. The second selects running statistics; it is left out if the model has none.
+    """
     weights, statistics = np.zeros(size, dtype=bool), np.zeros(size, dtype=bool)
     for entry in layout:
         weights[entry.start : entry.stop] = (
@@ -82,14 +93,15 @@ def watched_columns(layout: Sequence[Slice], size: int) -> list[Array]:
 
 
 def reconstruction_errors(gram: Matrix, num_components: int) -> Array:
-    """Euclidean distance (N,) of each model from what the auto-encoder of the better half makes of
-    it, from inner products (N, N)."""
+    """Return the Euclidean distance (N,) of each model from its reconstruction.
+
+    The auto-encoder is trained on the better half of the models. `gram` are inner products (N, N).
+    """
     half = len(gram) // 2 + 1
     trusted = np.sort(np.argsort(np.diag(gram), kind="stable")[:half])
     errors = np.zeros(len(gram))
-    for _ in range(
-        MOST_ROUNDS if half > 2 else 1
-    ):  # of two, each has the other's error: nothing to choose by
+    # two models have the same error, so there is no better half
+    for _ in range(MOST_ROUNDS if half > 2 else 1):
         errors = _errors(gram, trusted, num_components)
         better = np.sort(np.argsort(errors, kind="stable")[:half])
         if np.array_equal(better, trusted):
@@ -112,7 +124,7 @@ def _errors(gram: Matrix, trusted: Array, num_components: int) -> Array:
 
 
 def _distances(gram: Matrix, seen: Array, asked: Array, num_components: int) -> Array:
-    """Of models `asked` from the principal components through the mean of the models `seen`."""
+    """Return the distances of models `asked` from the principal subspace of models `seen`."""
     inner, cross = gram[np.ix_(seen, seen)], gram[np.ix_(asked, seen)]
     columns, whole = inner.mean(0), inner.mean()
     squared = gram[asked, asked] - 2 * cross.mean(1) + whole

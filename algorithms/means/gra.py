@@ -1,17 +1,18 @@
-"""GRA: models are put in groups of similar ones, each group is combined robustly, then the groups
-are.
+"""GRA: group-wise robust aggregation, a median of the medians of groups of similar models.
 
 L. Yu, L. Wu. Towards Byzantine-Resilient Federated Learning via Group-Wise Robust Aggregation. In:
 Federated Learning, LNCS 12500, Springer 2020, 81-92. DistFL compares with it ('directly use the
 weights to distinguish malicious clients for robust aggregation').
 
-The chapter itself was not at hand. Its idea is kept: where data differ between devices, honest
-models differ too, and a robust estimator over all of them mistakes them for attackers; within
-groups of similar models it does not. The choices are ours: Ward's tree over Euclidean distances
-makes the groups, each becomes its coordinate-wise median, and groups become one model by the
-coordinate-wise median in which a group counts as many times as it has members. A group of more than
-half of the devices decides alone. As long as fewer than a quarter of the devices are attackers,
-every parameter stays within the values of honest devices, however they are grouped.
+The chapter was not available; its idea is implemented. Where data differ between devices, honest
+models differ too, and a robust estimator over all models mistakes them for attackers. Within groups
+of similar models it does not.
+
+The details are our choice. Ward's tree over Euclidean distances forms the groups. Each group
+becomes its coordinate-wise median. The result is the coordinate-wise median of the groups, in which
+a group counts as many times as it has members; a group of more than half of the devices decides
+alone. As long as fewer than a quarter of the devices are attackers, every parameter stays within
+the values of honest devices, for any grouping.
 """
 
 from collections.abc import Sequence
@@ -28,8 +29,7 @@ from wire.arrays.tensors import Array
 
 
 class GroupwiseRobust(Mean):
-    """The weighted median of the medians of groups of similar models. Of two models it is their
-    mean."""
+    """The weighted median of the medians of groups of similar models; the mean of two models."""
 
     name: ClassVar[str] = "gra"
     citation: ClassVar[str] = "Yu and Wu, LNCS 12500, 2020"
@@ -52,7 +52,7 @@ class GroupwiseRobust(Mean):
 
 
 def similar(stack: Stack, num_groups: int) -> Array:
-    """The group (N,) of each model, by Ward's tree."""
+    """Return the group number (N,) of each model, from Ward's tree."""
     if num_groups == 1:
         return np.ones(len(stack), dtype=np.int64)
     tree = scipy.cluster.hierarchy.linkage(
@@ -62,8 +62,11 @@ def similar(stack: Stack, num_groups: int) -> Array:
 
 
 def weighted_median(values: Array, weights: Array) -> Array:
-    """For each column of values (G, D) the value with no more than half of the weight (G,) below
-    and above; the mean of two such."""
+    """Return the weighted median (D,) of each column of values (G, D), with weights (G,).
+
+    At most half of the weight lies below the median and at most half above. If two values satisfy
+    this, the result is their mean.
+    """
     order = np.argsort(values, axis=0, kind="stable")
     ordered = np.take_along_axis(values, order, axis=0)
     twice = 2 * np.cumsum(weights[order], axis=0)

@@ -1,7 +1,7 @@
-"""Krum and Multi-Krum: keep the models that lie closest to their nearest others.
+"""Krum and Multi-Krum: select the models that are closest to their nearest neighbours.
 
-Distances are over whole models, running statistics included: what is not measured could be attacked
-freely.
+Distances are over whole models, running statistics included. A tensor left out of the distance
+could be attacked freely.
 
 P. Blanchard, E. M. El Mhamdi, R. Guerraoui, J. Stainer. Machine Learning with Adversaries:
 Byzantine Tolerant Gradient Descent. NeurIPS 2017, section 4 (Krum) and section 5 (m-Krum).
@@ -20,7 +20,7 @@ from wire.arrays.tensors import Array
 
 
 def squared_distances(stack: Stack) -> Matrix:
-    """Squared Euclidean distances (N, N) between models, symmetric, with a zero diagonal."""
+    """Return squared Euclidean distances (N, N) between models, symmetric, zero on the diagonal."""
     gram = stack.gram()
     lengths = np.diag(gram)
     squared = np.maximum(lengths[:, None] + lengths[None, :] - (gram + gram.T), 0.0)
@@ -29,16 +29,21 @@ def squared_distances(stack: Stack) -> Matrix:
 
 
 def krum_scores(squared: Matrix, num_attackers: int) -> Array:
-    """For each model the sum of its squared distances to its N - f - 2 nearest others, at least
-    one."""
+    """Return the Krum score (N,) of each model, from squared distances (N, N).
+
+    The score is the sum of a model's squared distances to its N - f - 2 nearest neighbours, or to
+    its nearest one if that number is below 1.
+    """
     others = np.sort(squared + np.diag(np.full(len(squared), np.inf)), axis=1)
     nearest = min(max(len(squared) - num_attackers - 2, 1), len(squared) - 1)
     return np.asarray(others[:, :nearest].sum(1))
 
 
 class Krum(Mean):
-    """The model with the least score. Models of the same score share: two models, and the closest
-    two of three, are averaged."""
+    """The model with the lowest score.
+
+    Models with equal scores are averaged: both of two models, or the closest two of three.
+    """
 
     name: ClassVar[str] = "krum"
     citation: ClassVar[str] = "Blanchard et al., NeurIPS 2017, section 4"
@@ -51,7 +56,7 @@ class Krum(Mean):
     )
 
     def attackers(self, num_devices: int) -> int:
-        """f of a group of this size."""
+        """Return f, the number of attackers assumed in a group of this size."""
         most = max((num_devices - 3) // 2, 0)
         return most if self.num_attackers is None else min(self.num_attackers, most)
 
@@ -63,8 +68,10 @@ class Krum(Mean):
 
 
 class MultiKrum(Krum):
-    """The mean of the `num_selected` models with the least scores; all of up to four, among which
-    no attacker could be told apart."""
+    """The mean of the `num_selected` models with the lowest scores.
+
+    Up to four models are all averaged, because no attacker can be recognised among so few.
+    """
 
     name: ClassVar[str] = "multi-krum"
     citation: ClassVar[str] = "Blanchard et al., NeurIPS 2017, section 5"

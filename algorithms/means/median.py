@@ -1,5 +1,6 @@
-"""The median and the trimmed mean of every parameter on its own. Examples do not count: a device
-could claim any number.
+"""The coordinate-wise median and the trimmed mean.
+
+Numbers of examples do not count, because a device could claim any number.
 
 D. Yin, Y. Chen, K. Ramchandran, P. Bartlett. Byzantine-Robust Distributed Learning: Towards Optimal
 Statistical Rates. ICML 2018, Definitions 1 and 2.
@@ -18,8 +19,11 @@ from wire.arrays.tensors import Array
 
 
 class Median(Mean):
-    """The coordinate-wise median: right as long as fewer than half of the devices are wrong. Of two
-    models it is their mean."""
+    """The coordinate-wise median; the mean of two models.
+
+    It is within the values of honest devices as long as fewer than half of the devices are
+    attackers.
+    """
 
     name: ClassVar[str] = "median"
     citation: ClassVar[str] = "Yin et al., ICML 2018, Definition 1"
@@ -31,8 +35,10 @@ class Median(Mean):
 
 
 class TrimmedMean(Mean):
-    """The mean of every parameter without its floor(share * N) smallest and as many largest values;
-    the mean where that is none."""
+    """The coordinate-wise mean without the floor(share * N) smallest and as many largest values.
+
+    This is the plain mean if floor(share * N) is 0.
+    """
 
     name: ClassVar[str] = "trimmed"
     citation: ClassVar[str] = "Yin et al., ICML 2018, Definition 2"

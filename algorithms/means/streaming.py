@@ -1,9 +1,8 @@
-"""The mean of models that come one at a time, whose bits do not depend on who sums up which of
-them.
+"""A mean of models that arrive one at a time; its bits do not depend on which machine adds them.
 
-Every device has a place, and places are the leaves of a binary tree: models of one place are summed
-in the order in which they come, branches in pairs. So a branch can be summed up on any machine, and
-what travels is one sum instead of many models.
+Every device has a place, and places are the leaves of a binary tree. Models of one place are added
+in order of arrival, and branches are added in pairs. So any machine can sum a branch, and one sum
+is sent instead of many models.
 """
 
 from dataclasses import dataclass, field, replace
@@ -15,21 +14,24 @@ from algorithms.core.stack import column_blocks
 from wire.arrays.tensors import Array
 
 LEVELS = 8
-"""Of the tree: a fleet has 2^8 places."""
+"""Number of levels of the tree: a fleet has 2^8 places."""
 BLOCK = 2**14
-"""Numbers that are added at a time: they and their products stay in the cache."""
+"""Number of values added at a time: they and their products stay in the cache."""
 
 
 def place_of(device_id: str) -> int:
-    """A device's leaf, the same in every round of every run."""
+    """Return a device's leaf, which is the same in every round of every campaign."""
     return crc32(device_id.encode()) % (1 << LEVELS)
 
 
 @dataclass
 class Branch:
-    """The sum over the places [index, index + 1) * 2^level: `total` (D,) float64 is the models
-    times their examples; where no model has any (`weight` 0), the plain sum of `count` models;
-    anything before the first has come."""
+    """The sum over the places [index, index + 1) * 2^level.
+
+    `total` (D,) float64 is the sum of the models times their numbers of examples. If no model has
+    any examples (`weight` 0), it is the plain sum of `count` models. Before the first model its
+    contents are undefined.
+    """
 
     level: int
     index: int
@@ -38,10 +40,9 @@ class Branch:
     count: int = 0
 
     def add(self, model: Array, num_examples: int) -> None:
-        """Take in one model. Its products with a count are exact in float64."""
-        fresh = not self.count or (
-            num_examples and not self.weight
-        )  # models without examples count only where no model has any
+        """Add one model (D,) float32. Its product with a number of examples is exact in float64."""
+        # models without examples count only if no model has any
+        fresh = not self.count or (num_examples and not self.weight)
         factor = float(num_examples or 1)
         if fresh:
             np.multiply(model, factor, out=self.total, dtype=np.float64)
@@ -54,7 +55,7 @@ class Branch:
         self.count, self.weight = self.count + 1, self.weight + num_examples
 
     def absorb(self, other: "Branch") -> None:
-        """Take in the branch beside this one."""
+        """Add the sum of the adjacent branch."""
         if other.weight and not self.weight:
             self.total, other.total = other.total, self.total
         elif other.weight or not self.weight:
@@ -63,25 +64,29 @@ class Branch:
 
     @property
     def begin(self) -> int:
-        """Its first place."""
+        """First place of the branch."""
         return self.index << self.level
 
 
 class StreamingMean:
-    """What `WeightedMean` (or `UniformMean`, where every count given is 1) makes of models, in
-    memory for a few models, however many come. It is of use where nobody looks at the models
-    besides: see `Algorithm.streams`. Sums are made in float64.
+    """The mean of `WeightedMean`, in memory for a few models however many are added.
+
+    With every number of examples set to 1 it is the mean of `UniformMean`. It can be used where
+    nothing else needs the individual models: see `Algorithm.streams`. Sums are float64.
     """
 
     def __init__(self, size: int) -> None:
-        """`size`: D, the numbers in a model."""
+        """`size`: D, the number of values of a model."""
         self._size = size
         self._branches: list[Branch] = []
         self._unused: list[Array] = []
 
     def add(self, model: Array, num_examples: int, place: int = 0) -> None:
-        """Take in a model (D,) float32 that was trained on so many examples; it is not kept. Places
-        must ascend."""
+        """Add a model (D,) float32 trained on `num_examples` examples, without keeping the array.
+
+        Raises:
+            ValueError: the place is lower than that of an earlier model.
+        """
         last = self._branches[-1] if self._branches else None
         if last is None or (last.level, last.index) != (0, place):
             self._append(
@@ -90,14 +95,18 @@ class StreamingMean:
         self._branches[-1].add(model, num_examples)
 
     def join(self, branch: Branch) -> None:
-        """Take in what was summed up elsewhere, over places behind those that have come."""
+        """Add a sum computed elsewhere, over places after all places added so far.
+
+        Raises:
+            ValueError: the branch begins before a place that was added.
+        """
         self._append(replace(branch, total=branch.total.copy()))
 
     def branch(self, level: int = LEVELS) -> Branch:
-        """All that has come, as one branch of this level.
+        """Return everything added so far as one branch of this level.
 
         Raises:
-            ValueError: nothing has come, or it is not within one branch of this level.
+            ValueError: nothing was added, or the models are not within one branch of this level.
         """
         if not self._branches:
             raise ValueError("the mean of no models: expected at least one to be added")
@@ -111,10 +120,10 @@ class StreamingMean:
         return self._branches[0]
 
     def result(self) -> Array:
-        """The mean (D,) float32 of what has come.
+        """Return the mean (D,) float32 of all models added.
 
         Raises:
-            ValueError: nothing has come.
+            ValueError: nothing was added.
         """
         whole = self.branch()
         return np.asarray(whole.total / (whole.weight or whole.count), np.float32)
@@ -132,8 +141,7 @@ class StreamingMean:
         self._branches.append(branch)
 
     def _raise(self) -> None:
-        """The last branch becomes the one above it, together with that beside it if there is
-        one."""
+        """Replace the last branch, and the adjacent one if there is one, by their parent."""
         last = self._branches.pop()
         if self._branches and (self._branches[-1].level, self._branches[-1].index) == (
             last.level,

@@ -1,5 +1,4 @@
-"""Averages: FedAvg's, weighted by examples, and DistFL's, in which every model of a group counts
-the same."""
+"""Averages: FedAvg's, weighted by examples, and DistFL's, with equal weights within a group."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -12,13 +11,13 @@ from wire.arrays.tensors import Array
 
 
 def shares(counts: Array) -> Array:
-    """Counts (N,) as shares that sum to 1; equal ones where all counts are 0."""
+    """Return counts (N,) as shares that sum to 1; equal shares if all counts are 0."""
     counts = np.asarray(counts, dtype=np.float64)
     return counts / counts.sum() if counts.any() else np.full(len(counts), 1.0 / len(counts))
 
 
 def average(stack: Stack, weights: Array) -> Combined:
-    """sum_i weights_i w_i of models (N, D) with shares (N,) that sum to 1."""
+    """Return sum_i weights_i w_i of models (N, D) with shares (N,) that sum to 1."""
     return Combined(stack.weighted_sum(weights), weights)
 
 

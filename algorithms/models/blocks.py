@@ -18,9 +18,9 @@ from wire.errors import ConfigError
 Norm = Literal["batch", "group", "none"]
 Cut = Literal["last", "convolutions"]
 CUTS: tuple[Cut, ...] = ("last", "convolutions")
-"""Where a model with several linear layers is split into extractor and head."""
+"""Places at which a model with several linear layers is split into extractor and head."""
 GROUPS = 8
-"""Groups of a GroupNorm, or as many as divide the channels."""
+"""Number of groups of a GroupNorm, or the largest lower number that divides the channels."""
 
 
 def conv(
@@ -33,13 +33,13 @@ def conv(
     dilation: int = 1,
     bias: bool = True,
 ) -> nn.Module:
-    """A convolution over `dims` dimensions."""
+    """Return a convolution over `dims` dimensions."""
     layer = nn.Conv1d if dims == 1 else nn.Conv2d
     return layer(inputs, outputs, kernel, stride, padding, dilation, bias=bias)
 
 
 def norm(dims: int, channels: int, kind: Norm = "batch") -> nn.Module:
-    """A normalisation of `channels` channels; ``none`` passes its input on."""
+    """Return a normalisation of `channels` channels; ``none`` is the identity."""
     if kind == "batch":
         return nn.BatchNorm1d(channels) if dims == 1 else nn.BatchNorm2d(channels)
     return (
@@ -50,13 +50,15 @@ def norm(dims: int, channels: int, kind: Norm = "batch") -> nn.Module:
 
 
 def pool(dims: int) -> nn.Module:
-    """Max-pooling by 2 in every dimension."""
+    """Return max-pooling by 2 in every dimension."""
     return nn.MaxPool1d(2) if dims == 1 else nn.MaxPool2d(2)
 
 
 def average(dims: int) -> nn.Module:
-    """One value per channel: the mean over everything else. (batch, channels, ...) -> (batch,
-    channels)"""
+    """Return average-pooling to one value per channel.
+
+    It maps (batch, channels, ...) to (batch, channels).
+    """
     return nn.Sequential(
         nn.AdaptiveAvgPool1d(1) if dims == 1 else nn.AdaptiveAvgPool2d(1), nn.Flatten()
     )
@@ -65,8 +67,11 @@ def average(dims: int) -> nn.Module:
 def conv_stack(
     dims: int, widths: Sequence[int], kernel: int, padding: int = 0, kind: Norm = "none"
 ) -> nn.Sequential:
-    """For each step of `widths` a convolution, a normalisation, ReLU and max-pooling by 2, named
-    ``conv1``, ``norm1`` .. ; then flatten."""
+    """Return a stack of convolutions, flattened at the end.
+
+    Each step between two `widths` has a convolution, a normalisation, ReLU and max-pooling by 2,
+    named ``conv1``, ``norm1``, ``relu1``, ``pool1`` and so on.
+    """
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     for i in range(1, len(widths)):
         layers[f"conv{i}"] = conv(dims, widths[i - 1], widths[i], kernel, padding=padding)
@@ -79,15 +84,15 @@ def conv_stack(
 
 
 def dimensions(window: Window) -> int:
-    """How many dimensions follow the channels: 1 for time windows, 2 for images."""
+    """Return the number of dimensions after the channels: 1 for time windows, 2 for images."""
     return len(window.shape) - 1
 
 
 def count_features(name: str, window: Window, extractor: nn.Module) -> int:
-    """How many values an extractor makes of one example.
+    """Return the number of values in an extractor's representation of one example.
 
     Raises:
-        ConfigError: the examples are too small for it; `name` is the model's.
+        ConfigError: the examples are too small for the model `name`.
     """
     try:
         with torch.no_grad():
@@ -105,11 +110,10 @@ def count_features(name: str, window: Window, extractor: nn.Module) -> int:
 def split_linear(
     features: int, widths: Sequence[int], num_classes: int, cut: Cut
 ) -> tuple[list[nn.Module], nn.Linear | nn.Sequential]:
-    """Linear layers of `widths` units with ReLU, then one of the classes: those that belong to the
-    extractor, and the head.
+    """Return linear layers that belong to the extractor, and the head.
 
-    `cut` is where the model is split: ``last`` before the last layer, ``convolutions`` before the
-    first.
+    Together they are linear layers of `widths` units with ReLU, then one of the classes. `cut` is
+    the place of the split: ``last`` before the last layer, ``convolutions`` before the first.
     """
     layers: list[nn.Module] = []
     for before, width in zip((features, *widths), widths, strict=False):
@@ -121,10 +125,10 @@ def split_linear(
 def assemble(
     name: str, window: Window, num_classes: int, size: Tensor, extractor: nn.Module
 ) -> Classifier:
-    """A classifier around an extractor; `size` (channels,) is what every channel is divided by.
+    """Return a classifier around an extractor; each channel is divided by `size` (channels,).
 
     Raises:
-        ConfigError: the examples are too small for the model of this name.
+        ConfigError: the examples are too small for the model `name`.
     """
     features = count_features(name, window, extractor)
     return Classifier(Scale(size, dimensions(window)), extractor, nn.Linear(features, num_classes))

@@ -1,8 +1,7 @@
-"""What every model is: a fixed scaling, an extractor f and a head g, so that objectives can tell
-body from head.
+"""Base class of all models: a fixed scaling, an extractor f and a head g.
 
-The head is one linear layer, or a ``Sequential`` that ends in one: where a model is split decides
-what is averaged, kept or shifted.
+The head is one linear layer, or a ``Sequential`` that ends in one. The place of the split decides
+which tensors an objective averages, keeps on the device or shifts.
 """
 
 from collections.abc import Iterator
@@ -15,14 +14,18 @@ from wire.errors import ConfigError
 
 
 class Scale(nn.Module):
-    """x / size per channel, with fixed values, so that a device feeds raw sensor units and cannot
-    scale them wrongly."""
+    """Division of each channel by a fixed size.
+
+    A device can then feed raw sensor units and cannot scale them wrongly.
+    """
 
     size: Tensor
 
     def __init__(self, size: Tensor, num_dims: int = 1) -> None:
-        """`size`: (channels,) float32, positive, in the sensor's units; `num_dims` dimensions
-        follow the channels."""
+        """`size`: (channels,) float32, positive, in the sensor's units.
+
+        `num_dims` is the number of dimensions after the channels.
+        """
         super().__init__()
         self.register_buffer("size", size.reshape(-1, *[1] * num_dims))
 
@@ -31,37 +34,38 @@ class Scale(nn.Module):
 
 
 LOUDEST = 64.0
-"""A channel of a window whose mean square is above so many times that of the channel is a glitch of
-the sensor. Real ones stay far below: the loudest of the sensor sets that were looked at has 21
-times."""
+"""Maximum mean square of a channel in one window, relative to the channel's own over the fleet.
+
+A higher one is a glitch of the sensor. Real windows stay far below: the loudest in the sensor data
+sets examined has 21.
+"""
 
 
 class Classifier(nn.Module):
-    """x (batch, \\*window) -> scale -> extractor -> representation (batch, K) -> head -> logits
-    (batch, classes).
+    r"""x (batch, \*window) -> scale -> extractor -> head -> logits (batch, classes).
 
-    A model of steps makes a representation (batch, steps, K), of which the head makes logits
-    (batch, steps, classes).
+    The extractor returns the representation (batch, K). A model that answers each step has a
+    representation (batch, steps, K) and logits (batch, steps, classes).
     """
 
     scale: nn.Module
     extractor: nn.Module
     head: nn.Linear | nn.Sequential
     shape: tuple[int, ...] = ()
-    """Shape of one example, where it is known."""
+    """Shape of one example; empty if unknown."""
     vocabulary: int = 0
-    """How many ids there are, where examples are ids, int64; 0 where they are measurements,
-    float32."""
+    """Number of ids if examples are int64 ids; 0 if they are float32 measurements."""
     steps: int = 0
-    """Of how many steps of an example it gives the logits; 0 where it gives those of the whole."""
+    """Number of steps of an example with logits; 0 if the logits are those of the whole example."""
 
     def __init__(
         self, scale: nn.Module, extractor: nn.Module, head: nn.Linear | nn.Sequential
     ) -> None:
-        """
+        """Check the head.
+
         Raises:
             ConfigError: the head does not begin and end with a linear layer, or has running
-            statistics.
+                statistics.
         """
         super().__init__()
         self.scale, self.extractor, self.head = scale, extractor, head
@@ -80,14 +84,13 @@ class Classifier(nn.Module):
         self.num_classes = layers[-1].out_features
         """Number of logits."""
         self.last_layer = f"head.{len(layers) - 1}" if isinstance(head, nn.Sequential) else "head"
-        """Name of the linear layer that gives the logits: ``head``, or ``head.N`` of a
-        `Sequential`."""
+        """Name of the last linear layer: ``head``, or ``head.N`` of a `Sequential`."""
 
     def linear_head(self, why: str) -> nn.Linear:
-        """The head, for what works with one linear layer alone; `why` begins the error.
+        """Return the head if it is one linear layer; `why` is the start of the error.
 
         Raises:
-            ConfigError: the model is split before the last layer.
+            ConfigError: the head has more than one layer.
         """
         if isinstance(self.head, nn.Linear):
             return self.head
@@ -102,9 +105,12 @@ class Classifier(nn.Module):
 
 
 def plausible(model: Classifier, x: Tensor) -> Tensor:
-    r"""Windows x (batch, channels, \*shape) of which a channel of a window is made smaller where
-    its mean square is above `LOUDEST` of the channel's own: the more, the further, so that one
-    glitch of a sensor is not in all statistics. Ids stay as they are."""
+    r"""Return windows x (batch, channels, \*shape) with glitches of the sensor scaled down.
+
+    A channel of a window is scaled down if its mean square is above `LOUDEST` times the channel's
+    own. The factor is smaller the larger the excess, so that one glitch does not dominate the
+    statistics. Ids are unchanged.
+    """
     if model.vocabulary:
         return x
     loud: Tensor = model.scale(x).square().flatten(2).mean(2)
@@ -113,8 +119,7 @@ def plausible(model: Classifier, x: Tensor) -> Tensor:
 
 @contextmanager
 def watch_representation(model: Classifier) -> Iterator[list[Tensor]]:
-    """While the context is open, every call of `model` notes the representation (batch, K) that
-    enters its head."""
+    """Yield a list to which each call of `model` appends the representation (batch, K)."""
     seen: list[Tensor] = []
 
     def note(_module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
@@ -130,9 +135,12 @@ def watch_representation(model: Classifier) -> Iterator[list[Tensor]]:
 def some_examples(
     count: int, shape: tuple[int, ...], vocabulary: int, drawing: torch.Generator | None = None
 ) -> Tensor:
-    """Examples (count, \\*shape): standard normal float32; with a `vocabulary` ids, int64, from all
-    over it, the first and the last among them. `drawing` is what they are drawn from, else they are
-    always the same."""
+    r"""Return random examples (count, \*shape).
+
+    They are standard normal float32. With a `vocabulary` they are int64 ids from all of it, the
+    first and the last included. `drawing` is their random generator; without one they are always
+    the same.
+    """
     drawing = drawing or torch.Generator().manual_seed(0)
     if not vocabulary:
         return torch.randn(count, *shape, generator=drawing)

@@ -1,5 +1,6 @@
-"""Classifiers that learn two small layers on a frozen, pre-trained extractor: gated units with a
-conditioning of the device, or ReLU.
+"""Classifiers that train two small layers on a frozen, pre-trained extractor.
+
+The layers are gated units with a conditioning per device, or ReLU.
 
 L. Rieger, R. M. Th. Høegh, L. K. Hansen. Client Adaptation improves Federated Learning with
 Simulated Non-IID Clients. FL-ICML workshop 2020, Eq. 1. Legend: Wf, Wg the weights of filter and
@@ -18,15 +19,16 @@ from wire.arrays import names
 from wire.errors import ConfigError
 
 MODULATION, EXPRESSION = "filter_shift", "gate_shift"
-"""Last part of the names of the two conditionings: what a device makes of a feature, and whether
-the feature is there."""
+"""Last part of the names of the conditionings, which shift a feature's value and its gate."""
 
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 class GatedUnits(nn.Module):
-    """z = tanh(Wf^T x + vf) * sigmoid(Wg^T x + vg), each sum with a shared bias besides; without
-    conditioning vf and vg are left out."""
+    """z = tanh(Wf^T x + vf) * sigmoid(Wg^T x + vg), each sum with a shared bias as well.
+
+    Without conditioning vf and vg are left out.
+    """
 
     def __init__(self, num_features: int, num_units: int, conditioned: bool = True) -> None:
         super().__init__()
@@ -44,11 +46,11 @@ class GatedUnits(nn.Module):
 
 
 class OnFrozen(Classifier):
-    """A classifier of two or another number of layers on the frozen extractor of another one.
+    """A classifier of two (or more) trained layers on the frozen extractor of another classifier.
 
-    `extractor` maps x to the last layer's units: first what is frozen, whose weights are buffers,
-    so that they are neither trained nor exchanged, then ``units1``, ``units2`` ..., each of `units`
-    units.
+    `extractor` maps x to the units of the last layer. Its first part is frozen: the weights are
+    buffers, so that they are neither trained nor exchanged. Then come ``units1``, ``units2`` ...,
+    each of `units` units.
     """
 
     head: nn.Linear
@@ -63,7 +65,9 @@ class OnFrozen(Classifier):
         conditioned: bool = True,
     ) -> None:
         """`gated`: conditional gated activation units (CGAU), else ReLU, the paper's baseline.
-        `conditioned=False` leaves the device's own vectors out."""
+
+        `conditioned=False` leaves out the device's own vectors.
+        """
         extractor = nn.Sequential()
         extractor.add_module("frozen", freeze(pretrained.extractor))
         extractor.add_module("flatten", nn.Identity() if pretrained.steps else nn.Flatten())
@@ -85,8 +89,10 @@ class OnFrozen(Classifier):
 
 
 def glorot(num_features: int, num_units: int) -> nn.Linear:
-    """A linear layer with the initial weights of the authors' framework (Glorot and Bengio, AISTATS
-    2010): torch's own are smaller, and two layers of gated units barely start to learn from them.
+    """Return a linear layer with the initial weights of the authors' framework.
+
+    These are Glorot and Bengio's (AISTATS 2010). Torch's own are smaller, and two layers of gated
+    units barely start to learn from them.
     """
     layer = nn.Linear(num_features, num_units)
     nn.init.xavier_uniform_(layer.weight)
@@ -95,7 +101,7 @@ def glorot(num_features: int, num_units: int) -> nn.Linear:
 
 
 class FixedNorm(nn.Module):
-    """What a BatchNorm layer does outside training: x * factor + shift per channel."""
+    """BatchNorm outside of training: x * factor + shift per channel."""
 
     factor: Tensor
     shift: Tensor
@@ -119,8 +125,9 @@ class FixedNorm(nn.Module):
 
 
 def freeze(module: nn.Module) -> nn.Module:
-    """A copy that always works as `module` does outside training: its parameters are buffers,
-    BatchNorm uses its running statistics as they are now, nothing is dropped.
+    """Return a copy that always behaves as `module` does outside of training.
+
+    Its parameters are buffers, BatchNorm uses its current running statistics, and dropout is off.
 
     Raises:
         ConfigError: running statistics of a layer that is not BatchNorm.

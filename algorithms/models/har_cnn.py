@@ -1,9 +1,7 @@
-"""Two-layer convolutional networks for windows of sensor data, the size that DistFL's HAR
-experiments use.
+"""Two-layer convolutional network for windows of sensor data, of the size of DistFL's HAR network.
 
 B. Liu et al., DistFL, IMWUT 2021, section 5.1 ('a simple 2-layer CNN'); BatchNorm after each
-convolution. With GroupNorm instead (Y. Wu, K. He, ECCV 2018) no statistics of a batch are
-exchanged.
+convolution. With GroupNorm instead (Y. Wu, K. He, ECCV 2018) no batch statistics are exchanged.
 """
 
 import torch
@@ -17,8 +15,8 @@ from wire.errors import ConfigError
 class HarCnn(Classifier):
     """Two times (convolution of 5 samples, normalisation, ReLU, max-pool 2), then one linear layer.
 
-    `extractor` maps x (batch, channels, time) to a representation (batch, 64 * (time // 4)), `head`
-    maps that to logits.
+    `extractor` maps x (batch, channels, time) to a representation (batch, 64 * (time // 4)). `head`
+    maps the representation to logits.
     """
 
     head: nn.Linear

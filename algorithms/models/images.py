@@ -1,15 +1,12 @@
 """Networks for images: ResNet-18 and VGG-11.
 
-ResNet-18 for small images.
+ResNet-18 for small images: K. He, X. Zhang, S. Ren, J. Sun, CVPR 2016. DistFL and DBE use it on
+images of 32 and 64 pixels. As is usual there, it begins with one convolution of 3 instead of one of
+7 with stride 2 and a max-pooling.
 
-K. He, X. Zhang, S. Ren, J. Sun, CVPR 2016. DistFL and DBE use it on images of 32 and 64 pixels; as
-is usual there, it begins with one convolution of 3 instead of one of 7 with stride 2 and a
-max-pooling.
-
-VGG-11 with BatchNorm, and with global average pooling in place of its fully connected layers.
-
-K. Simonyan, A. Zisserman, ICLR 2015, configuration A; as B. Liu et al., DistFL, IMWUT 2021, section
-5.1, change it for CIFAR-10.
+VGG-11 with BatchNorm, and with global average pooling in place of its fully connected layers:
+K. Simonyan, A. Zisserman, ICLR 2015, configuration A, with the change of B. Liu et al., DistFL,
+IMWUT 2021, section 5.1, for CIFAR-10.
 """
 
 import torch
@@ -23,8 +20,10 @@ WIDTHS = (64, 128, 256, 512)
 
 
 class Residual(nn.Module):
-    """relu(x + norm(conv(relu(norm(conv(x)))))), x through a convolution of 1 where its shape
-    changes."""
+    """relu(way(x) + norm(conv(relu(norm(conv(x)))))).
+
+    `way` is a convolution of 1 if the shape changes, else the identity.
+    """
 
     def __init__(self, dims: int, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -49,8 +48,11 @@ class Residual(nn.Module):
 
 
 def resnet18(window: Window, num_classes: int, size: Tensor, share: float = 1.0) -> Classifier:
-    """A convolution, eight residual blocks in four stages, the mean of every channel, one linear
-    layer. With a `share` below 1 every layer has only this share of its channels."""
+    """Return ResNet-18: a convolution, eight residual blocks in four stages, one linear layer.
+
+    The mean of every channel is the input of the linear layer. Every layer has a `share` of its
+    channels.
+    """
     dims, inputs = dimensions(window), max(1, round(share * WIDTHS[0]))
     layers: list[nn.Module] = [
         conv(dims, len(window.channels), inputs, 3, padding=1, bias=False),
@@ -70,9 +72,12 @@ VGG_BLOCKS = ((64,), (128,), (256, 256), (512, 512), (512, 512))
 
 
 def vgg11(window: Window, num_classes: int, size: Tensor, share: float = 1.0) -> Classifier:
-    """VGG-11: eight convolutions of 3 with BatchNorm and ReLU, max-pool 2 after each block while
-    there is something to halve, the mean of every channel, one linear layer. `share` of the
-    channels makes a narrower one."""
+    """Return VGG-11: eight convolutions of 3 with BatchNorm and ReLU, and one linear layer.
+
+    Max-pooling by 2 follows each block as long as the image has more than one pixel per side. The
+    mean of every channel is the input of the linear layer. Every convolution has a `share` of its
+    channels.
+    """
     dims, inputs, smallest = dimensions(window), len(window.channels), min(window.shape[1:])
     layers: list[nn.Module] = []
     for block in VGG_BLOCKS:

@@ -1,13 +1,12 @@
-"""MADE: an autoencoder with one hidden layer whose output d sees only the inputs before d, so that
-it estimates a density.
+"""MADE: an autoencoder whose output d depends only on the inputs before d, for density estimation.
 
 M. Germain, K. Gregor, I. Murray, H. Larochelle. MADE: Masked Autoencoder for Distribution
 Estimation. ICML 2015, Eq. 8 and 9. Legend: D values, m(k) the last value that hidden unit k may
 see.
 
-m(k) is spread evenly over 1 .. D - 1 instead of drawn, and the values keep their order: all devices
-have the same masks without being told. Values lie in [0, 1] and are taken as Bernoulli
-probabilities (Eq. 2 there).
+It has one hidden layer. m(k) is spread evenly over 1 .. D - 1 instead of drawn, and the values keep
+their order, so that all devices have the same masks without communication. Values lie in [0, 1] and
+are treated as Bernoulli probabilities (Eq. 2 there).
 """
 
 from math import prod
@@ -18,17 +17,18 @@ from torch import Tensor, nn
 
 
 class UnitInputs(nn.Module):
-    """x (batch, \\*shape) -> (batch, D) in [0, 1]: images as they are, sensor windows as (1 + tanh)
-    / 2 of their scaled values.
+    r"""x (batch, \*shape) -> (batch, D) in [0, 1].
 
-    An example of more than `most` values is first averaged over neighbours (in time, or in height
-    and width) by the smallest whole factor that makes it fit; samples that are left over at the end
-    are not looked at.
+    Images are unchanged; sensor windows become (1 + tanh) / 2 of their scaled values. An example of
+    more than `most` values is first averaged over neighbours (in time, or in height and width) by
+    the smallest integer factor that makes it fit. Remaining samples at the end are ignored.
     """
 
     def __init__(self, scale: nn.Module, shape: tuple[int, ...], most: int) -> None:
-        """`shape`: (channels, time), or (channels, height, width) of an image; `scale` brings
-        sensor units to the order of 1."""
+        """`shape`: (channels, time), or (channels, height, width) of an image.
+
+        `scale` brings sensor units to the order of 1.
+        """
         super().__init__()
         channels, *sides = shape
         self.scale, self.is_image = scale, len(sides) == 2
@@ -82,6 +82,8 @@ class Made(nn.Module):
 
 
 def negative_log_likelihood(logits: Tensor, x: Tensor) -> Tensor:
-    """-log p(x) (batch,): the Bernoulli cross-entropy, summed over the D values; of x in [0, 1] and
-    logits (batch, D)."""
+    """Return -log p(x) (batch,): the Bernoulli cross-entropy, summed over the D values.
+
+    `x` in [0, 1] and `logits` are (batch, D).
+    """
     return (F.softplus(logits) - x * logits).sum(1)

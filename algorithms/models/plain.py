@@ -1,5 +1,4 @@
-"""Models that are neither for images nor for sequences: a multi-layer perceptron and an
-autoencoder."""
+"""Models for neither images nor sequences: a multi-layer perceptron and an autoencoder."""
 
 from torch import Tensor, nn
 
@@ -10,11 +9,11 @@ from wire.bundle import Window
 WIDTHS = (32, 64)
 """Channels of the two convolutions."""
 HIDDEN = 256
-"""Units between the bottleneck and the window."""
+"""Number of units between the bottleneck and the window."""
 
 
 def mlp(window: Window, num_classes: int, size: Tensor, hidden: int = 200) -> Classifier:
-    """Flatten, one linear layer of `hidden` units, ReLU, then the classes.
+    """Return a perceptron: flatten, one linear layer of `hidden` units, ReLU, then the classes.
 
     B. McMahan et al., AISTATS 2017, have two such layers; libraries call this one FedAvg's MLP.
     """
@@ -29,10 +28,10 @@ def mlp(window: Window, num_classes: int, size: Tensor, hidden: int = 200) -> Cl
 
 
 def autoencoder(window: Window, num_outputs: int, size: Tensor, units: int = 16) -> Classifier:
-    """A convolutional autoencoder: window -> `units` numbers -> `num_outputs` numbers.
+    """Return a convolutional autoencoder: window -> `units` values -> `num_outputs` values.
 
     M. Sakurada, T. Yairi. Anomaly Detection Using Autoencoders with Nonlinear Dimensionality
-    Reduction. MLSDA 2014: a bottleneck of a few units keeps the model from giving everything back.
+    Reduction. MLSDA 2014: a bottleneck of a few units prevents the reproduction of every window.
     """
     dims, layers, channels = dimensions(window), list[nn.Module](), len(window.channels)
     for width in WIDTHS:

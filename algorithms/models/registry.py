@@ -1,5 +1,8 @@
-"""Every model by name, with its options. All but those of ids take time windows and images alike;
-docs/simulate.md says what they were made for."""
+"""Every model by name, with its options.
+
+All but the models of ids take both time windows and images. docs/simulate.md describes their
+purposes.
+"""
 
 from collections.abc import Callable
 from difflib import get_close_matches
@@ -21,8 +24,11 @@ from wire.errors import ConfigError
 from wire.tasks import RECONSTRUCTION, SEQUENCE
 
 Builder = Callable[..., Classifier]
-"""(window, number of classes, size (channels,) float32 that every channel is divided by,
-\\**options) -> a fresh model."""
+"""Constructor of a fresh model.
+
+Arguments are the window, the number of classes, the size (channels,) float32 that every channel is
+divided by, and the options.
+"""
 
 
 MODELS: dict[str, Builder] = {
@@ -44,10 +50,9 @@ MODELS: dict[str, Builder] = {
     "text-tcn": tcn,
 }
 OF_IDS = ("text-mlp", "text-cnn", "text-tcn")
-"""The models of sequences of ids. All others are of measurements."""
+"""The models of sequences of ids; all others are models of measurements."""
 OF_STEPS = ("tcn", "text-tcn")
-"""The models that answer each step of a window where it has some. All others answer the window as a
-whole."""
+"""The models that answer each step of a window if it has steps; others answer a whole window."""
 _CUT = Option(
     "last",
     "where the head begins: with the last layer, or right after the convolutions",
@@ -59,13 +64,16 @@ OPTIONS: dict[str, Options] = {
     "cnn4": {"cut": _CUT},
     "autoencoder": {"units": _UNITS},
 }
-"""The options of the models that have any, as in ``har-cnn-dbe:cut=convolutions``."""
+"""Options of the models that have any, as in ``har-cnn-dbe:cut=convolutions``."""
 
 
 def default_model(window: Window, task: Task | None = None) -> str:
-    """The model that data get when nobody names one: DistFL's two-layer CNN, for ids a convolution
-    over their embeddings, to label steps a temporal convolutional network, and to give windows back
-    an autoencoder; all have the BatchNorm statistics that groupings read."""
+    """Return the name of the default model for a window and a task.
+
+    It is DistFL's two-layer CNN; for ids a convolution over embeddings; for step labels a temporal
+    convolutional network; for reconstruction an autoencoder. All have BatchNorm statistics, which
+    groupings read.
+    """
     if task is not None and task.of == RECONSTRUCTION:
         return "autoencoder"
     if task is not None and task.of == SEQUENCE:
@@ -74,7 +82,7 @@ def default_model(window: Window, task: Task | None = None) -> str:
 
 
 def read_model(name: str) -> Choice:
-    """A model by its name, with its options.
+    """Return the choice of a model from its name, with its options.
 
     Raises:
         ConfigError: no such model or option.
@@ -94,11 +102,13 @@ def read_model(name: str) -> Choice:
 
 
 def make_model(name: str, window: Window, num_classes: int, size: Tensor) -> Classifier:
-    """A fresh model, by its name and options; torch's global generator decides its weights.
+    """Return a fresh model by its name and options.
+
+    Torch's global generator determines its weights.
 
     Raises:
-        ConfigError: no such model or option, or examples that are too small for it, or of another
-        kind.
+        ConfigError: no such model or option, or the examples are too small for it or of another
+            kind.
     """
     choice = read_model(name)
     if (choice.name in OF_IDS) != bool(window.vocabulary):

@@ -1,11 +1,10 @@
-"""A temporal convolutional network that answers each step of a window: residual convolutions whose
-dilation doubles.
+"""Temporal convolutional network: residual convolutions of doubling dilation, an answer per step.
 
 Y. Abu Farha, J. Gall. MS-TCN: Multi-Stage Temporal Convolutional Network for Action Segmentation.
 CVPR 2019, section 3.1: one stage of it. A layer sees as much before a sample as after it. Here
-BatchNorm follows each dilated convolution, whose statistics groupings read, and there are 6 layers
-of 32 channels, which see 127 samples; a step is the mean over its samples. Where windows have no
-steps, or are images, the whole of one is.
+BatchNorm follows each dilated convolution, because groupings read its statistics. There are 6
+layers of 32 channels, which see 127 samples. The representation of a step is the mean over its
+samples. Windows without steps, and images, have one answer for the whole.
 """
 
 from torch import Tensor, nn
@@ -20,8 +19,10 @@ CHANNELS, LAYERS, KERNEL = 32, 6, 3
 
 
 class Dilated(nn.Module):
-    """x (batch, channels, ...) plus what a dilated convolution, BatchNorm, ReLU and a convolution
-    of one sample make of it."""
+    """x (batch, channels, ...) -> x + conv1(relu(norm(dilated(x)))).
+
+    `conv1` is a convolution of one sample.
+    """
 
     def __init__(self, dims: int, channels: int, dilation: int) -> None:
         super().__init__()
@@ -44,8 +45,10 @@ class Dilated(nn.Module):
 
 
 class Steps(nn.Module):
-    """x (batch, channels, time) to the mean over the samples of each step, (batch, steps,
-    channels); with 0 steps, x (batch, channels, ...) to the mean over all, (batch, channels)."""
+    """x (batch, channels, time) -> mean over the samples of each step, (batch, steps, channels).
+
+    With 0 steps it is the mean over all samples or pixels, (batch, channels).
+    """
 
     def __init__(self, steps: int) -> None:
         super().__init__()
@@ -60,10 +63,10 @@ class Steps(nn.Module):
 
 
 def tcn(window: Window, num_classes: int, size: Tensor) -> Classifier:
-    """For measurements, and for ids, which are embedded first.
+    """Return a temporal convolutional network, with embeddings in front if examples are ids.
 
     Raises:
-        ConfigError: steps are no equal parts of a window.
+        ConfigError: steps are not equal parts of a window.
     """
     if window.steps and (window.height or window.length % window.steps):
         raise ConfigError(
@@ -72,7 +75,8 @@ def tcn(window: Window, num_classes: int, size: Tensor) -> Classifier:
             "so many divide"
         )
     dims, inputs = dimensions(window), len(window.channels) * (WIDTH if window.vocabulary else 1)
-    # the order of these three is that of the draws: another one starts from other weights
+    # the order of these three is the order of the random draws, and so determines the initial
+    # weights
     dilated = [Dilated(dims, CHANNELS, 2**layer) for layer in range(LAYERS)]
     first = conv(dims, inputs, CHANNELS, 1)
     embedding = [Embedded(window.vocabulary, WIDTH)] if window.vocabulary else []

@@ -1,7 +1,7 @@
 """Small networks for sequences of ids: words, characters, events.
 
-``text-mlp``: the mean of the embeddings and one hidden layer, as fastText but for that layer (A.
-Joulin et al., Bag of Tricks for Efficient Text Classification, EACL 2017). ``text-cnn``: a
+``text-mlp``: the mean of the embeddings, as in fastText (A. Joulin et al., Bag of Tricks for
+Efficient Text Classification, EACL 2017), and one hidden layer in addition. ``text-cnn``: a
 convolution of 5 positions over the embeddings, BatchNorm, ReLU and the mean over time; after Y.
 Kim, Convolutional Neural Networks for Sentence Classification, EMNLP 2014, which takes the maximum,
 of several widths.
@@ -14,12 +14,14 @@ from algorithms.models.classifier import Classifier
 from wire.bundle import Window
 
 WIDTH, HIDDEN, KERNEL = 32, 64, 5
-"""Values of an embedding, units of a hidden layer, positions that a convolution sees."""
+"""Number of values of an embedding, units of a hidden layer, and positions of a convolution."""
 
 
 class Embedded(nn.Module):
-    """x (batch, channels, time) int64 to the embeddings of its ids, (batch, channels * width,
-    time). All channels have one vocabulary."""
+    """x (batch, channels, time) int64 -> embeddings of its ids, (batch, channels * width, time).
+
+    All channels share one vocabulary.
+    """
 
     def __init__(self, vocabulary: int, width: int) -> None:
         super().__init__()
@@ -27,13 +29,12 @@ class Embedded(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         embedded: Tensor = self.embedding(x)
-        return (
-            embedded.transpose(2, 3).contiguous().flatten(1, 2)
-        )  # in the order of the time: pooling would else go another way
+        # contiguous in time: pooling of a transposed view would take another path
+        return embedded.transpose(2, 3).contiguous().flatten(1, 2)
 
 
 def text_mlp(window: Window, num_classes: int, size: Tensor) -> Classifier:
-    """Embeddings, their mean over time, a hidden layer with ReLU, then the classes."""
+    """Return a network: embeddings, their mean over time, a hidden layer with ReLU, the classes."""
     width = WIDTH * len(window.channels)
     extractor = nn.Sequential(
         Embedded(window.vocabulary, WIDTH), average(1), nn.Linear(width, HIDDEN), nn.ReLU()
@@ -42,7 +43,7 @@ def text_mlp(window: Window, num_classes: int, size: Tensor) -> Classifier:
 
 
 def text_cnn(window: Window, num_classes: int, size: Tensor) -> Classifier:
-    """Embeddings, a convolution with BatchNorm and ReLU, the mean over time, then the classes."""
+    """Return a network: embeddings, a convolution with BatchNorm, ReLU, mean over time, classes."""
     inputs = WIDTH * len(window.channels)
     layers = (
         conv(1, inputs, HIDDEN, KERNEL, padding=KERNEL // 2),

@@ -1,1 +1,1 @@
-"""How a device moves its tensors by their gradients. One file per family."""
+"""Optimizers of devices: rules that move tensors by their gradients. One file per family."""

@@ -11,12 +11,16 @@ from algorithms.spec import option
 
 
 class Adam(Optimizer):
-    """m <- b1 m + (1 - b1) g; v <- b2 v + (1 - b2) g^2; w <- w - lr * m' / (sqrt(v') + eps), m' and
-    v' without their bias towards zero.
+    """Adam: steps in the direction of the mean gradient, scaled by the root mean square gradient.
+
+        m <- b1 m + (1 - b1) g
+        v <- b2 v + (1 - b2) g^2
+        w <- w - lr * m' / (sqrt(v') + eps), with m' and v' corrected for their bias towards zero
 
     Both moments and the number of steps of each tensor are slots: they start at zero in every
-    round, as McMahan et al. leave the optimizer of a device. `weight_decay` is added to the
-    gradient. D. P. Kingma, J. Ba. Adam. ICLR 2015, Algorithm 1.
+    round, because a device's optimizer has no memory of earlier rounds (McMahan et al.).
+    `weight_decay` times the weight is added to the gradient. D. P. Kingma, J. Ba. Adam. ICLR 2015,
+    Algorithm 1.
     """
 
     name: ClassVar[str] = "adam"
@@ -55,8 +59,10 @@ class Adam(Optimizer):
 
 
 class AdamW(Adam):
-    """Adam whose weight decay is apart from the gradient. I. Loshchilov, F. Hutter. Decoupled
-    Weight Decay Regularization. ICLR 2019."""
+    """Adam with weight decay decoupled from the gradient.
+
+    I. Loshchilov, F. Hutter. Decoupled Weight Decay Regularization. ICLR 2019.
+    """
 
     name: ClassVar[str] = "adamw"
     citation: ClassVar[str] = "Loshchilov & Hutter, ICLR 2019, Algorithm 2"

@@ -1,4 +1,4 @@
-"""Stochastic gradient descent with momentum, as `torch.optim.SGD`."""
+"""Stochastic gradient descent with momentum, as in `torch.optim.SGD`."""
 
 from typing import Any, ClassVar
 
@@ -11,11 +11,14 @@ from algorithms.spec import option
 
 
 class Sgd(Optimizer):
-    """g <- g + weight_decay * w; v <- momentum * v + g; w <- w - lr * v, or with Nesterov w <- w -
-    lr * (g + momentum * v).
+    """SGD with momentum, optionally Nesterov's.
 
-    Learning rate and momentum are the objective's own. The momentum is a slot: it starts at zero in
-    every round.
+        g <- g + weight_decay * w
+        v <- momentum * v + g
+        w <- w - lr * v, or with Nesterov w <- w - lr * (g + momentum * v)
+
+    Learning rate and momentum are hyper-parameters of the objective. The momentum v is a slot: it
+    starts at zero in every round.
     """
 
     name: ClassVar[str] = "sgd"

@@ -1,5 +1,4 @@
-"""What privacy mechanisms have in common: nothing happens to an update unless a mechanism says
-so."""
+"""Base class of privacy mechanisms, which leaves every update unchanged."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -11,42 +10,46 @@ from wire.messages import Verb
 
 
 class DefaultPrivacy(WithOptions):
-    """Leaves every update as it is, at no cost; mechanisms change what differs."""
+    """No change to any update, at no cost; mechanisms override what differs."""
 
     name: ClassVar[str]
     citation: ClassVar[str]
     protects: ClassVar[bool] = True
-    """True if it gives a guarantee: devices must then report nothing that it does not cover."""
+    """True if it gives a guarantee; devices must then report nothing that it does not cover."""
     mean: ClassVar[str] = ""
-    """Name of the only mean that its noise is measured for; empty when any will do."""
+    """Name of the only mean that the noise is calibrated for; empty if any mean is allowed."""
     server_noise: ClassVar[bool] = False
-    """True if `noise` adds any: the server then needs the same secret as long as a run lasts."""
+    """True if `noise` adds noise; the server then needs the same secret for the whole campaign."""
 
     def in_step(self) -> dict[str, float]:
-        """Return the hyper-parameters that the exported step must have for it to hold; empty when
-        the step has no part in it."""
+        """Return the hyper-parameters of the exported step that the guarantee rests on.
+
+        Empty if the mechanism does not change the step.
+        """
         return {}
 
     def verbs(self) -> tuple[Verb, ...]:
-        """Return what a device does after its training, before anything leaves it."""
+        """Return the verbs that a device carries out after training, before anything leaves it."""
         return ()
 
     def clip(self, update: Array) -> Array:
-        """Return one device's flat update (D,) float32, statistics included, as it may be used."""
+        """Return one device's flat update (D,) float32, statistics included, clipped."""
         return update
 
     def noise(self, mean: Array, num_devices: int, seed: int) -> Array:
-        """Return a group's mean update (D,) float32 over `num_devices` as others may see it."""
+        """Return the mean update (D,) float32 of a group of `num_devices`, with noise."""
         return mean
 
     def epsilon(self, rounds: int, models: Sequence[LocalModel], work: Work) -> float | None:
-        """Return epsilon after so many rounds like this one, at the mechanism's delta; None
-        without a mechanism."""
+        """Return epsilon after `rounds` rounds like this one, at the mechanism's delta.
+
+        None without a mechanism.
+        """
         return None
 
 
 class NoPrivacy(DefaultPrivacy):
-    """Gives no guarantee."""
+    """No guarantee."""
 
     name: ClassVar[str] = "no-privacy"
     citation: ClassVar[str] = ""

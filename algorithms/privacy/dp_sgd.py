@@ -1,15 +1,15 @@
-"""Differential privacy of single examples: every step clips each example's gradient and adds
-Gaussian noise to their sum.
+"""DP-SGD: differential privacy of single examples, by clipped per-example gradients and noise.
 
 M. Abadi, A. Chu, I. Goodfellow, H. B. McMahan, I. Mironov, K. Talwar, L. Zhang. Deep Learning with
 Differential Privacy. CCS 2016, Algorithm 1. I. Mironov, K. Talwar, L. Zhang. Rényi Differential
 Privacy of the Sampled Gaussian Mechanism. arXiv 1908.10530, 2019.
 
-What is different here. The accounting assumes Poisson sampling (each example in each batch
-independently with chance batch_size / num_examples); devices shuffle their examples and cut them
-into batches, as most implementations do. For that the stated epsilon is customary but not proven,
-and can be too low (L. Chua et al. How Private are DP-SGD Implementations? ICML 2024). Epsilon
-covers the trained tensors, not the losses and counts that a device reports.
+Every step clips the gradient of each example and adds Gaussian noise to their sum. The accounting
+assumes Poisson sampling: each example is in each batch independently with probability
+batch_size / num_examples. Devices shuffle their examples and cut them into batches, as most
+implementations do. For that the reported epsilon is customary but not proven, and can be too low
+(L. Chua et al. How Private are DP-SGD Implementations? ICML 2024). Epsilon covers the trained
+tensors, not the losses and counts that a device reports.
 """
 
 from collections.abc import Sequence
@@ -20,10 +20,10 @@ from algorithms.privacy.gaussian import Mechanism, spent
 
 
 class DpSgd(Mechanism):
-    """The step is what is private (`algorithms.privacy.per_example`); nothing is added afterwards.
+    """A private training step (`algorithms.privacy.per_example`); no noise is added afterwards.
 
-    Guarantee: against everyone who sees a device's update, for one of its examples being there or
-    not.
+    Guarantee: against everyone who sees a device's update, for the presence or absence of one of
+    its examples.
     """
 
     name: ClassVar[str] = "dp-sgd"
@@ -33,7 +33,7 @@ class DpSgd(Mechanism):
         return {"clip_norm": self.clip_norm, "noise_multiplier": self.noise_multiplier}
 
     def epsilon(self, rounds: int, models: Sequence[LocalModel], work: Work) -> float | None:
-        """Of the device that spends most: the one with few examples or many steps."""
+        """Return epsilon of the device that spends most: one with few examples or many steps."""
         kinds = {
             (min(work.batch_size / max(m.num_examples, 1), 1.0), m.num_steps * rounds)
             for m in models

@@ -1,14 +1,15 @@
-"""Differential privacy of whole devices: clipped updates and Gaussian noise, added by each device
-or once by the aggregator.
+"""Differential privacy of whole devices: clipped updates with Gaussian noise.
+
+Each device adds the noise, or the aggregator adds it once.
 
 R. C. Geyer, T. Klein, M. Nabi. Differentially Private Federated Learning: A Client Level
 Perspective. arXiv 1712.07557, 2017. H. B. McMahan, D. Ramage, K. Talwar, L. Zhang. Learning
 Differentially Private Recurrent Language Models. ICLR 2018. I. Mironov. Rényi Differential Privacy.
 CSF 2017 (the accounting).
 
-What epsilon covers: the shared tensors and statistics of updates, in every round, with every device
-in every round. It does not cover what else devices report (numbers of examples, losses, responses)
-nor who is put in which group.
+Epsilon covers the shared tensors and statistics of updates, in every round, if every device takes
+part in every round. It does not cover anything else that devices report (numbers of examples,
+losses, responses), nor the membership of groups.
 """
 
 import math
@@ -26,11 +27,14 @@ from wire.messages import Protect, Verb
 
 
 def spent(noise_multiplier: float, sampling_rate: float, steps: int, delta: float) -> float:
-    """Epsilon at `delta` of so many Gaussian mechanisms on Poisson samples, by Rényi accounting;
-    infinite without noise."""
+    """Return epsilon at `delta` of `steps` Gaussian mechanisms on Poisson samples.
+
+    The accounting is Rényi's; epsilon is infinite without noise.
+    """
+    # the import takes a second, and only campaigns with a mechanism need it
     from opacus.accountants import (
         RDPAccountant,
-    )  # a second to import, and only runs with a mechanism need it
+    )
 
     if steps == 0:
         return 0.0
@@ -42,8 +46,7 @@ def spent(noise_multiplier: float, sampling_rate: float, steps: int, delta: floa
 
 
 class Mechanism(DefaultPrivacy):
-    """Options that every mechanism has; each changes what it does to updates, and says what it
-    costs."""
+    """Options that all mechanisms share."""
 
     clip_norm: float = option(1.0, "largest Euclidean norm C", above=0)
     noise_multiplier: float = option(1.0, "standard deviation of the noise, in units of C", low=0)
@@ -57,12 +60,14 @@ class Mechanism(DefaultPrivacy):
 
 
 class LocalGaussian(Mechanism):
-    """Each device clips its update to C and adds noise of standard deviation noise_multiplier * C
-    itself: it trusts nobody.
+    """Local noise: each device clips its update to C and adds noise of noise_multiplier * C.
 
-    Guarantee: against everyone, the aggregator included, for any change of the device's data. Two
-    clipped updates can be 2 C apart, so the noise is noise_multiplier / 2 of what it must hide. The
-    aggregator does not clip: the noise makes a rightly protected update longer than C.
+    That is the standard deviation of the noise.
+
+    The device trusts nobody. Guarantee: against everyone, the aggregator included, for any change
+    of the device's data. Two clipped updates can be 2 C apart, so the noise is noise_multiplier / 2
+    times the largest difference to hide. The aggregator does not clip, because noise makes a
+    correctly protected update longer than C.
     """
 
     name: ClassVar[str] = "local-gaussian"
@@ -76,13 +81,17 @@ class LocalGaussian(Mechanism):
 
 
 class CentralGaussian(Mechanism):
-    """Each device clips its update to C, the aggregator clips it again, for it does not trust the
-    device, and adds noise of standard deviation noise_multiplier * C / N to the mean of N.
+    """Central noise: the aggregator adds noise_multiplier * C / N to the mean of N updates.
+
+    That is the standard deviation of the noise.
+
+    Each device clips its update to C, and the aggregator clips it again because it does not trust
+    the device.
 
     Guarantee: against those who see models, not against the aggregator; for a device's update being
-    there or being zero. It rests on the uniform mean, in which one update moves the mean by at most
-    C / N, and on a seed that nobody can guess: whoever knows it can take the noise away again. Each
-    mean of a round needs its own.
+    present or zero. It rests on the uniform mean, in which one update moves the mean by at most C /
+    N, and on a secret seed: anybody who knows it can subtract the noise. Each mean of a round needs
+    a seed of its own.
     """
 
     name: ClassVar[str] = "gaussian"

@@ -1,10 +1,9 @@
-"""The gradient of every single example, clipped, in operators that can be exported with a dynamic
-batch.
+"""Per-example gradients, clipped, in operators that can be exported with a dynamic batch.
 
 ``vmap(grad(...))`` turns convolutions into grouped ones with one group per example, which no
-exporter takes while the batch is open. Here one ordinary backward pass gives the gradient at the
-output of each layer, to which a zero has been added for that purpose; with the layer's input it
-makes the gradient of each example.
+exporter accepts with a dynamic batch. Here zeros are added to the output of each layer, and one
+ordinary backward pass gives the gradient at these zeros. This gradient and the layer's input yield
+the gradient of each example.
 
 I. Goodfellow. Efficient per-example gradient computations. arXiv 1510.01799, 2015 (linear layers).
 G. Rochette, A. Manoel, E. W. Tramel. Efficient per-example gradient computations in convolutional
@@ -31,8 +30,7 @@ _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 @dataclass(frozen=True)
 class _Call:
-    """One call of a layer: what its parameters were applied to, and the zeros that were added to
-    its output."""
+    """One call of a layer: the input of its parameters, and the zeros added to its output."""
 
     layer: str
     module: nn.Module
@@ -46,16 +44,21 @@ def clipped_gradients(
     trained: Collection[str],
     clip_norm: float | Tensor,
 ) -> tuple[TorchTensors, T]:
-    """The sum over the batch of each example's gradient, scaled to a norm of at most `clip_norm`
-    over all `trained` parameters together.
+    """Return the sum over the batch of each example's clipped gradient, and the rest of `losses`.
 
-    `losses` calls `model` (through `functional` or itself) and returns the loss of each example
-    (batch,), which depends on that example alone, and anything else, which is passed on. `trained`
-    are names as in ``model.named_parameters()``; the result has them as keys, in that order.
+    Each example's gradient is scaled to a norm of at most `clip_norm`, over all `trained`
+    parameters together.
+
+    Args:
+        losses: calls `model` (through `functional` or directly) and returns the loss of each
+            example (batch,), which depends on that example alone, and any other value, which is
+            passed on.
+        trained: names as in ``model.named_parameters()``; the keys of the result, in the same
+            order.
 
     Raises:
-        ConfigError: a layer whose gradient per example is not known here, or that lets examples
-        depend on each other.
+        ConfigError: a layer has no rule for per-example gradients, or lets examples depend on each
+            other.
     """
     gradients, rest = example_gradients(model, losses, trained)
     norms = torch.stack([(g * g).flatten(1).sum(1) for g in gradients.values()]).sum(0).sqrt()
@@ -68,8 +71,10 @@ def clipped_gradients(
 def example_gradients(
     model: nn.Module, losses: Callable[[], tuple[Tensor, T]], trained: Collection[str]
 ) -> tuple[TorchTensors, T]:
-    """Each example's gradient (batch, \\*parameter), by name; arguments and errors are those of
-    `clipped_gradients`."""
+    r"""Return each example's gradient (batch, \*parameter) by name, and the rest of `losses`.
+
+    Arguments and errors are those of `clipped_gradients`.
+    """
     names = _parameter_names(model, trained)
     with torch.enable_grad(), _watched(model, names) as calls:
         values, rest = losses()
@@ -100,8 +105,10 @@ def example_gradients(
 
 
 def _parameter_names(model: nn.Module, trained: Collection[str]) -> dict[tuple[str, str], str]:
-    """(layer, its name for a parameter) -> the model's name for it; two layers may share one
-    parameter."""
+    """Return the model's name of each trained parameter, by (layer, the layer's name of it).
+
+    Two layers may share one parameter.
+    """
     names = {id(parameter): name for name, parameter in model.named_parameters() if name in trained}
     if unknown := sorted(set(trained) - set(names.values())):
         raise ConfigError(f"parameter {unknown[0]!r}: the model has no such parameter")
@@ -143,8 +150,7 @@ def _check(layer: str, module: nn.Module) -> None:
 
 @contextmanager
 def _watched(model: nn.Module, names: dict[tuple[str, str], str]) -> Iterator[list[_Call]]:
-    """While open, zeros are added to the output of every layer that has one of these parameters,
-    and its calls are noted."""
+    """Yield the calls of the layers with these parameters, and add zeros to their outputs."""
     calls: list[_Call] = []
     layers = {layer for layer, _ in names}
 
@@ -177,8 +183,11 @@ def _watched(model: nn.Module, names: dict[tuple[str, str], str]) -> Iterator[li
 
 
 def _met(module: nn.Module, x: Tensor) -> Tensor:
-    """What a layer applies its parameters to: its input, a normalisation its normalised input, with
-    the statistics of this call."""
+    """Return the tensor that a layer multiplies its parameters with.
+
+    This is the layer's input; for a normalisation layer it is the input normalised with the
+    statistics of this call.
+    """
     if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
         return F.batch_norm(x, module.running_mean, module.running_var, eps=module.eps)
     if isinstance(module, nn.GroupNorm):
@@ -188,8 +197,8 @@ def _met(module: nn.Module, x: Tensor) -> Tensor:
     return x.clone()  # it may be changed in place afterwards
 
 
-# The gradient of one layer, from what its parameters met and the gradient at its output: (batch,
-# *parameter) by the layer's own names
+# Rules per layer: from the input of the parameters and the gradient at the output, the gradient
+# (batch, *parameter) by the layer's own names
 
 
 def _linear(module: nn.Module, x: Tensor, gradient: Tensor) -> TorchTensors:
@@ -198,7 +207,7 @@ def _linear(module: nn.Module, x: Tensor, gradient: Tensor) -> TorchTensors:
 
 
 def _positions(x: Tensor) -> Tensor:
-    """(batch, ..., features) -> (batch, positions, features)."""
+    """Return (batch, ..., features) as (batch, positions, features)."""
     return x.flatten(1, -2) if x.dim() > 2 else x.unsqueeze(1)
 
 
@@ -212,8 +221,10 @@ def _convolution(module: nn.Module, x: Tensor, gradient: Tensor) -> TorchTensors
 
 
 def _unfold(module: nn.Conv1d | nn.Conv2d, x: Tensor, out: torch.Size) -> Tensor:
-    """What lies under each kernel position: (batch, kernel positions * channels, output
-    positions)."""
+    """Return the values under each kernel position.
+
+    The shape is (batch, kernel positions * channels, output positions).
+    """
     padded = F.pad(x, _padding(module))
     taps = []
     for position in range(prod(module.kernel_size)):
@@ -229,7 +240,7 @@ def _unfold(module: nn.Conv1d | nn.Conv2d, x: Tensor, out: torch.Size) -> Tensor
 
 
 def _padding(module: nn.Conv1d | nn.Conv2d) -> list[int]:
-    """As `F.pad` takes it: before and after, last dimension first."""
+    """Return the padding in the order of `F.pad`: before and after, last dimension first."""
     if isinstance(module.padding, str):
         around = [k - 1 if module.padding == "same" else 0 for k in reversed(module.kernel_size)]
         return [n for k in around for n in (k // 2, k - k // 2)]
@@ -237,7 +248,7 @@ def _padding(module: nn.Conv1d | nn.Conv2d) -> list[int]:
 
 
 def _channel_norm(module: nn.Module, x: Tensor, gradient: Tensor) -> TorchTensors:
-    """An affine map per channel, the second dimension."""
+    """Return the gradients of an affine map per channel; channels are the second dimension."""
     return {"weight": _channels(gradient * x), "bias": _channels(gradient)}
 
 

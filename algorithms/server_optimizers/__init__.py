@@ -1,1 +1,1 @@
-"""How the server moves a model towards the mean of what devices made of it. One file per family."""
+"""Server optimizers: rules that move a model towards the devices' mean. One file per family."""

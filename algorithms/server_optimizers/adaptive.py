@@ -1,4 +1,4 @@
-"""FedAdagrad, FedAdam and FedYogi: the server's step has its own length for every parameter.
+"""FedAdagrad, FedAdam and FedYogi: server optimizers with a step length for every parameter.
 
 S. Reddi, Z. Charles, M. Zaheer, Z. Garrett, K. Rush, J. Konecny, S. Kumar, H. B. McMahan. Adaptive
 Federated Optimization. ICLR 2021, Algorithm 2. Legend: Delta_t the change, the mean of the devices'
@@ -6,10 +6,10 @@ models minus the model; m_t the ``momentum``, v_t the ``square``, eta the `serve
 degree of adaptivity.
 
     m_t = beta1 m_{t-1} + (1 - beta1) Delta_t
-    v_t as in each class, v_{-1} = tau^2
+    v_t = the equation of each class, v_{-1} = tau^2
     x_{t+1} = x_t + eta m_t / (sqrt(v_t) + tau)
 
-Neither moment is corrected for its bias towards its first value. The usual values are the paper's
+Neither moment is corrected for its bias towards its first value. The default values are the paper's
 (section 5.1): beta1 = 0.9, beta2 = 0.99, tau = 0.001; FedAdagrad has beta1 = 0. A good `server_lr`
 depends on how large the devices' changes are: the paper tries 0.001 to 10.
 """
@@ -45,7 +45,7 @@ class FedAdagrad(ServerOptimizer):
         )
 
     def second_moment(self, square: Array, squared: Array) -> Array:
-        """Return v_t of v_{t-1} and Delta_t^2, float64 of one shape."""
+        """Return v_t, given v_{t-1} and Delta_t^2; all float64 of one shape."""
         return square + squared
 
 

@@ -1,8 +1,8 @@
 """FedAvgM: momentum on the server.
 
 T.-M. H. Hsu, H. Qi, M. Brown. Measuring the Effects of Non-Identical Data Distribution for
-Federated Visual Classification. arXiv 1909.06335, 2019, section 4.3; with a learning rate as SGD is
-the server's optimizer in S. Reddi et al., ICLR 2021.
+Federated Visual Classification. arXiv 1909.06335, 2019, section 4.3. S. Reddi et al., ICLR 2021,
+add a learning rate, with SGD as the server's optimizer.
 """
 
 from collections.abc import Mapping
@@ -14,8 +14,10 @@ from wire.arrays.tensors import Array, Tensors
 
 
 class FedAvgM(ServerOptimizer):
-    """v <- beta v + change; x <- x + server_lr v. With beta 0 and server_lr 1 the next model is the
-    mean, to the bit: FedAvg."""
+    """v <- beta v + change; x <- x + server_lr v.
+
+    With beta 0 and server_lr 1 the next model is exactly the mean: FedAvg.
+    """
 
     name: ClassVar[str] = "fedavgm"
     citation: ClassVar[str] = "Hsu et al., arXiv 1909.06335, 2019, 4.3"

@@ -1,9 +1,8 @@
-"""A server optimizer's step on a whole model: which tensors it moves, in which precision, and what
-is remembered.
+"""Application of a server optimizer to a whole model.
 
-Shared tensors of floating point are moved. BatchNorm's statistics are averaged, as is everything
-else. A step is computed in float64. What is remembered is float32, as it is stored: a run that goes
-on from its store has the same bits.
+Shared tensors of floating point are moved. All other tensors, BatchNorm's statistics among them,
+are averaged. A step is computed in float64. Moments are float32, as they are stored: a campaign
+that resumes from its store has the same bits.
 """
 
 from collections.abc import Mapping
@@ -19,13 +18,13 @@ from wire.arrays.tensors import Array, Tensors
 def advance(
     optimizer: ServerOptimizer, model: Mapping[str, Array], mean: Tensors, moments: Tensors
 ) -> tuple[Tensors, Tensors]:
-    """The next model, and what is remembered for the step after it.
+    """Return the next model, and the moments for the step after it.
 
     Args:
-        model: what devices started from (``shared/NAME``, ``statistic/NAME``), float32.
-        mean: the mean of what they made of it, of the same names.
-        moments: what the last step left, ``MOMENT/shared/NAME`` float32 of the shape of the tensor;
-        empty before the first.
+        model: the model that devices started from (``shared/NAME``, ``statistic/NAME``), float32.
+        mean: the mean of the devices' models after training, with the same names.
+        moments: moments of the previous step, ``MOMENT/shared/NAME`` float32 of the shape of the
+            tensor; empty before the first step.
     """
     following, kept = dict(mean), Tensors()
     for key, value in names.of_role(mean, names.SHARED).items():
@@ -37,9 +36,10 @@ def advance(
             for moment, first in optimizer.moments.items()
         }
         moved = optimizer.step(change, before)
+        # a whole step keeps the bits of the mean
         following[key] = np.where(moved.step == change, value, model[key] + moved.step).astype(
             value.dtype
-        )  # a whole step: the mean's bits
+        )
         for moment, array in moved.moments.items():
             kept[f"{moment}/{key}"] = np.clip(array, -LARGEST, LARGEST).astype(np.float32)
     return following, kept

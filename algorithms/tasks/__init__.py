@@ -1,1 +1,1 @@
-"""What a model is to learn: the loss of a window, and what is measured. One file per task."""
+"""Tasks: the loss of a window and the metrics of a model. One file per task."""

@@ -1,12 +1,13 @@
-"""Class weights by a device's own counts: n / (c * n_y) for a window of class y, of n windows of c
-classes, n_y of them of class y.
+"""Class weights from a device's own counts: n / (c * n_y) for a window of class y.
+
+Legend: n windows of c classes, n_y of them of class y.
 
 G. King, L. Zeng. Logistic Regression in Rare Events Data. Political Analysis 9(2), 2001, as in
-scikit-learn's ``class_weight="balanced"``. The classes that a device has count alike in its loss,
-and the mean weight of its windows is 1, so that it has the same part in the fleet's mean as without
-weights. The counts never leave the device. Weights are at most `MOST`, and their mean is then below
-1: one window of a rare class does not make a step by itself. A class that few devices have counts
-no more in the fleet for it: weights that are to say so are given as numbers.
+scikit-learn's ``class_weight="balanced"``. All classes of a device count alike in its loss, and the
+mean weight of its windows is 1, so that the device has the same share in the fleet's mean as
+without weights. The counts never leave the device. Weights are limited to `MOST`, so that one
+window of a rare class does not make a step by itself; their mean is then below 1. A class that few
+devices have does not count more in the fleet: that takes weights given as numbers.
 """
 
 from collections.abc import Mapping
@@ -29,20 +30,22 @@ from wire.arrays import names
 from wire.messages import Apply, Evaluate, Train, Verb
 
 MOST = 10.0
-"""The largest weight."""
+"""Maximum weight."""
 COUNT, KEEP = "count_classes", "keep_class_shares"
 _SHARES, _COUNTED = names.private("balance.shares"), names.response(COUNT, "share")
 
 
 def balanced_weights(shares: Tensor) -> Tensor:
-    """Weights (classes,) by each class's share of a device's windows (classes,); 0 for a class that
-    it does not have."""
+    """Return the weights (classes,), from each class's share (classes,) of a device's windows.
+
+    The weight of a class that the device does not have is 0.
+    """
     present = (shares > 0).to(shares.dtype)
     return present / (present.sum() * shares).clamp(min=1 / MOST)
 
 
 class Balanced(Wrapper[Supervised]):
-    """Wraps an objective: the device counts its classes, and keeps their shares."""
+    """Wrapper of an objective: the device counts its classes and keeps their shares."""
 
     replaces = ("sgd_graphs", "initial", "graphs", "losses")
     sgd_graphs: ClassVar[Mapping[str, Sgd]] = {}
@@ -57,7 +60,7 @@ class Balanced(Wrapper[Supervised]):
     def keep_class_shares(
         self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
     ) -> TorchTensors:
-        """Remember the counts."""
+        """Return the counted shares as the next value of the private tensor."""
         return following_values({_SHARES: torch.clone(tensors[_COUNTED])})
 
     def losses(self, logits: Tensor, tensors: TorchTensors, batch: TorchTensors) -> Tensor:
@@ -66,7 +69,7 @@ class Balanced(Wrapper[Supervised]):
 
 
 class BalancedServer(Wrapper[DefaultCoordinator]):
-    """Wraps the server's half: before a plan that trains, a device counts its classes."""
+    """Wrapper of the coordinator: a device counts its classes before a plan that trains."""
 
     replaces = ("programs", "closing")
 

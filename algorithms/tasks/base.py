@@ -1,4 +1,4 @@
-"""Base class of tasks, which say what a model is to learn; traced into training graphs."""
+"""Base class of tasks, which define what a model learns; traced into training graphs."""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar, Self
@@ -11,67 +11,79 @@ from wire.tasks import TaskName
 
 
 class Task(WithOptions, ABC):
-    """The loss of an example, what is measured, and what a device answers.
+    r"""A task: the loss of an example, the metrics, and the answers of `predict`.
 
-    `scaled` are a batch's examples (batch, \\*window) as the model's first layer gets them:
+    `scaled` are the examples of a batch (batch, \*window) as the model's first layer receives them:
     measurements in units of their channel's root mean square over the fleet.
     """
 
     name: ClassVar[str]
     citation: ClassVar[str]
     of: ClassVar[TaskName]
-    """The task of the wire that it is a loss of: what devices do with labels and answers."""
+    """Kind of task in the protocol, which determines how devices handle labels and answers."""
     accuracy: str
-    """Words for the examples whose share is the accuracy."""
+    """Noun phrase for the examples whose share is the accuracy."""
     plain: bool = False
     """True if its loss is the cross-entropy and nothing else, which every backend has."""
     balanced: bool = False
-    """True if the classes of a device are to count alike, by the device's own counts
-    (`algorithms.tasks.balanced`)."""
+    """True if a device's classes count alike, by its own counts (`algorithms.tasks.balanced`)."""
 
     def in_units(self, units: Units | None) -> Self:
-        """Return the same task, of quantities in these units; itself where it is not about
-        quantities."""
+        """Return this task for quantities in these units; itself if it has no quantities."""
         return self
 
     def outputs(self, window: tuple[int, ...], num_classes: int) -> int:
-        """Return how many numbers a model gives for an example of this shape, or for each step of
-        it, where there are so many classes."""
+        """Return the number of outputs of a model for one example, or for each step of an example.
+
+        Args:
+            window: shape of an example.
+            num_classes: number of classes of the data.
+        """
         return num_classes
 
     def answers(self, classes: tuple[str, ...]) -> tuple[str, ...]:
-        """Return names for the numbers of `answer`, where these are the classes of the data."""
+        """Return a name for each number of `answer`, given the classes of the data."""
         return classes
 
     def check(self, num_outputs: int, steps: int) -> None:
-        """Check that it goes with a model of so many outputs, and of so many steps; 0 where it
-        answers an example as a whole.
+        """Check that the task fits a model with these outputs and steps.
+
+        Args:
+            num_outputs: number of outputs of the model.
+            steps: number of steps for which the model has outputs; 0 if it answers an example as a
+                whole.
 
         Raises:
-            ConfigError: it does not.
+            ConfigError: the task does not fit the model.
         """
 
     def target(self, scaled: Tensor, y: Tensor) -> Tensor:
-        """Return what a model's outputs are held against, of examples and their labels (batch,
-        \\*label)."""
+        r"""Return the targets of a model's outputs.
+
+        `y` are the labels of the examples (batch, \*label).
+        """
         return y
 
     @abstractmethod
     def losses(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Return the loss (batch,) of each example that training minimises, of a model's outputs
-        (batch, outputs) float32, or (batch, steps, outputs), and their target."""
+        """Return the training loss (batch,) of each example.
+
+        Args:
+            logits: outputs of the model, (batch, outputs) or (batch, steps, outputs) float32.
+            target: their targets.
+        """
 
     def measured(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Return the loss (batch,) of each example that is reported: without what only helps
-        training."""
+        """Return the reported loss (batch,) of each example, without terms for training only."""
         return self.losses(logits, target)
 
     @abstractmethod
     def right(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Return 1 for each example (batch,) float32 that was answered rightly, else 0; of steps,
-        their share. Accuracy is the mean."""
+        """Return 1 for each correctly answered example, else 0: (batch,) float32.
+
+        For sequences it is the share of correct steps. Accuracy is the mean over examples.
+        """
 
     @abstractmethod
     def answer(self, logits: Tensor, scaled: Tensor) -> Tensor:
-        """Return what a device is told of its examples (batch, answers) float32, or (batch, steps,
-        answers)."""
+        """Return the answers of `predict`, (batch, answers) or (batch, steps, answers) float32."""

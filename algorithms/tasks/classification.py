@@ -1,14 +1,14 @@
-"""Classification: a window has one of the classes.
+"""Classification: each window has one class.
 
 The loss of a window is the cross-entropy of its class. With label smoothing it is the cross-entropy
 of a target that gives the class 1 - s + s / classes, and every other class s / classes. C. Szegedy
 et al. Rethinking the Inception Architecture for Computer Vision. CVPR 2016, section 7. A class
 weight multiplies the loss of the windows of its class.
 
-A step follows the mean over the windows of a batch, and is not divided by the weights of the batch,
-as `torch.nn.CrossEntropyLoss` does: so the mean of devices' losses by their numbers of windows is
-that of all windows together, whichever device has which classes. What is measured on test windows
-is the plain cross-entropy, so that runs can be compared.
+A step follows the mean over the windows of a batch. Unlike `torch.nn.CrossEntropyLoss`, it is not
+divided by the weights of the batch. So the mean of the devices' losses, weighted by their numbers
+of windows, is the mean over all windows, however classes are spread over devices. The reported loss
+on test windows is the plain cross-entropy, so that campaigns can be compared.
 """
 
 from typing import Any, ClassVar
@@ -23,12 +23,14 @@ from wire.errors import ConfigError
 from wire.tasks import CLASSIFICATION, NO_LABEL, TaskName
 
 BALANCED, EQUAL = "balanced", "equal"
-"""Class weights that are no numbers: by the device's own counts (`algorithms.tasks.balanced`), and
-none."""
+"""Class weights that are not numbers: from the device's own counts, or all equal.
+
+See `algorithms.tasks.balanced` for the counts.
+"""
 
 
 class Classification(Task):
-    """Cross-entropy, with smoothed labels and weights of classes where they are asked for."""
+    """Cross-entropy, optionally with smoothed labels and class weights."""
 
     name: ClassVar[str] = "classification"
     citation: ClassVar[str] = "Szegedy et al., CVPR 2016, section 7"
@@ -65,12 +67,12 @@ class Classification(Task):
         return each * torch.tensor(self.weights)[target] if self.weights else each
 
     def measured(self, logits: Tensor, target: Tensor) -> Tensor:
-        """One without a label has none."""
+        """Return the plain cross-entropy (batch,); 0 for a window without a label."""
         return F.cross_entropy(logits, target, reduction="none", ignore_index=NO_LABEL)
 
     def right(self, logits: Tensor, target: Tensor) -> Tensor:
         return (logits.argmax(1) == target).to(torch.float32)
 
     def answer(self, logits: Tensor, scaled: Tensor) -> Tensor:
-        """Class probabilities."""
+        """Return the class probabilities (batch, classes)."""
         return torch.softmax(logits, dim=1)

@@ -1,14 +1,13 @@
-"""Several labels: each of so many names is there in a window, or it is not; any number of them,
-also none.
+"""Multi-label classification: each name applies to a window or does not, independently.
 
-The loss of a window is the mean over names of the binary cross-entropy, each name by itself: every
-name is told by a logistic regression on what the model makes of the window. M.-L. Zhang, Z.-H.
-Zhou. A Review on Multi-Label Learning Algorithms. IEEE TKDE 26(8), 2014: binary relevance, section
-3.1.1. In the mean, a loss does not grow with the number of names.
+The loss of a window is the mean over names of the binary cross-entropy. Each name has a logistic
+regression of its own on the model's features. M.-L. Zhang, Z.-H. Zhou. A Review on Multi-Label
+Learning Algorithms. IEEE TKDE 26(8), 2014: binary relevance, section 3.1.1. The mean keeps the loss
+independent of the number of names.
 
-A name is told to be there where its probability is at least a half. A window is right where every
-name of it is told rightly: the strictest of the usual rules (subset accuracy, section 2.2.2), and
-the only one of them that counts windows.
+A name is predicted if its probability is at least a half. A window is correct if all of its names
+are: subset accuracy (section 2.2.2), the strictest of the usual rules, and the only one of them
+that counts windows.
 """
 
 from typing import ClassVar
@@ -33,16 +32,16 @@ class MultiLabel(Task):
         return y.to(scaled.dtype)
 
     def losses(self, logits: Tensor, target: Tensor) -> Tensor:
-        """log(1 + exp(z)) - z t of each name, which is its binary cross-entropy."""
+        """Return the mean over names of the binary cross-entropy, log(1 + exp(z)) - z t."""
         return (F.softplus(logits) - logits * target).mean(1)
 
     def measured(self, logits: Tensor, target: Tensor) -> Tensor:
-        """One without labels has none."""
+        """Return the loss (batch,); 0 for a window without labels."""
         return torch.where(target[:, 0] < 0, 0.0, self.losses(logits, target))
 
     def right(self, logits: Tensor, target: Tensor) -> Tensor:
         return ((logits >= 0) == (target > 0)).all(1).to(torch.float32)
 
     def answer(self, logits: Tensor, scaled: Tensor) -> Tensor:
-        """The probability of each name."""
+        """Return the probability of each name (batch, names)."""
         return torch.sigmoid(logits)

@@ -1,13 +1,12 @@
-"""Reconstruction: a model gives back the window that it was shown, through fewer numbers than the
-window has.
+"""Reconstruction: the model reproduces a window from fewer numbers than the window has.
 
-What it has learned of usual windows it gives back well, and what it has never met badly: the error
-of a window says how unusual it is. No labels are needed. M. Sakurada, T. Yairi. Anomaly Detection
+The model reproduces usual windows well and windows unlike its training data badly, so the error of
+a window measures how unusual it is. No labels are needed. M. Sakurada, T. Yairi. Anomaly Detection
 Using Autoencoders with Nonlinear Dimensionality Reduction. MLSDA 2014.
 
 The loss of a window is the mean squared error over its values, each in units of its channel's root
-mean square over the fleet: an error of 0.1 is a tenth of a channel's mean power. A window is given
-back rightly where its error is at most `tolerance`; accuracy is the share of such windows.
+mean square over the fleet: an error of 0.1 is a tenth of a channel's mean power. A window is
+correct if its error is at most `tolerance`; accuracy is the share of such windows.
 """
 
 from typing import Any, ClassVar
@@ -20,11 +19,11 @@ from algorithms.tasks.base import Task
 from wire.tasks import RECONSTRUCTION, TaskName
 
 ERROR = "reconstruction_error"
-"""What the one number is called that a device is told of a window."""
+"""Name of the only number in a device's answer for a window."""
 
 
 class Reconstruction(Task):
-    """The mean squared error between a window and what a model gives back of it."""
+    """The mean squared error between a window and its reconstruction."""
 
     name: ClassVar[str] = "reconstruction"
     citation: ClassVar[str] = "Sakurada and Yairi, MLSDA 2014"
@@ -52,5 +51,5 @@ class Reconstruction(Task):
         return (self.losses(logits, target) <= self.tolerance).to(torch.float32)
 
     def answer(self, logits: Tensor, scaled: Tensor) -> Tensor:
-        """The error of each window."""
+        """Return the error of each window (batch, 1)."""
         return self.losses(logits, scaled.flatten(1)).unsqueeze(1)

@@ -1,13 +1,13 @@
-"""Regression: one quantity of a window, or several.
+"""Regression: one or several quantities of a window.
 
-The loss of a window is the mean over quantities of the squared error, each in units of its standard
-deviation over the fleet and counted from its mean there (`algorithms.core.keys`). So a step does
-not depend on whether a length is in metres or in millimetres, quantities of other kinds count
-alike, and a model that has learned nothing has a loss of about 1. What is answered is in the user's
-own units again. T. Hastie, R. Tibshirani, J. Friedman. The Elements of Statistical Learning. 2nd
-edition, 2009, section 3.2.4, several outputs, and section 11.5.3.
+The loss of a window is the mean over quantities of the squared error. Each quantity is standardised
+by its mean and standard deviation over the fleet (`algorithms.core.keys`). So a step does not
+depend on whether a length is in metres or in millimetres, different quantities count alike, and an
+untrained model has a loss of about 1. Answers are in the user's own units. T. Hastie,
+R. Tibshirani, J. Friedman. The Elements of Statistical Learning. 2nd edition, 2009, section 3.2.4,
+several outputs, and section 11.5.3.
 
-A window is right where each of its quantities is told within `tolerance` standard deviations;
+A window is correct if each of its quantities is predicted within `tolerance` standard deviations;
 accuracy is the share of such windows.
 """
 
@@ -65,16 +65,15 @@ class Regression(Task):
         return (logits - target).square().mean(1)
 
     def measured(self, logits: Tensor, target: Tensor) -> Tensor:
-        """One without labels, whose quantities are no numbers, has none."""
-        return (
-            torch.where(target != target, 0.0, logits - target).square().mean(1)
-        )  # what differs from itself is no number
+        """Return the loss (batch,); 0 for a window without labels, whose quantities are NaN."""
+        # only NaN differs from itself
+        return torch.where(target != target, 0.0, logits - target).square().mean(1)
 
     def right(self, logits: Tensor, target: Tensor) -> Tensor:
         return ((logits - target).abs() <= self.tolerance).all(1).to(torch.float32)
 
     def answer(self, logits: Tensor, scaled: Tensor) -> Tensor:
-        """The quantities, in the user's units."""
+        """Return the quantities (batch, quantities) in the user's units."""
         return (
             logits
             if self.units is None

@@ -1,14 +1,12 @@
-"""Sequence labelling: each step of a window has one of the classes, such as what somebody does in
-each part of a second.
+"""Sequence labelling: each step of a window has one class, such as the activity at that time.
 
-The loss of a window is the mean over its steps of the cross-entropy of their classes. A step whose
-class is `NO_LABEL` has no part in it: nobody knows what it was. Each window counts alike, however
-many of its steps are labelled. A. Graves. Supervised Sequence Labelling with Recurrent Neural
-Networks. Springer, 2012, section 2.3.1, segment classification: the segments are given, and are all
-of one length.
+The loss of a window is the mean cross-entropy over its labelled steps. A step of class `NO_LABEL`
+has no label and does not count. Each window counts alike, whatever its number of labelled steps.
+A. Graves. Supervised Sequence Labelling with Recurrent Neural Networks. Springer, 2012, section
+2.3.1, segment classification: the segments are given, and are all of one length.
 
-A step is told rightly where its class is the most probable one. A window counts by the share of its
-labelled steps that are.
+A step is correct if its class is the most probable one. A window counts by the share of its
+labelled steps that are correct.
 """
 
 from typing import ClassVar
@@ -23,8 +21,10 @@ from wire.tasks import NO_LABEL, SEQUENCE, TaskName
 
 
 class Sequence(Task):
-    """The mean cross-entropy over the labelled steps of a window. Logits are (batch, steps,
-    classes), targets (batch, steps)."""
+    """The mean cross-entropy over the labelled steps of a window.
+
+    Logits are (batch, steps, classes), targets (batch, steps).
+    """
 
     name: ClassVar[str] = "sequence"
     citation: ClassVar[str] = "Graves, 2012, section 2.3.1"
@@ -48,11 +48,13 @@ class Sequence(Task):
         return _over_steps((logits.argmax(2) == target).to(torch.float32), target)
 
     def answer(self, logits: Tensor, scaled: Tensor) -> Tensor:
-        """The class probabilities of each step."""
+        """Return the class probabilities of each step (batch, steps, classes)."""
         return torch.softmax(logits, dim=2)
 
 
 def _over_steps(values: Tensor, target: Tensor) -> Tensor:
-    """The mean (batch,) over the labelled steps of values (batch, steps) that are 0 elsewhere; 0
-    where no step has a label."""
+    """Return the mean (batch,) over labelled steps of values (batch, steps).
+
+    It is 0 without labelled steps. `values` must be 0 at steps without a label.
+    """
     return values.sum(1) / (target != NO_LABEL).to(values.dtype).sum(1).clamp(min=1)

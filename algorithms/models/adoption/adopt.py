@@ -1,5 +1,7 @@
-"""A torch module of a user's own as a `Classifier`: any that ends in one linear layer, with nothing
-wrapped or registered."""
+"""Adoption of a user's torch module as a `Classifier`, without wrapping or registration.
+
+The module can be any that ends in one linear layer.
+"""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -16,7 +18,7 @@ from wire.arrays import names
 from wire.errors import ConfigError
 
 SAME = 1e-5
-"""Two answers that differ by less are the same."""
+"""Maximum difference between two answers that count as equal."""
 EXPECTED = "expected a torch.nn.Module whose last layer is torch.nn.Linear"
 
 
@@ -29,18 +31,23 @@ def adopt(
     vocabulary: int = 0,
     steps: int = 0,
 ) -> Classifier:
-    """The classifier that a user's module is, for examples of this shape, (channels, time) or
-    (channels, height, width); `scale` comes before its first layer. With a `vocabulary`, examples
-    are ids, int64; with `steps`, it answers each of so many (batch, steps, classes). `name` begins
-    the errors. A `Classifier` is taken as it is.
+    """Return a user's module as a classifier of examples of this shape.
 
-    The module's last linear layer becomes the head; what comes before it, the extractor. The module
-    itself is not changed.
+    The module's last linear layer becomes the head, and everything before it the extractor. The
+    module itself is not changed. A `Classifier` is returned itself, with its shape, vocabulary and
+    steps set.
+
+    Args:
+        name: name of the model, the start of errors.
+        shape: (channels, time) or (channels, height, width).
+        scale: module in front of the first layer.
+        vocabulary: number of ids if examples are int64 ids.
+        steps: number of steps if the model answers each step: (batch, steps, classes).
 
     Raises:
-        ConfigError: it is no classifier of these examples, or it does what no graph can do: it
-        draws random numbers outside of torch's
-            dropout layers, or changes a buffer that is no running statistic.
+        ConfigError: it is not a classifier of these examples, or it does what no graph can do: it
+            draws random numbers outside of torch's dropout layers, or changes a buffer that is not
+            a running statistic.
     """
     if isinstance(made, Classifier):
         model = made
@@ -69,7 +76,7 @@ def _of_steps(steps: int) -> tuple[int, ...]:
 
 
 def _divided(name: str, module: nn.Module, x: Tensor, scale: nn.Module, steps: int) -> Classifier:
-    """A module cut before its last layer; `x` are three examples."""
+    """Return a module split before its last layer; `x` are three examples."""
     if (
         type(module) is nn.Sequential
         and len(module) > 1
@@ -116,7 +123,7 @@ def _divided(name: str, module: nn.Module, x: Tensor, scale: nn.Module, steps: i
 
 
 def _check_same(name: str, module: nn.Module, model: Classifier) -> None:
-    """Whether what the module was divided into answers as the module does."""
+    """Raise ConfigError if extractor and head do not answer as the module does."""
     x = some_examples(3, model.shape, model.vocabulary)
     whole, divided = (
         _asked(name, deepcopy(module).eval(), x),
@@ -130,7 +137,7 @@ def _check_same(name: str, module: nn.Module, model: Classifier) -> None:
 
 
 def _check_names(name: str, model: nn.Module) -> None:
-    """Whether every layer that has tensors has one name; a tensor of two layers is one tensor."""
+    """Raise ConfigError if a layer with tensors has several names; each tensor must occur once."""
     first: dict[int, str] = {}
     for own, layer in model.named_modules(remove_duplicate=False):
         if first.setdefault(id(layer), own) != own and any(
@@ -143,8 +150,7 @@ def _check_names(name: str, model: nn.Module) -> None:
 
 
 def _check_embeddings(name: str, model: nn.Module) -> None:
-    """Whether embeddings are plain tables: whose rows a step moves by their gradients, and nothing
-    else does."""
+    """Raise ConfigError if an embedding is not a plain table, moved only by its rows' gradients."""
     for own, layer in model.named_modules():
         if isinstance(layer, nn.Embedding) and (
             layer.max_norm is not None or layer.scale_grad_by_freq or layer.sparse
@@ -184,7 +190,7 @@ def _asked(name: str, model: nn.Module, x: Tensor) -> Tensor:
 
 
 def _check_training(name: str, model: Classifier) -> None:
-    """Whether a pass in training is a function of the model's tensors and of the examples."""
+    """Raise ConfigError if a training pass depends on more than the tensors and the examples."""
     tried = deepcopy(model).train()
     replace_attention(tried)
     replace_recurrent(tried)

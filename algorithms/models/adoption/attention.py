@@ -1,5 +1,4 @@
-"""Multi-head attention of operators that every runtime has, whose dropout draws nothing by
-itself."""
+"""Multi-head attention from operators of every runtime, with dropout that draws nothing itself."""
 
 import math
 
@@ -12,23 +11,23 @@ from wire.errors import ConfigError
 
 
 class Attention(nn.Module):
-    """Stands in the place of a `torch.nn.MultiheadAttention`, with its parameters by the same
-    names: softmax(q k^T / sqrt(d)) v.
+    """Replacement of a `torch.nn.MultiheadAttention`: softmax(q k^T / sqrt(d)) v.
 
-    torch's own is one operator on some machines and another one on others, and none of them is
-    known to runtimes of devices.
+    Its parameters have the same names. Torch's own is one operator on some machines and another one
+    on others, and the devices' runtimes support none of them.
     """
 
     _qkv_same_embed_dim = False
-    """What `torch.nn.TransformerEncoderLayer` looks at to go round a layer's forward pass."""
+    """Flag by which `torch.nn.TransformerEncoderLayer` decides to bypass a layer's forward pass."""
 
     in_proj_weight: Tensor
     in_proj_bias: Tensor | None
 
     def __init__(self, layer: nn.MultiheadAttention, name: str) -> None:
-        """
+        """Take the parameters of `layer`; `name` is for errors.
+
         Raises:
-            ConfigError: an option of the layer that this one does not have.
+            ConfigError: the layer has an option that this class does not support.
         """
         super().__init__()
         if layer.in_proj_weight is None or layer.bias_k is not None or layer.add_zero_attn:
@@ -37,10 +36,11 @@ class Attention(nn.Module):
                 "add_zero_attn: expected none of them"
             )
         self.num_heads, self.batch_first = layer.num_heads, layer.batch_first
+        # parameters, or buffers of an extractor that was frozen
         for own in (
             "in_proj_weight",
             "in_proj_bias",
-        ):  # parameters, or buffers of an extractor that was made constant
+        ):
             value = getattr(layer, own)
             self.register_parameter(own, value) if value is None or isinstance(
                 value, nn.Parameter
@@ -59,8 +59,9 @@ class Attention(nn.Module):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """As that of `torch.nn.MultiheadAttention`, for inputs with a batch; `is_causal` needs the
-        mask, as it does there.
+        """Return what `torch.nn.MultiheadAttention` returns, for inputs with a batch.
+
+        `is_causal` needs the mask, as in torch.
 
         Raises:
             ConfigError: inputs without a batch.
@@ -93,11 +94,11 @@ class Attention(nn.Module):
 
 
 def replace_attention(model: nn.Module) -> None:
-    """Put an `Attention` in the place of every `torch.nn.MultiheadAttention` of a model.
+    """Replace every `torch.nn.MultiheadAttention` of a model by an `Attention`.
 
     Raises:
-        ConfigError: one has an option that `Attention` does not have, or does more than torch's
-        own; the text names the layer.
+        ConfigError: a layer has an option that `Attention` does not support, or does more than
+            torch's own; the text has its name.
     """
     for name, layer in [
         (n, m) for n, m in model.named_modules() if isinstance(m, nn.MultiheadAttention)

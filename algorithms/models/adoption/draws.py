@@ -1,5 +1,4 @@
-"""Refuses functions that draw random numbers themselves: a graph draws nothing, its random numbers
-are inputs."""
+"""Refusal of functions that draw random numbers: the random numbers of a graph are inputs."""
 
 import random
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from wire.errors import ConfigError
 
 
 class _Draws(TorchDispatchMode):
-    """Notes the operators that draw random numbers."""
+    """Record of the operators that draw random numbers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -23,8 +22,7 @@ class _Draws(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Nothing is compiled under it: torch would otherwise load its compiler, 1.6 s of work, at
-        the first operator."""
+        """Return False, so that torch does not load its compiler (1.6 s) at the first operator."""
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -35,13 +33,13 @@ class _Draws(TorchDispatchMode):
 
 @contextmanager
 def no_draws(what: str, expected: str) -> Iterator[None]:
-    """Run what draws nothing, by the operators that graphs have; torch's global generator stays as
-    it is.
+    """Run code that draws no random numbers, with the operators that graphs have.
+
+    Torch's global generator is restored afterwards.
 
     Raises:
-        ConfigError: it drew, from torch's, Python's or numpy's global generator; `what` and
-        `expected` are the parts of the text before and
-            after the operator or the generator.
+        ConfigError: the code drew from torch's, Python's or numpy's global generator. `what` and
+            `expected` are the parts of the text before and after the operator or the generator.
     """
     before = _elsewhere()
     with torch.random.fork_rng(devices=[]), PlainOperators(), _Draws() as drawn:
@@ -53,7 +51,7 @@ def no_draws(what: str, expected: str) -> Iterator[None]:
 
 
 def _elsewhere() -> dict[str, Any]:
-    """Where the global generators outside of torch are."""
+    """Return the states of the global generators outside of torch."""
     state: Any = np.random.get_state(legacy=False)["state"]
     return {
         "Python's random": random.getstate(),

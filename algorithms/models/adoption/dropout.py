@@ -1,5 +1,7 @@
-"""Dropout whose random numbers are inputs: a graph draws nothing by itself, and the same inputs
-give the same step everywhere."""
+"""Dropout whose random numbers are inputs of the graph.
+
+A graph then draws nothing itself, and the same inputs give the same step everywhere.
+"""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,15 +21,17 @@ DROPOUTS = (
     nn.AlphaDropout,
     nn.FeatureAlphaDropout,
 )
-"""Every layer of torch that drops."""
+"""All dropout layers of torch."""
 
 _KINDS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d)
 
 
 class Dropped(nn.Identity):
-    """Stands where a layer of torch would draw: `share` of the values are dropped, by a mask of
-    this shape for each example. Whoever trains multiplies its output, see `dropping`; outside
-    training it does nothing."""
+    """Replacement of a dropout layer: an identity whose output is multiplied by a mask in training.
+
+    `share` is the dropout probability, `shape` the shape of the mask for one example. The training
+    loop applies the mask with `dropping`; outside of training the layer does nothing.
+    """
 
     def __init__(self, share: float, shape: tuple[int, ...]) -> None:
         super().__init__()
@@ -35,18 +39,21 @@ class Dropped(nn.Identity):
 
 
 def keep(uniform: Tensor, share: float | Tensor) -> Tensor:
-    """What values are multiplied by so that this share of them is dropped: one stays where its
-    number in [0, 1) is at least the share, and counts for the others too."""
+    """Return the factors that drop a `share` of the values, given uniform numbers in [0, 1).
+
+    A value is kept if its number is at least the share, and is scaled by 1 / (1 - share).
+    """
     return (uniform >= share) / (1 - share)
 
 
 def replace_dropouts(model: Classifier, window: tuple[int, ...]) -> dict[str, Dropped]:
-    """Put a `Dropped` in the place of every dropout layer of a model of examples of this shape; all
-    that it has then, by name.
+    """Replace every dropout layer by a `Dropped`, and return all `Dropped` layers by name.
+
+    `window` is the shape of one example.
 
     Raises:
-        ConfigError: a kind of dropout without a rule here, one that does more than torch's own, is
-        called twice, or never.
+        ConfigError: a layer is of an unsupported kind, does more than torch's own, drops
+            everything, or is not called exactly once.
     """
     for name, layer in [(n, m) for n, m in model.named_modules() if isinstance(m, DROPOUTS)]:
         if not isinstance(layer, _KINDS):
@@ -59,7 +66,8 @@ def replace_dropouts(model: Classifier, window: tuple[int, ...]) -> dict[str, Dr
             raise ConfigError(f"layer {name!r} drops everything: expected p below 1")
         parent, _, last = name.rpartition(".")
         shape = _shape_at(model, name, window)
-        if not isinstance(layer, nn.Dropout):  # whole channels
+        # these drop whole channels
+        if not isinstance(layer, nn.Dropout):
             shape = (shape[0], *[1] * (len(shape) - 1))
         setattr(
             model.get_submodule(parent), last, Dropped(layer.p, shape) if layer.p else nn.Identity()
@@ -68,7 +76,7 @@ def replace_dropouts(model: Classifier, window: tuple[int, ...]) -> dict[str, Dr
 
 
 def _shape_at(model: Classifier, name: str, window: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of what a layer is given for one example."""
+    """Return the shape of a layer's input for one example."""
     if not window:
         raise ConfigError(
             f"layer {name!r} drops values: the model's `shape`, that of one example, must be set"
@@ -96,8 +104,7 @@ def _shape_at(model: Classifier, name: str, window: tuple[int, ...]) -> tuple[in
 
 @contextmanager
 def dropping(model: nn.Module, factors: Mapping[str, Tensor]) -> Iterator[None]:
-    """While the context is open, what the named layers give is multiplied by these factors (batch,
-    \\*shape)."""
+    r"""Multiply outputs of the named layers by these factors (batch, \*shape) in the context."""
 
     def multiply(layer: nn.Module, factor: Tensor) -> "torch.utils.hooks.RemovableHandle":
         return layer.register_forward_hook(lambda _module, _inputs, output: output * factor)

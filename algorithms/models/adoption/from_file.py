@@ -1,5 +1,7 @@
-"""A user's own model from a Python file: ``FILE.py:FUNCTION``. The one place in this package that
-reads a file: it runs it."""
+"""A user's model from a Python file: ``FILE.py:FUNCTION``.
+
+This is the only module of `algorithms.models` that reads a file; it runs it.
+"""
 
 import runpy
 from pathlib import Path
@@ -15,21 +17,21 @@ from wire.errors import ConfigError
 
 
 def is_file(name: str) -> bool:
-    """Whether a model's name says where a user's own one is: ``FILE.py:FUNCTION``."""
+    """Return True if a model's name is that of a user's file: ``FILE.py:FUNCTION``."""
     file, colon, _ = name.rpartition(":")
     return bool(colon) and file.endswith(".py")
 
 
 def model_from_file(name: str, window: Window, num_classes: int, size: Tensor) -> Classifier:
-    """A fresh model by a user's own function; torch's global generator decides its weights.
+    """Return a fresh model from a user's function; torch's global generator determines its weights.
 
     FUNCTION(shape, num_classes) gets the shape of one example, (channels, time) or (channels,
-    height, width), and returns a module up to the logits (`algorithms.models.adoption.adopt`);
-    inputs are divided by `size` (channels,) float32 before the first.
+    height, width), and returns a module up to the logits (`algorithms.models.adoption.adopt`).
+    Inputs are divided by `size` (channels,) float32 before the first layer.
 
     Raises:
-        ConfigError: no such file or function, it fails, or what it returns is no classifier of
-        these examples.
+        ConfigError: no such file or function, the function fails, or its result is not a classifier
+            of these examples.
     """
     check_file(name)
     file, _, function = name.rpartition(":")
@@ -41,22 +43,25 @@ def model_from_file(name: str, window: Window, num_classes: int, size: Tensor) -
 def as_classifier(
     name: str, made: object, window: Window, num_classes: int, size: Tensor
 ) -> Classifier:
-    """A user's own model of this name as a classifier; inputs are divided by `size` (channels,)
-    float32 before the first layer of what is none yet.
+    """Return a user's model as a classifier; `name` is for errors.
+
+    Inputs are divided by `size` (channels,) float32 before the first layer, unless the model is a
+    `Classifier` already.
 
     Raises:
-        ConfigError: it is no classifier of these examples.
+        ConfigError: it is not a classifier of these examples.
     """
     scale = nn.Identity() if window.vocabulary else Scale(size, len(window.shape) - 1)
     return adopt(name, made, window.shape, num_classes, scale, window.vocabulary, window.steps)
 
 
 def check_file(name: str) -> None:
-    """Check that there is the file that a model's name says; its function is looked for when the
-    model is made.
+    """Check that the file of a model's name exists.
+
+    Its function is looked up when the model is constructed.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is no such file.
     """
     file = Path(name.rpartition(":")[0])
     if not file.is_file():

@@ -1,8 +1,8 @@
-"""What of a model is frozen (``requires_grad=False``): it is never trained and never exchanged.
+"""Frozen parts of a model (``requires_grad=False``), which are never trained and never exchanged.
 
-A frozen tensor is a slot of the bundle: devices get it once, with the graphs, and every round
-begins with it. A BatchNorm layer whose weights are frozen stays in evaluation, and its running
-statistics are frozen too; so does one without weights in a part that is frozen.
+A frozen tensor is a slot of the bundle: devices receive it once, with the graphs, and every round
+begins with it. A BatchNorm layer with frozen weights stays in evaluation mode, and its running
+statistics are frozen too. The same applies to a BatchNorm layer without weights in a frozen part.
 """
 
 from torch import Tensor, nn
@@ -13,8 +13,10 @@ NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 def fixed_norms(model: nn.Module) -> dict[str, nn.Module]:
-    """The BatchNorm layers whose weights are frozen, by name; one without weights is as the part of
-    the model that it stands in is."""
+    """Return the BatchNorm layers whose weights are frozen, by name.
+
+    A layer without weights is frozen if the part of the model around it is.
+    """
     norms = {name: layer for name, layer in model.named_modules() if isinstance(layer, NORMS)}
     return {
         name: layer
@@ -24,15 +26,14 @@ def fixed_norms(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def _around(model: nn.Module, name: str) -> list[nn.Parameter]:
-    """The parameters of a layer, or of the smallest part of the model around it that has any."""
+    """Return the parameters of a layer, or of the smallest part of the model around it with any."""
     while not (found := list(model.get_submodule(name).parameters())) and name:
         name = name.rpartition(".")[0]
     return found
 
 
 def frozen_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Frozen parameters, and the running statistics of frozen BatchNorm layers, by their names in
-    the model."""
+    """Return frozen parameters and running statistics of frozen BatchNorm layers, by name."""
     parameters = {name: p.detach() for name, p in model.named_parameters() if not p.requires_grad}
     norms = fixed_norms(model)
     statistics = [
@@ -44,5 +45,5 @@ def frozen_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def frozen_slot(name: str) -> str:
-    """The slot that holds a frozen tensor: ``slot/frozen.NAME``."""
+    """Return the key of the slot of a frozen tensor: ``slot/frozen.NAME``."""
     return names.slot(f"frozen.{name}")

@@ -1,5 +1,7 @@
-"""Layers of torch that others stand in for, which draw nothing by themselves or which every runtime
-of devices has."""
+"""Checks of torch layers that are replaced by others.
+
+The replacements draw no random numbers themselves, or are supported by every runtime of devices.
+"""
 
 from torch import nn
 
@@ -7,7 +9,7 @@ from wire.errors import ConfigError
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Whether somebody looks at what goes through a layer, or comes back."""
+    """Return True if a layer has forward or backward hooks."""
     return bool(
         module._forward_hooks
         or module._forward_pre_hooks
@@ -17,8 +19,7 @@ def has_hooks(module: nn.Module) -> bool:
 
 
 def check_replaceable(name: str, layer: nn.Module, *kinds: type[nn.Module]) -> None:
-    """Check that a layer does what these `kinds` of torch do, and nothing else: what stands in for
-    it would not do the rest.
+    """Check that a layer does exactly what these `kinds` of torch do, as its replacement will.
 
     Raises:
         ConfigError: it is of a derived class, or has hooks.

@@ -1,4 +1,4 @@
-"""Recurrent layers on top of each other, with dropout between them that draws nothing by itself."""
+"""Stacked recurrent layers, with dropout between them that draws nothing itself."""
 
 from typing import Any
 
@@ -26,15 +26,15 @@ _OPTIONS = (
 )
 
 States = Tensor | tuple[Tensor, Tensor]
-"""The states of GRU and RNN (layers, batch, units); of LSTM, those and its cells."""
+"""States of GRU and RNN (layers, batch, units); for LSTM, the states and the cells."""
 
 
 class Stacked(nn.Module):
-    """Stands in the place of a `torch.nn.GRU`, `LSTM` or `RNN` of several layers, with its
-    parameters and options by the same names. Behind every layer but the last is an `nn.Dropout`,
-    ``drop_l0``, ``drop_l1`` and so on.
+    """Replacement of a `torch.nn.GRU`, `LSTM` or `RNN` of several layers.
 
-    torch's own is one operator, which draws the numbers of its dropout itself.
+    Parameters and options have the same names. An `nn.Dropout` follows every layer but the last,
+    ``drop_l0``, ``drop_l1`` and so on. Torch's own is one operator, which draws the random numbers
+    of its dropout itself.
     """
 
     mode: str
@@ -51,14 +51,14 @@ class Stacked(nn.Module):
         for option in _OPTIONS:
             setattr(self, option, getattr(layer, option))
         self.names = layer._all_weights
-        """Of each layer and direction, the names of its parameters."""
+        """Names of the parameters, per layer and direction."""
         for own, value in layer.named_parameters():
             self.register_parameter(own, value)
         for number in range(self.num_layers - 1):
             self.add_module(f"drop_l{number}", nn.Dropout(layer.dropout))
 
     def forward(self, x: Tensor, hx: States | None = None) -> tuple[Tensor, States]:
-        """As those of torch, for inputs with a batch.
+        """Return what torch's layer returns, for inputs with a batch.
 
         Raises:
             ConfigError: inputs without a batch, or packed ones.
@@ -86,11 +86,13 @@ class Stacked(nn.Module):
         return self.mode.partition("_")[0]
 
     def flatten_parameters(self) -> None:
-        """What torch's own has for graphics cards: nothing is to be done."""
+        """Do nothing; torch's own rearranges weights for GPUs."""
 
     def _layer(self, number: int, x: Tensor, hx: States | None) -> tuple[Tensor, ...]:
-        """One layer (batch, samples, inputs): what it gives, and its last states, each (directions,
-        batch, units)."""
+        """Return the output of one layer and its last states, each (directions, batch, units).
+
+        The output is (batch, samples, directions * units).
+        """
         directions = 2 if self.bidirectional else 1
         rows = slice(directions * number, directions * (number + 1))
         weights = [getattr(self, name) for names in self.names[rows] for name in names]
@@ -116,10 +118,10 @@ class Stacked(nn.Module):
 
 
 def replace_recurrent(model: nn.Module) -> None:
-    """Put a `Stacked` in the place of every recurrent layer of torch that drops between its layers.
+    """Replace every recurrent layer of torch with dropout between its layers by a `Stacked`.
 
     Raises:
-        ConfigError: one that does more than torch's own, or drops everything.
+        ConfigError: a layer does more than torch's own, or drops everything.
     """
     for name, layer in [
         (n, m)

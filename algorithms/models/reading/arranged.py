@@ -1,5 +1,4 @@
-"""Results in another arrangement, as `algorithms.models.reading.reader` reads them: channels behind
-the samples, all in a row, or their mean."""
+"""Rules of `algorithms.models.reading.reader` for transposition, flattening and means."""
 
 from dataclasses import replace
 from math import prod
@@ -13,27 +12,27 @@ from algorithms.models.reading.notes import Notes
 
 
 def transposed(reader: Notes, x: Value, one: int, other: int) -> Value:
-    """Channels behind the samples, or before them again."""
+    """Return x with channels after the samples, or before them again."""
     if len(x.sizes) != 1 or {one % 3, other % 3} != {1, 2}:
         raise Unsupported(f"of {one} and {other}: only of channels and samples")
     return replace(x, last=not x.last)
 
 
 def permuted(reader: Notes, x: Value, order: Any) -> Value:
-    """The same, as torch.permute says it."""
+    """Return x with channels and samples exchanged, from the arguments of torch.permute."""
     if [d % 3 for d in order] != [0, 2, 1]:
         raise Unsupported(f"to {tuple(order)}: only of channels and samples")
     return transposed(reader, x, 1, 2)
 
 
 def flatten(reader: Notes, name: str, module: nn.Flatten, x: Value) -> Value:
-    """All values of an example in a row, as the layer says it."""
+    """Return all values of an example as a vector, for the layer nn.Flatten."""
     reader.require(name, module, start_dim=1, end_dim=-1)
     return flattened(reader, x, 1)
 
 
 def flattened(reader: Notes, x: Value, start_dim: int = 0, end_dim: int = -1) -> Value:
-    """All values of an example in a row, or all samples of each channel."""
+    """Return all values of an example as a vector, or all samples of each channel."""
     last = len(x.sizes) + 1
     if x.last:
         raise Unsupported("of channels behind the samples")
@@ -45,13 +44,13 @@ def flattened(reader: Notes, x: Value, start_dim: int = 0, end_dim: int = -1) ->
 
 
 def reshaped(reader: Notes, name: str, x: Value, *shape: Any) -> Any:
-    """All values of an example in a row, or what `views` makes of it."""
+    """Return all values of an example as a vector, or the result of `views.moved`."""
     flat = (shape[0] if len(shape) == 1 else shape) in ((views.BATCH, -1), [views.BATCH, -1])
     return flattened(reader, x, 1) if flat and not x.last else views.moved(name, x, *shape)
 
 
 def mean(reader: Notes, x: Value, dim: int | tuple[int, ...] = (), keepdim: bool = False) -> Value:
-    """Over the samples or the pixels of each channel."""
+    """Return the mean over the samples or the pixels of each channel."""
     given = (dim,) if isinstance(dim, int) else tuple(dim)
     over = {1} if x.last else set(range(2, len(x.sizes) + 2))
     if {d % (len(x.sizes) + 2) for d in given} != over or keepdim or not x.sizes:

@@ -1,6 +1,8 @@
-"""Layers of a transformer's encoder, as `algorithms.models.reading.reader` reads them: LayerNorm,
-GELU, attention of a window's samples to each other, and torch's encoder layers, which are made of
-these."""
+"""Rules of `algorithms.models.reading.reader` for transformer encoders.
+
+These are LayerNorm, GELU, attention between a window's samples, and torch's encoder layers, which
+consist of these.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -15,7 +17,7 @@ from algorithms.models.reading.notes import Notes
 
 
 def layer_norm(reader: Notes, name: str, module: nn.LayerNorm, x: Value) -> Value:
-    """Over the channels of each sample."""
+    """Return the result of LayerNorm over the channels of each sample."""
     if not x.last and (x.sizes or reader.made_by(x) not in ("linear", "pick")):
         raise Unsupported(
             f"{name} is LayerNorm, and does not get (samples, channels) of a window or one sample "
@@ -39,7 +41,7 @@ def layer_norm(reader: Notes, name: str, module: nn.LayerNorm, x: Value) -> Valu
 
 
 def gelu(reader: Notes, x: Value, approximate: str = "none") -> Value:
-    """The exact one."""
+    """Return the result of the exact GELU."""
     if approximate != "none":
         raise Unsupported(f"approximated by {approximate}")
     if not x.sizes and reader.made_by(x) not in ("linear", "pick", "layer_norm"):
@@ -48,7 +50,7 @@ def gelu(reader: Notes, x: Value, approximate: str = "none") -> Value:
 
 
 def attention(reader: Notes, name: str, module: Attention, x: Value) -> Value:
-    """Of the samples of a window to each other."""
+    """Return the result of attention between the samples of a window."""
     if not x.last or x.grid[0] > 1 or not module.batch_first:
         raise Unsupported(
             f"{name} is MultiheadAttention, and does not get (batch, samples, channels) of a window"
@@ -82,15 +84,17 @@ def attention(reader: Notes, name: str, module: Attention, x: Value) -> Value:
 
 
 def encoder(reader: Notes, name: str, module: nn.TransformerEncoder, x: Value) -> Value:
-    """One layer after the other, and a norm where there is one."""
+    """Return the result of all layers in sequence, and of a final norm if there is one."""
     for number, layer in enumerate(module.layers):
         x = reader.call(f"{name}.layers.{number}", layer, x)
     return x if module.norm is None else reader.call(f"{name}.norm", module.norm, x)
 
 
 def encoder_layer(reader: Notes, name: str, module: nn.TransformerEncoderLayer, x: Value) -> Value:
-    """Attention, and two linear layers: each is added to what it reads, with a norm before it or
-    after the sum."""
+    """Return the result of an encoder layer: attention, and two linear layers.
+
+    Each of the two is added to its input, with a norm before it or after the sum.
+    """
 
     def attended(y: Value) -> Value:
         held = module.self_attn

@@ -1,5 +1,7 @@
-"""Layers that look at the samples of a window, or the pixels of an image, as a grid, as
-`algorithms.models.reading.reader` reads them: convolutions, BatchNorm and pools."""
+"""Rules of `algorithms.models.reading.reader` for convolutions, BatchNorm and pools.
+
+These layers see the samples of a window, or the pixels of an image, as a grid.
+"""
 
 from math import prod
 from typing import Any
@@ -12,7 +14,7 @@ from wire.arrays import names
 
 
 def conv(reader: Notes, name: str, module: nn.Conv1d | nn.Conv2d, x: Value) -> Value:
-    """Strided, padded and dilated; not in groups."""
+    """Return the result of a convolution: strided, padded and dilated, but not in groups."""
     dims = _dimensions(reader, name, module, x)
     reader.require(name, module, groups=1, padding_mode="zeros")
     reader.expect(name, module, module.in_channels, x)
@@ -44,7 +46,7 @@ def conv(reader: Notes, name: str, module: nn.Conv1d | nn.Conv2d, x: Value) -> V
 
 
 def norm(reader: Notes, name: str, module: nn.BatchNorm1d | nn.BatchNorm2d, x: Value) -> Value:
-    """By running statistics that move by a fixed momentum."""
+    """Return the result of BatchNorm, whose running statistics move by a fixed momentum."""
     if x.sizes or isinstance(module, nn.BatchNorm2d):
         _dimensions(reader, name, module, x)
     reader.expect(name, module, module.num_features, x)
@@ -67,7 +69,7 @@ def norm(reader: Notes, name: str, module: nn.BatchNorm1d | nn.BatchNorm2d, x: V
 
 
 def max_pool(reader: Notes, name: str, module: nn.MaxPool1d | nn.MaxPool2d, x: Value) -> Value:
-    """Over parts that do not overlap."""
+    """Return the result of max-pooling over parts that do not overlap."""
     dims = _dimensions(reader, name, module, x)
     _require_apart(reader, name, module, dims)
     reader.require(name, module, padding=0, dilation=1, ceil_mode=False, return_indices=False)
@@ -75,7 +77,7 @@ def max_pool(reader: Notes, name: str, module: nn.MaxPool1d | nn.MaxPool2d, x: V
 
 
 def avg_pool(reader: Notes, name: str, module: nn.AvgPool1d | nn.AvgPool2d, x: Value) -> Value:
-    """Over parts that do not overlap."""
+    """Return the result of average-pooling over parts that do not overlap."""
     dims = _dimensions(reader, name, module, x)
     _require_apart(reader, name, module, dims)
     reader.require(name, module, padding=0, ceil_mode=False)
@@ -87,14 +89,14 @@ def avg_pool(reader: Notes, name: str, module: nn.AvgPool1d | nn.AvgPool2d, x: V
 def adaptive(
     reader: Notes, name: str, module: nn.AdaptiveAvgPool1d | nn.AdaptiveAvgPool2d, x: Value
 ) -> Value:
-    """Over everything."""
+    """Return the result of average-pooling over everything."""
     dims = _dimensions(reader, name, module, x)
     reader.require(name, module, output_size=1)
     return _pool(reader, name, "avg_pool", x, x.grid, dims)
 
 
 def _dimensions(reader: Notes, name: str, module: nn.Module, x: Value) -> int:
-    """1 for layers of time windows, 2 for those of images."""
+    """Return the dimensions of a layer: 1 for time windows, 2 for images."""
     dims = 2 if type(module).__name__.endswith("2d") else 1
     if not x.sizes:
         raise Unsupported(f"{name} is {type(module).__name__} after Flatten")
@@ -120,7 +122,7 @@ def _pool(reader: Notes, name: str, kind: str, x: Value, kernel: Pair, dims: int
 
 
 def _require_apart(reader: Notes, name: str, module: Any, dims: int) -> None:
-    """Pools that do not overlap, and leave nothing between them."""
+    """Raise Unsupported if a pool's parts overlap or leave gaps between them."""
     if pair(module.stride, dims, 1) != pair(module.kernel_size, dims, 1):
         raise Unsupported(
             f"{name} is {type(module).__name__} with stride={module.stride}: only that of its "
@@ -129,7 +131,9 @@ def _require_apart(reader: Notes, name: str, module: Any, dims: int) -> None:
 
 
 def pair(value: int | tuple[int, ...], dims: int, one: int) -> Pair:
-    """An option of a layer by lines and columns; `one` is that of the only line of a time
-    window."""
+    """Return an option of a layer as (lines, columns).
+
+    `one` is the value for the only line of a time window.
+    """
     given = (value,) * dims if isinstance(value, int) else tuple(value)
     return (one, given[0]) if dims == 1 else (given[0], given[1])

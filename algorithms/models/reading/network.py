@@ -1,8 +1,7 @@
-"""Reads a torch model as a list of the layers that the native engine knows, or refuses and names
-the first layer that it does not.
+"""Conversion of a torch model to the list of layers of the native engine.
 
-The model is traced by `torch.fx`, so that it may have a forward pass of its own: with sums of two
-branches, for instance.
+It refuses a model with an unsupported layer, and names the first one. The model is traced by
+`torch.fx`, so that it may have a forward pass of its own, for example with sums of two branches.
 """
 
 from collections.abc import Iterable
@@ -19,12 +18,13 @@ __all__ = ["Layer", "Network", "Unsupported", "extractor_of", "has_hooks", "netw
 
 
 def network_of(model: Classifier, window_shape: tuple[int, ...]) -> Network:
-    """The network of a model for examples of this shape, (channels, time) or (channels, height,
-    width).
+    """Return the network of a model for examples of this shape.
+
+    The shape is (channels, time) or (channels, height, width).
 
     Raises:
-        Unsupported: names the first layer or option that the native engine does not have, and says
-        what it is.
+        Unsupported: the native engine does not support a layer or option; the text has the first
+            one.
     """
     reader = _reader(model, window_shape, model.named_parameters())
     size = _size_of(model.scale, window_shape)
@@ -39,11 +39,14 @@ def network_of(model: Classifier, window_shape: tuple[int, ...]) -> Network:
 
 
 def extractor_of(model: Classifier, window_shape: tuple[int, ...]) -> Network:
-    """The network from scaled examples of this shape, (channels, time) or (channels, height,
-    width), to the representation, which is its `classes` values.
+    """Return the network from scaled examples to the representation.
+
+    The shape of examples is (channels, time) or (channels, height, width). The `classes` of the
+    network are the values of the representation.
 
     Raises:
-        Unsupported: as `network_of`.
+        Unsupported: the native engine does not support a layer or option; the text has the first
+            one.
     """
     reader = _reader(model, window_shape, model.extractor.named_parameters("extractor"))
     made = reader.read(Whole(model.extractor))

@@ -1,4 +1,4 @@
-"""Notes of a model that is being read: the layers and tensors that were met so far."""
+"""State of the conversion of a model: the layers and tensors so far."""
 
 from dataclasses import replace
 from typing import Any
@@ -10,7 +10,7 @@ from algorithms.models.reading.layers import Layer, Pair, Unsupported, Value
 
 
 class Notes:
-    """The layers that were met so far, and the shapes of their tensors."""
+    """The layers so far, and the shapes of their tensors."""
 
     def __init__(self, window: tuple[int, ...], parameters: dict[str, tuple[int, ...]]) -> None:
         self.window, self.parameters = window, parameters
@@ -18,14 +18,14 @@ class Notes:
         self.shapes: dict[str, tuple[int, ...]] = {}
 
     def made_by(self, x: Value) -> str:
-        """The kind of the layer that x comes from, behind dropout."""
+        """Return the kind of the layer that computed x, ignoring dropout."""
         layer = self.layers[x.layer]
         while layer.kind == "dropout":
             layer = self.layers[layer.inputs[0]]
         return layer.kind
 
     def call(self, name: str, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        """Return what a layer of this name makes of what it is given."""
+        """Return the result of the layer of this name for these arguments."""
         raise NotImplementedError
 
     def add(
@@ -42,7 +42,10 @@ class Notes:
         prefix: str = "",
         suffix: str = "",
     ) -> dict[str, str]:
-        """The names of a layer's tensors by what they are to it, whose shapes are noted."""
+        """Return the names of a layer's tensors by their part, and record their shapes.
+
+        Parts are weight, bias, and the `statistics`.
+        """
         found: dict[str, str] = {}
         for part in ("weight", "bias", *statistics):
             own = prefix + part + suffix
@@ -72,7 +75,8 @@ class Notes:
             )
 
     def linear(self, name: str, module: nn.Linear, x: Value) -> Value:
-        if x.last:  # of every sample: a convolution of one
+        # a linear layer on every sample is a convolution of one
+        if x.last:
             self.expect(name, module, module.in_features, x)
             made = self.add(
                 "conv",
@@ -102,7 +106,7 @@ class Notes:
         return replace(self.add("relu", x, x.channels, x.sizes, x.grid), last=x.last)
 
     def sum(self, x: Value, other: Value) -> Value:
-        """Note the sum of two layers' results."""
+        """Return the sum of two layers' results."""
         if replace(x, layer=0) != replace(other, layer=0):
             raise Unsupported(
                 f"of {x.channels} channels of {x.sizes} and {other.channels} of {other.sizes}"

@@ -1,5 +1,8 @@
-"""Functions of torch whose operators differ between machines, or that ask for the number of
-examples as a number, as plain operators."""
+"""Plain operators for functions of torch that exported graphs cannot use.
+
+The operators of these functions differ between machines, or need the number of examples as a
+constant.
+"""
 
 import math
 from collections.abc import Callable
@@ -14,7 +17,10 @@ from wire.errors import ConfigError
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x (batch, \\*sizes, inputs) to (batch, \\*sizes, outputs), as one product of two matrices."""
+    r"""Return the linear map of x (batch, \*sizes, inputs), as one product of two matrices.
+
+    The result is (batch, \*sizes, outputs).
+    """
     if x.dim() <= 2:
         return F.linear(x, weight, bias)
     return F.linear(x.reshape(-1, x.shape[-1]), weight, bias).view(
@@ -32,11 +38,12 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """softmax(q k^T * scale) v, q (..., L, d), k (..., S, d), v (..., S, e); as that of
-    `torch.nn.functional`.
+    """Return softmax(q k^T * scale) v, as torch's `scaled_dot_product_attention` does.
+
+    Shapes are q (..., L, d), k (..., S, d), v (..., S, e).
 
     Raises:
-        ConfigError: it is to drop, whose random numbers could not be inputs; or heads share keys.
+        ConfigError: dropout, whose random numbers could not be inputs, or heads that share keys.
     """
     if dropout_p or enable_gqa:
         option = f"dropout_p={dropout_p}" if dropout_p else "enable_gqa=True"
@@ -58,8 +65,10 @@ def attention(
 
 
 def additive(mask: Tensor, scores: Tensor) -> Tensor:
-    """What is added to scores: minus infinity where a mask of truths says that nobody may look;
-    another mask as it is."""
+    """Return a mask as a summand of the scores.
+
+    A boolean mask is minus infinity where it is True, else 0; another mask is unchanged.
+    """
     return (
         torch.zeros_like(mask, dtype=scores.dtype).masked_fill(mask, -math.inf)
         if mask.dtype == torch.bool
@@ -68,8 +77,10 @@ def additive(mask: Tensor, scores: Tensor) -> Tensor:
 
 
 class PlainOperators(TorchFunctionMode):
-    """While it is entered, `linear` of more than two dimensions and `scaled_dot_product_attention`
-    are what is written here."""
+    """Mode in which torch uses the functions of this module.
+
+    They replace `linear` with more than two dimensions and `scaled_dot_product_attention`.
+    """
 
     operators: ClassVar[dict[Any, Callable[..., Any]]] = {
         F.linear: linear,

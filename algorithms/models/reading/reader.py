@@ -1,5 +1,4 @@
-"""Follows the calls of a model's forward pass, and notes the layers that the native engine has to
-carry out."""
+"""Reader of a model's traced forward pass, which lists the layers for the native engine."""
 
 import operator
 from collections.abc import Callable
@@ -35,7 +34,7 @@ OF_SAMPLES = (
     nn.TransformerEncoder,
     Dropped,
 )
-"""Layers that take channels behind the samples."""
+"""Layers that accept channels after the samples."""
 OF_VIEWS = (
     operator.add,
     operator.iadd,
@@ -47,11 +46,11 @@ OF_VIEWS = (
     getattr,
     "size",
 )
-"""Functions that take parameters and constants, and what a layer gives in another order."""
+"""Functions that accept parameters, constants, and a layer's result in another order."""
 
 
 class Reader(Notes):
-    """Follows the calls of a traced model with the shapes of what they pass on."""
+    """Follows the calls of a traced model with the shapes of their results."""
 
     def __init__(self, window: tuple[int, ...], parameters: dict[str, tuple[int, ...]]) -> None:
         super().__init__(window, parameters)
@@ -111,8 +110,10 @@ class Reader(Notes):
         }
 
     def read(self, whole: Whole) -> Value:
-        """What the model gives. It is followed in training and in evaluation, which must be
-        alike."""
+        """Return the result of the model.
+
+        The model is followed in training and in evaluation mode, which must be alike.
+        """
         modes = {module: module.training for module in whole.modules()}
         found = []
         try:
@@ -131,7 +132,7 @@ class Reader(Notes):
         return made
 
     def _check_heads(self) -> None:
-        """What queries, keys and values are cut from is laid out for attention alone."""
+        """Raise Unsupported if the input of attention has other readers: its layout is special."""
         for layer in self.layers:
             if (
                 layer.kind == "attention"
@@ -140,7 +141,7 @@ class Reader(Notes):
                 raise Unsupported("queries, keys and values are read by others than attention")
 
     def network(self, made: Value, size: tuple[float, ...] | None) -> Network:
-        """What was met."""
+        """Return the network of all layers so far."""
         if unused := self.parameters.keys() - self.shapes.keys():
             raise Unsupported(f"{min(unused)} is a parameter of no layer")
         order = [n for n in self.parameters if n in self.shapes] + [
@@ -177,7 +178,7 @@ class Reader(Notes):
         raise AssertionError("a graph without an output")
 
     def _held(self, whole: nn.Module, name: str) -> View:
-        """A parameter that belongs to no layer, or a constant."""
+        """Return a view of a parameter that belongs to no layer, or of a constant."""
         path, _, own = name.rpartition(".")
         value = getattr(whole.get_submodule(path), own)
         if (
@@ -197,7 +198,7 @@ class Reader(Notes):
         return views.shape_of(x)
 
     def call(self, name: str, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        """What a layer of this name makes of what it is given."""
+        """Return the result of the layer of this name for these arguments."""
         kind = type(module)
         if (
             isinstance(module, Attention)
@@ -237,7 +238,7 @@ class Reader(Notes):
             raise Unsupported(f"{place} calls {called} {error}") from None
 
     def dropped(self, name: str, module: Dropped, x: Value) -> Value:
-        """By a number for each value, or for each of torch's channels."""
+        """Return the result of dropout, with a random number per value or per channel of torch."""
         shape = tuple(views.shape_of(x)[1:])
         if module.shape == shape:
             stride = (x.channels, 1) if x.last else (1, prod(x.sizes)) if x.sizes else (0, 1)
@@ -258,7 +259,7 @@ class Reader(Notes):
             raise Unsupported(f"{name} is GELU {error}") from None
 
     def _sum(self, x: Any, other: Any) -> Value:
-        """Of two layers' results, or of one and parameters or constants."""
+        """Return the sum of two layers' results, or of one and parameters or constants."""
         for one, table in ((x, other), (other, x)):
             if isinstance(one, Value) and isinstance(table, View):
                 return views.added(self, one, table)
@@ -268,7 +269,7 @@ class Reader(Notes):
 
 
 def _whole_number(function: Callable[[int, int], int], a: Any, b: Any) -> int:
-    """Return what a function makes of sizes of a shape, and of nothing else."""
+    """Return the result of an integer function of sizes of a shape."""
     if not isinstance(a, int) or not isinstance(b, int):
         raise Unsupported("of what are no sizes")
     return function(a, b)

@@ -1,5 +1,4 @@
-"""Recurrent units, as `algorithms.models.reading.reader` reads them, and one sample of what they
-give."""
+"""Rules of `algorithms.models.reading.reader` for recurrent units, and for one sample of them."""
 
 from dataclasses import replace
 from typing import Any
@@ -14,13 +13,17 @@ from algorithms.models.reading.views import View
 
 
 class States(tuple[Value, ...]):
-    """The states of each layer of recurrent units, as they follow each other; torch has the last of
-    each, (layers, batch, channels)."""
+    """The states of each layer of recurrent units for all samples.
+
+    Torch has only the last state of each, (layers, batch, channels).
+    """
 
 
 def gru(reader: Notes, name: str, module: nn.GRU | Stacked, x: Value) -> Any:
-    """The states of every sample, and of each layer: a convolution of the inputs, and then the
-    units one sample after another."""
+    """Return the states of every sample, and of each layer.
+
+    A layer is a convolution of the inputs, and the units for one sample after another.
+    """
     if module.mode != "GRU":
         raise Unsupported(f"{name} is {module._get_name()}")
     if not x.last or x.grid[0] > 1:
@@ -47,7 +50,7 @@ def gru(reader: Notes, name: str, module: nn.GRU | Stacked, x: Value) -> Any:
 
 
 def item(reader: Notes, x: Any, at: Any) -> Any:
-    """One of the results of recurrent units, or one sample."""
+    """Return one of the results of recurrent units, or one sample."""
     if isinstance(x, States) and isinstance(at, int) and -len(x) <= at < len(x):
         return pick(reader, x[at], -1)
     if type(x) is tuple and isinstance(at, int) and -len(x) <= at < len(x):
@@ -67,7 +70,7 @@ def item(reader: Notes, x: Any, at: Any) -> Any:
 
 
 def pick(reader: Notes, x: Value, sample: int) -> Value:
-    """One sample of a window."""
+    """Return one sample of a window."""
     (count,) = x.sizes
     if x.grid[0] > 1:
         raise Unsupported("of an image")
@@ -77,7 +80,7 @@ def pick(reader: Notes, x: Value, sample: int) -> Value:
 
 
 def squeezed(reader: Notes, x: Any, dim: int) -> Value:
-    """The last state of the only layer."""
+    """Return the last state of the only layer."""
     if not isinstance(x, States) or len(x) != 1 or dim != 0:
         raise Unsupported("of what is not the state of one layer")
     return pick(reader, x[0], -1)

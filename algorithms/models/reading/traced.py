@@ -1,4 +1,4 @@
-"""A model's forward pass as a graph of calls, by `torch.fx`, and what is to be known of a call."""
+"""Trace of a model's forward pass as a graph of calls, by `torch.fx`, and properties of calls."""
 
 import operator
 from typing import Any
@@ -35,10 +35,10 @@ class _Tracer(fx.Tracer):
 
 
 def trace(whole: Whole) -> fx.Graph:
-    """The calls of a forward pass.
+    """Return the calls of a forward pass.
 
     Raises:
-        Unsupported: it cannot be followed.
+        Unsupported: `torch.fx` cannot trace it.
     """
     try:
         graph = _Tracer().trace(whole)
@@ -57,7 +57,7 @@ def trace(whole: Whole) -> fx.Graph:
 
 
 def in_place(node: fx.Node, whole: nn.Module) -> bool:
-    """Whether a call overwrites its first input."""
+    """Return True if a call overwrites its first input."""
     if node.op == "call_module":
         return bool(getattr(whole.get_submodule(str(node.target)), "inplace", False))
     return (
@@ -68,7 +68,10 @@ def in_place(node: fx.Node, whole: nn.Module) -> bool:
 
 
 def alone(node: Any, whole: nn.Module) -> bool:
-    """Whether a result has one reader, and where it may be a view of another one, that one too."""
+    """Return True if a result has one reader.
+
+    If the result may be a view of another one, this applies to the other one as well.
+    """
     if len(node.users) != 1:
         return False
     layer = type(whole.get_submodule(node.target)) if node.op == "call_module" else None
@@ -80,6 +83,6 @@ def alone(node: Any, whole: nn.Module) -> bool:
 
 
 def place(node: fx.Node) -> str:
-    """The name of the module whose forward pass makes a call."""
+    """Return the name of the module whose forward pass makes a call."""
     stack = node.meta.get("nn_module_stack") or {}
     return next(reversed([str(name) for name, _ in stack.values()]), "") or "the model"

@@ -1,8 +1,8 @@
-"""Tensors that hold values of others in another order: parameters, constants, and what a layer
-gives, cut into heads for instance.
+"""Views: tensors with the values of a source in another order, such as a result cut into heads.
 
-A view is followed by what torch makes of the places of its values, so that every function that only
-moves values is the same here as there.
+Sources are parameters, constants and results of layers. A view holds the places of its values in
+the source, as a torch tensor. Torch's own functions move these places, so that every function that
+only moves values has the same effect here as in torch.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from algorithms.models.reading.notes import Notes
 
 
 class Batch:
-    """How many examples there are, which is 1 in every view."""
+    """Number of examples, which is 1 in every view."""
 
 
 BATCH = Batch()
@@ -26,8 +26,10 @@ BATCH = Batch()
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """`at` (\\*shape) int64: which value of its source each is. The source is a layer's result (1,
-    samples, channels), the name of a parameter, or constants."""
+    r"""A view of a source: `at` (\*shape) int64 is the place of each value in the source.
+
+    The source is a layer's result (1, samples, channels), the name of a parameter, or constants.
+    """
 
     source: Value | str | Tensor
     at: Tensor
@@ -47,20 +49,21 @@ MOVING = (
     "unsqueeze",
     "squeeze",
 )
-"""Methods of a tensor that only move its values, or repeat them."""
+"""Methods of a tensor that only move or repeat its values."""
 
 
 def viewed(source: Value | str | Tensor, shape: Sequence[int]) -> View:
-    """All values of a source, in its own order."""
+    """Return a view of all values of a source, in its own order."""
     return View(source, torch.arange(prod(shape)).reshape(*shape))
 
 
 def moved(name: str, x: View | Value, *args: Any, **kwargs: Any) -> Any:
-    """What a method of `MOVING` makes of it: a view, several of them, or again a layer's result
-    where all values are in its order.
+    """Return the result of a method of `MOVING`: a view, a tuple of views, or a layer's result.
+
+    It is the layer's result if all values are in its order.
 
     Raises:
-        Unsupported: the method cannot be called so.
+        Unsupported: the arguments are invalid for the method.
     """
     held = x if isinstance(x, View) else _of_result(x)
     given = tuple(1 if value is BATCH else value for value in args)
@@ -80,12 +83,15 @@ def moved(name: str, x: View | Value, *args: Any, **kwargs: Any) -> Any:
 
 
 def item(x: View, at: Any) -> Any:
-    """A part of it."""
+    """Return a part of a view."""
     return _settled(x.source, x.at[at])
 
 
 def shape_of(x: View | Value) -> tuple[Any, ...]:
-    """As torch sees it, with `BATCH` in front. A view of parameters or constants has no batch."""
+    """Return torch's shape, with `BATCH` in front.
+
+    A view of parameters or constants has no batch.
+    """
     if isinstance(x, View):
         shape: tuple[Any, ...] = tuple(x.at.shape)
         return shape if isinstance(x.source, (str, Tensor)) else (BATCH, *shape[1:])
@@ -93,12 +99,12 @@ def shape_of(x: View | Value) -> tuple[Any, ...]:
 
 
 def size(x: View | Value, dim: int | None = None) -> Any:
-    """As `torch.Tensor.size`."""
+    """Return the result of `torch.Tensor.size`."""
     return shape_of(x) if dim is None else shape_of(x)[dim]
 
 
 def added(reader: Notes, x: Value, table: View) -> Value:
-    """A layer's result plus parameters or constants, one for each of its samples and channels."""
+    """Return a layer's result plus parameters or constants, one per sample and channel."""
     if not x.sizes or x.grid[0] > 1:
         raise Unsupported("of parameters and what is no window of samples")
     shape = tuple(shape_of(x)[1:])
@@ -114,7 +120,7 @@ def added(reader: Notes, x: Value, table: View) -> Value:
 
 
 def joined(reader: Notes, parts: Sequence[Any], dim: int = 0) -> Value:
-    """Rows of parameters or constants in front of a layer's result."""
+    """Return a layer's result with rows of parameters or constants in front."""
     *fronts, x = parts
     if (
         len(fronts) != 1
@@ -144,8 +150,10 @@ def attended(
     dropout_p: float = 0.0,
     is_causal: bool = False,
 ) -> View:
-    """Of queries, keys and values (batch, heads, samples, size of a head), which one layer gives
-    side by side."""
+    """Return the attention of queries, keys and values, which one layer computes side by side.
+
+    Each is (batch, heads, samples, size of a head).
+    """
     if attn_mask is not None or dropout_p or is_causal:
         raise Unsupported("with a mask or dropout")
     if not all(isinstance(x, View) and x.at.dim() == 4 for x in (q, k, v)):
@@ -192,8 +200,11 @@ def _settled(source: Value | str | Tensor, at: Tensor) -> View | Value:
 
 
 def _tabled(reader: Notes, x: Value, source: Value | str | Tensor, at: Tensor, front: int) -> Value:
-    """A table's rows `at` (rows, channels), `front` of them in front of the samples of x, or all
-    added to them."""
+    """Return x with a table's rows `at` (rows, channels).
+
+    `front` of the rows are in front of the samples of x; if it is 0, all rows are added to the
+    samples.
+    """
     samples = x.sizes[0] + front
     table: dict[str, Any] = {"rows": len(at), "row": front}
     if isinstance(source, Tensor):
