@@ -110,11 +110,10 @@ class RunSettings(AdmissionSettings[str], frozen=True, kw_only=True):
 
 
 def with_rate(hyper: Mapping[str, float], schedule: str, manifest: Manifest) -> dict[str, float]:
-    """The hyper-parameters of a run with such a schedule, the learning rate that it is about always
-    among them.
+    """Return the hyper-parameters of a run; with a schedule, they include its learning rate.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: the bundle has no learning rate.
     """
     if not schedule or "lr" in hyper:
         return dict(hyper)
