@@ -225,7 +225,7 @@ class Bundle:
         except (
             ValueError,
             OverflowError,
-        ) as error:  # more dimensions, or larger ones, than numpy has
+        ) as error:  # more dimensions than numpy has, or larger ones
             raise BundleError(
                 f"bundle {name}: a tensor that starts at zero cannot be made: {error}"
             ) from None

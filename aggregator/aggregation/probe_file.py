@@ -83,9 +83,7 @@ def _first_output(module: GraphModule, fold: bool) -> GraphModule:
     """
     module = GraphModule(module, deepcopy(module.graph))
     graph = module.graph
-    graph.set_codegen(
-        CodeGen()
-    )  # inputs as they come, not as the nested arguments that torch.export had
+    graph.set_codegen(CodeGen())  # flat inputs, without the nested arguments of torch.export
     output = graph.output_node()
     output.args = (output.args[0][0],)  # type: ignore[index]
     for guard in graph.find_nodes(op="call_module", target="_guards_fn"):

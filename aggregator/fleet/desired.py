@@ -15,7 +15,7 @@ has no survey, cannot train      describe its inputs
 holds no personal model          make one of its group's model, where the campaign has them
 =============================== ==================================================================
 
-A change of what devices should do begins here.
+The rules of what devices should do are here alone.
 """
 
 import math

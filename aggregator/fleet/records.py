@@ -379,7 +379,7 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True):
     salt: str = ""
     """Random text; with a device's id, it decides the share at which the device is reached."""
     problem: str = ""
-    """The last problem that a device reported with one of its releases."""
+    """Last problem that a device reported with one of its releases."""
 
 
 class Fleet(msgspec.Struct, frozen=True, kw_only=True):

@@ -196,7 +196,7 @@ def _updated(turn: Turn, event: e.Updated) -> None:
     counts = _counts(campaign, work.kind, work.round)
     if work.kind == "train" and work.lapsed and not counts:
         device = awake(device)
-    # a device has done that once it reports a personal model
+    # failures to personalise end once the device reports that it holds a personal model
     elif work.kind != "personalise":
         device = rested(device)
     if work.kind == "survey":

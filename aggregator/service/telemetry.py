@@ -23,7 +23,7 @@ from aggregator.fleet.records import Assignment, Device, Fleet
 from aggregator.ports import Clock, StorageFailed
 from wire.messages import Decline, Update
 
-if TYPE_CHECKING:  # simulations have no database, and load none of what it needs
+if TYPE_CHECKING:  # simulations must not load the database's modules
     from aggregator.storage.telemetry_table import TelemetryTable
 
 log = logging.getLogger("shoal.aggregator")

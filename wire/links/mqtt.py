@@ -394,7 +394,7 @@ class MqttLink:
                 topic = message.topic
             except (
                 UnicodeDecodeError
-            ):  # paho decodes when it is asked: such a topic is none of ours
+            ):  # paho decodes a topic on access; an undecodable one is not ours
                 topic = "\N{REPLACEMENT CHARACTER}"
             receipt = (self._connection, message.mid, message.qos)
             self._inbox.put(Delivery(topic, bytes(message.payload), message.retain, receipt))
