@@ -1,2 +1,4 @@
-"""The protocol between devices and the aggregator. SPEC.md is its text; this package is its one
-implementation in Python."""
+"""Protocol between devices and the aggregator.
+
+SPEC.md is its text; this package is its only implementation in Python.
+"""

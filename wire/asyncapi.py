@@ -1,5 +1,7 @@
-"""The protocol as an AsyncAPI 3.0 document, made from the table of topics and from the messages:
-``python -m wire.asyncapi`` writes ``asyncapi.json``. `SPEC.md` has what no such document can say.
+"""AsyncAPI 3.0 document of the protocol, generated from the table of topics and the messages.
+
+``python -m wire.asyncapi`` writes ``asyncapi.json``. `SPEC.md` has the rules that such a document
+cannot express.
 """
 
 from pathlib import Path
@@ -12,7 +14,7 @@ from wire.topics import PROTOCOL, TABLE, Access, Kind, Topics
 
 FILE = Path(__file__).with_name("asyncapi.json")
 SIGNED = "application/vnd.shoal.signed"
-"""Four lines (SPEC.md, 'Signatures'), of which the first is the message."""
+"""Content type of four lines (SPEC.md, 'Signatures'), of which the first is the message."""
 TENSORS, BYTES, JSON = (
     "application/vnd.shoal.tensors",
     "application/octet-stream",
@@ -35,7 +37,7 @@ CARRIED: dict[Kind, tuple[type, ...]] = {
     "blob": (),
     "aggregator": (m.AggregatorStatus,),
 }
-"""What each kind of topic carries; a blob is bytes."""
+"""Messages of each kind of topic; empty for a blob, which is bytes."""
 _PARAMETERS = {
     "fleet": {"description": "The fleet's name: 1 to 64 of A-Z a-z 0-9 . _ -"},
     "device": {
@@ -53,8 +55,10 @@ _BLOB = {
 
 
 def document() -> dict[str, Any]:
-    """The document. Its operations are those of both roles: ``device.send.check-in``,
-    ``aggregator.receive.check-in``, and so on."""
+    """Return the document, with operations of both roles.
+
+    They are named ``device.send.check-in``, ``aggregator.receive.check-in``, and so on.
+    """
     kinds = [kind for row in TABLE for kind in CARRIED[row.kind]]
     _, schemas = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
     schemas = {name: _described(schema) for name, schema in sorted(schemas.items())}
@@ -148,8 +152,11 @@ def _message(row: Access, kind: type) -> dict[str, Any]:
 
 
 def _described(part: Any) -> Any:
-    """A schema whose descriptions are one line each, without what AsyncAPI writes otherwise: a
-    message's ``type`` tells it from others."""
+    """Return a schema whose descriptions are one line each, without discriminators.
+
+    AsyncAPI has another form for discriminators. The ``type`` of a message distinguishes it from
+    others.
+    """
     if isinstance(part, list):
         return [_described(inner) for inner in part]
     if not isinstance(part, dict):
@@ -163,7 +170,7 @@ def _described(part: Any) -> Any:
 
 
 def text() -> str:
-    """The file's text."""
+    """Return the text of the file."""
     return msgspec.json.format(msgspec.json.encode(document()), indent=1).decode() + "\n"
 
 

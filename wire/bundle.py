@@ -1,9 +1,8 @@
-"""A bundle: everything a device needs to train, in one file that can be verified before anything in
-it is loaded.
+"""Bundle of a campaign: one file with the graphs and initial tensors, verified before it is loaded.
 
-A ZIP archive, stored without compression and with fixed time stamps, so that the same content has
-the same bytes and hash: ``manifest.json``, ``manifest.sig`` (Ed25519 over the manifest's bytes,
-when signed) and the files the manifest names with their SHA-256: the graphs and
+It is a ZIP archive, stored without compression and with fixed time stamps, so that the same content
+has the same bytes and hash: ``manifest.json``, ``manifest.sig`` (Ed25519 over the manifest's bytes,
+if signed) and the files that the manifest names with their SHA-256: the graphs and
 ``initial.safetensors`` (SPEC.md, 'Bundles').
 """
 
@@ -27,25 +26,27 @@ from wire.messages import Count, Digest, Name, Positive, Text
 from wire.tasks import CLASSIFICATION, Label, TaskName, answer_of, label_of
 
 Layout = tuple[tuple[str, str, tuple[int, ...]], ...]
-"""(name, dtype, shape) of each tensor that a message must carry."""
+"""Name, dtype and shape of each tensor that a message must carry."""
 
 BUNDLE_BYTES, DIRECTORY_BYTES = 2**31 - 1, 2**20
-"""The largest bundle that is read, and the largest directory of its files."""
+"""Maximum number of bytes of a bundle, and of its directory of files."""
 EXECUTORCH, PORTABLE = "executorch", "executorch-portable"
-"""Runtimes that a bundle may have programs for: ExecuTorch with its XNNPACK backend, and with the
-operators it always has."""
+"""Runtimes for which a bundle may have programs.
+
+They are ExecuTorch with its XNNPACK backend, and ExecuTorch with its portable operators.
+"""
 MANIFEST, SIGNATURE, INITIAL = "manifest.json", "manifest.sig", "initial.safetensors"
 ZERO_UNLESS_SAID = (names.PRIVATE, names.SLOT, names.MEMORY)
-"""The roles of tensors that start at zero where `INITIAL` does not say another value."""
+"""Roles of tensors that start at zero unless `INITIAL` has another value."""
 
 
 class Program(msgspec.Struct, frozen=True):
-    """A graph as a program of another runtime, with the graph's inputs and outputs by position; its
-    method is ``forward``.
+    """Graph as a program of another runtime, with the graph's inputs and outputs by position.
 
-    It takes batches of at most `max_batch` examples. `operators` counts what it is made of, as its
-    runtime names it, and what it delegates as ``delegated/BACKEND/NAME``; `num_bytes` is the file's
-    size, `memory_bytes` what the runtime plans for its tensors.
+    Its method is ``forward``. It takes batches of at most `max_batch` examples. `operators` counts
+    its operators by the runtime's names, and its delegated parts as ``delegated/BACKEND/NAME``.
+    `num_bytes` is the size of the file, `memory_bytes` the memory that the runtime plans for its
+    tensors.
     """
 
     file: Text
@@ -56,15 +57,15 @@ class Program(msgspec.Struct, frozen=True):
 
 
 class Graph(msgspec.Struct, frozen=True):
-    """One graph of a bundle. `inputs` and `outputs` are in the graph's order.
+    """Graph of a bundle. `inputs` and `outputs` are in the graph's order.
 
     Inputs are ``ROLE/NAME`` of the manifest's tensors, ``batch/x`` and the like, ``hyper/NAME``
-    (float32 scalars) and ``response/GRAPH.NAME`` (what an earlier graph of the plan gave); outputs
+    (float32 scalars) and ``response/GRAPH.NAME`` (metrics of an earlier graph of the plan); outputs
     are ``next/ROLE/NAME``, ``metric/NAME`` (sums) and ``output/NAME`` (one row per example).
     `responses` are the metrics, by name and shape, that go back as responses. `file` is the graph
     in ONNX; `programs` are the same graph for other runtimes, by runtime. `template` is the graph
-    in ONNX once more, with ``x`` as its only input and the tensors as names without a value
-    (`wire.arrays.onnx_model`); empty where there is none.
+    in ONNX once more, with ``x`` as its only input and the tensors as names without values
+    (`wire.arrays.onnx_model`); empty if there is none.
     """
 
     file: Text
@@ -76,13 +77,12 @@ class Graph(msgspec.Struct, frozen=True):
 
 
 class Window(msgspec.Struct, frozen=True):
-    """What one training example is: `channels` x `length` samples, cut every `stride` samples at
-    `rate_hz` (0: not known).
+    """Form of an example: `channels` x `length` samples, cut every `stride` samples at `rate_hz`.
 
-    With a `height`, an image of `channels` x `height` x `length` instead. With a `vocabulary`, its
-    values are ids from 0 to `vocabulary` - 1, int64, such as those of words or events; else
-    measurements, float32. With `steps`, so many parts of it, one after the other in time, have a
-    class each; else it is labelled as a whole.
+    A `rate_hz` of 0 is unknown. With a `height`, an example is an image of `channels` x `height` x
+    `length`. With a `vocabulary`, its values are ids from 0 to `vocabulary` - 1, int64, such as
+    those of words or events; else measurements, float32. With `steps`, this number of consecutive
+    parts of it have a class each; else it has one label as a whole.
     """
 
     channels: tuple[str, ...]
@@ -95,19 +95,20 @@ class Window(msgspec.Struct, frozen=True):
 
     @property
     def dtype(self) -> Literal["float32", "int64"]:
-        """The type of its values, as graphs read them."""
+        """Dtype of its values, as graphs read them."""
         return "int64" if self.vocabulary else "float32"
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one example: (channels, length), or (channels, height, length) of an
-        image."""
+        """Shape of one example: (channels, length), or (channels, height, length) of an image."""
         return (len(self.channels), *([self.height] if self.height else []), self.length)
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """What a bundle holds. `version` only ever grows; a device refuses an older one of the same
-    `name`."""
+    """Manifest of a bundle.
+
+    `version` only increases; a device refuses an older one of the same `name`.
+    """
 
     name: Name
     version: Positive
@@ -121,48 +122,60 @@ class Manifest(msgspec.Struct, frozen=True):
     graphs: dict[str, Graph]
     files: dict[str, Digest]
     columns: dict[str, tuple[int, ...]] = {}
-    """Columns that graphs read beside ``x`` and ``y``, and the shape of one example's entry."""
+    """Columns that graphs read beside ``x`` and ``y``, with the shape of one example's entry."""
     random: dict[str, tuple[int, ...]] = {}
-    """Random inputs: ``uniform/NAME`` with the shape for one example, ``normal/NAME`` with its
-    whole shape."""
+    """Random inputs with their shapes.
+
+    ``uniform/NAME`` has the shape for one example, ``normal/NAME`` the whole shape.
+    """
     task: TaskName = CLASSIFICATION
-    """What is learned. `classes` names the numbers that ``predict`` gives; in a reconstruction
-    windows need no labels."""
+    """Task that is learned.
+
+    `classes` names the numbers that ``predict`` returns. In a reconstruction, windows need no
+    labels.
+    """
     format: Positive = 1
 
     @property
     def label(self) -> Label:
-        """What the label of a window is."""
+        """Form of a window's label."""
         return label_of(self.task, len(self.classes), self.window.steps)
 
     @property
     def answer(self) -> tuple[int, ...]:
-        """The shape of what ``predict`` gives of one window: a number for each name, or for each
-        name of each step."""
+        """Shape of the answer of ``predict`` for one window.
+
+        It has a number for each name, or for each name of each step.
+        """
         return answer_of(self.task, len(self.classes), self.window.steps)
 
     @property
     def measuring(self) -> str:
-        """The graph that measures what the device answers, with what it has kept: ``assess`` where
-        there is one, else ``evaluate``."""
+        """Name of the graph that measures a device's answers, which its personal model may change.
+
+        It is ``assess`` if the bundle has it, else ``evaluate``.
+        """
         outputs = self.graphs[names.ASSESS].outputs if names.ASSESS in self.graphs else ()
         return (
             names.ASSESS if {names.LOSS_SUM, names.NUM_CORRECT} <= set(outputs) else names.EVALUATE
         )
 
     def of_role(self, *roles: str) -> tuple[TensorSpec, ...]:
-        """The tensors of these roles, in the manifest's order."""
+        """Return the tensors of these roles, in the manifest's order."""
         return tuple(spec for spec in self.tensors if spec.role in roles)
 
     def received(self) -> tuple[TensorSpec, ...]:
-        """What a model's blob holds: the roles shared and statistic, and received but for
-        ``start.NAME``, which the device fills itself."""
+        """Return the tensors of a model's blob.
+
+        These are the roles shared and statistic, and received except for ``start.NAME``, which the
+        device fills itself.
+        """
         return tuple(
             s for s in self.of_role(*names.EXCHANGED, names.RECEIVED) if not names.is_start(s.key)
         )
 
     def reported(self, graph: str) -> Layout:
-        """What an update carries when it reports the training with this graph."""
+        """Return the layout of an update that reports a training with this graph."""
         outputs = self.graphs[graph].outputs
         changed = [s for s in self.of_role(*names.EXCHANGED) if names.following(s.key) in outputs]
         return tuple(
@@ -171,7 +184,7 @@ class Manifest(msgspec.Struct, frozen=True):
         )
 
     def responses(self, graph: str) -> Layout:
-        """What an update carries when this graph was evaluated or applied."""
+        """Return the layout of the responses after this graph was evaluated or applied."""
         return tuple(
             (names.response(graph, name), "float32", shape)
             for name, shape in self.graphs[graph].responses
@@ -180,8 +193,10 @@ class Manifest(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Bundle:
-    """A verified bundle: `files` holds the bytes of each file by name, `digest` is the hash of the
-    whole archive."""
+    """Verified bundle.
+
+    `files` has the bytes of each file by name; `digest` is the hash of the whole archive.
+    """
 
     manifest: Manifest
     files: Mapping[str, bytes]
@@ -190,11 +205,11 @@ class Bundle:
 
     @cached_property
     def initial(self) -> Tensors:
-        """The initial value of every tensor that has one, by ``ROLE/NAME``; not to be written into.
+        """Initial value of every tensor that has one, by ``ROLE/NAME``; read-only.
 
         Raises:
-            LimitExceeded: those that start at zero take more than `BUNDLE_BYTES`.
-            BundleError: one of them has a shape that no tensor has.
+            LimitExceeded: the tensors that start at zero take more than `BUNDLE_BYTES`.
+            BundleError: one of them has an impossible shape.
         """
         held, name = decode_tensors(self.files[INITIAL], RECEIVED_FILES)[0], self.manifest.name
         zero = [spec for spec in self.manifest.of_role(*ZERO_UNLESS_SAID) if spec.key not in held]
@@ -210,13 +225,13 @@ class Bundle:
         except (
             ValueError,
             OverflowError,
-        ) as error:  # more dimensions, or larger ones, than numpy has
+        ) as error:  # more dimensions than numpy has, or larger ones
             raise BundleError(
                 f"bundle {name}: a tensor that starts at zero cannot be made: {error}"
             ) from None
 
     def graph_bytes(self, name: str) -> bytes:
-        """The bytes of one graph.
+        """Return the bytes of one graph.
 
         Raises:
             BundleError: the bundle has no such graph.
@@ -229,7 +244,7 @@ class Bundle:
         return self.files[self.manifest.graphs[name].file]
 
     def program(self, graph: str, runtime: str) -> tuple[Program, bytes]:
-        """A graph's program for a runtime, and its bytes.
+        """Return a graph's program for a runtime, and its bytes.
 
         Raises:
             BundleError: the bundle has no such graph, or no program of it for this runtime.
@@ -251,8 +266,10 @@ class Bundle:
 def pack(
     manifest: Manifest, files: Mapping[str, bytes], initial: Tensors, key: PrivateKey | None = None
 ) -> bytes:
-    """Write a bundle; the hashes in the manifest are filled in here, and it is signed when a key is
-    given."""
+    """Return the bytes of a bundle, signed if a key is passed.
+
+    The hashes in the manifest are filled in.
+    """
     said = {
         key: value
         for key, value in initial.items()
@@ -276,13 +293,15 @@ def pack(
 
 
 def unpack(payload: bytes, trusted: Sequence[PublicKey] = ()) -> Bundle:
-    """Read and verify a bundle. With `trusted` keys, a signature by one of them is required;
-    without any only the hashes are checked.
+    """Return the verified content of a bundle.
+
+    With `trusted` keys, a signature by one of them is required; without any, only the hashes are
+    checked.
 
     Raises:
         LimitExceeded: larger than `BUNDLE_BYTES`.
-        TamperedBundle: a hash or the signature does not fit.
-        BundleError: not a bundle, a file is missing, or a format this version does not know.
+        TamperedBundle: a hash or the signature does not match.
+        BundleError: not a bundle, a file is missing, or this version cannot read the format.
     """
     if len(payload) > BUNDLE_BYTES:
         raise LimitExceeded(f"bundle of {len(payload)} bytes: at most {BUNDLE_BYTES} are accepted")
@@ -350,12 +369,15 @@ def unpack(payload: bytes, trusted: Sequence[PublicKey] = ()) -> Bundle:
 
 
 def _check_directory(payload: bytes) -> None:
-    """Hold the end of a ZIP file against what `pack` writes, before the directory is read: one of a
-    million entries would take hundreds of MiB, whoever made it."""
+    """Raise BundleError if the end of a ZIP file differs from what `pack` writes.
+
+    It is checked before the directory is read: a directory of a million entries would take hundreds
+    of MiB, and a signature does not prevent that.
+    """
     end = payload[
         -22:
-        # the record that ends a ZIP file without a comment: its signature, ..., the directory's
-        # size and place, 0
+        # the record that ends a ZIP file without a comment: its signature, ..., size and position
+        # of the directory, 0
     ]
     if len(end) < 22 or end[:4] != b"PK\5\6" or payload[-42:-38] == b"PK\6\7":
         raise BundleError(
@@ -369,10 +391,12 @@ def _check_directory(payload: bytes) -> None:
 
 
 def check_version(manifest: Manifest, known: Mapping[str, int]) -> None:
-    """Refuse an older version than the one `known` (name to version) says was loaded before.
+    """Raise StaleBundle if the version is older than the loaded one.
+
+    `known`: version that was loaded before, by name of the bundle.
 
     Raises:
-        StaleBundle: it is older.
+        StaleBundle: the version is older.
     """
     if manifest.version < known.get(manifest.name, 0):
         raise StaleBundle(

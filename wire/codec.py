@@ -1,5 +1,7 @@
-"""Messages to bytes and back. An update carries tensors beside its message; every other message is
-JSON alone."""
+"""Messages to bytes and back.
+
+An update carries tensors beside its message; every other message is JSON alone.
+"""
 
 import hashlib
 from typing import Any
@@ -11,33 +13,31 @@ from wire.arrays.tensors import PROTOCOL_LIMITS, Limits, Tensors, decode_tensors
 from wire.errors import LimitExceeded, Malformed
 
 MESSAGE_BYTES = 64 * 2**10
-"""A JSON message may have at most this many bytes; read before it is parsed."""
+"""Maximum number of bytes of a JSON message, checked before it is parsed."""
 PIECE_HEADER_BYTES = 2**10
-"""The message before a piece's bytes is shorter than this."""
+"""Bound on the number of bytes of the message before a piece's bytes."""
 LARGEST_SUM = 1e12
-"""A sum of losses, or a time in seconds, beyond this is refused: sums over devices must stay
-finite."""
+"""Largest sum of losses, or time in seconds, so that sums over devices stay finite."""
 
 _encoder = msgspec.json.Encoder()
 
 
 def digest(payload: bytes) -> str:
-    """The SHA-256 by which a blob is named, as 64 lower-case hexadecimal digits."""
+    """Return the SHA-256 by which a blob is named, as 64 lower-case hexadecimal digits."""
     return hashlib.sha256(payload).hexdigest()
 
 
 def encode(message: messages.Message) -> bytes:
-    """One message as JSON: fields in declared order, ``type`` first, no spaces."""
+    """Return a message as JSON: fields in declared order, ``type`` first, no spaces."""
     return _encoder.encode(message)
 
 
 def decode(payload: bytes, kind: Any) -> Any:
-    """Read one message of `kind`, a message class or a union of them; an instance of it is
-    returned.
+    """Return the message of `kind`, which is a message class or a union of them.
 
     Raises:
         LimitExceeded: more than `MESSAGE_BYTES`.
-        Malformed: not JSON, another type, or a field missing or wrong; the text says which.
+        Malformed: not JSON, another type, or a field missing or wrong; the text names it.
     """
     if len(payload) > MESSAGE_BYTES:
         raise LimitExceeded(
@@ -50,11 +50,11 @@ def decode(payload: bytes, kind: Any) -> Any:
 
 
 def decode_piece(payload: bytes) -> tuple[messages.Piece, bytes]:
-    """Read a piece of an update: its message, a line feed, its bytes.
+    """Return a piece of an update from its message, a line feed and its bytes.
 
     Raises:
-        Malformed: there is no line feed where it has to be, or what is before it is no such
-        message.
+        Malformed: there is no line feed in the first `PIECE_HEADER_BYTES`, or the text before it is
+            no such message.
     """
     end = payload.find(b"\n", 0, PIECE_HEADER_BYTES)
     if end < 0:
@@ -65,18 +65,18 @@ def decode_piece(payload: bytes) -> tuple[messages.Piece, bytes]:
 
 
 def encode_update(message: messages.Update, tensors: Tensors) -> bytes:
-    """An update and its tensors as one payload."""
+    """Return an update and its tensors as one payload."""
     return encode_tensors(tensors, encode(message))
 
 
 def decode_update(
     payload: bytes, limits: Limits = PROTOCOL_LIMITS
 ) -> tuple[messages.Update, Tensors]:
-    """Read what `encode_update` wrote.
+    """Return the update and the tensors of a payload from `encode_update`.
 
     Raises:
-        LimitExceeded, Malformed: as `decode_tensors` and `decode`; metrics that cannot be are
-        malformed too.
+        LimitExceeded, Malformed: as `decode_tensors` and `decode`; impossible metrics are
+            malformed too.
     """
     tensors, text = decode_tensors(payload, limits)
     if not text:

@@ -1,34 +1,36 @@
-"""Everything Shoal raises on purpose.
+"""Errors that Shoal raises on purpose.
 
 ::
 
     ShoalError
     ├── DataError            windows, recordings or data sets that cannot be used
     ├── ConfigError          a setting or a command-line value that cannot be used
-    ├── Stalled              no device can go on with a run
+    ├── Stalled              no device can continue with a run
     ├── LinkError            the broker cannot be reached, or refuses the connection
-    ├── OtherAggregator      the fleet is another aggregator's
+    ├── OtherAggregator      another aggregator controls the fleet
     └── WireError            something arrived that the protocol does not allow
         ├── UnknownTopic     a topic that topics.py does not build
         ├── Malformed        bytes that are no message: wrong JSON, wrong type, wrong value
-        ├── LimitExceeded    larger than the limits allow; raised before memory is taken
-        ├── WrongLayout      tensors whose names, dtypes or shapes are not those of the manifest
+        ├── LimitExceeded    larger than the limits allow; raised before memory is allocated
+        ├── WrongLayout      tensors whose names, dtypes or shapes differ from the manifest
         ├── Untrusted        a message that no trusted key has vouched for
         └── BundleError
-            ├── TamperedBundle   a file's hash, or the signature, does not fit
+            ├── TamperedBundle   a file's hash, or the signature, does not match
             └── StaleBundle      an older version in place of a newer one
 
-A command prints the message of a ShoalError and exits with its status, which is 2 if no other is
-said. Anything else that escapes is a defect of Shoal.
+A command prints the message of a ShoalError and exits with its status, which is 2 by default. Any
+other exception that escapes is a defect of Shoal.
 """
 
 from typing import ClassVar
 
 
 def printable(text: str) -> str:
-    """Text on one line that every encoding can write: what is not printable (line breaks, control
-    characters, lone surrogates) is escaped. What came from somebody else can so neither forge a
-    line of a log nor make it unwritable."""
+    """Return text on one line that every encoding can write, with unprintable characters escaped.
+
+    Such characters are line breaks, control characters and lone surrogates. So a text from another
+    party can neither forge a line of a log nor make it unwritable.
+    """
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
@@ -38,7 +40,7 @@ class ShoalError(Exception):
     """Base of every error that Shoal raises on purpose. Its text is `printable`."""
 
     exit_status: ClassVar[int] = 2
-    """With what a command ends that it ends."""
+    """Exit status of a command that this error ends."""
 
     def __init__(self, text: str = "") -> None:
         super().__init__(printable(text))
@@ -49,29 +51,29 @@ class DataError(ShoalError):
 
 
 class ConfigError(ShoalError):
-    """A setting or a command-line value that cannot be used."""
+    """Setting or command-line value that cannot be used."""
 
 
 class Stalled(ShoalError):
-    """A run that cannot go on: no device can carry out its plan, or no update is fit to be used."""
+    """Run that cannot continue: no device can carry out its plan, or no update can be used."""
 
 
 class LinkError(ShoalError):
-    """The broker cannot be reached, or refuses the connection."""
+    """Broker that cannot be reached, or that refuses the connection."""
 
 
 class OtherAggregator(ShoalError):
-    """The fleet is another aggregator's. Whatever restarts services must not restart this one."""
+    """Fleet that another aggregator controls. No supervisor may restart this service."""
 
     exit_status = 3
 
 
 class WireError(ShoalError):
-    """Something arrived that the protocol does not allow."""
+    """Data that the protocol does not allow."""
 
 
 class UnknownTopic(WireError):
-    """A topic that this protocol version does not have."""
+    """Topic that this protocol version does not have."""
 
 
 class Malformed(WireError):
@@ -79,24 +81,24 @@ class Malformed(WireError):
 
 
 class LimitExceeded(WireError):
-    """Larger than the limits allow; raised before memory for it is taken."""
+    """Data larger than the limits allow; raised before memory is allocated."""
 
 
 class WrongLayout(WireError):
-    """Tensors whose names, dtypes or shapes are not those expected."""
+    """Tensors whose names, dtypes or shapes are not the expected ones."""
 
 
 class Untrusted(WireError):
-    """A message that no trusted key has vouched for."""
+    """Message that no trusted key has vouched for."""
 
 
 class BundleError(WireError):
-    """A bundle that must not be loaded."""
+    """Bundle that must not be loaded."""
 
 
 class TamperedBundle(BundleError):
-    """A file's hash, or the manifest's signature, does not fit."""
+    """Bundle in which a file's hash, or the manifest's signature, does not match."""
 
 
 class StaleBundle(BundleError):
-    """An older bundle offered in place of a newer one."""
+    """Older bundle offered in place of a newer one."""

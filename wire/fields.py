@@ -1,23 +1,22 @@
-"""What fields of messages may hold: names, digests, counts, reasons, metrics, and an owner's
-policy."""
+"""Types of message fields: names, digests, counts, reasons, metrics, and an owner's policy."""
 
 from typing import Annotated, Literal
 
 import msgspec
 
-# In Python `$` also matches before a line feed at the end, in JSON Schema it does not: with (?!\n)
-# both refuse it.
+# In Python, `$` also matches before a line feed at the end; in JSON Schema it does not. With (?!\n)
+# both refuse the line feed.
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]{1,64}(?!\n)$")]
 Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}(?!\n)$")]
 MaybeDigest = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?(?!\n)$")]
 Encoding = Literal["float32", "int8"]
-"""How an update holds its change."""
+"""Encoding of the change in an update."""
 MOST_ENCODINGS = 16
-"""Encodings of which a device says that it has them, at most."""
+"""Maximum number of encodings that a device reports."""
 MOST_HELD = 16
-"""Models of which a device says that it has kept something, at most."""
+"""Maximum number of models of which a device reports a personal model."""
 LARGEST_COUNT = 2**53
-"""A sum of counts that is stored is cut to this, or it could not be read again."""
+"""Largest stored sum of counts. A larger one could not be read again, so it is cut."""
 Count = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_COUNT)]
 LARGEST_NUMBER = 2**31
 Positive = Annotated[int, msgspec.Meta(ge=1, le=LARGEST_NUMBER)]
@@ -26,25 +25,24 @@ Text = Annotated[str, msgspec.Meta(max_length=LONGEST_TEXT)]
 Share = Annotated[float, msgspec.Meta(ge=0, lt=1)]
 
 PLAN_BYTES = 16 * 2**10
-"""A signed plan may have at most this many bytes: a device has to be able to send it back as a
-proof."""
+"""Maximum number of bytes of a signed plan, so that a device can return it as a proof."""
 HEARTBEAT_S = 60.0
-"""A connected device says at least so often that it is there."""
+"""Maximum time between two status messages of a connected device, in seconds."""
 LEASE_S = 15.0
-"""An aggregator that was silent for so long no longer holds its fleet."""
+"""Time of silence in seconds after which an aggregator has lost its fleet."""
 
 Epoch = Count
-"""Which start of a service speaks: every start takes a greater one than any before it."""
+"""Number of a service's start. Every start takes a greater one than all earlier starts."""
 MOST_EPOCHS = 10_000
-"""Epochs that one verb can ask for."""
+"""Maximum number of epochs of one verb."""
 MOST_PASSES = 1_000
-"""Passes over the training windows that it can make of one."""
+"""Maximum number of passes over the training windows in one epoch."""
 MOST_CLASSES = 1000
-"""Classes of which a device tells how many windows it has, at most."""
+"""Maximum number of classes whose numbers of windows a device reports."""
 MOST_CHOICES = 64
-"""Models that a device can be asked to choose from."""
+"""Maximum number of models from which a device can be made to choose."""
 MOST_PIECES = 512
-"""Something large is cut into so many pieces at most: their hashes have to fit into a message."""
+"""Maximum number of pieces of a large payload, so that their hashes fit into a message."""
 
 Reason = Literal[
     "unknown-topic",
@@ -61,14 +59,14 @@ Reason = Literal[
     "norm-too-large",
     "unknown-blob",
 ]
-"""Why an aggregator refuses what came (SPEC.md, 'Updates')."""
+"""Reason that an aggregator refuses a message (SPEC.md, 'Updates')."""
 
 DeclineReason = Literal["stale", "expired", "policy", "bundle", "data", "failed", "quarantined"]
-"""Why a device does not carry out a plan (SPEC.md, 'Declines')."""
+"""Reason that a device does not carry out a plan (SPEC.md, 'Declines')."""
 
 
 class Metrics(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
-    """Sums over the examples a graph saw; a mean is made only where it is shown."""
+    """Sums over the examples of a graph's run. Means are computed only for display."""
 
     num_examples: Count = 0
     loss_sum: float = 0.0
@@ -76,50 +74,54 @@ class Metrics(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
 
     @property
     def accuracy(self) -> float:
-        """Share of examples classified correctly; NaN when there were none."""
+        """Fraction of examples classified correctly; NaN without examples."""
         return self.num_correct / self.num_examples if self.num_examples else float("nan")
 
     @property
     def mean_loss(self) -> float:
-        """Loss per example; NaN when there were none."""
+        """Loss per example; NaN without examples."""
         return self.loss_sum / self.num_examples if self.num_examples else float("nan")
 
 
 class Policy(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=False):
-    """What the owner of a device permits plans to ask of it (SPEC.md, 'Policy'). What is None is
-    not restricted."""
+    """Policy of a device's owner for plans (SPEC.md, 'Policy'). None: no restriction."""
 
     verbs: tuple[Name, ...] | None = None
-    """The verbs that a plan may have."""
+    """Verbs that a plan may have."""
     graphs: tuple[Name, ...] | None = None
-    """The graphs that verbs may run."""
+    """Graphs that verbs may run."""
     bundles: tuple[Name, ...] | None = None
-    """The names of bundles that may be loaded."""
+    """Names of bundles that may be loaded."""
     max_epochs: Annotated[float, msgspec.Meta(gt=0)] = 1000.0
-    """Epochs in a plan, all its verbs together."""
+    """Maximum number of epochs in all verbs of a plan together."""
     max_seconds: Annotated[float, msgspec.Meta(gt=0)] | None = None
-    """Seconds for which a plan may work; it is ended after them."""
+    """Maximum time of work on a plan, in seconds. Then the plan is ended."""
     max_bytes_a_day: Positive | None = None
-    """Bytes that may come and go in 24 hours."""
+    """Maximum number of bytes sent and received in 24 hours."""
     max_clip_norm: Annotated[float, msgspec.Meta(gt=0)] | None = None
-    """The longest change that training may report: every plan that reports one has to end with
-    ``protect`` that clips to no more."""
+    """Maximum norm of a change that training may report.
+
+    Every plan that reports a change must end with ``protect`` with at most this `clip_norm`.
+    """
     min_noise_multiplier: Annotated[float, msgspec.Meta(ge=0)] | None = None
-    """The least noise of that ``protect``, its standard deviation divided by its `clip_norm`."""
+    """Minimum noise of that ``protect``: its standard deviation divided by its `clip_norm`."""
     min_windows: Positive = 1
-    """Windows that have to be behind all that is reported."""
+    """Minimum number of windows behind everything that is reported."""
     tell_classes: bool = False
-    """Whether a check-in may say how many training windows there are of each class."""
+    """True if a check-in may report the number of training windows of each class."""
     unreported: tuple[Name, ...] | None = None
-    """Graphs that verbs may run, but of which no verb reports anything."""
+    """Graphs that verbs may run, but without a report."""
 
     @property
     def needs_cover(self) -> bool:
-        """Whether nothing may leave the device that no clipping or noise covers."""
+        """True if everything that leaves the device must be covered by clipping or noise."""
         return self.max_clip_norm is not None or bool(self.min_noise_multiplier)
 
     @property
     def withholds(self) -> bool:
-        """Whether an aggregator is not to ask for measurements that it can do without: the owner
-        says so, no mechanism covers them, or it cannot know how many windows are behind one."""
+        """True if an aggregator should not request measurements that it can do without.
+
+        Either the owner forbids them, or no mechanism covers them, or the aggregator cannot know
+        the number of windows behind one.
+        """
         return self.needs_cover or self.min_windows > 1 or bool(self.unreported)

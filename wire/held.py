@@ -1,35 +1,40 @@
-"""Which of a device's training windows are held out; pure."""
+"""Choice of the training windows that a device holds out; pure."""
 
 import numpy as np
 
 from wire.arrays.tensors import Array
 
 FEWEST = 3
-"""Windows held out, at least: fewer say nothing of a model, and are worth more as windows to train
-on."""
+"""Minimum number of windows held out.
+
+Fewer windows do not measure a model, and are worth more as training data.
+"""
 RUN = 8
-"""Windows of a run, at most. They follow each other: neighbours often overlap, and each end of a
-run tells of what lies beyond it."""
+"""Maximum number of consecutive windows in a run of held-out windows.
+
+Neighbouring windows often overlap, so each end of a run reveals part of the windows beyond it.
+"""
 PARTS = 12
-"""Where nothing says which windows are alike, a run has at most such a part of all: what a person
-did for longer is in both sides."""
+"""Divisor of the number of windows that bounds a run if all windows have one class.
+
+A run is then at most this part of all windows, so that a person's longer activity is on both sides.
+"""
 
 
 def num_held_out(num_examples: int, share: float) -> int:
-    """How many are held out: the share, and none where these are fewer than `FEWEST`."""
+    """Return the number of windows held out: the share, or 0 if that is below `FEWEST`."""
     held = int(num_examples * share)
     return held if held >= FEWEST else 0
 
 
 def held_out(y: Array, share: float) -> Array:
-    r"""Boolean mask (n,) of the windows with the labels y (n, \*label) that are held out, the same
-    ones each time.
+    r"""Return the mask (n,) bool of the held-out windows of the labels y (n, \*label).
 
-    Each class gives its part, and as far as others can give in its place it keeps a window to train
-    on: a class that is held out whole would be asked of models that never saw it. Labels that are
-    no whole numbers count as one class. The windows of a class are taken in runs, as many windows
-    before the first as behind the last: the latest ones, which are nearest to what comes, are
-    trained on.
+    The result is the same each time. Each class gives its share. A class keeps a window to train on
+    as far as other classes can give in its place, because models would never have seen a class that
+    is held out whole. Labels that are not integers count as one class. The windows of a class are
+    taken in runs, with as many windows before the first run as after the last: the latest windows,
+    which are most similar to future ones, are trained on.
     """
     mask, count = np.zeros(len(y), bool), num_held_out(len(y), share)
     if not count:
@@ -43,7 +48,7 @@ def held_out(y: Array, share: float) -> Array:
     for own, weight in zip(places, weights, strict=True):
         given = (before + weight) * count // total - before * count // total
         runs = -(-given // longest)
-        for run in range(runs):  # each in the middle of its part
+        for run in range(runs):  # each run is in the middle of its part
             shift = (2 * run + 1) * (len(own) - given) // (2 * runs)
             mask[own[run * given // runs + shift : (run + 1) * given // runs + shift]] = True
         before += weight
@@ -51,8 +56,10 @@ def held_out(y: Array, share: float) -> Array:
 
 
 def _classes(y: Array) -> Array:
-    """The class of each window (n,): of steps the one that most of those with a label have, -1
-    where none has one."""
+    """Return the class of each window (n,) int64.
+
+    For labels of steps, it is the most frequent class of the labelled steps; -1 if there are none.
+    """
     if y.dtype.kind not in "iu":
         return np.zeros(len(y), np.int64)
     if y.ndim == 1:

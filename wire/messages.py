@@ -1,9 +1,9 @@
-"""The messages, as frozen and validated structures (SPEC.md, 'Messages').
+"""Messages as frozen and validated structures (SPEC.md, 'Messages').
 
-Each is one JSON object with its ``type``. Unknown fields are ignored, so that a newer peer may say
-more; an unknown ``type`` or a missing or wrong field is refused. `wire.codec` turns them into bytes
-and back. What fields may hold is in `wire.fields`, the verbs of plans are in `wire.verbs`; all of
-them can be had from here.
+Each message is one JSON object with its ``type``. Unknown fields are ignored, so that a newer peer
+may add some; an unknown ``type`` or a missing or wrong field is refused. `wire.codec` converts
+messages to bytes and back. The types of fields are in `wire.fields` and the verbs of plans in
+`wire.verbs`; all of them are exported here.
 """
 
 from typing import Annotated
@@ -46,10 +46,12 @@ from wire.verbs import Verb as Verb
 
 
 class CheckIn(msgspec.Struct, frozen=True, tag="check-in"):
-    """Device to aggregator: here I am, this is what I have. `bundle` is the digest of the bundle it
-    has loaded, or empty; `policy` is what its owner permits, so that the aggregator need not ask in
-    vain. `moved`: its data are no longer those of its last survey. What is None is not known to the
-    device, or not told."""
+    """Device to aggregator: first message of a connection, with the device's facts.
+
+    `bundle` is the digest of the loaded bundle, or empty. `policy` is the owner's, so that the
+    aggregator does not assign what it forbids. `moved`: the data have changed since the last
+    survey. None: the device does not know or does not report the fact.
+    """
 
     device_id: Name
     num_train: Count
@@ -62,62 +64,67 @@ class CheckIn(msgspec.Struct, frozen=True, tag="check-in"):
     policy: Policy | None = None
     hardware: Text = ""
     free_bytes: Count | None = None
-    """Storage that the client may still take."""
+    """Storage in bytes that the client may still use."""
     temperature_c: Annotated[float, msgspec.Meta(ge=-100, le=300)] | None = None
     charging: bool | None = None
-    """Whether the device runs on outside power."""
+    """True if the device runs on outside power."""
     idle: bool | None = None
-    """Whether nothing else wants much of its processor."""
+    """True if no other work needs much of the processor."""
     classes: Annotated[tuple[Count, ...], msgspec.Meta(max_length=MOST_CLASSES)] | None = None
-    """By class number, how many training windows there are; only where the policy permits it
-    (`Policy.tell_classes`)."""
+    """Number of training windows of each class, by class number.
+
+    It is reported only if the policy permits it (`Policy.tell_classes`).
+    """
     moved: bool = False
     encodings: Annotated[tuple[Name, ...], msgspec.Meta(max_length=MOST_ENCODINGS)] = ()
-    """The encodings of updates that it can make beside float32; some of them may be unknown
-    here."""
+    """Encodings of updates that the device supports besides float32; some may be unknown here."""
     num_unlabelled: Count = 0
-    """Windows that nobody has labelled."""
+    """Number of unlabelled windows."""
     kept: Annotated[tuple[Digest, ...], msgspec.Meta(max_length=MOST_HELD)] | None = None
-    """The models, by their digests, of which it holds what it has kept: what is damaged does not
-    count."""
+    """Digests of the models of which the device holds an intact personal model."""
 
 
 class InUse(msgspec.Struct, frozen=True, tag="in-use"):
-    """Device to aggregator: which release answers predictions here; after each release that came,
-    and after each check-in.
+    """Device to aggregator: the release that answers predictions on the device.
 
-    `offered` is the last release that came. If it is not in use, `problem` says why; if it is, the
-    device has verified, loaded and tried it. `evaluated` and `before` are sums over the windows
-    that the device holds back, with the release offered and with the one that was in use;
-    `failures` counts predictions that failed since the one in use was taken up.
+    It is sent after each new release and after each check-in. `offered` is the last release that
+    came. If it is in use, the device has verified, loaded and tried it; if not, `problem` has the
+    reason. `evaluated` and `before` are sums over the windows that the device holds back, with the
+    offered release and with the one that was in use; `failures` counts predictions that failed
+    since the release in use was taken up.
     """
 
     device_id: Name
     number: Count = 0
-    """The release in use; 0 if none is."""
+    """Number of the release in use; 0 if there is none."""
     offered: Count = 0
     problem: Text = ""
     evaluated: Metrics = Metrics()
     before: Metrics = Metrics()
     latency_ms: float = 0.0
-    """What a prediction of one window takes."""
+    """Time of a prediction for one window."""
     failures: Count = 0
     alone: Text = ""
-    """Why the model in use, which may not be `offered`, answers without what the device has kept;
-    empty where it has that, or nothing was kept."""
+    """Reason that the model in use, which may not be `offered`, answers without a personal model.
+
+    Empty if it answers with the personal model, or if the device holds none.
+    """
 
 
 class Fetch(msgspec.Struct, frozen=True, tag="fetch"):
-    """Device to aggregator: publish this blob, or this piece of one (again), I lack it."""
+    """Device to aggregator: request to publish a blob, or a piece of one, that the device lacks."""
 
     device_id: Name
     digest: Digest
 
 
 class Pieces(msgspec.Struct, frozen=True, tag="pieces"):
-    """Aggregator to device, signed: what is retained in place of a large blob; and part of an
-    `Offer`. The bytes with the SHA-256 `digest` are these pieces, by their own SHA-256, in order.
-    Each has `piece_bytes` but for the last, which has the rest."""
+    """Aggregator to device, signed: list of pieces that is retained in place of a large blob.
+
+    It is also a part of an `Offer`. The bytes with the SHA-256 `digest` are the concatenation of
+    these pieces, each given by its own SHA-256. Each piece has `piece_bytes`, except for the last,
+    which has the rest.
+    """
 
     digest: Digest
     num_bytes: Positive
@@ -126,8 +133,10 @@ class Pieces(msgspec.Struct, frozen=True, tag="pieces"):
 
 
 class Offer(msgspec.Struct, frozen=True, tag="offer"):
-    """Device to aggregator: an update that is too large to be sent whole, of this round. The
-    aggregator says which pieces it wants."""
+    """Device to aggregator: offer of an update of this round that is too large to be sent whole.
+
+    The aggregator answers with the pieces that it wants.
+    """
 
     device_id: Name
     run_id: Name
@@ -136,8 +145,10 @@ class Offer(msgspec.Struct, frozen=True, tag="offer"):
 
 
 class Piece(msgspec.Struct, frozen=True, tag="piece"):
-    """Device to aggregator: a piece of the update with this digest. Its bytes follow after a line
-    feed."""
+    """Device to aggregator: a piece of the update with this digest.
+
+    Its bytes follow after a line feed.
+    """
 
     device_id: Name
     update: Digest
@@ -145,8 +156,7 @@ class Piece(msgspec.Struct, frozen=True, tag="piece"):
 
 
 class Want(msgspec.Struct, frozen=True, tag="want"):
-    """Aggregator to device, signed: these pieces of the update that was offered, by index, are to
-    be sent next."""
+    """Aggregator to device, signed: pieces of the offered update to send next, by index."""
 
     device_id: Name
     update: Digest
@@ -157,11 +167,11 @@ class Want(msgspec.Struct, frozen=True, tag="want"):
 
 
 class DeviceStatus(msgspec.Struct, frozen=True, tag="status"):
-    """On the device's status topic, retained, at least every `HEARTBEAT_S`; the broker publishes
-    online=false as the device's last will.
+    """Status of a device on its status topic, retained, at least every `HEARTBEAT_S`.
 
-    `withdrawn`: the device's owner agrees no longer; 128 random bits in lower-case hexadecimal
-    digits, so that an `Acknowledge` of these very bytes is of this withdrawal.
+    The broker publishes online=false as the device's last will. `withdrawn`: 128 random bits in
+    lower-case hexadecimal digits if the device's owner has withdrawn, so that an `Acknowledge` of
+    these bytes belongs to this withdrawal; else empty.
     """
 
     device_id: Name
@@ -170,11 +180,10 @@ class DeviceStatus(msgspec.Struct, frozen=True, tag="status"):
 
 
 class AggregatorStatus(msgspec.Struct, frozen=True, tag="aggregator"):
-    """On the fleet's aggregator topic, retained and signed, at least every `LEASE_S / 3`. A new
-    `boot_id` asks every device to check in again.
+    """Status on the fleet's aggregator topic, retained and signed, at least every `LEASE_S / 3`.
 
-    `at_s` is the aggregator's clock (Unix time, seconds) when it was written: devices need no clock
-    of their own.
+    A new `boot_id` makes every device check in again. `at_s` is the aggregator's clock (Unix time,
+    seconds) at the time of writing: devices need no clock of their own.
     """
 
     online: bool
@@ -183,16 +192,16 @@ class AggregatorStatus(msgspec.Struct, frozen=True, tag="aggregator"):
     at_s: float
     run_id: Text = ""
     paused: Text = ""
-    """Why the aggregator takes no updates now; empty while it does."""
+    """Reason that the aggregator takes no updates now; empty while it does."""
 
 
 class Plan(msgspec.Struct, frozen=True, tag="plan"):
-    """Aggregator to device, signed: what to do in this round.
+    """Aggregator to device, signed: an assignment of this round, as a list of verbs.
 
-    `model` is the blob with the tensors to start from (roles shared and statistic, and received
-    where the objective has them); `seed` makes the order of the batches repeatable; after
-    `deadline_at_s` (the aggregator's clock) updates are refused. `attempt` is the number of the
-    assignment, greater than that of every plan that the device was given before.
+    `model` is the blob with the tensors to start from (roles shared and statistic, and received if
+    the objective has them). `seed` makes the order of the batches repeatable. Updates after
+    `deadline_at_s` (the aggregator's clock) are refused. `attempt` is the serial number of the
+    assignment, greater than that of every earlier plan of the device.
     """
 
     run_id: Name
@@ -206,17 +215,17 @@ class Plan(msgspec.Struct, frozen=True, tag="plan"):
     seed: Count
     deadline_at_s: float
     encoding: Encoding = "float32"
-    """How the update is to hold its change: one that the device has said that it can make."""
+    """Encoding of the change in the update; the device has reported that it supports it."""
 
 
 class Update(msgspec.Struct, frozen=True, tag="update"):
-    """Device to aggregator: the result of a plan; the tensors travel beside it in the same payload.
+    """Device to aggregator: the result of a plan, with its tensors in the same payload.
 
-    Tensors: ``delta/NAME`` = local minus received, for what a reported `train` changed of the role
-    shared, or all of it in int8 (`wire.arrays.quantised`); ``statistic/NAME`` as they are,
-    likewise; ``response/NAME`` for the verbs respond, apply and evaluate. `model` is the one the
-    device started from: the plan's, or the one it chose. `evaluated` holds the metrics of the last
-    evaluation that had some, `trained` those of the training passes.
+    Tensors: ``delta/NAME`` = local minus received, for the changes of a reported `train` to the
+    role shared, or all of them in int8 (`wire.arrays.quantised`); ``statistic/NAME`` as absolute
+    values, likewise; ``response/NAME`` for the verbs respond, apply and evaluate. `model` is the
+    model that the device started from: the plan's, or the one it chose. `evaluated` has the metrics
+    of the last evaluation with any, `trained` those of the training passes.
     """
 
     run_id: Name
@@ -234,11 +243,10 @@ class Update(msgspec.Struct, frozen=True, tag="update"):
 
 
 class Decline(msgspec.Struct, frozen=True, tag="decline"):
-    """Device to aggregator: the plan of this round is not carried out here, and why. The round does
-    not wait for the device.
+    """Device to aggregator: the plan of this round is not carried out, with the reason.
 
-    `proof` goes with the reason ``stale``: the signed plan of a greater epoch that the device
-    holds, as it came.
+    The round does not wait for the device. `proof` goes with the reason ``stale``: the signed plan
+    of a greater epoch that the device holds, as it came.
     """
 
     run_id: Name
@@ -252,16 +260,20 @@ class Decline(msgspec.Struct, frozen=True, tag="decline"):
 
 
 class Acknowledge(msgspec.Struct, frozen=True, tag="acknowledge"):
-    """Aggregator to device, signed: the update with these bytes is safe, or no longer needed;
-    delete it. Or the withdrawal with these bytes is noted."""
+    """Aggregator to device, signed: the update with these bytes is stored or no longer needed.
+
+    The device deletes the update. For the bytes of a withdrawal: the withdrawal is recorded.
+    """
 
     device_id: Name
     update: Digest
 
 
 class Refuse(msgspec.Struct, frozen=True, tag="refuse"):
-    """Aggregator to device, signed: not accepted, and why. `about` is the kind of the topic it came
-    on; `update`, where that was an update, the digest of its bytes. The device deletes that update.
+    """Aggregator to device, signed: a message was refused, with the reason.
+
+    `about` is the kind of the message's topic. `update` is the digest of an update's bytes; the
+    device deletes this update.
     """
 
     device_id: Name
@@ -272,8 +284,10 @@ class Refuse(msgspec.Struct, frozen=True, tag="refuse"):
 
 
 class Busy(msgspec.Struct, frozen=True, tag="busy"):
-    """Aggregator to device, signed: the update with these bytes cannot be taken now. The device
-    keeps it and sends it again after `retry_s` seconds."""
+    """Aggregator to device, signed: the update with these bytes cannot be taken now.
+
+    The device stores it and sends it again after `retry_s` seconds.
+    """
 
     device_id: Name
     update: Digest
@@ -281,8 +295,10 @@ class Busy(msgspec.Struct, frozen=True, tag="busy"):
 
 
 class Finish(msgspec.Struct, frozen=True, tag="finish"):
-    """Aggregator to device, signed: the run is over; `model` is the one to use from now on. With
-    `releases` it is not: models to use come as a `Release`, or the run was aborted and gives none.
+    """Aggregator to device, signed: the run is over, and `model` is the one to use from now on.
+
+    With `releases`, `model` is not to be used: models come as a `Release`, or the run was aborted
+    and gives none.
     """
 
     device_id: Name
@@ -294,23 +310,27 @@ class Finish(msgspec.Struct, frozen=True, tag="finish"):
 
 
 class Release(msgspec.Struct, frozen=True, tag="release"):
-    """Aggregator to device, signed, retained on the device's own topic: the model to use. `number`
-    only grows: a device takes no smaller one than it was given. `run_id` is the run that trained
-    it, of which the device may keep private tensors."""
+    """Aggregator to device, signed, retained on the device's own topic: the model to use.
+
+    `number` only increases: a device takes no smaller one than its last. `run_id` is the run that
+    trained the model, whose private tensors the device may hold.
+    """
 
     device_id: Name
     epoch: Epoch
     number: Positive
     group: Text
-    """What the group is called whose model it is."""
+    """Name of the group whose model it is."""
     run_id: Name
     bundle: Digest
     model: Digest
 
 
 class Voucher(msgspec.Struct, frozen=True, tag="voucher"):
-    """A trusted key vouches that `key` (an Ed25519 public key, 64 hexadecimal digits) may speak for
-    a fleet until `not_after_s` (Unix time, seconds)."""
+    """Statement of a trusted key that `key` may speak for a fleet until `not_after_s`.
+
+    `key` is an Ed25519 public key in 64 hexadecimal digits, `not_after_s` is Unix time in seconds.
+    """
 
     fleet: Name
     key: Digest
@@ -319,9 +339,9 @@ class Voucher(msgspec.Struct, frozen=True, tag="voucher"):
 
 FromDeviceMessage = CheckIn | InUse | Fetch | DeviceStatus | Update | Offer | Piece | Decline
 Reply = Acknowledge | Refuse | Busy | Finish
-"""What comes on a device's reply topic."""
+"""Messages on a device's reply topic."""
 ToDeviceMessage = Plan | Reply | Release | Want | Pieces | AggregatorStatus
-"""What an aggregator sends; all of it is signed."""
+"""Messages from an aggregator to devices; all of them are signed."""
 Message = FromDeviceMessage | ToDeviceMessage | Voucher
 
 

@@ -1,4 +1,4 @@
-"""What is large travels in pieces, each named by its SHA-256 (SPEC.md, 'Pieces')."""
+"""Cutting of large payloads into pieces, each named by its SHA-256 (SPEC.md, 'Pieces')."""
 
 import hashlib
 from collections.abc import Callable
@@ -7,24 +7,26 @@ from wire.errors import LimitExceeded, Malformed
 from wire.messages import MOST_PIECES, Pieces
 
 WHOLE_BYTES = 2**20
-"""What has no more bytes travels whole."""
+"""Maximum number of bytes of a payload that travels whole."""
 PIECE_BYTES = 256 * 2**10
-"""A piece has so many bytes, or twice as many, and so on, if there would be too many pieces: a cut
-costs `WINDOW` pieces, and over 1 Mbit/s one takes two seconds."""
+"""Number of bytes of a piece, doubled until the number of pieces is allowed.
+
+A lost connection costs `WINDOW` pieces. A piece takes two seconds over 1 Mbit/s.
+"""
 WINDOW = 4
-"""So many pieces are under way to a device, or from it, at a time."""
+"""Maximum number of pieces in transit to or from a device."""
 MOST_BYTES = 64 * 2**20
-"""The largest payload of a fleet that does not ask for larger ones."""
+"""Default limit of a fleet's payloads, in bytes."""
 
 Read = Callable[[int, int], bytes]
-"""The bytes from an offset on, so many."""
+"""Function that returns the bytes of an offset and a length."""
 
 
 def cut(num_bytes: int, read: Read) -> Pieces:
-    """The pieces of something that is read piece by piece.
+    """Return the pieces of a payload that is read piece by piece.
 
     Raises:
-        LimitExceeded: it is too large for any piece.
+        LimitExceeded: it is too large for the largest pieces.
     """
     size = PIECE_BYTES
     while size * MOST_PIECES < num_bytes:
@@ -42,17 +44,17 @@ def cut(num_bytes: int, read: Read) -> Pieces:
 
 
 def place(pieces: Pieces, index: int) -> tuple[int, int]:
-    """Where a piece begins, and how many bytes it has."""
+    """Return the offset and the number of bytes of a piece."""
     offset = index * pieces.piece_bytes
     return offset, min(pieces.piece_bytes, pieces.num_bytes - offset)
 
 
 def check_pieces(pieces: Pieces, most_bytes: int) -> Pieces:
-    """Return these pieces if they can be.
+    """Return these pieces if they are consistent.
 
     Raises:
         LimitExceeded: together they have more than `most_bytes`.
-        Malformed: there are not as many as that makes.
+        Malformed: their number does not match their size.
     """
     if pieces.num_bytes > most_bytes:
         raise LimitExceeded(

@@ -1,4 +1,4 @@
-"""What can be learned, and what a window's label is in each task (SPEC.md, 'Labels')."""
+"""Tasks that can be learned, and the labels of windows in each (SPEC.md, 'Labels')."""
 
 from typing import Literal, NamedTuple
 
@@ -9,23 +9,27 @@ MULTI_LABEL: TaskName = "multi-label"
 REGRESSION: TaskName = "regression"
 RECONSTRUCTION: TaskName = "reconstruction"
 NO_LABEL = -1
-"""The class of a window that nobody has labelled, and of a step; where a label is several numbers,
-each of them. Quantities are then no numbers (NaN)."""
+"""Class of an unlabelled window or step.
+
+If a label has several numbers, each of them is -1. Unlabelled quantities are NaN.
+"""
 PRESENT = 0.5
-"""Of several labels, one whose probability is at least so much is told to be there."""
+"""Minimum probability at which one of several labels is reported as present."""
 
 
 class Label(NamedTuple):
-    """The label of one window: the type of its numbers, and their shape."""
+    """Form of one window's label: the dtype of its numbers, and their shape."""
 
     dtype: Literal["int64", "float32"]
     shape: tuple[int, ...]
 
 
 def label_of(task: TaskName, num_names: int, steps: int) -> Label:
-    """What a window's label is in a task with so many names, and windows of so many steps: its
-    class; the class of each step; of each name 1 where it is there and 0 where it is not; or its
-    quantities."""
+    """Return the form of a window's label in a task.
+
+    It is the window's class; the class of each of its steps; for each name 1 if it is present, else
+    0; or its quantities.
+    """
     if task == REGRESSION:
         return Label("float32", (num_names,))
     if task == SEQUENCE:
@@ -34,15 +38,16 @@ def label_of(task: TaskName, num_names: int, steps: int) -> Label:
 
 
 def answer_of(task: TaskName, num_names: int, steps: int) -> tuple[int, ...]:
-    """The shape of the answer to a window: a number for each name, or for each name of each
-    step."""
+    """Return the shape of the answer to a window: a number per name, or per step and name."""
     return (steps, num_names) if task == SEQUENCE else (num_names,)
 
 
 def split_unlabelled(num_train: int, num_test: int, num_unlabelled: int) -> tuple[int, int]:
-    """How many windows a device trains on and how many it tests on, in a task that needs no labels:
-    those without a label come after those with one, and where none was set apart for testing, the
-    last quarter of all is."""
+    """Return the numbers of training and test windows of a device in a task without labels.
+
+    Unlabelled windows follow the labelled ones. If no windows were reserved for testing, the last
+    quarter of all windows is.
+    """
     count = num_train + num_unlabelled
     held_back = 0 if num_test or not num_unlabelled else count // 4
     return count - held_back, num_test or held_back

@@ -1,8 +1,8 @@
-"""Every MQTT topic is built and parsed here and nowhere else, and who may write and read it stands
-here (SPEC.md, 'Topics').
+"""MQTT topics, and the rights to write and read them (SPEC.md, 'Topics').
 
-A topic is ``shoal/1/FLEET/...``; 1 is the protocol's major version. Device ids and fleet names are
-1 to 64 of ``A-Z a-z 0-9 . _ -``, so that they can never contain a topic separator or a wildcard.
+Topics are built and parsed here alone. A topic is ``shoal/1/FLEET/...``; 1 is the protocol's major
+version. Device ids and fleet names are 1 to 64 of ``A-Z a-z 0-9 . _ -``, so that they can never
+contain a topic separator or a wildcard.
 """
 
 import re
@@ -33,21 +33,22 @@ Kind = Literal[
 ]
 
 Role = Literal["device", "aggregator"]
-"""Who writes or reads a topic. On a topic of a device, `device` is that device; on any other, every
-device."""
+"""Writer or reader of a topic.
+
+For a device's topic, `device` is that device; for any other topic, it is every device.
+"""
 
 
 class Access(NamedTuple):
-    """Who may use the topics of one kind. Nobody else may."""
+    """Rights to the topics of one kind. No other role may use them."""
 
     kind: Kind
     writer: Role
     readers: tuple[Role, ...]
     retained: bool = False
-    """Whether the broker keeps the last publication for later readers."""
+    """True if the broker retains the last publication for later readers."""
     clears: Role | None = None
-    """Who beside the writer may publish nothing, retained, so that the broker keeps nothing of a
-    device that is forgotten."""
+    """Role besides the writer that may clear the retained publication of a forgotten device."""
 
 
 TABLE = (
@@ -66,16 +67,16 @@ TABLE = (
     Access("blob", "aggregator", ("device",), retained=True),
     Access("aggregator", "aggregator", ("device", "aggregator"), retained=True),
 )
-"""The table of SPEC.md, 'Topics', row by row."""
+"""Table of SPEC.md, 'Topics', row by row."""
 _ACCESS = {(True, True): "readwrite", (True, False): "write", (False, True): "read"}
-"""Mosquitto's words, by whether somebody may write and may read."""
+"""Mosquitto's words for the rights (may write, may read)."""
 
 RETAINED_OF_DEVICE: tuple[Kind, ...] = tuple(
     row.kind for row in TABLE if row.retained and row.kind not in ("blob", "aggregator")
 )
-"""The kinds of a device's topics that a broker retains."""
+"""Kinds of a device's topics that a broker retains."""
 RECEIVED: tuple[ToDevice, ...] = get_args(ToDevice)
-"""A device's own topics that it reads."""
+"""Kinds of a device's topics that the device reads."""
 CONTROL = "$CONTROL/dynamic-security/v1"
 """Mosquitto's topic for orders to its plugin for dynamic security."""
 
@@ -86,8 +87,7 @@ _DEVICE_KINDS = tuple(row.kind for row in TABLE if row.kind not in ("blob", "agg
 
 @dataclass(frozen=True)
 class Address:
-    """What a topic means: `kind`, and the device id (device topics) or blob digest (blob topics) it
-    carries."""
+    """Parsed topic: its kind, and the device id (device topics) or blob digest (blob topics)."""
 
     kind: Kind
     device_id: str = ""
@@ -95,7 +95,7 @@ class Address:
 
 
 def check_name(value: str, what: str) -> str:
-    """Return `value` if it may stand in a topic; `what` names it in the error.
+    """Return `value` if it may be a part of a topic; `what` names it in the error.
 
     Raises:
         ConfigError: it is empty, too long, or has a character that a topic must not have.
@@ -106,29 +106,31 @@ def check_name(value: str, what: str) -> str:
 
 
 class Topics:
-    """The topics of one fleet."""
+    """Topics of one fleet."""
 
     def __init__(self, fleet: str) -> None:
         self.fleet = check_name(fleet, "fleet name")
         self._root = f"{PROTOCOL}/{self.fleet}"
         self.aggregator = f"{self._root}/aggregator"
-        """The aggregator's retained status; a new boot id there asks every device to check in
-        again."""
+        """Topic of the aggregator's retained status.
+
+        A new boot id in the status makes every device check in again.
+        """
         self.from_devices = tuple(
             f"{self._root}/device/+/{row.kind}" for row in TABLE if row.writer == "device"
         )
-        """The subscriptions of the aggregator."""
+        """Subscriptions of the aggregator."""
 
     def device(self, device_id: str, kind: FromDevice | ToDevice) -> str:
-        """A device's own topic; its kind says who writes it (`TABLE`)."""
+        """Return a device's own topic; its kind determines the writer (`TABLE`)."""
         return f"{self._root}/device/{check_name(device_id, 'device id')}/{kind}"
 
     def blob(self, digest: str) -> str:
-        """Where the bytes with this SHA-256 are published, retained, while devices need them."""
+        """Return the topic that retains the bytes with this SHA-256 while devices need them."""
         return f"{self._root}/blob/{digest}"
 
     def of_kind(self, kind: Kind, device: str = "+") -> str:
-        """A subscription to the topics of a kind; of a device's topics, to those of one device."""
+        """Return a subscription to the topics of a kind, or to those of one device."""
         match kind:
             case "aggregator":
                 return self.aggregator
@@ -138,7 +140,7 @@ class Topics:
                 return f"{self._root}/device/{device}/{kind}"
 
     def parse(self, topic: str) -> Address:
-        """Tell what a topic means.
+        """Return the parsed topic.
 
         Raises:
             UnknownTopic: it is none of this fleet's topics.
@@ -160,14 +162,18 @@ class Topics:
 
 
 def client_name(fleet: str, role: Literal["aggregator", "operator"]) -> str:
-    """The name for the broker of a fleet's aggregator, or of what bans its devices there: the
-    common name of its certificate, and the aggregator's client id. No device can have it."""
+    """Return the broker's name for a fleet's aggregator, or for the operator that bans devices.
+
+    It is the common name of the certificate, and the aggregator's client id. No device can have it.
+    """
     return f"{check_name(fleet, 'fleet name')}@{role}"
 
 
 def mosquitto_acl(fleet: str) -> str:
-    """Mosquitto's access list for a fleet, made from `TABLE`: the text of an ``acl_file``. It holds
-    for clients whose user name is their certificate's common name (``use_identity_as_username``).
+    """Return Mosquitto's access list for a fleet, from `TABLE`: the text of an ``acl_file``.
+
+    It applies to clients whose user name is their certificate's common name
+    (``use_identity_as_username``).
 
     Raises:
         ConfigError: not a fleet's name.

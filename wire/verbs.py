@@ -1,4 +1,4 @@
-"""The verbs of plans (SPEC.md, 'Plans')."""
+"""Verbs of plans (SPEC.md, 'Plans')."""
 
 from typing import Annotated, Literal
 
@@ -8,16 +8,15 @@ from wire.fields import MOST_CHOICES, MOST_EPOCHS, MOST_PASSES, Count, Digest, N
 
 
 class Train(msgspec.Struct, frozen=True, tag="train"):
-    """Run a step graph over the training windows: `epochs` epochs, or exactly `steps` batches when
-    given.
+    """Run a step graph over the training windows for `epochs` epochs, or exactly `steps` batches.
 
-    An epoch is a pass over the training windows. Where the device has windows without labels as
-    well, it is as many batches as a pass over all of its windows would have, in `most_passes`
-    passes over those for training at most.
+    An epoch is a pass over the training windows. If the device has unlabelled windows as well, an
+    epoch has as many batches as a pass over all of its windows, in at most `most_passes` passes
+    over the training windows.
 
-    What it changed of the roles shared and statistic goes into the update, with its metrics, unless
+    The changes of the roles shared and statistic go into the update, with the metrics, unless
     `report` is false. The share `holdout` of the windows, the same ones each time, is left out. A
-    device that then has fewer than `least` windows with labels leaves the verb out.
+    device that then has fewer than `least` labelled windows skips the verb.
     """
 
     batch_size: Annotated[int, msgspec.Meta(ge=2, le=4096)]
@@ -32,16 +31,15 @@ class Train(msgspec.Struct, frozen=True, tag="train"):
 
 
 class Evaluate(msgspec.Struct, frozen=True, tag="evaluate"):
-    """Run a graph over a split and sum its metrics; on the tensors as they are now, or on the
-    bundle's initial ones.
+    """Run a graph over a split and sum its metrics, on the current tensors or the initial ones.
 
-    ``loss_sum`` and ``num_correct`` become the update's `evaluated`; other metrics, of any shape,
-    divided by the number of examples, are called ``response/GRAPH.NAME``: later graphs of the plan
-    may read them. Nothing goes back if `report` is false. The split ``holdout`` is the share of the
-    training windows that `Train` leaves out. The split ``windows`` is the training windows and
-    after them those without labels, whose class is -1; the split ``unlabelled`` is the latter
-    alone. Of both, no window takes part whose rank among all of them is `most` or above, unless
-    `most` is 0.
+    The initial tensors are the bundle's. ``loss_sum`` and ``num_correct`` become the update's
+    `evaluated`; other metrics, of any shape, divided by the number of examples, are named
+    ``response/GRAPH.NAME``: later graphs of the plan may read them. Nothing is sent if `report` is
+    false. The split ``holdout`` is the share of the training windows that `Train` leaves out. The
+    split ``windows`` is the training windows followed by the unlabelled ones, whose class is -1;
+    the split ``unlabelled`` is the latter alone. Both leave out the windows whose rank among all of
+    them is `most` or above, unless `most` is 0.
     """
 
     split: Literal["train", "test", "holdout", "windows", "unlabelled"] = "test"
@@ -53,41 +51,48 @@ class Evaluate(msgspec.Struct, frozen=True, tag="evaluate"):
 
 
 class Choose(msgspec.Struct, frozen=True, tag="choose"):
-    """Evaluate each of these models on the training windows, and go on from the one with the least
-    mean loss (the first such)."""
+    """Evaluate each of these models on the training windows and continue from the best one.
+
+    The best one has the least mean loss; of equal ones it is the first.
+    """
 
     models: Annotated[tuple[Digest, ...], msgspec.Meta(min_length=1, max_length=MOST_CHOICES)]
     graph: Name = "evaluate"
 
 
 class Annotate(msgspec.Struct, frozen=True, tag="annotate"):
-    """Store a graph's per-example output as a column of the training windows; it stays on the
-    device from round to round."""
+    """Store a graph's per-example output as a column of the training windows.
+
+    The column stays on the device from round to round.
+    """
 
     graph: Name
     column: Name
 
 
 class Apply(msgspec.Struct, frozen=True, tag="apply"):
-    """Run a graph once over the tensors alone. Its metrics go back as ``response/GRAPH.NAME``, as
-    they are, unless `report` is false."""
+    """Run a graph once over the tensors alone.
+
+    Its metrics are sent unchanged as ``response/GRAPH.NAME``, unless `report` is false.
+    """
 
     graph: Name
     report: bool = True
 
 
 class Respond(msgspec.Struct, frozen=True, tag="respond"):
-    """Run a graph on inputs the aggregator sent (blob `inputs`, tensor ``x``) and return its
-    outputs."""
+    """Run a graph on the aggregator's inputs (blob `inputs`, tensor ``x``) and send its outputs."""
 
     inputs: Digest
     graph: Name = "predict"
 
 
 class Protect(msgspec.Struct, frozen=True, tag="protect"):
-    """Clip the change that training made, all tensors as one vector, to the Euclidean norm
-    `clip_norm`. Then add Gaussian noise from the device's own secret. In a plan that has this verb,
-    it is the last one."""
+    """Clip the change of a training to the Euclidean norm `clip_norm`, then add Gaussian noise.
+
+    All tensors are clipped as one vector. The noise comes from the device's own secret. A plan that
+    has this verb ends with it.
+    """
 
     clip_norm: Annotated[float, msgspec.Meta(gt=0)]
     noise_std: Annotated[float, msgspec.Meta(ge=0)] = 0.0

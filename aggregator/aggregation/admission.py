@@ -1,9 +1,9 @@
-"""Decides which updates are admitted, and why others are not. Pure: the verdict follows from the
-fleet, the update and its topic.
+"""Admission of updates, with the reason of a refusal.
 
-An update answers the assignment that its device has: the one of the same campaign and round whose
-serial number is the update's `attempt`. If the time of the assignment is over, its update is still
-admitted. `aggregator.fleet.step` decides if it counts.
+Pure: the verdict follows from the fleet, the update and its topic. An update answers the assignment
+of its device: the one of the same campaign and round whose serial number is the update's `attempt`.
+An update is admitted even after the assignment's deadline. `aggregator.fleet.step` decides if it
+counts.
 """
 
 import math
@@ -24,21 +24,22 @@ from wire.errors import WrongLayout
 from wire.messages import Apply, Choose, Evaluate, Reason, Train, Update, Verb
 
 LARGEST_NORM = 1e12
-"""Statistics and responses with a larger Euclidean norm are refused: sums over devices have to stay
-finite."""
+"""Maximum Euclidean norm of statistics and responses, so that sums over devices stay finite."""
 
 
 @dataclass(frozen=True)
 class Refused:
-    """The update is not admitted: a reason from the protocol's list, and a text for people."""
+    """Refusal of an update: a reason from the protocol's list, and a text for people."""
 
     reason: Reason
     detail: str
 
 
 class Duplicate:
-    """The same bytes as the last update of the device that was accepted, whenever that was: they
-    are acknowledged again and count once."""
+    """Verdict on the same bytes as the device's last accepted update.
+
+    They are acknowledged again and count once.
+    """
 
 
 def admit(
@@ -50,12 +51,12 @@ def admit(
     num_bytes: int,
     statistics: Callable[[str], Tensors | None],
 ) -> Received | Duplicate | Refused:
-    """Return the verdict on an update. Checks run from cheap to costly; the first that fails is the
-    reason.
+    """Return the verdict on an update.
 
-    `topic_device`: the id in the topic that the update came on. `blob`, `num_bytes`: the digest and
-    the size of its bytes. `statistics`: returns the tensors ``statistic/NAME`` of the model with
-    this digest; None if that is not on offer any more.
+    Checks run from cheap to costly, and the first failure is the reason. `topic_device`: the id in
+    the update's topic. `blob`, `num_bytes`: digest and size of its bytes. `statistics`: returns the
+    tensors ``statistic/NAME`` of the model with this digest, or None if the model is no longer on
+    offer.
     """
     device = fleet.devices.get(topic_device)
     if update.device_id != topic_device and not (device is not None and device.accepted == blob):
@@ -111,9 +112,11 @@ def admit(
 def expect(
     fleet: Fleet, device_id: str, run_id: str, number: int, attempt: int | None, blob: str
 ) -> Duplicate | Refused | None:
-    """Return why an update of a device for this run and round is not to come, by what is known
-    before its tensors are read; None if it may. `attempt`: None if the message does not tell it.
-    `blob`: the digest of the update's bytes."""
+    """Return the reason against an update, before its tensors are read; None if it may come.
+
+    `run_id`, `number`: run and round of the update. `attempt`: None if the message does not have
+    it. `blob`: the digest of the update's bytes.
+    """
     device = fleet.devices.get(device_id)
     if device is not None and device.accepted == blob:
         return Duplicate()
@@ -140,13 +143,13 @@ def expect(
 
 
 def campaign_of_run(fleet: Fleet, run_id: str) -> Campaign | None:
-    """Return the campaign of a run; None if it is not known."""
+    """Return the campaign of a run; None if the run is unknown."""
     runs = (c for c in fleet.campaigns.values() if c.settings.run_id == run_id)
     return next(runs, None)
 
 
 def assignment_in(campaign: Campaign, device: Device | None) -> Assignment | None:
-    """Return the assignment of a device, if it has one of this campaign."""
+    """Return the assignment of a device in this campaign, or None."""
     work = device.assignment if device is not None else None
     return work if work is not None and work.campaign == campaign.name else None
 
@@ -161,8 +164,10 @@ def _start_of(campaign: Campaign, work: Assignment, model: str) -> str:
 
 
 def _most_steps(verbs: tuple[Verb, ...], num_train: int) -> int:
-    """Return the maximum number of steps that these verbs make on so many windows. A device that
-    says more would have privacy or weights computed for what it cannot have done."""
+    """Return the maximum number of training steps of these verbs on this number of windows.
+
+    A device that reports more steps would distort the privacy computation or the weights.
+    """
     return sum(
         verb.epochs * verb.most_passes * -(-num_train // verb.batch_size)
         if verb.steps is None
@@ -173,26 +178,29 @@ def _most_steps(verbs: tuple[Verb, ...], num_train: int) -> int:
 
 
 def with_change(settings: RunSettings, graphs: tuple[str, ...], tensors: Tensors) -> Tensors:
-    """Return the tensors of an update in int8 with the change that the training with these graphs
-    has made.
+    """Return the tensors of an update with its int8 changes decoded.
+
+    `graphs`: graphs whose training made the change.
 
     Raises:
-        WrongLayout: they hold another one.
+        WrongLayout: the tensors hold another change.
     """
     return decoded(tensors, [entry for graph in graphs for entry in settings.reported[graph]])
 
 
 def norms_of(tensors: Tensors, before: Tensors | None = None) -> dict[str, float]:
-    """Return by role the Euclidean norm of all tensors of numbers, in float64; it is finite only if
-    every value is. Of a tensor that is in `before` as well, its change counts: an update holds
-    statistics as they are, and ten times the usual ones would ruin a model."""
+    """Return the Euclidean norm of the numeric tensors of each role, computed in float64.
+
+    It is finite only if every value is. A tensor that is in `before` as well counts by its change:
+    an update holds statistics as absolute values, and ten times the usual ones would ruin a model.
+    """
     squares: dict[str, float] = {}
     for name, array in tensors.items():
         if array.dtype.kind == "f":
             with np.errstate(over="ignore", invalid="ignore"):
                 flat = (array - before[name] if before and name in before else array).ravel()
                 square = float(np.dot(flat, flat))
-                if not math.isfinite(square):  # float32 may have overflowed
+                if not math.isfinite(square):  # the sum in float32 may have overflowed
                     exact = flat.astype(np.float64)
                     square = float(np.dot(exact, exact))
             role = names.role_of(name)
@@ -206,12 +214,14 @@ def norms_of(tensors: Tensors, before: Tensors | None = None) -> dict[str, float
 def check_tensors(
     settings: RunSettings, verbs: tuple[Verb, ...], tensors: Tensors, norms: Mapping[str, float]
 ) -> Refused | None:
-    """Return why the names, dtypes, shapes, values or size of an update's tensors are not those
-    that these verbs make; None if they are. `norms`: as `norms_of` returns them."""
+    """Return the reason against an update's tensors; None if these verbs could have made them.
+
+    Names, dtypes, shapes, values and size are checked. `norms`: the result of `norms_of`.
+    """
     if not tensors and all(
         isinstance(verb, Evaluate) and verb.split in ("windows", "unlabelled") for verb in verbs
     ):
-        return None  # a device without a single window has nothing to tell
+        return None  # a device without any window reports no tensors
     wanted: dict[str, tuple[str, str, tuple[int, ...]]] = {}
     for verb in verbs:
         layout: Layout = ()

@@ -1,8 +1,8 @@
-"""Applies an algorithm to the updates of a closed round. Updates, models and memory are blobs; the
-same blobs give the same bytes again.
+"""Application of an algorithm to the updates of a closed round.
 
-`aggregate` is the service's: blobs in, an event of the fleet's machine out. `apply_algorithm`,
-`round_notes` and `store_state` are also what a simulation without messages uses.
+Updates, models and memory are blobs; the same blobs give the same bytes again. The service uses
+`aggregate`: blobs in, an event of the fleet's state machine out. Simulations without messages use
+`apply_algorithm` and `round_notes`.
 """
 
 import math
@@ -51,16 +51,15 @@ from wire.codec import decode_update
 def aggregate(
     campaign: Campaign, algorithm: Algorithm, probe: Probe, blobs: Blobs, clock: Clock
 ) -> Aggregated:
-    """Apply the algorithm to the updates that count in a round, as far as they are within bounds
-    (`aggregator.aggregation.bounds`).
+    """Apply the algorithm to the updates that count in a round and are within bounds.
 
-    Where the new models are not fit to be offered, the last ones stay. Where devices report that
-    the last ones are much worse than earlier ones, those are offered again. The event is dated when
-    its models are stored.
+    The bounds are in `aggregator.aggregation.bounds`. If the new models are not fit to be offered,
+    the last ones stay. If devices report that the last ones are much worse than earlier ones, the
+    earlier ones are offered again. The event has the time at which its models were stored.
 
     Raises:
-        BlobLost: an update, a survey, a model or the memory cannot be read any more.
-        StorageFailed: something cannot be read or written.
+        BlobLost: an update, a survey, a model or the memory can no longer be read.
+        StorageFailed: a blob cannot be read or written.
     """
     received, settings = counted_updates(campaign), campaign.settings
     if (better := worse_than(campaign)) is not None:
@@ -106,7 +105,7 @@ def aggregate(
     ]
     last = replace(
         decode_memory(blobs.get(campaign.version.memory), before), rounds=campaign.trained
-    )  # rounds that were given up have spent privacy too
+    )  # rounds whose models were given up have spent privacy too
     groups_before = set(last.memory.membership.values())
     state, grouped = apply_algorithm(
         algorithm, last, contributions, probe, settings, campaign.round, campaign.preparing
@@ -164,8 +163,7 @@ def aggregate(
 
 
 def rate_noted(settings: TrainingSettings[Any], programs: Programs) -> dict[str, float]:
-    """Return the note of a round with a scheduled learning rate: the rate with which these programs
-    train."""
+    """Return the note of a round's scheduled learning rate; empty without a schedule."""
     lr = rate_in(programs.get("", ())) if settings.lr_schedule else None
     return {} if lr is None else {"lr": lr}
 
@@ -178,8 +176,10 @@ def _offered_again(
     version: Version,
     remarks: dict[str, Any],
 ) -> Aggregated:
-    """Return the end of a round with models that were there before, those of this version. Its
-    notes say what the privacy mechanism has spent, the updates of this round included."""
+    """Return the end of a round that offers the models of an existing version.
+
+    Its notes have the privacy spent so far, which includes the updates of this round.
+    """
     spent: dict[str, float] = {}
     if not campaign.preparing:
         models = [
@@ -211,8 +211,7 @@ def _offered_again(
 
 
 def changed_groups(campaign: Campaign, groups: Mapping[str, str]) -> dict[str, str]:
-    """Return the groups that are other ones than before, by device; empty for a device that is in
-    none any more."""
+    """Return the changed groups by device; an empty group if a device is no longer in any."""
     gone = {d: "" for d, m in sorted(campaign.members.items()) if m.group and d not in groups}
     changed = {
         d: group
@@ -225,10 +224,11 @@ def changed_groups(campaign: Campaign, groups: Mapping[str, str]) -> dict[str, s
 def _origins(
     state: State, algorithm: Algorithm, started: Mapping[str, str], before: Mapping[str, Tensors]
 ) -> tuple[dict[str, int], dict[str, str | None]]:
-    """Return, for each group that has a model, the number of its devices that were counted, and the
-    key of its last model; None if it has none.
+    """Return each new model's number of counted devices, and the key of its last model.
 
-    A new group's last model is the one that its first device started from (`started`)."""
+    The key is None if there is no last model. A new group's last model is the one that its first
+    device started from (`started`).
+    """
     members: dict[str, list[str]] = {}
     for device_id in started:
         members.setdefault(algorithm.grouping.start(state.memory, device_id), []).append(device_id)
@@ -243,8 +243,7 @@ def _origins(
 def _with_last(
     state: State, origins: Mapping[str, str | None], keys: Iterable[str], last: State
 ) -> State:
-    """Return the state with the last models of these groups, and with what the server optimizer
-    remembered of those."""
+    """Return the state with the last models of these groups and their server optimizer moments."""
     origin_of = {key: origin for key in keys if (origin := origins[key]) is not None}
     models = {key: last.models[origin] for key, origin in origin_of.items()}
     moments = {
@@ -268,8 +267,10 @@ def apply_algorithm(
     preparing: bool,
     branches: Mapping[str, Sequence[Branch]] | None = None,
 ) -> tuple[State, Grouped]:
-    """Return the algorithm's state after the round of this number, and how it grouped the devices.
-    `branches` as in `Algorithm.apply`."""
+    """Return the algorithm's state after a round, and the groups of its devices.
+
+    `branches`: as for `Algorithm.apply`.
+    """
     if preparing:
         return algorithm.prepare(state, contributions), Grouped(state.memory)
     return algorithm.apply(
@@ -278,8 +279,7 @@ def apply_algorithm(
 
 
 def round_notes(state: State, grouped: Grouped) -> dict[str, Any]:
-    """Return the notes of a round's record: those of the grouping, and what the privacy mechanism
-    has spent so far."""
+    """Return the notes of a round: those of the grouping, and the privacy spent so far."""
     return grouped.notes | ({"epsilon": state.epsilon} if state.epsilon is not None else {})
 
 
@@ -295,8 +295,10 @@ def _read(blobs: Blobs, settings: RunSettings, received: Received, model: Tensor
 
 
 def weakened(tensors: Tensors, weight: float, model: Tensors) -> Tensors:
-    """Return an update whose change counts `weight` times, as one to this model, however old the
-    model is that it started from."""
+    """Return an update whose change has this weight, relative to this model.
+
+    The model may be newer than the one that the update started from.
+    """
     weak = dict(tensors)
     for key, value in tensors.items():
         role = names.role_of(key)
@@ -308,6 +310,6 @@ def weakened(tensors: Tensors, weight: float, model: Tensors) -> Tensors:
 
 
 def encode_views(grouped: Grouped) -> bytes:
-    """Return a round's distance matrices with the ids of their devices, for people to look at."""
+    """Return a round's distance matrices with the ids of their devices, for people."""
     arrays = {name: matrix.astype("float32") for name, matrix in grouped.views.items()}
     return encode_tensors(arrays, msgspec.json.encode({"device_ids": grouped.device_ids}))

@@ -1,9 +1,8 @@
-"""Bounds of a round: how much one device may move a model, how far a model may move, and when
-models are given up for earlier ones. Pure.
+"""Bounds of a round: weight and norm of an update, movement of a model, fall of the accuracy.
 
-A bound that is relative to the round's other devices needs no knowledge of the model. It is taken
-from the median, which less than half of the devices cannot move far; of an even number the lower
-one, so that of two devices the louder cannot excuse itself.
+Pure. A bound relative to the round's other devices needs no knowledge of the model. It is taken
+from the median, which a minority of the devices cannot move far. For an even number of devices it
+is the lower median, so that the louder of two devices cannot excuse itself.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,19 +19,20 @@ from wire.arrays import names
 from wire.arrays.tensors import Tensors
 
 FLOOR = 1.0
-"""A norm below this is never left out, however small the others are: most devices may have had
-nothing to learn."""
+"""Norm below which nothing is left out, because most devices may have had nothing to learn."""
 
 
 def bounded(
     settings: RunSettings, received: Mapping[str, Received], before: Mapping[str, float]
 ) -> tuple[dict[str, Received], dict[str, str], dict[str, float]]:
-    """Return the updates that are aggregated, by device, with the weights that they have; of the
-    others, why they are left out; by role, the median norm of the updates that have it. `before`:
-    the latest medians, which count as one more device.
+    """Return the updates to aggregate, the reasons against the others, and the medians of norms.
 
-    Newcomers among others are compared with each other, and their responses with `before` as well:
-    they train from another model, farther than the others do, and what they train only places them.
+    The updates have their final weights. Reasons are by device, median norms by role. `before`: the
+    latest medians, which count as one more device.
+
+    Newcomers beside other devices are compared with each other only, and their responses with
+    `before` as well. They train from another model, which lets them move farther, and their
+    training only places them.
     """
     newcomers = {d: update for d, update in received.items() if update.start == NEWCOMER}
     others = {d: update for d, update in received.items() if d not in newcomers}
@@ -76,8 +76,7 @@ def bounded(
 
 
 def bounds_of(settings: RunSettings, norms: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Return by role the norm beyond which something is set aside, from the norms that are usual;
-    none where the cap is off."""
+    """Return the maximum norm of each role, from the usual norms; empty if the cap is off."""
     if settings.norm_cap <= 0:
         return {}
     return {
@@ -96,11 +95,11 @@ def too_far(
     origins: Mapping[str, str | None],
     before: Mapping[str, Tensors],
 ) -> tuple[dict[str, str], dict[str, float]]:
-    """Return by key why a new model is too far from every last one; and by role the median distance
-    of the others from their own last ones.
+    """Return the reasons against models that moved too far, and the median distances of the others.
 
-    `origins`: by key of a new model, the key of its last one; None if it has none. Without the
-    distances of earlier rounds, nothing is too far.
+    A model has moved too far if it is out of bounds from every last one. Reasons are by key; the
+    medians, by role, are distances from each model's own last one. `origins`: key of each new
+    model's last one; None if it has none. Without distances of earlier rounds, nothing is too far.
     """
     roles = sorted({role for distance in campaign.distances for role in distance})
     usual = {role: [d[role] for d in campaign.distances if role in d] for role in roles}
@@ -126,20 +125,20 @@ def too_far(
 
 
 def _distance(model: Tensors, other: Tensors) -> dict[str, float]:
-    """Return by role the Euclidean distance of two models."""
+    """Return the Euclidean distance of two models for each role."""
     return norms_of(
         {name: array - other[name] for name, array in model.items() if array.dtype.kind == "f"}
     )
 
 
 def worse_than(campaign: Campaign) -> tuple[Version, float] | None:
-    """Return the remembered version that is better than the current models by more than `max_drop`,
-    by the most if there are several, and by how much; None if there is none.
+    """Return the best earlier version that beats the current models by more than `max_drop`.
 
-    Devices evaluate the model that they receive before they train it. Versions are compared on the
-    devices that have evaluated both, at least `min_updates`. Of these the one whose accuracy fell
-    most does not count, if there are others: no single device can have a round's work set aside by
-    its report.
+    The result has the version and the difference of accuracy (fraction). None if there is no such
+    version. Devices evaluate the model that they receive before they train it. Versions are
+    compared on the devices that have evaluated both, at least `min_updates`. The device with the
+    largest fall does not count if there are others, so that no single device's report can discard a
+    round.
     """
     settings = campaign.settings
     if settings.max_drop >= 1 or campaign.preparing:

@@ -1,7 +1,6 @@
-"""Makes a fleet forget a device: what algorithms remember of it, and what the records of rounds say
-of it.
+"""Deletion of a device from algorithms' memories and from the records of rounds.
 
-What cannot be removed is in `REMAINS`.
+`REMAINS` names what cannot be deleted.
 """
 
 import dataclasses
@@ -28,9 +27,9 @@ REMAINS = (
     "and in what the broker holds for a device that is away"
 )
 BY_DEVICE = ("left_out", "made_by", "shares", "staleness")
-"""Notes that name devices."""
+"""Notes of rounds whose entries are devices."""
 BY_GROUP = ("groups", "too_far", "too_small")
-"""Notes that name groups, of which one may be called as a device is."""
+"""Notes of rounds whose entries are groups, one of which may have a device's name."""
 
 
 def forgotten(
@@ -42,11 +41,11 @@ def forgotten(
 ) -> Forgotten:
     """Return the event by which a fleet forgets a device. New memories are stored.
 
-    Of the models that were made of the device's updates alone, those that another device starts
-    from stay.
+    It names the models that come from the device's updates alone, except those that another device
+    starts from.
 
     Raises:
-        BlobLost, StorageFailed: a memory cannot be read, or written.
+        BlobLost, StorageFailed: a memory cannot be read or written.
     """
     memories, alone, shared = dict[str, str](), set[str](), set[str]()
     for campaign in fleet.campaigns.values():
@@ -75,10 +74,10 @@ def records_without(
 ) -> list[RoundRecord]:
     """Return the records of a campaign's rounds without a device. New views are stored.
 
-    `known`: ids of the fleet's devices, by which lists of devices are told from others.
+    `known`: ids of the fleet's devices, by which lists of devices are recognised.
 
     Raises:
-        BlobLost, StorageFailed: a round's views cannot be read, or written.
+        BlobLost, StorageFailed: a round's views cannot be read or written.
     """
     without = []
     for record in records:
@@ -97,9 +96,10 @@ def records_without(
 
 
 def _without(note: Any, device_id: str, known: Set[str], name: str) -> Any:
-    """Return a note without a device: without its entry where the note is by device, and without
-    its id in a list of devices. A name that the note always has stays, though a device may be
-    called so."""
+    """Return a note without a device: without its entry, and without its id in lists of devices.
+
+    A name that the note always has stays, even if a device has the same name.
+    """
     if name in BY_GROUP or not isinstance(note, dict | list | tuple):
         return note
     is_by_device = name in BY_DEVICE or all(isinstance(n, str) and n in known for n in note)
@@ -132,8 +132,10 @@ def _views(name: str, blobs: Blobs, device_id: str) -> str:
 
 
 def forget(algorithm: Algorithm, state: State, device_id: str) -> State:
-    """Return the state without what it holds of a device alone. What the device has given to a
-    model that others share stays in that."""
+    """Return the state without the data that it has of a device alone.
+
+    The contribution of the device to a shared model stays in the model.
+    """
     memory, group = (
         algorithm.grouping.forget(state.memory, device_id),
         own_group(algorithm, state, device_id),
@@ -150,8 +152,10 @@ def forget(algorithm: Algorithm, state: State, device_id: str) -> State:
 
 
 def own_group(algorithm: Algorithm, state: State, device_id: str) -> str | None:
-    """Return the key of the group in which a device is the only one; None if there is none, or
-    where devices choose among all models."""
+    """Return the key of the group in which a device is alone; None if it is in no such group.
+
+    There is no such group if devices choose among all models.
+    """
     members = state.memory.membership
     group = members.get(device_id)
     shared = algorithm.grouping.chooses or any(

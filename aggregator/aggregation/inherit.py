@@ -1,5 +1,4 @@
-"""A campaign that starts from models that others have trained, instead of the bundle's initial
-weights."""
+"""Start of a campaign from trained models in place of the bundle's initial weights."""
 
 import logging
 from collections import Counter
@@ -21,16 +20,20 @@ class Source:
     """Models of groups, and the devices of each."""
 
     name: str
-    """Where the models come from, for people."""
+    """Origin of the models, for people."""
     models: Mapping[str, Tensors] = field(repr=False)
-    """By group. At least one; roles as in a model's blob."""
+    """Models by group, at least one, with the roles of a model's blob."""
     groups: Mapping[str, str]
-    """By device, its group. Devices without one, and those of groups without a model, begin as
-    newcomers."""
+    """Group of each device.
+
+    Devices without a group, and those of groups without a model, begin as newcomers.
+    """
 
     def mean(self) -> Tensors:
-        """Return the mean of the models, weighted by the devices of each; integers are those of the
-        largest group."""
+        """Return the mean of the models, weighted by the number of devices of each.
+
+        Integer tensors are those of the largest group.
+        """
         sizes = Counter(self.groups.values())
         weights = {group: max(1, sizes[group]) for group in self.models}
         largest = max(sorted(self.models), key=lambda group: weights[group])
@@ -48,8 +51,10 @@ class Source:
 
 
 def fitting(initial: Mapping[str, Array], model: Mapping[str, Array]) -> tuple[Tensors, list[str]]:
-    """Return the exchanged tensors of a bundle with the values of another model, where that has one
-    of the same name, type and shape; and the names of the other tensors."""
+    """Return a bundle's exchanged tensors with another model's values, and the names without one.
+
+    A value is taken if the other model has a tensor of the same name, dtype and shape.
+    """
     tensors, missing = {}, []
     for name, array in exchanged(dict(initial)).items():
         other = model.get(name)
@@ -64,12 +69,11 @@ def fitting(initial: Mapping[str, Array], model: Mapping[str, Array]) -> tuple[T
 def begin_from(
     source: Source, initial: Tensors, algorithm: Algorithm
 ) -> tuple[Tensors, dict[str, Tensors], dict[str, str]]:
-    """Return the tensors with which a campaign begins in place of a bundle's initial ones; by key,
-    further models; and by device, the key of the model that it starts from.
+    """Return the initial tensors of a campaign, further models by key, and the devices' start keys.
 
-    Every device starts from its group's model where the grouping can take that in. Else all start
-    from the mean of the groups; a grouping that begins with models of its own has those of the
-    groups in their place.
+    The initial tensors replace the bundle's. Every device starts from its group's model if the
+    grouping supports that. Otherwise all start from the mean of the groups; a grouping that begins
+    with several models has the groups' models in their place.
     """
     mean, missing = fitting(initial, source.mean())
     if missing:

@@ -1,5 +1,7 @@
-"""Events of an operator's orders that need an algorithm: a campaign starts, gets other settings, or
-returns to earlier models. New models and memories are stored when a function returns."""
+"""Events of an operator's orders that need an algorithm: start, new settings, return to a round.
+
+New models and memories are stored when a function returns.
+"""
 
 from dataclasses import replace
 
@@ -25,8 +27,9 @@ def start_campaign(
     at_s: float,
     source: Source | None = None,
 ) -> Started:
-    """Return the start of a campaign from a bundle's `initial` tensors, or from the models of
-    `source`, whose groups its members are in.
+    """Return the event that starts a campaign from `initial` tensors, or from models of `source`.
+
+    With a `source`, the campaign's members are in the groups of the source.
 
     Raises:
         ConfigError: the algorithm's choices do not fit the bundle.
@@ -58,7 +61,7 @@ def start_campaign(
 def configured(
     campaign: Campaign, settings: RunSettings, algorithm: Algorithm, blobs: Blobs, at_s: float
 ) -> Configured:
-    """Return the order that gives a campaign these settings from the next round on.
+    """Return the event that gives a campaign these settings from the next round on.
 
     Raises:
         BlobLost, StorageFailed: the models cannot be read.
@@ -70,12 +73,13 @@ def configured(
 def rolled_back(
     campaign: Campaign, to: int, algorithm: Algorithm, blobs: Blobs, at_s: float
 ) -> RolledBack:
-    """Return the order that returns a campaign to the models of its history that the round `to`
-    made: with the groups of then, and with verbs by the settings of now.
+    """Return the event that returns a campaign to the models of an earlier round.
+
+    The groups are those of that round. The verbs follow from the current settings.
 
     Raises:
-        KeyError: the models of that round are not remembered.
-        BlobLost, StorageFailed: they cannot be read.
+        KeyError: the models of that round are no longer stored.
+        BlobLost, StorageFailed: the models cannot be read.
     """
     version = {version.round: version for version in campaign.history}[to]
     settings, trained = campaign.next_settings, campaign.trained

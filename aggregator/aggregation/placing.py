@@ -1,4 +1,4 @@
-"""Places devices without labels in the groups that training has found, by their surveys."""
+"""Placement of devices without labels in the groups found by training, by their surveys."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -23,10 +23,12 @@ def place_all(
     before: Mapping[str, Placed],
     groups_before: set[str],
 ) -> dict[str, Placed]:
-    """Return the groups of the devices of these surveys by an algorithm's state, of which only the
-    memory is read; under the empty id that of a device without a survey. Where there are no groups,
-    nobody is placed. Where the groups are those of before (`groups_before`), a device stays where
-    it was placed (`before`), and its survey is not read."""
+    """Return the groups of the devices of these surveys; empty if there are no groups.
+
+    Only the memory of the state is read. The empty id has the group of a device without a survey.
+    If the groups are the same as before (`groups_before`), a device keeps its earlier group
+    (`before`), and its survey is not read.
+    """
     groups = set(state.memory.membership.values())
     placed = {"": _placed(algorithm.place_unlabelled(state, "", {}))}
     for device_id, read in sorted(surveys.items()):
@@ -43,8 +45,9 @@ def place_all(
 def place_unlabelled(
     campaign: Campaign, algorithm: Algorithm, state: State, blobs: Blobs, groups_before: set[str]
 ) -> dict[str, Placed]:
-    """Return the groups of a campaign's devices without labels, as `Aggregated.placed` has them;
-    none where every device trains.
+    """Return the groups of a campaign's devices without labels, for `Aggregated.placed`.
+
+    Empty if every device trains.
 
     Raises:
         BlobLost: a survey is lost.
@@ -64,10 +67,12 @@ def place_unlabelled(
 def place_by_survey(
     campaign: Campaign, device_id: str, algorithm: Algorithm, blobs: Blobs, at_s: float
 ) -> PlacedBySurvey | None:
-    """Place a device by its survey after training; None if it has none, or there are no groups.
+    """Return the event that places a device by its survey after training, or None.
+
+    None if the device has no survey, or if there are no groups.
 
     Raises:
-        BlobLost: the survey is lost, or the algorithm's memory.
+        BlobLost: the survey or the algorithm's memory is lost.
     """
     member = campaign.members.get(device_id)
     if member is None or member.survey is None:

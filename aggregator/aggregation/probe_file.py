@@ -1,4 +1,4 @@
-"""Reads the probe that was exported beside a bundle, so that the aggregator needs no model code."""
+"""Loading of the probe that is exported beside a bundle; the aggregator needs no model code."""
 
 import io
 import warnings
@@ -21,20 +21,21 @@ aten = torch.ops.aten
 
 
 def load_probe(payload: bytes, bundle: str) -> Probe:
-    """Read a file written by `export.bundle.save_probe` with the bundle of this digest. It is the
-    operator's own file: it is loaded as code is.
+    """Return the probe in a file that `export.bundle.save_probe` wrote beside this bundle.
+
+    `bundle`: digest of the bundle. The file is the operator's own and is trusted like code.
 
     Raises:
-        BundleError: not such a file, one of another bundle, or one of another version of torch that
-        this one cannot read.
+        BundleError: the file has another content or belongs to another bundle, or this version of
+            torch cannot read it.
     """
     extra = {PROBE_FILE: ""}
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # torch's own, of its own parts
+            warnings.simplefilter("ignore", FutureWarning)  # from torch's own modules
             module = torch.export.load(io.BytesIO(payload), extra_files=extra).module()
         description = msgspec.json.decode(extra[PROBE_FILE], type=ProbeDescription)
-    except Exception as error:  # torch raises many kinds for a file that is not its own
+    except Exception as error:  # torch raises many types of errors for other files
         raise BundleError(
             f"probe file of {len(payload)} bytes: {type(error).__name__}: "
             f"{str(error).splitlines()[0]}"
@@ -76,13 +77,13 @@ def _answer(program: GraphModule, needs: Sequence[str], tensors: TorchTensors, x
 
 
 def _first_output(module: GraphModule, fold: bool) -> GraphModule:
-    """A copy that computes and returns the first output alone; with `fold`, BatchNorm layers after
-    a convolution are part of it."""
+    """Return a copy that computes the first output only.
+
+    With `fold`, a BatchNorm layer after a convolution becomes a part of it.
+    """
     module = GraphModule(module, deepcopy(module.graph))
     graph = module.graph
-    graph.set_codegen(
-        CodeGen()
-    )  # inputs as they come, not as the nested arguments that torch.export had
+    graph.set_codegen(CodeGen())  # flat inputs, without the nested arguments of torch.export
     output = graph.output_node()
     output.args = (output.args[0][0],)  # type: ignore[index]
     for guard in graph.find_nodes(op="call_module", target="_guards_fn"):
@@ -106,8 +107,7 @@ def _first_output(module: GraphModule, fold: bool) -> GraphModule:
 
 
 def _fold(graph: Graph, conv: Node, norm: Node) -> None:
-    """Put the scale and bias that a BatchNorm layer is, with running statistics, into the
-    convolution before it."""
+    """Fold the scale and bias of a BatchNorm layer with running statistics into its convolution."""
     arguments: Any = conv.args
     x, weight, bias, stride, *others = arguments
     _, gamma, beta, mean, variance, _, eps = norm.args
@@ -127,5 +127,5 @@ def _fold(graph: Graph, conv: Node, norm: Node) -> None:
         shift = shift if beta is None else graph.call_function(aten.add.Tensor, (shift, beta))
         scaled = graph.call_function(aten.mul.Tensor, (weight, column))
         folded = graph.call_function(aten.convolution.default, (x, scaled, shift, stride, *others))
-    for user in list(norm.users):  # element 0 of what the layer returns
+    for user in list(norm.users):  # element 0 of the layer's outputs
         user.replace_all_uses_with(folded)

@@ -1,5 +1,7 @@
-"""An algorithm's state as blobs, and what devices do next because of it. The same state gives the
-same bytes again."""
+"""Algorithm's state as blobs, and the verbs that follow from it.
+
+The same state gives the same bytes again.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -26,25 +28,24 @@ from wire.errors import ConfigError
 
 @dataclass(frozen=True)
 class StoredState:
-    """An algorithm's state in the blob store, and what devices do next because of it."""
+    """Algorithm's state in the blob store, and the verbs of the next round."""
 
     models: dict[str, str]
-    """By key, the digest of the model with what goes with it (role ``received``)."""
+    """Digest of each model with its companion tensors (role ``received``), by key."""
     memory: str
-    """The digest of everything else that the algorithm remembers."""
+    """Digest of the rest of the algorithm's state."""
     programs: Programs
     preparing: bool
     """True if the next round is a preparation."""
 
 
 def check_fit(settings: RunSettings, algorithm: Algorithm, manifest: Manifest) -> None:
-    """Check that a bundle holds the device's half of an algorithm, and that the algorithm can do
-    without whole rounds where it has to.
+    """Raise ConfigError if a bundle or a buffered campaign does not fit an algorithm.
 
     Raises:
-        ConfigError: it was exported for another objective, or with another privacy mechanism than
-        the epsilon would be computed for; or an
-            algorithm of a buffered run needs whole rounds.
+        ConfigError: the bundle was exported for another objective, or with another privacy
+            mechanism than the one of the epsilon; or the algorithm of a buffered run needs whole
+            rounds.
     """
     grouping = algorithm.grouping
     if settings.buffer and (algorithm.coordinator.absorbs or grouping.chooses or grouping.compares):
@@ -79,12 +80,11 @@ def store_state(
     blobs: Blobs,
     unchanged: Mapping[str, tuple[Tensors, str]] | None = None,
 ) -> StoredState:
-    """Put an algorithm's state into the blob store: each model together with what goes with it, and
-    the memory.
+    """Store the models and the memory of an algorithm's state, and return their digests.
 
-    `unchanged` has, by key, the models that the round left as they were, each as it is stored (with
-    what went with it) and its digest. Such a model is encoded and stored again only if something
-    else goes with it now.
+    Each model is stored together with its companion tensors. `unchanged`: models that the round did
+    not change, by key, each as stored (with its companion tensors) and its digest. Such a model is
+    stored again only if its companion tensors have changed.
     """
     models = {}
     for key in state.models:
@@ -110,7 +110,7 @@ def store_state(
 
 
 def load_state(version: Version, blobs: Blobs) -> State:
-    """Return the algorithm's state as `store_state` left it in the blob store."""
+    """Return the algorithm's state that `store_state` put into the blob store."""
     return decode_memory(
         blobs.get(version.memory),
         {key: exchanged(tensors) for key, tensors in load_models(version, blobs).items()},
@@ -118,7 +118,7 @@ def load_state(version: Version, blobs: Blobs) -> State:
 
 
 def load_models(version: Version, blobs: Blobs) -> dict[str, Tensors]:
-    """Return a version's models with what goes with them, by key."""
+    """Return a version's models with their companion tensors, by key."""
     return {
         key: decode_tensors(blobs.get(digest), OWN_FILES)[0]
         for key, digest in version.models.items()
@@ -126,7 +126,7 @@ def load_models(version: Version, blobs: Blobs) -> dict[str, Tensors]:
 
 
 def groups_in(state: State, grouping: Defaults) -> dict[str, str]:
-    """Return the groups of devices by what the algorithm remembers, by device."""
+    """Return the group of each device, from the algorithm's state."""
     members = state.memory.membership
     return state.starts | {d: grouping.start(state.memory, d) for d in members}
 
@@ -134,8 +134,7 @@ def groups_in(state: State, grouping: Defaults) -> dict[str, str]:
 def programs_of(
     version: Version, settings: RunSettings, algorithm: Algorithm, blobs: Blobs, trained: int
 ) -> Programs:
-    """Return the verbs for the models of a version, by these settings, after so many rounds of
-    training."""
+    """Return the verbs for the models of a version after this number of rounds of training."""
     return make_programs(
         algorithm, replace(load_state(version, blobs), rounds=trained), settings, version.models
     )
@@ -144,13 +143,16 @@ def programs_of(
 def make_programs(
     algorithm: Algorithm, state: State, settings: TrainingSettings[Any], digests: Mapping[str, str]
 ) -> Programs:
-    """Return the verbs of the next round, with the learning rate that it has by the schedule, and
-    of the evaluation, with the settings' own rate. `digests` names each model's blob."""
+    """Return the verbs of the next round and of the evaluation.
+
+    The next round has the scheduled learning rate; the evaluation has the settings' own rate.
+    `digests`: digest of each model.
+    """
     work = work_of(settings)
     hyper = scheduled(settings.hyper, settings.lr_schedule, state.rounds, settings.rounds)
     return algorithm.programs(state, replace(work, hyper=hyper), digests, work)
 
 
 def work_of(settings: TrainingSettings[Any]) -> Work:
-    """Return the work of devices in every round by these settings."""
+    """Return the work of a device in every round, from these settings."""
     return Work(settings.batch_size, settings.local_epochs, settings.hyper, USUAL_PASSES)

@@ -1,5 +1,7 @@
-"""The hours of the day in which rounds may ask devices for anything. Pure, but for the system's
-table of time zones."""
+"""Hours of the day in which rounds may give devices assignments.
+
+Pure, except for the system's table of time zones.
+"""
 
 import re
 from datetime import datetime, time, timedelta
@@ -11,24 +13,25 @@ from wire.errors import ConfigError
 
 
 class Hours(NamedTuple):
-    """From one time of day to another, in a time zone; over midnight where the end is the
-    earlier."""
+    """Span from one time of day to another in a time zone; over midnight if it ends earlier."""
 
     begin: time
     end: time
     zone: ZoneInfo
 
     def opens_s(self, at_s: float) -> float:
-        """When asking is permitted next, in Unix seconds; `at_s` itself if it is permitted then."""
+        """Return the first time from `at_s` on that is within the hours, in Unix seconds."""
         return next(max(at_s, begin_s) for begin_s, end_s in self._around(at_s) if end_s > at_s)
 
     def closes_s(self, at_s: float) -> float:
-        """When the hours are over that `at_s` lies in, or that come next."""
+        """Return the end of the current or next hours in Unix seconds."""
         return next(end_s for _, end_s in self._around(at_s) if end_s > at_s)
 
     def _around(self, at_s: float) -> list[tuple[float, float]]:
-        """The hours of the days around a time, as Unix seconds; a day on which the clock is put
-        forward may have none."""
+        """Return beginning and end of the hours of the days around a time, in Unix seconds.
+
+        A day on which the clock is put forward may have no hours.
+        """
         today = datetime.fromtimestamp(at_s, self.zone).date()
         days = [today + timedelta(days=shift) for shift in range(-1, 4)]
         spans = [
@@ -45,11 +48,12 @@ class Hours(NamedTuple):
 
 @lru_cache(64)
 def read_hours(text: str) -> Hours | None:
-    """Read such as ``22:00-06:00 Europe/Berlin``; without a zone it is UTC. Nothing means always:
-    None.
+    """Return the hours in a text such as ``22:00-06:00 Europe/Berlin``; None for an empty text.
+
+    The zone is UTC if the text has none. None means that there is no restriction.
 
     Raises:
-        ConfigError: it is none of these.
+        ConfigError: the text has another form.
     """
     if not text:
         return None

@@ -1,14 +1,14 @@
-"""How many devices a round asks, and with how many updates it is over; for the service's rounds and
-the simulation's virtual clock. Pure.
+"""Policies of rounds: the size of a cohort, and the number of updates that ends a round.
 
-*sync*: as many as the cohort has, and the update of each is waited for. *over-select*: more are
-asked than the cohort has, and the round is over with the first updates that fill it (K. Bonawitz et
-al., Towards federated learning at scale, MLSys 2019, section 9). *buffered*: so many devices are at
-work at any time, and every so many updates are aggregated, those of earlier rounds as well (J.
+Pure; for the service's rounds and the simulation's virtual clock. `POLICIES` is their notation on
+every command line.
+
+*sync*: every device of the cohort is waited for. *over-select*: the cohort is enlarged, and the
+round is over with the first updates that fill its original size (K. Bonawitz et al., Towards
+federated learning at scale, MLSys 2019, section 9). *buffered*: a fixed number of devices is at
+work at any time, and a fixed number of updates is aggregated, including those of earlier rounds (J.
 Nguyen et al., Federated learning with buffered asynchronous aggregation, AISTATS 2022);
-`staleness_weights` says how much less an old update counts.
-
-`POLICIES` is how all of them are written, on every command line.
+`staleness_weights` is the weight of an old update.
 """
 
 from collections.abc import Mapping
@@ -46,23 +46,23 @@ POLICIES: Mapping[str, Options] = {
         **_COMMON,
     },
 }
-"""Every policy, with its options."""
+"""Options of every policy, by its name."""
 
 
 def read_policy(text: str) -> Choice:
-    """Read a policy, see `POLICIES`.
+    """Return the policy in a text, see `POLICIES`.
 
     Raises:
-        ConfigError: no such policy or option, or a value it cannot have.
+        ConfigError: the policy or an option does not exist, or a value is not allowed.
     """
     return read(text, POLICIES, "policy")
 
 
 def with_cohort(policy: Choice, cohort: int) -> Choice:
-    """The policy with so many updates in a round.
+    """Return the policy with a cohort of this size.
 
     Raises:
-        ConfigError: the policy has no rounds, or says already how many.
+        ConfigError: the policy has no rounds, or already sets a cohort.
     """
     if policy.name == "buffered":
         raise ConfigError(
@@ -72,12 +72,13 @@ def with_cohort(policy: Choice, cohort: int) -> Choice:
 
 
 def policy_settings(policy: Choice) -> dict[str, Any]:
-    """The fields of `RunSettings` that a policy says; a campaign has its own `deadline_s` where the
-    policy names none.
+    """Return the fields of `RunSettings` that a policy sets.
+
+    A campaign keeps its own `deadline_s` if the policy sets no deadline.
 
     Raises:
-        ConfigError: it says how long a round waits for devices, which a campaign does by their
-        number (`min_devices`).
+        ConfigError: the policy sets how long a round waits for devices. A campaign waits for a
+            number of devices instead (`min_devices`).
     """
     given = dict(policy.given)
     if "wait" in given:
@@ -97,7 +98,9 @@ def policy_settings(policy: Choice) -> dict[str, Any]:
 
 
 def staleness_weights(staleness: Array) -> Array:
-    """1 / sqrt(1 + staleness), float64 (Nguyen et al., section 5): what an update counts that
-    started so many aggregations ago."""
+    """Return the weights 1 / sqrt(1 + staleness) of updates, float64 (Nguyen et al., section 5).
+
+    `staleness`: number of aggregations between the start of each update and its own.
+    """
     weights: Array = 1 / np.sqrt(1.0 + staleness)
     return weights

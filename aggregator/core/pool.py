@@ -1,7 +1,7 @@
-"""A persistent set of devices from which any rank can be read in logarithmic time.
+"""Persistent set of devices from which any rank can be read in logarithmic time.
 
 Devices are ordered by the hash of their ids, so that a pool depends on its devices alone and not on
-the order in which they came: two services that know the same devices draw the same ones.
+the order of their arrival: two services with the same devices draw the same ones.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ Tree = _Node | Leaf
 
 
 class DevicePool:
-    """A set of devices, ordered by the hash of their ids."""
+    """Set of devices, ordered by the hash of their ids."""
 
     __slots__ = ("_tree",)
 
@@ -57,7 +57,7 @@ class DevicePool:
         return key in tree
 
     def __getitem__(self, rank: int) -> str:
-        """Return the device of this rank, from 0."""
+        """Return the device of this rank, counted from 0."""
         tree = self._tree
         while type(tree) is _Node:
             for child in tree.children:
@@ -89,7 +89,7 @@ class DevicePool:
 
 
 def draw(seed: str, count: int) -> int:
-    """Return a number from 0 to below `count`, which follows from the seed alone."""
+    """Return a number from 0 to below `count` that depends on the seed alone."""
     return int.from_bytes(hashlib.sha256(seed.encode()).digest()[:8]) % count
 
 
@@ -115,13 +115,14 @@ def _walk(tree: Tree) -> Iterator[Key]:
 
 
 def _built(keys: "list[Key] | Leaf", depth: int) -> Tree:
-    """Return the tree of these keys, which are in order."""
+    """Return the tree of these keys, which are sorted."""
     if len(keys) <= WIDTH or depth >= 2 * len(keys[0][0]):
         return tuple(keys)
     parts: list[list[Key]] = [[] for _ in range(WIDTH)]
     place, shift = depth >> 1, 0 if depth & 1 else 4
     for key in keys:
-        parts[key[0][place] >> shift & 15].append(key)  # `_digit`, without a call for each
+        # inlines `_digit`, which would be called for each key
+        parts[key[0][place] >> shift & 15].append(key)
     return _Node(tuple(_built(part, depth + 1) for part in parts), len(keys))
 
 

@@ -1,4 +1,4 @@
-"""What a run goes by; frozen and serialisable."""
+"""Settings of a run; frozen and serialisable."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -14,8 +14,10 @@ from wire.messages import Digest, Name
 from wire.tasks import RECONSTRUCTION
 
 Ended = Literal["", "rounds", "days", "patience", "order"]
-"""Why no further round of training is opened: a budget that is spent (`aggregator.fleet.budget`),
-or the operator's order."""
+"""Reason that no further round of training is opened.
+
+It is a spent budget (`aggregator.fleet.budget`), or the operator's order.
+"""
 ADMIT_ALL: Mapping[str, Any] = {
     "min_group": 1,
     "weight_cap": 0.0,
@@ -23,31 +25,35 @@ ADMIT_ALL: Mapping[str, Any] = {
     "max_drop": 1.0,
     "keep_models": 0,
 }
-"""Admission without bounds, as in a simulation."""
+"""Admission settings without bounds, as in a simulation."""
 
 
 class RunSettings(AdmissionSettings[str], frozen=True, kw_only=True):
-    """What a run goes by: all that the round core knows of it."""
+    """Settings of a run, from which all decisions about its rounds follow."""
 
     run_id: Name
-    """128 random bits in the field: two runs of one name are two runs."""
+    """Id of the run. In the service it has 128 random bits, so that runs of one name differ."""
     name: Name = "run-1"
-    """What people call the run; its place in the store."""
+    """Name of the run for people, and in the store."""
     data: str
-    """The data's name, for people."""
+    """Name of the data, for people."""
     bundle: Digest
     reported: dict[str, Layout]
-    """By graph: what an update must carry that reports a training with it."""
+    """Tensors that an update must have after a training with a graph, by graph."""
     responses: dict[str, Layout]
-    """By graph: what an update must carry when it was evaluated or applied."""
+    """Tensors that an update must have after a graph was evaluated or applied, by graph."""
     min_batch: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """A device with fewer windows to train on cannot train (the bundle's `min_batch`); 0: all are
-    asked to."""
+    """Minimum number of training windows of a device (the bundle's `min_batch`).
+
+    A device with fewer windows cannot train. 0: no minimum.
+    """
     needs_labels: bool = True
-    """True if windows without labels are of no use to training (the bundle's task)."""
+    """True if windows without labels are useless for training (depends on the bundle's task)."""
     candidates: tuple[str, ...] = ()
-    """The names of what devices choose from when the run is over
-    (`algorithms.personalisation.kept`); empty where they do not choose."""
+    """Names of the candidates for a personal model (`algorithms.personalisation.kept`).
+
+    Empty if devices make no personal models.
+    """
     min_updates: Annotated[
         int,
         about(
@@ -68,13 +74,14 @@ class RunSettings(AdmissionSettings[str], frozen=True, kw_only=True):
         data: str,
         **others: Any,
     ) -> "RunSettings":
-        """Return the settings of a run that trains with this bundle: those of `training`, whose
-        algorithm is an `AlgorithmSpec`, of which candidates and hyper-parameters are read too, and
-        `others`, by field.
+        """Return the settings of a run that trains with this bundle.
+
+        `training`: settings whose algorithm is an `AlgorithmSpec`. It gives the candidates and
+        default hyper-parameters. `others`: further settings, by field.
 
         Raises:
             ConfigError: the bundle has no hyper-parameter of a name in `training.hyper`, or the
-            objective cannot have its value.
+                objective does not allow its value.
         """
         manifest, hyper = bundle.manifest, training.algorithm.hyper_with(training.hyper)
         if unknown := sorted(hyper.keys() - manifest.hyper.keys()):
@@ -103,11 +110,10 @@ class RunSettings(AdmissionSettings[str], frozen=True, kw_only=True):
 
 
 def with_rate(hyper: Mapping[str, float], schedule: str, manifest: Manifest) -> dict[str, float]:
-    """The hyper-parameters of a run with such a schedule, the learning rate that it is about always
-    among them.
+    """Return the hyper-parameters of a run; with a schedule, they include its learning rate.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: the bundle has no learning rate.
     """
     if not schedule or "lr" in hyper:
         return dict(hyper)

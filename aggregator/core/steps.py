@@ -53,8 +53,10 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Step(msgspec.Struct, frozen=True):
-    """Devices that a step of a rollout reaches, beside those of the steps before it: a share of
-    all, and those that have one of the tags."""
+    """Devices that a step of a rollout adds to those of the steps before it.
+
+    These are a share of all devices, and the devices that have one of the tags.
+    """
 
     share: float = 0.0
     tags: tuple[str, ...] = ()

@@ -1,6 +1,6 @@
-"""Telemetry of a device: what people want to see of it, and nothing depends on.
+"""Telemetry of a device: data for people, on which no decision depends.
 
-What the fleet goes by is in `aggregator.fleet.records.Device`. Telemetry may be saved later, and a
+Data for decisions are in `aggregator.fleet.records.Device`. Telemetry is saved with delay, and a
 part of it may be lost. Pure: a change is another record.
 """
 
@@ -10,11 +10,11 @@ from msgspec.structs import replace
 from wire.messages import DeclineReason
 
 HISTORY = 8
-"""Number of changes of group that are remembered of a device."""
+"""Maximum number of remembered changes of group of a device."""
 
 
 class GroupChange(msgspec.Struct, frozen=True, gc=False):
-    """A campaign put a device into another group."""
+    """Change of a device's group in a campaign."""
 
     at_s: float
     campaign: str
@@ -23,7 +23,7 @@ class GroupChange(msgspec.Struct, frozen=True, gc=False):
 
 
 class LastDecline(msgspec.Struct, frozen=True, gc=False):
-    """An assignment that a device did not carry out."""
+    """Last assignment that a device declined."""
 
     at_s: float
     campaign: str
@@ -33,35 +33,35 @@ class LastDecline(msgspec.Struct, frozen=True, gc=False):
 
 
 class LastTraining(msgspec.Struct, frozen=True, gc=False):
-    """A device's last assignment to train."""
+    """Last training assignment of a device."""
 
     examples: int
-    """Number of examples that went through its steps, as often as they did."""
+    """Number of processed examples, with repetitions."""
     train_s: float
     """Seconds of work on the assignment."""
     answer_s: float
-    """Seconds from the assignment to its update; 0: not known."""
+    """Seconds from the assignment to its update; 0 if unknown."""
     bytes_up: int
     bytes_down: int
 
 
 class DeviceTelemetry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Telemetry of a device. Times are Unix seconds; 0: never."""
+    """Telemetry of a device. Times are Unix seconds; 0 means never."""
 
     heard_s: float = 0.0
-    """When its last message came."""
+    """Time of the last message."""
     training: LastTraining | None = None
     decline: LastDecline | None = None
     bytes_up: int = 0
     bytes_down: int = 0
-    """Sizes of its last update, and of what it fetched for that."""
+    """Size of the last update, and of the blobs fetched for it."""
     groups: tuple[GroupChange, ...] = ()
-    """Its last changes of group, up to `HISTORY`."""
+    """Last changes of group, at most `HISTORY`."""
 
 
 NO_TELEMETRY = DeviceTelemetry()
 
 
 def regrouped(record: DeviceTelemetry, change: GroupChange) -> DeviceTelemetry:
-    """Return the telemetry of a device that was put into another group."""
+    """Return the telemetry of a device after a change of its group."""
     return replace(record, groups=(*record.groups, change)[-HISTORY:])

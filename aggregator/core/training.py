@@ -1,5 +1,7 @@
-"""Settings of a campaign: of its training, its rounds and its admission, each with all that is
-known of it (`host.settings`)."""
+"""Settings of a campaign: its training, its rounds and its admission.
+
+Each field has its bounds and its help text (`host.settings`).
+"""
 
 from typing import Annotated, Generic, TypeVar
 
@@ -15,7 +17,7 @@ class TrainingSettings(msgspec.Struct, Generic[A], frozen=True):
     """Settings of training, in a service and in a simulation."""
 
     algorithm: A
-    """The algorithm: its name, or what was read of it."""
+    """Name of the algorithm, or its parsed form."""
     rounds: Annotated[int, about("Rounds of training.", live=True, ge=1, le=LARGEST)] = 20
     patience: Annotated[
         int,
@@ -78,7 +80,7 @@ class TrainingSettings(msgspec.Struct, Generic[A], frozen=True):
 
 
 class RoundSettings(TrainingSettings[A], Generic[A], frozen=True, kw_only=True):
-    """Settings of a campaign's rounds: who takes part, and for how long."""
+    """Settings of a campaign's rounds: which devices take part, when, and for how long."""
 
     days: Annotated[
         float,
@@ -177,7 +179,7 @@ class RoundSettings(TrainingSettings[A], Generic[A], frozen=True, kw_only=True):
 
 
 class AdmissionSettings(RoundSettings[A], Generic[A], frozen=True, kw_only=True):
-    """Settings of which updates count, and which models are kept."""
+    """Settings of admission, and of the models that are stored."""
 
     min_group: Annotated[
         int,

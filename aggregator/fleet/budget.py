@@ -1,9 +1,9 @@
-"""Budgets that end the training of a campaign: rounds, days, or models that no longer get better.
+"""Budgets that end the training of a campaign: rounds, days and early stopping.
 
-Each budget stands for itself, and the first that is spent ends training. A round that is open goes
-on; then comes the evaluation. What no longer gets better is the *mean accuracy* of the models that
-devices were given, on their own test windows, every device counting the same. A round in which no
-device reports one counts neither way.
+The budgets are independent, and the first one that is spent ends training. An open round is
+completed first and then its models are evaluated. Early stopping watches the *mean accuracy* of the
+models on the devices' own test windows, with equal weight per device. A round without a reported
+accuracy changes nothing.
 """
 
 import math
@@ -32,7 +32,7 @@ def spent(campaign: Campaign, now_s: float) -> Ended:
 
 
 def measured(campaign: Campaign, updates: Iterable[Received]) -> Campaign:
-    """Return a campaign after a round of training, by the accuracies that its devices reported."""
+    """Return a campaign after a round of training in which its devices reported accuracies."""
     accuracy = mean_accuracy(update.evaluated for update in updates)
     if accuracy is None:
         return replace(campaign, unmeasured=True)
@@ -45,15 +45,20 @@ def measured(campaign: Campaign, updates: Iterable[Received]) -> Campaign:
 def improvement(
     best: float | None, unimproved: int, accuracy: float, min_delta: float
 ) -> tuple[float, int]:
-    """Return the best mean accuracy, and the number of rounds since it improved by more than
-    `min_delta`, after a round with this one."""
+    """Return the best mean accuracy and the number of rounds since, after one more round.
+
+    `min_delta`: minimum improvement that counts (fraction).
+    """
     return (accuracy, 0) if best is None or accuracy > best + min_delta else (best, unimproved + 1)
 
 
 def improvement_of(
     accuracies: Iterable[float | None], min_delta: float
 ) -> tuple[float | None, int]:
-    """Return the same after rounds with these mean accuracies, in their order."""
+    """Return the best mean accuracy and the number of rounds since, after all these rounds.
+
+    `accuracies`: mean accuracy of each round, in order; None for a round without one.
+    """
     best, unimproved = None, 0
     for accuracy in accuracies:
         if accuracy is not None:
@@ -62,14 +67,16 @@ def improvement_of(
 
 
 def mean_accuracy(evaluated: Iterable[Metrics]) -> float | None:
-    """Return the mean over devices; None where none has tested a model."""
+    """Return the mean accuracy over devices; None if no device has tested a model."""
     known = [m.accuracy for m in evaluated if m.num_examples and math.isfinite(m.accuracy)]
     return fmean(known) if known else None
 
 
 def why_ended(campaign: Campaign) -> str:
-    """Return why a campaign trains no further, for people; or why a budget cannot end it. Empty
-    where there is nothing to say."""
+    """Return why a campaign has stopped training, for people; empty if there is nothing to say.
+
+    For a campaign that still trains, the text says why a budget cannot end it.
+    """
     settings = campaign.next_settings
     match campaign.ended:
         case "rounds":

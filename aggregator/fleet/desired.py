@@ -15,7 +15,7 @@ has no survey, cannot train      describe its inputs
 holds no personal model          make one of its group's model, where the campaign has them
 =============================== ==================================================================
 
-A change of what devices should do begins here.
+The rules of what devices should do are here alone.
 """
 
 import math
@@ -43,15 +43,18 @@ from wire.messages import Apply, Choose, Evaluate, Train, Verb
 from wire.tasks import split_unlabelled
 
 NEW = f"start:{NEWCOMER}"
-"""Key of the verbs of newcomers, where they do something of their own."""
+"""Key of the verbs of newcomers, if newcomers have verbs of their own."""
 LEAST_HELD = 8
-"""Minimum number of windows held out by which a device chooses its personal model. Fewer that fail
-alike look certain, and are worth more as windows to train on."""
+"""Minimum number of held-out windows by which a device chooses its personal model.
+
+A choice by fewer windows looks certain whenever they all fail alike. Such windows are worth more as
+training data.
+"""
 NOBODY = Member()
 
 
 class Records(Protocol):
-    """A fleet, or one that is being changed."""
+    """Records of a fleet, also of one that is being changed."""
 
     @property
     def campaigns(self) -> dict[str, Campaign]:
@@ -63,20 +66,20 @@ class Records(Protocol):
 
     @property
     def rollouts(self) -> tuple[Rollout, ...]:
-        """Rollouts, in the order of their beginnings."""
+        """Rollouts, in the order of their starts."""
 
 
 class Desired(NamedTuple):
-    """An assignment that a device should have."""
+    """Assignment that a device should have."""
 
     campaign: str
     kind: Kind
     start: str
-    """Key of the model that it starts from."""
+    """Key of the model that the device starts from."""
 
 
 def wanted(fleet: Records, device_id: str, device: Device, now_s: float) -> Desired | None:
-    """Return the assignment that a device should have, None for none."""
+    """Return the assignment that a device should have, or None if it should have none."""
     if device.barred or not device.online or device.facts is None or now_s < device.rests_until_s:
         return None
     campaign = works_for(fleet, device_id, device)
@@ -89,7 +92,7 @@ def wanted(fleet: Records, device_id: str, device: Device, now_s: float) -> Desi
 def _in_campaign(
     campaign: Campaign, device_id: str, device: Device, now_s: float
 ) -> Desired | None:
-    """Return what a device should do for a campaign that is going on."""
+    """Return what a device should do for a campaign that is not finished."""
     if is_to_survey(campaign, device_id, device):
         return Desired(campaign.name, "survey", NEWCOMER)
     if device_id in campaign.updates:
@@ -105,8 +108,11 @@ def _in_campaign(
 
 
 def paced_until(campaign: Campaign, device: Device) -> float:
-    """Return when a campaign may ask a device to train again; 0 if it was not asked, or for the
-    round that is still open, of which another attempt may ask it."""
+    """Return the time before which a campaign may not assign a device to train again.
+
+    It is 0 if the device has had no training assignment. It is 0 as well for a device of the open
+    round, because a further attempt of that round may assign it again.
+    """
     work = device.assignment
     is_of_round = work is not None and (work.campaign, work.round) == (
         campaign.name,
@@ -116,7 +122,7 @@ def paced_until(campaign: Campaign, device: Device) -> float:
 
 
 def _after(campaign: Campaign, device_id: str, device: Device) -> Desired | None:
-    """Return what a device should do for a finished campaign, whose models it has."""
+    """Return what a device should do for the finished campaign whose models it has."""
     if campaign.ended == "order":
         return None
     if is_to_survey(campaign, device_id, device):
@@ -127,8 +133,10 @@ def _after(campaign: Campaign, device_id: str, device: Device) -> Desired | None
 
 
 def has_chosen(campaign: Campaign, device_id: str, device: Device) -> bool:
-    """Return True if a device holds a personal model of its group's model, by its labels if it has
-    any."""
+    """Return True if a device holds a personal model of its group's model.
+
+    A device with enough labels must have chosen it by its labels.
+    """
     chooses = any(isinstance(verb, Choose) for verb in campaign.version.programs["closing"])
     keys = set(campaign.models) if chooses else {group_of(campaign, device_id, device)}
     if {campaign.models[key] for key in keys}.isdisjoint(device.holds):
@@ -139,7 +147,7 @@ def has_chosen(campaign: Campaign, device_id: str, device: Device) -> bool:
 
 
 def is_wanted(fleet: Records, device_id: str, device: Device) -> bool:
-    """Return True if somebody still needs the work of a device's assignment."""
+    """Return True if the work of a device's assignment is still needed."""
     work = device.assignment
     if work is None or work.campaign not in fleet.campaigns or device.barred:
         return False
@@ -157,8 +165,10 @@ def is_wanted(fleet: Records, device_id: str, device: Device) -> bool:
 
 
 def works_for(fleet: Records, device_id: str, device: Device) -> Campaign | None:
-    """Return the campaign that a device works for: the last started one of those that are going on
-    and may ask it."""
+    """Return the campaign that a device works for, or None.
+
+    It is the most recently started unfinished campaign that may give the device assignments.
+    """
     return next(
         (
             campaign
@@ -172,21 +182,23 @@ def works_for(fleet: Records, device_id: str, device: Device) -> Campaign | None
 
 
 def giver(fleet: Records, device_id: str, device: Device) -> Campaign | None:
-    """Return the campaign whose models a device has: the most recently finished one of those that
-    may ask it."""
+    """Return the campaign whose models a device has, or None.
+
+    It is the most recently finished campaign that may give the device assignments.
+    """
     over = (c for c in fleet.campaigns.values() if c.phase == "finished" and c.ended_s)
     recent = sorted(over, key=lambda campaign: -campaign.ended_s)
     return next((c for c in recent if takes(fleet, c, device_id, device)), None)
 
 
 def takes(fleet: Records, campaign: Campaign, device_id: str, device: Device) -> bool:
-    """Return True if a campaign may ask a device for anything."""
+    """Return True if a campaign may give a device assignments."""
     where = campaign.settings.where
     return not where or read_rule(where).means(device_id, device, fleet.campaigns)
 
 
 def windows_of(campaign: Campaign, device: Device) -> tuple[int, int]:
-    """Return the numbers of windows that a device trains on and tests on in a campaign."""
+    """Return the numbers of training and test windows of a device in a campaign."""
     facts = device.facts
     if facts is None:
         return 0, 0
@@ -201,7 +213,7 @@ def can_train(campaign: Campaign, device: Device) -> bool:
 
 
 def is_to_survey(campaign: Campaign, device_id: str, device: Device) -> bool:
-    """Return True if a device is to describe its inputs before anything else."""
+    """Return True if a device should describe its inputs before anything else."""
     return (
         bool(campaign.version.programs.get(UNLABELLED))
         and not device.forbids
@@ -217,8 +229,10 @@ def trained_group(campaign: Campaign, device_id: str) -> str:
 
 
 def placed_of(campaign: Campaign, device_id: str, device: Device) -> Placed | None:
-    """Return the group of a device that is in none by its training: it cannot train, or may not be
-    surveyed, or training was over before it took part; None for any other, and while nobody knows.
+    """Return the group of a device that no training has put into a group.
+
+    The device cannot train, or may not be surveyed, or came after the end of training. None for any
+    other device, and while no group is known.
     """
     member = campaign.members.get(device_id, NOBODY)
     if can_train(campaign, device):
@@ -248,8 +262,11 @@ def verbs_of(campaign: Campaign, device_id: str, device: Device, task: Desired) 
 
 
 def closing_verbs(campaign: Campaign, device: Device) -> tuple[Verb, ...]:
-    """Return the verbs of a device after the last round. What its owner withholds is not reported,
-    nor a test on fewer windows than the owner permits."""
+    """Return the verbs of a device after the last round.
+
+    A device does not report what its owner withholds, nor a test on fewer windows than the owner
+    permits.
+    """
     num_train, num_test = windows_of(campaign, device)
     policy, verbs = device.policy, list[Verb]()
     untested = 0 < num_test < policy.min_windows
@@ -264,8 +281,11 @@ def closing_verbs(campaign: Campaign, device: Device) -> tuple[Verb, ...]:
 
 
 def by_labels(closing: tuple[Verb, ...], num_train: int, trains: bool) -> tuple[Verb, ...]:
-    """Return the verbs after the last round for a device with so many labelled windows, enough to
-    train or not: where fewer than `LEAST_HELD` would be held out, none is."""
+    """Return the verbs after the last round, adapted to a device's number of labelled windows.
+
+    No window is held out if fewer than `LEAST_HELD` would be. `trains`: True if the windows are
+    enough to train on.
+    """
     verbs = tuple(
         replace(verb, holdout=0.0)
         if (isinstance(verb, Train) or (isinstance(verb, Evaluate) and verb.split == "windows"))
@@ -277,8 +297,11 @@ def by_labels(closing: tuple[Verb, ...], num_train: int, trains: bool) -> tuple[
 
 
 def without_labels(verbs: tuple[Verb, ...]) -> tuple[Verb, ...]:
-    """Return these verbs after the last round for a device that cannot train: it neither chooses by
-    a loss nor trains, but for a training that is left out where there are too few windows."""
+    """Return the verbs after the last round that a device without labels can carry out.
+
+    Such a device neither chooses by a loss nor trains. A training that is skipped for too few
+    windows stays.
+    """
     return tuple(
         v for v in verbs if not isinstance(v, Choose) and not (isinstance(v, Train) and not v.least)
     )
@@ -287,11 +310,11 @@ def without_labels(verbs: tuple[Verb, ...]) -> tuple[Verb, ...]:
 def releases_for(
     fleet: Records, device_id: str, device: Device
 ) -> Iterator[tuple[Rollout, Release, bool]]:
-    """Yield the releases for a device, the latest rollout's first, and True if it has reached the
-    device.
+    """Yield the releases for a device, the latest rollout's first, and True if it has been reached.
 
     A device in the first tenth is in the first half as well. It keeps its release when the rollout
-    is paused or superseded, and when training puts it into a group that the rollout has none for.
+    is paused or superseded. It also keeps its release when training moves it into a group for which
+    the rollout has no release.
     """
     if device.barred:
         return
@@ -321,19 +344,21 @@ def releases_for(
 
 
 def place_of(rollout: Rollout, device_id: str) -> float:
-    """Return the place of a device between 0 and 1 in a rollout: a share reaches those below it.
-    Nobody can choose an id that comes first."""
+    """Return a device's position in a rollout, between 0 and 1.
+
+    A rollout reaches the devices whose position is below its share. Nobody can choose an id that
+    comes first, because the position depends on the rollout's salt.
+    """
     return draw(f"{rollout.salt} {device_id}", 2**53) / 2**53
 
 
 def is_at_work(device: Device) -> bool:
-    """Return True if a device has an assignment whose time is not over."""
+    """Return True if a device has an assignment that has not lapsed."""
     return device.assignment is not None and not device.assignment.lapsed
 
 
 def hours_of(campaign: Campaign, now_s: float) -> tuple[float, float]:
-    """Return the beginning and the end of a campaign's hours, of those that are now or come next,
-    in Unix seconds."""
+    """Return the beginning and the end of a campaign's current or next hours, in Unix seconds."""
     if not campaign.settings.hours or (hours := read_hours(campaign.settings.hours)) is None:
         return now_s, math.inf
     return hours.opens_s(now_s), hours.closes_s(now_s)

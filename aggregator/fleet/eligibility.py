@@ -1,5 +1,6 @@
-"""Rules that choose devices: a small language over their records, for cohorts, campaigns and lists.
-Pure; nothing of a rule is evaluated as code.
+"""Rules that select devices: a small language over their records, for cohorts, campaigns and lists.
+
+Pure. No part of a rule is evaluated as code.
 
 ::
 
@@ -8,12 +9,12 @@ Pure; nothing of a rule is evaluated as code.
     factor = "not" factor | "(" rule ")" | "known" FIELD | FIELD "has" WORD | FIELD COMPARISON VALUE
     | FIELD
 
-A comparison is one of ``= != < <= > >=``. A word or value may stand in quotes. `FIELDS` lists the
-fields with what they hold: numbers; yes or no, which stand alone; texts; versions, which are
-compared part by part; sets, for ``has``. ``windows.3`` is the number of windows of class 3.
+A comparison is one of ``= != < <= > >=``. A word or value may be quoted. `FIELDS` lists the fields
+with their kinds: numbers; yes or no, which stand alone; texts; versions, which are compared part by
+part; sets, for ``has``. ``windows.3`` is the number of windows of class 3.
 
-What a device does not say is neither true nor false, and neither is its opposite: ``not metered``
-does not mean a device that does not know whether it pays for its traffic. A rule means the devices
+A test of an unreported fact is neither true nor false, and neither is its opposite: ``not metered``
+does not select a device that does not know if its traffic is paid for. A rule selects the devices
 for which it is true. ``known FIELD`` is always true or false.
 """
 
@@ -33,17 +34,20 @@ Campaigns = Mapping[str, Campaign]
 """Campaigns of a fleet, by name."""
 Read = Callable[[str, Device, Campaigns], Value]
 Tree = tuple[Any, ...]
-"""A part of a rule: its kind (``and``, ``or``, ``not``, ``known``, ``has``, ``is``, ``of version``,
-or a comparison's sign), then its parts, or the reader of its field and what is to be there."""
+"""Part of a rule.
+
+It has a kind (``and``, ``or``, ``not``, ``known``, ``has``, ``is``, ``of version`` or a
+comparison's sign), then its parts, or the reader of its field and the value to compare with.
+"""
 
 LONGEST = 2000
 """Maximum number of characters of a rule."""
 DEEPEST = 50
-"""Maximum depth of parentheses and ``not`` inside of each other."""
+"""Maximum depth of nested parentheses and ``not``."""
 
 
 class Field(NamedTuple):
-    """A property of a device that rules may name."""
+    """Property of a device that rules may name."""
 
     kind: Kind
     read: Read
@@ -111,8 +115,10 @@ FIELDS: dict[str, Field] = {
         "number", lambda _, device, __: device.release_in_use, "the release that it uses; 0: none"
     ),
 }
-"""Every field. `tests/aggregator/test_eligibility.py` holds the table in docs/who-trains.md to this
-one."""
+"""All fields by name.
+
+`tests/aggregator/test_eligibility.py` compares the table in docs/who-trains.md with them.
+"""
 
 _TOKEN = re.compile(
     r"""\s*(?:(?P<sign><=|>=|!=|=|<|>|\(|\))|(?P<quoted>"[^"]*"|'[^']*')"""
@@ -122,7 +128,7 @@ _WORDS = ("and", "or", "not", "has", "known")
 
 
 class Rule(NamedTuple):
-    """A rule that was read. ``str`` returns its text."""
+    """Parsed rule. ``str`` returns its text."""
 
     text: str
     tree: Tree
@@ -131,7 +137,7 @@ class Rule(NamedTuple):
         return self.text
 
     def means(self, device_id: str, device: Device, campaigns: Campaigns) -> bool:
-        """Return True if the rule is true of a device. `campaigns`: those of its fleet."""
+        """Return True if the rule is true of a device. `campaigns`: the campaigns of its fleet."""
         return holds(self.tree, device_id, device, campaigns) is True
 
 
@@ -140,10 +146,10 @@ EVERYBODY = Rule("", ("is", lambda _id, _device, _all: True))
 
 @lru_cache(256)
 def read_rule(text: str) -> Rule:
-    """Read a rule; an empty one means every device.
+    """Return the rule of a text. An empty text selects every device.
 
     Raises:
-        ConfigError: it is none; the text says where, what was expected and what came.
+        ConfigError: the text is no rule; with the place, what is expected, and what came.
     """
     if not text.strip():
         return EVERYBODY
@@ -153,7 +159,7 @@ def read_rule(text: str) -> Rule:
 
 
 class _Parser:
-    """Reads a rule by descent."""
+    """Recursive-descent parser of a rule."""
 
     def __init__(self, text: str) -> None:
         self._text, self._tokens, self._at = text, list[tuple[str, str, int]](), 0
@@ -174,7 +180,7 @@ class _Parser:
         return test
 
     def _joined(self, word: str, depth: int) -> Tree:
-        """Read terms with "or" between them, or a term: factors with "and" between them."""
+        """Return terms joined by "or", or a single term: factors joined by "and"."""
         tests = list[Tree]()
         while not tests or self._takes(word):
             tests.append(self._joined("and", depth) if word == "or" else self._factor(depth))
@@ -281,8 +287,10 @@ class _Parser:
 
 
 def holds(tree: Tree, device_id: str, device: Device, campaigns: Campaigns) -> bool | None:
-    """Return True or False if a rule's part is true or false of a device, None if that is not
-    known."""
+    """Return True or False if a part of a rule is true or false of a device, else None.
+
+    None: the device does not report a fact that decides.
+    """
     kind, first = tree[0], tree[1]
     if kind == "and" or kind == "or":
         decisive, known = kind == "or", True
@@ -327,8 +335,10 @@ def _windows_of(number: int) -> Read:
 
 
 def _version(text: str) -> tuple[int, ...]:
-    """Return the numbers of the first version in a text, without zeros at their end: 1.2 and 1.2.0
-    are one; nothing where there is none."""
+    """Return the numbers of the first version in a text, without trailing zeros.
+
+    So 1.2 and 1.2.0 are equal. The result is empty if the text has no version.
+    """
     found = re.search(r"[0-9]{1,9}(\.[0-9]{1,9})*", text)
     numbers = [int(part) for part in found[0].split(".")] if found else []
     while len(numbers) > 1 and numbers[-1] == 0:

@@ -1,7 +1,7 @@
 """Events that change a fleet, and commands that follow from them.
 
-Events carry their time. A command may be carried out any number of times. It is carried out once
-its event is safe; after a crash `Resumed` has everything commanded again that may be lost.
+Events carry their time. A command may be carried out any number of times. It is carried out after
+its event is stored. After a crash, `Resumed` repeats every command that may be lost.
 """
 
 from typing import Any, Literal
@@ -15,19 +15,19 @@ from wire.messages import CheckIn, Digest, InUse
 
 
 class Event(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """A change, and its time."""
+    """Change of the fleet, with its time."""
 
     at_s: float
 
 
 class OfDevice(Event, frozen=True):
-    """A change of a device."""
+    """Change of a device."""
 
     device_id: str
 
 
 class OfCampaign(Event, frozen=True):
-    """A change of a campaign."""
+    """Change of a campaign."""
 
     campaign: str
 
@@ -36,24 +36,28 @@ class OfCampaign(Event, frozen=True):
 
 
 class CheckedIn(OfDevice, frozen=True):
-    """A device is connected and reports its facts. What was sent to it before may be lost."""
+    """A device has connected and reports its facts. Earlier messages to it may be lost."""
 
     facts: CheckIn
     tags: tuple[str, ...] = ()
-    """Tags of its enrolment, for a device that is new."""
+    """Tags of the device's enrolment. They apply to a new device only."""
 
 
 class Seen(OfDevice, frozen=True):
-    """A device came back, or is gone. `withdrawn`: its owner has withdrawn, so that it is assigned
-    nothing until it checks in."""
+    """A device has connected or disconnected.
+
+    `withdrawn`: its owner has withdrawn. The device gets no assignment until it checks in again.
+    """
 
     online: bool
     withdrawn: bool = False
 
 
 class Updated(OfDevice, frozen=True):
-    """The update of an assignment was admitted, and its bytes are safe. `model`: the model that
-    the device chose, for a personal model."""
+    """The update of an assignment was admitted and stored.
+
+    `model`: digest of the group's model that the device chose, for a personal model.
+    """
 
     serial: int
     update: Received
@@ -63,8 +67,10 @@ class Updated(OfDevice, frozen=True):
 
 class Declined(OfDevice, frozen=True):
     """A device does not carry out an assignment, or its update was refused for its contents.
-    `forbidden`: its owner does not permit it. `excused`: it is no failure of the device, whose plan
-    had expired when it came."""
+
+    `forbidden`: the owner does not permit the assignment. `excused`: the plan had expired on
+    arrival, which is no failure of the device.
+    """
 
     serial: int
     forbidden: bool = False
@@ -72,7 +78,7 @@ class Declined(OfDevice, frozen=True):
 
 
 class UsesRelease(OfDevice, frozen=True):
-    """A device reports which offer it uses."""
+    """A device reports the offer whose release it uses."""
 
     in_use: InUse
 
@@ -81,7 +87,7 @@ class UsesRelease(OfDevice, frozen=True):
 
 
 class Tagged(OfDevice, frozen=True):
-    """The operator gives a device these tags in place of those before."""
+    """The operator replaces the tags of a device."""
 
     tags: tuple[str, ...]
 
@@ -93,37 +99,44 @@ class Banned(OfDevice, frozen=True):
 
 
 class Forgotten(OfDevice, frozen=True):
-    """Nothing of a device is to remain. `memories`: by the digest of each memory of an algorithm
-    that names the device, the digest of the memory without it. `models`: digests of the models that
-    were made of its updates alone."""
+    """The operator deletes everything about a device.
+
+    `memories`: for each stored state of an algorithm that names the device, the digest of the state
+    without the device, by the old digest. `models`: digests of the models that come from this
+    device's updates alone.
+    """
 
     memories: dict[Digest, Digest] = {}
     models: tuple[Digest, ...] = ()
 
 
 class Started(OfCampaign, frozen=True):
-    """A campaign begins, as this record says."""
+    """A campaign starts with this record."""
 
     record: Campaign
 
 
 class Configured(OfCampaign, frozen=True):
-    """The operator gives a campaign other settings from the next round on. `programs`: verbs by
-    these settings, where a round is opened because of them."""
+    """The operator changes the settings of a campaign from the next round on.
+
+    `programs`: verbs for the new settings, if a round is opened because of them.
+    """
 
     settings: RunSettings
     programs: dict[str, Any] = {}
 
 
 class Directed(OfCampaign, frozen=True):
-    """The operator pauses or resumes a campaign, or aborts it."""
+    """The operator pauses, resumes or aborts a campaign."""
 
     order: Literal["pause", "resume", "abort"]
 
 
 class RolledBack(OfCampaign, frozen=True):
-    """The operator returns to the models of an earlier version. `groups`: by device, its group in
-    that version."""
+    """The operator returns a campaign to the models of an earlier version.
+
+    `groups`: group of each device in that version.
+    """
 
     to: int
     groups: dict[str, str] = {}
@@ -131,8 +144,10 @@ class RolledBack(OfCampaign, frozen=True):
 
 
 class Released(OfCampaign, frozen=True):
-    """Releases of a campaign were made, whose blobs are safe; `roll_out` tells if they are to be
-    rolled out now."""
+    """Releases of a campaign were made, and their blobs are stored.
+
+    `roll_out`: True if the rollout begins now.
+    """
 
     releases: tuple[Release, ...]
     newcomers: str
@@ -144,13 +159,15 @@ class Released(OfCampaign, frozen=True):
 
 
 class Steered(OfCampaign, frozen=True):
-    """The operator rolls out candidates of a campaign (``start``), pauses or resumes its rollout,
-    takes its next step (``promote``), or ends it, so that devices return to what they had
-    (``end``)."""
+    """The operator steers the rollout of a campaign.
+
+    ``start`` rolls out the candidates, ``pause`` and ``resume`` stop and continue the rollout,
+    ``promote`` takes its next step. ``end`` ends it, and devices return to their earlier releases.
+    """
 
     order: Literal["start", "pause", "resume", "promote", "end"]
     step: int | None = None
-    """The step that is to be left behind by ``promote``; None: the current one."""
+    """Number of the step that ``promote`` completes; None for the current step."""
 
 
 class Returned(OfCampaign, frozen=True):
@@ -165,49 +182,53 @@ class Returned(OfCampaign, frozen=True):
 
 
 class Aggregated(OfCampaign, frozen=True):
-    """A round was aggregated, and the new models are safe."""
+    """A round was aggregated, and the new models are stored."""
 
     round: int
     version: Version
     groups: dict[str, str] = {}
-    """By device whose group has changed, its group after the round."""
+    """New group of each device whose group has changed."""
     placed: dict[str, Placed] = {}
-    """By device without labels, its group; under the empty id that of a device of which nothing is
-    known."""
+    """Group of each device without labels.
+
+    The empty id has the group of devices about which nothing is known.
+    """
     preparing: bool = False
     """True if the next round is a preparation."""
     reverted: bool = False
-    """True if the version is an earlier one: the models of this round were given up."""
+    """True if the version is an earlier one, because the models of this round were given up."""
     norms: dict[str, float] = {}
     distances: dict[str, float] = {}
     left_out: tuple[str, ...] = ()
-    """Devices whose updates were not within bounds."""
+    """Ids of the devices whose updates were out of bounds."""
     notes: dict[str, Any] = {}
     views: str = ""
 
 
 class PlacedBySurvey(OfCampaign, frozen=True):
-    """A device without labels was placed by its survey after training."""
+    """A device without labels was placed in a group by its survey, after training."""
 
     device_id: str
     placed: Placed
 
 
 class UpdatesLost(OfCampaign, frozen=True):
-    """The stored updates of these devices cannot be read any more."""
+    """The stored updates of these devices can no longer be read."""
 
     device_ids: tuple[str, ...]
 
 
 class Resumed(Event, frozen=True):
-    """The service goes on, with this epoch: any command may be lost, and a fleet that was loaded
-    has no timer."""
+    """The service has started with this epoch.
+
+    Any earlier command may be lost, and a loaded fleet has no timers.
+    """
 
     epoch: int
 
 
 class Tick(Event, frozen=True):
-    """The timers of these keys rang: a device's id, or the empty key of campaigns and rollouts."""
+    """The timers of these keys rang: device ids, or the empty key for campaigns and rollouts."""
 
     keys: tuple[str, ...]
 
@@ -216,21 +237,21 @@ class Tick(Event, frozen=True):
 
 
 class SendPlan(msgspec.Struct, frozen=True):
-    """Send a device the plan of its assignment, and put on offer what that names."""
+    """Send a device the plan of its assignment, and make the named blobs available to it."""
 
     device_id: str
     assignment: Assignment
 
 
 class Cancel(msgspec.Struct, frozen=True):
-    """Tell a device that its assignment is not needed any more."""
+    """Tell a device that its assignment is no longer needed."""
 
     device_id: str
     assignment: Assignment
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """Give a device a release to use, under this serial number."""
+    """Offer a device a release, under this serial number."""
 
     device_id: str
     serial: int
@@ -260,7 +281,7 @@ class PlaceDevice(msgspec.Struct, frozen=True):
 
 
 class SetTimer(msgspec.Struct, frozen=True):
-    """Report `Tick` with this key at this time, in place of an earlier time for this key."""
+    """Report `Tick` with this key at this time. It replaces the key's earlier timer."""
 
     key: str
     at_s: float

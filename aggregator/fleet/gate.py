@@ -1,16 +1,16 @@
-"""Judges a step of a rollout: what its devices report of the release, against what they report of
-the model before it.
+"""Judgement of a rollout's step, by the devices' reports on the release and on the model before it.
 
-Each device evaluates both models on the same windows of its own. The median over devices of the
-fall of accuracy has an interval, from what differs between devices and from how few windows there
-are. While the interval lies on both sides of `max_drop`, the step waits; after `patience_s`, or
-when every device has answered, the median itself decides. So fewer than half of a step's devices,
-of three or more, cannot make a release pass that is worse on each of the others, nor have one
-withdrawn that is on none; nor does one fail by a single device. A device that never reports delays
-a step by `patience_s` at most.
+Each device evaluates both models on the same windows of its own. The judgement uses the median over
+devices of the fall of accuracy. The median's interval reflects the differences between devices and
+the small numbers of windows. While the interval contains `max_drop`, the step waits. After
+`patience_s`, or when every device has answered, the median alone decides.
 
-Devices are counted by marks as they report (`answer_marks`), so that a step is judged in a time
-that does not depend on their number. Accuracies are counted to a thousandth.
+So a minority of a step's devices, of three or more, can neither make a release pass that is worse
+on all others, nor fail a release that is worse on none. A single device cannot fail a release
+either. A device that never reports delays a step by at most `patience_s`.
+
+Devices are counted by marks as they report (`answer_marks`), so that the time to judge a step does
+not depend on their number. Accuracies are counted to a thousandth.
 """
 
 import math
@@ -25,19 +25,24 @@ from wire.messages import Metrics
 Outcome = Literal["wait", "pass", "fail"]
 Answer = Literal["confirmed", "failed", "waiting", "away", "silent"]
 Z = 1.645
-"""Number of standard errors on either side: one in twenty lies outside on one side."""
+"""Number of standard errors on either side of the median: 5 % lie outside on each side."""
 OF_MEDIAN, OF_DEVIATION = math.sqrt(math.pi / 2), 1.4826
-"""For normal values: the standard error of the median by that of the mean, and the standard
-deviation by the median absolute one."""
+"""Factors for normal values.
+
+The first is the standard error of the median as a multiple of that of the mean. The second is the
+standard deviation as a multiple of the median absolute deviation.
+"""
 FINE = 1000
-"""Accuracies are counted in parts of so many."""
+"""Number of steps of an accuracy from 0 to 1, in which falls of accuracy are counted."""
 RATIOS = 10
-"""Ratios of times are counted in tenths; variances in powers of two, in tenths."""
+"""Number of steps of a ratio of 1, and of a factor of two in variances."""
 
 
 def answer_of(device: Device) -> tuple[Answer, str]:
-    """Return what a device has reported of the release that it was offered last, and the reason if
-    it failed. `silent`: it has never reported any."""
+    """Return a device's answer to its last offer of a release, and the reason of a failure.
+
+    `silent`: the device has never reported a model in use.
+    """
     report, serial = device.in_use, device.given.serial
     is_told = report is not None and report.offered == serial and report.number <= serial
     if report is None or not is_told or (report.number < serial and not report.problem):
@@ -54,7 +59,7 @@ def answer_of(device: Device) -> tuple[Answer, str]:
 
 
 def answer_marks(device: Device) -> Iterator[str]:
-    """Yield the marks under which a device is counted for the release that it was offered last."""
+    """Yield the marks under which a device is counted for the last release that it was offered."""
     number, report = device.given.release, device.in_use
     answer, _ = answer_of(device)
     yield f"{answer}/{number}"
@@ -81,15 +86,17 @@ class StepAnswers(NamedTuple):
     silent: int = 0
     tested: int = 0
     drops: Mapping[float, int] = {}
-    """By fall of accuracy, the number of devices."""
+    """Number of devices with each fall of accuracy (fraction)."""
     variances: Mapping[float, int] = {}
     ratios: Mapping[float, int] = {}
-    """By time of a prediction, in multiples of that with the model before."""
+    """Number of devices with each time of a prediction (multiple of that before the release)."""
 
 
 def judge(gate: Gate, tally: StepAnswers, waited_s: float, problem: str) -> tuple[Outcome, str]:
-    """Return what follows for the rollout from a step, and why. `problem`: the last one that a
-    device reported."""
+    """Return the outcome of a rollout's step, and the reason.
+
+    `problem`: the last problem that a device reported.
+    """
     number = tally.waiting + tally.confirmed + tally.failed + tally.away + tally.silent
     if not number:
         return (
@@ -135,8 +142,10 @@ def judge(gate: Gate, tally: StepAnswers, waited_s: float, problem: str) -> tupl
 
 
 def drop_of(tally: StepAnswers) -> tuple[float, float]:
-    """Return the median fall of accuracy over devices, and its margin; infinite where none has
-    evaluated both models."""
+    """Return the median fall of accuracy over devices, and its margin.
+
+    The margin is infinite if no device has evaluated both models.
+    """
     if not tally.drops:
         return 0.0, math.inf
     usual = _median(tally.drops)
@@ -149,7 +158,7 @@ def drop_of(tally: StepAnswers) -> tuple[float, float]:
 
 
 def _median(counts: Mapping[float, int]) -> float:
-    """Return the median of values that are counted: of an even number, the mean of the two."""
+    """Return the median of counted values; for an even number, the mean of the middle two."""
     number, below, low = sum(counts.values()), 0, None
     for value, count in sorted(counts.items()):
         below += count
@@ -161,7 +170,9 @@ def _median(counts: Mapping[float, int]) -> float:
 
 
 def _variance(metrics: Metrics) -> float:
-    """Return the variance of an accuracy, as if one window more had been right and one more wrong:
-    all of a few windows right is no certainty."""
+    """Return the variance of an accuracy, with one more right and one more wrong window.
+
+    The two windows are added because a few windows that are all right prove nothing.
+    """
     share = (metrics.num_correct + 1) / (metrics.num_examples + 2)
     return share * (1 - share) / metrics.num_examples

@@ -1,5 +1,4 @@
-"""Plans: the messages that carry assignments, also for simulations that leave the messages out.
-Pure."""
+"""Plans, the messages that carry assignments, also for simulations without messages. Pure."""
 
 from collections.abc import Collection, Mapping
 
@@ -8,21 +7,24 @@ from aggregator.fleet.records import Assignment
 from wire.messages import Digest, Encoding, Plan, Verb
 
 SEED_STRIDE = 1_000_003
-"""A prime larger than any number of rounds: runs of neighbouring seeds share no round's seed."""
+"""Prime above any number of rounds, so that campaigns with adjacent seeds share no round's seed."""
 NEVER_S = 1e12
-"""Deadline of a plan that has none."""
+"""Deadline of a plan without a deadline, in Unix seconds."""
 
 
 def round_seed(seed: int, number: int) -> int:
-    """Return a round's seed by its campaign's. From it devices and the algorithm draw."""
+    """Return the seed of a round, from which devices and the algorithm draw."""
     return seed * SEED_STRIDE + number
 
 
 def program_for(
     programs: Mapping[str, tuple[Verb, ...]], device_id: str, start: str
 ) -> tuple[Verb, ...]:
-    """Return the verbs of a device that trains from the model of the key `start`: its own if there
-    are such, else those of the devices that start from this model, else those of all devices."""
+    """Return the verbs of a device that trains from the model of the key `start`.
+
+    The device's own verbs come first, then those of the devices that start from this model, then
+    those of all devices.
+    """
     return programs.get(f"device:{device_id}") or programs.get(f"start:{start}") or programs[""]
 
 
@@ -33,7 +35,7 @@ def plan_of(
     epoch: int,
     encodings: Collection[str],
 ) -> Plan:
-    """Return the plan of a device's assignment. Made again in the same epoch, it is the same.
+    """Return the plan of a device's assignment. The result is the same within an epoch.
 
     `encodings`: encodings of updates that the device can send (`CheckIn.encodings`).
     """
@@ -62,8 +64,7 @@ def make_plan(
     attempt: int = 0,
     encoding: Encoding = "float32",
 ) -> Plan:
-    """Return a device's plan in the round of this number: to carry out `verbs` from the model of
-    this digest."""
+    """Return a device's plan for a round: to carry out `verbs` from the model of this digest."""
     return Plan(
         run_id=settings.run_id,
         epoch=epoch,

@@ -1,9 +1,8 @@
-"""Brings devices to what is desired of them: compares that with what they were told, and commands
-the difference.
+"""Reconciliation of devices: compare desired with sent, and command the difference.
 
-A `Turn` is the work on events: records as they become, commands that follow, campaigns that are to
-be advanced. `reconcile` is called for each device of which something has changed, and in a sweep
-for all. Called twice, it does nothing the second time.
+A `Turn` is the work on events: changed records, the commands that follow, and the campaigns to
+advance. `reconcile` is called for each device that has changed, and in a sweep for all devices. A
+second call changes nothing.
 """
 
 import math
@@ -37,14 +36,16 @@ from aggregator.fleet.standing import PLACES, standing
 from wire.messages import LARGEST_NUMBER
 
 REST_S, LONGEST_REST_S = 60.0, 86_400.0
-"""A device that failed is assigned again after so many seconds, then after twice as long, up to the
-longest."""
+"""Rest in seconds after a device's first failure, and the longest rest.
+
+Each further failure doubles the rest.
+"""
 EMPTY = DevicePool()
 NOBODY = Device()
 
 
 class Turn:
-    """A fleet while events are worked on. Its records are never changed, but replaced."""
+    """Fleet while events are processed. Its records are replaced, never changed."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.before = fleet
@@ -58,15 +59,15 @@ class Turn:
         self.releases, self.rollouts = fleet.releases, fleet.rollouts
         self.wake_s, self.sweep, self.away_s = fleet.wake_s, fleet.sweep, fleet.away_s
         self.last_s = fleet.at_s
-        """Time of the event before."""
+        """Time of the previous event."""
         self.commands: list[Command] = []
         self.touched: dict[str, None] = {}
-        """Campaigns to advance, in order; under the empty name, rollouts."""
+        """Campaigns to advance, in order; the empty name stands for rollouts."""
         self.changed: set[str] = set()
-        """Devices whose record, member or update is another, or is gone."""
+        """Ids of devices whose record, member or update has changed or is deleted."""
 
     def fleet(self) -> Fleet:
-        """Return the fleet as it has become."""
+        """Return the fleet after the changes so far."""
         return Fleet(
             epoch=self.epoch,
             at_s=self.now_s,
@@ -84,7 +85,7 @@ class Turn:
         )
 
     def put(self, campaign: Campaign) -> Campaign:
-        """Put a campaign in the place of what it was, to be advanced again."""
+        """Replace the record of a campaign, and mark the campaign to be advanced again."""
         self.campaigns[campaign.name] = campaign
         self.touched[campaign.name] = None
         return campaign
@@ -98,12 +99,12 @@ class Turn:
         return self.put(replace(campaign, **changes))
 
     def put_update(self, campaign: Campaign, device_id: str, update: Received) -> Campaign:
-        """Have an update of a device count in a campaign."""
+        """Add a device's update to those that count in a campaign."""
         self.changed.add(device_id)
         return self.put(replace(campaign, updates=campaign.updates.set(device_id, update)))
 
     def put_member(self, campaign: Campaign, device_id: str, **changes: Any) -> Campaign:
-        """Change what a campaign knows of a device."""
+        """Change the member of a campaign that stands for a device."""
         self.changed.add(device_id)
         member = replace(campaign.members.get(device_id, Member()), **changes)
         return self.change(campaign, members=campaign.members.set(device_id, member))
@@ -118,19 +119,18 @@ class Turn:
         return number
 
     def marks(self) -> Map[str, int]:
-        """Return all marks, with the number of devices of each."""
+        """Return the number of devices with each mark."""
         counts = self.counts.finish()
         self.counts = counts.mutate()
         return counts
 
     def look_at_all(self) -> None:
-        """Reconcile every device, bit by bit, after a change that concerns all."""
+        """Start a sweep that reconciles every device, in parts, after a change for all of them."""
         self.sweep = len(self.order)
 
 
 def failed(device: Device, now_s: float) -> Device:
-    """Return the device after it has not done what it was assigned: the one rule for whatever went
-    wrong."""
+    """Return the device after a failed assignment, whatever the cause."""
     rest_s = min(LONGEST_REST_S, REST_S * 2.0 ** min(device.failures, 20))
     return replace(
         device,
@@ -141,12 +141,12 @@ def failed(device: Device, now_s: float) -> Device:
 
 
 def awake(device: Device) -> Device:
-    """Return the device without a rest; it keeps its failures, so that no round waits for it."""
+    """Return the device without a rest. It keeps its failures, so that no round waits for it."""
     return replace(device, rests_until_s=0.0)
 
 
 def rested(device: Device) -> Device:
-    """Return the device without its failures, and without a rest."""
+    """Return the device without failures and without a rest."""
     if not device.failures and not device.rests_until_s:
         return device
     return replace(device, failures=0, failing_s=0.0, rests_until_s=0.0)
@@ -177,8 +177,11 @@ def assign(turn: Turn, device_id: str, task: Desired) -> None:
 
 
 def reconcile(turn: Turn, device_id: str, device: Device | None = None) -> None:
-    """Bring a device, which has become `device`, to what is desired: end work that is over, tell it
-    what it does not know, put it where rounds find it, and set the time of the next look."""
+    """Bring a device, whose record has become `device`, to what is desired of it.
+
+    Work that is over ends, unsent messages are sent, the device is put into its pool or under its
+    marks, and its next examination is scheduled.
+    """
     before = turn.devices.get(device_id)
     if (device := device or before) is not None:
         settled = _settled(turn, device_id, device)
@@ -186,7 +189,7 @@ def reconcile(turn: Turn, device_id: str, device: Device | None = None) -> None:
 
 
 def forget(turn: Turn, device_id: str) -> None:
-    """Forget a device's record."""
+    """Delete the record of a device."""
     rank = turn.order.rank(device_id)
     _account(turn, device_id, turn.devices[device_id], NOBODY)
     turn.changed.add(device_id)
@@ -196,7 +199,7 @@ def forget(turn: Turn, device_id: str) -> None:
 
 
 def _settled(turn: Turn, device_id: str, device: Device) -> Device:
-    """Return the device without work that nobody needs any more, or that has taken too long."""
+    """Return the device without an assignment that is no longer needed or is past its deadline."""
     work = device.assignment
     if work is None or work.lapsed:
         return device
@@ -210,7 +213,7 @@ def _settled(turn: Turn, device_id: str, device: Device) -> Device:
 
 
 def _told(turn: Turn, device_id: str, device: Device) -> Device:
-    """Return the device after it was told what may be lost, and offered what it should hold."""
+    """Return the device after its lost messages were sent again and its release was offered."""
     again = device.told != turn.epoch
     if not device.online or device.barred:
         return replace(device, told=turn.epoch) if again else device
@@ -229,16 +232,16 @@ def _told(turn: Turn, device_id: str, device: Device) -> Device:
 
 
 def _offered(turn: Turn, device_id: str, device: Device, again: bool) -> Device:
-    """Return the device after it was offered the release that it should hold."""
+    """Return the device after the release that it should hold was offered to it."""
     for rollout, release, is_reached in releases_for(turn, device_id, device):
         if not is_reached:
             continue
         work = device.assignment if is_at_work(device) else None
         if rollout.direct and work is not None and work.campaign == rollout.campaign:
-            # taking up a model ends the work for its campaign: it is offered after that
+            # taking up a model ends the work for its campaign, so the offer follows that work
             return replace(device, given=Given()) if again else device
         reported, given = _last_offer(device), device.given
-        is_lost = reported > given.serial  # after a return to an old backup
+        is_lost = reported > given.serial  # after the service returned to an old backup
         if release.number != given.release or is_lost:
             turn.serial += 1
             serial = max(turn.serial, given.serial + 1, reported + 1)
@@ -257,7 +260,7 @@ def _offered(turn: Turn, device_id: str, device: Device, again: bool) -> Device:
 
 
 def _last_offer(device: Device) -> int:
-    """Return the number of the last offer that a device reports; 0 for an absurd one."""
+    """Return the number of the last offer that a device reports; 0 if it is not plausible."""
     offered = device.in_use.offered if device.in_use is not None else 0
     return offered if offered < LARGEST_NUMBER else 0
 
@@ -273,12 +276,12 @@ def _has_confirmed(device: Device) -> bool:
 
 
 def _put(turn: Turn, device_id: str, before: Device | None, device: Device) -> None:
-    """Put a device in the place of what it was: in its pool or under its marks, with a timer for
-    when something of it may change."""
+    """Replace the record of a device, and update its pool, its marks and its timer."""
     pool, marks, look_s = standing(turn, device_id, device, turn.now_s)
     changes: dict[str, Any] = {}
     wake_s = device.wake_s
-    if before is not None and before.told != device.told:  # the service came up without any timer
+    # after a start of the service, no timer is set
+    if before is not None and before.told != device.told:
         wake_s = 0.0
     if look_s not in (wake_s, math.inf):
         turn.commands.append(SetTimer(device_id, look_s))
@@ -299,7 +302,7 @@ def _put(turn: Turn, device_id: str, before: Device | None, device: Device) -> N
 
 
 def _account(turn: Turn, device_id: str, before: Device, after: Device) -> None:
-    """Move a device from the pool and the counts in which it was to those in which it is now."""
+    """Move a device between pools and between counts, from those before to those after a change."""
     if before.pool != after.pool:
         if before.pool:
             turn.pools[before.pool] = turn.waiting(before.pool).without(device_id)

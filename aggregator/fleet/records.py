@@ -1,9 +1,8 @@
-"""The records of a fleet: devices, campaigns, releases and rollouts.
+"""Records of a fleet: devices, campaigns, releases and rollouts.
 
-Records are frozen and serialisable. They hold no tensors: a model or an update lies in the blob
-store and is named by its digest. They hold no clock: time comes with events, in Unix seconds. A
-device has one record, `Device`, whatever campaigns and releases there are. What a campaign knows of
-a device is its `Member`.
+Records are frozen and serialisable. They hold no tensors: a model or an update is in the blob
+store, and its record has the digest. They hold no clock: events bring the time, in Unix seconds. A
+device has one `Device` record; each campaign that knows the device adds a `Member`.
 """
 
 from typing import Literal
@@ -19,29 +18,30 @@ from algorithms.personalisation.kept import Kept
 from wire.messages import CheckIn, Digest, InUse, MaybeDigest, Metrics, Policy, Verb
 
 Kind = Literal["survey", "train", "evaluate", "personalise"]
-"""Kind of an assignment: describe the inputs, train, test the final model, or make and choose a
-personal model."""
+"""Kind of an assignment: describe the inputs, train, test the final model, or personalise."""
 Phase = Literal["waiting", "preparing", "training", "aggregating", "evaluating", "finished"]
-"""Phase of a campaign. It is *waiting* while no round can open: too few devices are free, or the
-campaign's hours have not begun."""
+"""Phase of a campaign.
+
+A campaign is *waiting* while no round can open: too few devices are free, or the campaign's hours
+have not begun.
+"""
 OPEN: tuple[Phase, ...] = ("preparing", "training", "evaluating")
 """Phases in which devices work on assignments of a round."""
 SHARED = ("bundle", "client", "runtime", "hardware")
-"""Facts that many devices have alike, so that each is in memory once."""
+"""Facts whose texts many devices share, so that each text is in memory once."""
 MOST_TAGS = 64
 """Maximum number of tags of a device."""
 
 
 class Placed(msgspec.Struct, frozen=True):
-    """The group of a device that cannot train."""
+    """Group of a device that cannot train."""
 
     group: str
     """Key of the group's model."""
     sure: float
-    """Share, from 0 to 1, of the consulted devices that are in the group."""
+    """Fraction (0 to 1) of the consulted devices that are in the group."""
     neighbours: int = 0
-    """Number of consulted devices, those with the most similar inputs; 0: its inputs were not
-    used."""
+    """Number of consulted devices with the most similar inputs; 0 if inputs were not used."""
 
     def __str__(self) -> str:
         if self.neighbours:
@@ -53,107 +53,116 @@ class Placed(msgspec.Struct, frozen=True):
 
 
 class Assignment(msgspec.Struct, frozen=True, gc=False):
-    """The one thing that a device is to do now. It outlives its round: a late device keeps it."""
+    """Assignment of a device.
+
+    An assignment outlives its round: a late device keeps it.
+    """
 
     serial: int
-    """Greater than the serial of every assignment and offer before; `attempt` of its plan."""
+    """Serial number, above every earlier assignment and offer; `attempt` of its plan."""
     kind: Kind
     campaign: str
     round: int
-    """The round that was open when the device was assigned."""
+    """Number of the round that was open when the device got the assignment."""
     start: str
     """Key of the model that the device starts from."""
     model: Digest
     verbs: tuple[Verb, ...]
     deadline_s: float
     beside: bool = False
-    """True if no round waits for the device, since it failed its last assignment."""
+    """True if no round waits for the device, because it failed its last assignment."""
     lapsed: bool = False
-    """True if its time is over. An update still counts while its round is open."""
+    """True if the deadline has passed or the work was cancelled.
+
+    An update still counts while its round is open.
+    """
 
 
 class Given(msgspec.Struct, frozen=True, gc=False):
-    """A release that a device was offered."""
+    """Offer of a release to a device."""
 
     serial: int = 0
-    """Number of the offer, as of an assignment; `number` of its message."""
+    """Serial number of the offer, counted with assignments; `number` of its message."""
     release: int = 0
     at_s: float = 0.0
 
 
 class Ban(msgspec.Struct, frozen=True, gc=False):
-    """A ban of a device, by the operator."""
+    """Ban of a device by the operator."""
 
     since_s: float
     reason: str
 
 
 class Device(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """A device. The fields after `wake_s` follow from the others and are not stored."""
+    """Record of a device.
+
+    The fields after `wake_s` are computed from the others and are not stored.
+    """
 
     facts: CheckIn | None = None
-    """Its last check-in; None for a device that an operator has named before it came."""
+    """Facts of the last check-in; None if the operator named the device before it ever came."""
     first_seen_s: float = 0.0
     seen_s: float = 0.0
-    """Time at which it last came or went."""
+    """Time at which the device last connected or disconnected."""
     online: bool = False
     tags: tuple[str, ...] = ()
     ban: Ban | None = None
     withdrawn_s: float = 0.0
-    """Time at which its owner withdrew; 0 after it has checked in again."""
+    """Time at which the owner withdrew; 0 after the device has checked in again."""
     moved: bool = False
-    """True if its data are no longer those of its last survey: it trains next as a newcomer."""
+    """True if the data have changed since the last survey: the device trains next as a newcomer."""
     forbids: bool = False
-    """True if its owner does not permit surveys, as a declined assignment has shown."""
+    """True if the owner does not permit surveys, as a declined assignment has shown."""
     holds: tuple[Digest, ...] = ()
-    """Models of which it holds a personal model."""
+    """Digests of the models of which the device holds a personal model."""
     assignment: Assignment | None = None
     accepted: MaybeDigest = ""
-    """Digest of its last accepted update."""
+    """Digest of the last accepted update."""
     campaign: str = ""
-    """The campaign that gave it its last assignment."""
+    """Name of the campaign of the last assignment."""
     asked_s: float = 0.0
-    """Time at which it was last assigned to train."""
+    """Time of the last training assignment; 0 if there was none."""
     updates: int = 0
-    """Number of its accepted updates."""
+    """Number of accepted updates."""
     declines: int = 0
-    """Number of assignments that it declined."""
+    """Number of declined assignments."""
     train_s: float = 0.0
-    """Seconds of training behind its last update."""
+    """Seconds of training behind the last update."""
     failures: int = 0
-    """Number of assignments in a row that it did not carry out."""
+    """Number of consecutive assignments that the device did not carry out."""
     failing_s: float = 0.0
-    """When it failed the first of them; 0 if it failed none."""
+    """Time of the first of these failures; 0 if there is none."""
     rests_until_s: float = 0.0
     in_use: InUse | None = None
-    """Its last report of the model in use."""
+    """Last report of the model in use."""
     given: Given = Given()
-    """The release that it was offered last."""
+    """Last offer of a release."""
     settled: Given = Given()
-    """The last release before that which it has confirmed."""
+    """Last earlier offer that the device has confirmed."""
     usual_ms: float = 0.0
-    """Time of a prediction with that release, in ms; 0: not known."""
+    """Time of one prediction with the release of `settled`, in ms; 0 if it is not known."""
     told: int = 0
-    """Epoch in which it was told its assignment and release; 0: it is to be told again."""
+    """Epoch in which assignment and release were last sent; 0 if they must be sent again."""
     wake_s: float = 0.0
-    """Time for which its timer is set; 0: none is."""
+    """Time for which the device's timer is set; 0 if no timer is set."""
     pool: str = ""
-    """Pool in which it waits to be assigned."""
+    """Name of the pool in which the device waits for an assignment; empty if it waits in none."""
     marks: tuple[str, ...] = ()
-    """Names under which it is counted."""
+    """Names under which the device is counted."""
 
     def stored(self) -> "Device":
-        """Return it without the fields that follow from the others."""
+        """Return the record without the fields that are computed from others."""
         return replace(self, wake_s=0.0, pool="", marks=())
 
     @property
     def barred(self) -> bool:
-        """True if it may not be assigned or offered anything."""
+        """True if the device may not be given an assignment or a release."""
         return self.ban is not None or self.withdrawn_s > 0
 
     @property
     def release_in_use(self) -> int | None:
-        """Number of the release that it uses; 0 if it uses none, None if it is not known."""
+        """Number of the release in use; 0 if the device uses none, None if it is not known."""
         report = self.in_use
         if report is None or not report.number:
             return 0
@@ -162,87 +171,87 @@ class Device(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     @property
     def policy(self) -> Policy:
-        """What its owner permits."""
+        """Policy of the device's owner."""
         return (self.facts and self.facts.policy) or Policy()
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What a device's update adds to the record of its round."""
+    """Metrics and sizes that an update adds to the record of its round."""
 
     evaluated: Metrics
-    """Of the model that the device received."""
+    """Metrics of the model that the device received."""
     trained: Metrics
-    """Summed over its training steps."""
+    """Metrics summed over the training steps."""
     bytes_up: int
     bytes_down: int
     kept: Kept | None = None
-    """The personal model that the device has chosen; None if it does not tell."""
+    """Personal model that the device has chosen; None if it does not report the choice."""
 
 
 class Received(Report, frozen=True, kw_only=True, gc=False):
-    """An admitted update, without its tensors."""
+    """Admitted update, without its tensors."""
 
     blob: Digest
-    """Its bytes, as they came."""
+    """Digest of the update as it was received."""
     start: str
     """Key of the model that the device started from."""
     num_train: int
     num_steps: int
     norms: dict[str, float] = {}
-    """By role (delta, statistic, response), the Euclidean norm of its tensors."""
+    """Euclidean norm of the tensors of each role (delta, statistic, response)."""
     quantised: tuple[str, ...] = ()
-    """Graphs that made its change, if that came in int8."""
+    """Names of the graphs whose change came quantised to int8."""
     round: int = 0
-    """The round in which it counts."""
+    """Number of the round in which the update counts."""
     staleness: int = 0
-    """Number of rounds between its assignment and that one."""
+    """Number of rounds between the assignment and the round in which the update counts."""
 
 
 class Survey(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a device without labels has reported of its inputs."""
+    """Survey of a device without labels."""
 
     blob: Digest
-    """Its update, as it came."""
+    """Digest of the survey's update as it was received."""
     round: int
-    """The round that was open then."""
+    """Number of the round that was open when the survey came."""
     bytes_up: int
     bytes_down: int
 
 
 class Member(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """What a campaign knows of a device."""
+    """Data of one device in one campaign, other than its update."""
 
     group: str = ""
-    """Key of its group's model, found by its training; empty for a newcomer."""
+    """Key of the group's model, found by training; empty for a newcomer."""
     survey: Survey | None = None
     placed: Placed | None = None
-    """Its group by its survey."""
+    """Group found by the survey."""
 
     @property
     def current_group(self) -> str:
-        """Key of its group's model, by its survey or its training; empty for a newcomer."""
+        """Key of the group's model, by survey or by training; empty for a newcomer."""
         return self.placed.group if self.placed is not None else self.group
 
 
 class Version(msgspec.Struct, frozen=True, kw_only=True):
-    """The models of a campaign as a round left them, and what devices do with them."""
+    """Model versions of a campaign after a round, with the verbs that devices apply to them."""
 
     round: int
-    """The round that made them; 0: the campaign began with them."""
+    """Number of the round that ended with these models; 0 for the initial ones."""
     models: dict[str, Digest]
-    """By key (a group's number or `initial`), the model that devices with this key start from."""
+    """Digest of the model that devices start from, by key (a group's number or `initial`)."""
     memory: MaybeDigest
-    """What the algorithm remembers from round to round; who is in which group is a part of it."""
+    """Digest of the algorithm's state between rounds, which includes the groups' devices."""
     programs: dict[str, tuple[Verb, ...]]
-    """Verbs of a round by start or device, and under ``closing`` those after the last round."""
+    """Verbs of a round by start or device; under ``closing``, the verbs after the last round."""
     newcomers: str
     """Key of the model that a device without a group starts from."""
     evaluated: dict[str, Metrics] = {}
-    """By device, the metrics with which it met these models, before it trained."""
+    """Metrics of these models before training, by device that evaluated them."""
 
 
 class Campaign(msgspec.Struct, frozen=True, kw_only=True):
-    """A campaign."""
+    """Record of a campaign."""
 
     settings: RunSettings
     next_settings: RunSettings
@@ -250,58 +259,61 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True):
     started_s: float = 0.0
     phase: Phase = "waiting"
     phase_s: float = 0.0
-    """When this phase began."""
+    """Time at which the phase began."""
     paused: bool = False
     ended: Ended = ""
-    """Why training is over; empty while it is not."""
+    """Reason that training is over; empty during training."""
     ended_s: float = 0.0
-    """When the campaign last came to its end; 0 if it has not."""
+    """Time at which the campaign last finished; 0 if it never has."""
     version: Version
-    """The current models."""
+    """Current models."""
     history: tuple[Version, ...] = ()
-    """The versions of the last `keep_models` rounds, to return to."""
+    """Versions of the last `keep_models` rounds, for a return to one of them."""
     preparing: bool = False
     """True if the next round is a preparation."""
     round: int = 1
-    """The round that is open, or opens next."""
+    """Number of the open round, or of the next one."""
     attempt: int = 0
-    """Number of times that it was opened again."""
+    """Number of times that the round was opened again."""
     oldest: int = 1
-    """The first round whose updates may still count: earlier models were given up."""
+    """Number of the first round whose updates may still count.
+
+    The models of earlier rounds were given up.
+    """
     opened_s: float = 0.0
     deadline_s: float = 0.0
     width: int = 0
-    """Number of devices that the round asks; in a buffered campaign, number at work at a time."""
+    """Size of the cohort; in a buffered campaign, the number of devices at work at a time."""
     to_ask: int = 0
-    """Number of these that are still to be asked."""
+    """Number of devices of the cohort that have no assignment yet."""
     drawn: int = 0
-    """Number of draws in this round: the next draw follows from it."""
+    """Number of draws of devices in this round; it seeds the next draw."""
     told: int = 0
     """Epoch in which the aggregation was commanded."""
     trained: int = 0
-    """Number of rounds of training that are over."""
+    """Number of completed rounds of training."""
     best: float | None = None
-    """The best mean accuracy of a round so far (`budget`)."""
+    """Best mean accuracy of a round so far (`budget`); None if no device reported one."""
     unimproved: int = 0
-    """Number of rounds of training since."""
+    """Number of rounds of training since the best one."""
     unmeasured: bool = False
     """True if no device reported an accuracy in the last round of training."""
     norms: dict[str, float] = {}
-    """By role, the median norm of the updates of the last aggregated round that had such."""
+    """Median norm of the updates of each role, from the last aggregated round that had the role."""
     distances: tuple[dict[str, float], ...] = ()
-    """Of the last rounds, by role, the distance of the new models from those before."""
+    """Distances of the new models from the previous ones, by role, for each of the last rounds."""
     made_by: tuple[str, ...] = ()
-    """Devices whose updates the current models were made of."""
+    """Ids of the devices whose updates formed the current models."""
     default: Placed | None = None
-    """Group of devices of which nothing is known."""
+    """Group of devices about which nothing is known."""
     members: Map[str, Member] = Map()
-    """By device, what is known of it beside its update."""
+    """Data of each device other than its update."""
     updates: Map[str, Received] = Map()
-    """By device, its update that counts in the open round, or in the evaluation."""
+    """Update of each device that counts in the open round, or in the evaluation."""
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """Name for people."""
         return self.settings.name
 
     @property
@@ -311,12 +323,12 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def models(self) -> dict[str, Digest]:
-        """The current models, by key."""
+        """Digests of the current models, by key."""
         return self.version.models
 
 
 class Release(msgspec.Struct, frozen=True, kw_only=True):
-    """A model for devices to use, and where it comes from. It never changes."""
+    """Model that devices may use, with its origin. It never changes."""
 
     number: int
     group: str
@@ -328,9 +340,9 @@ class Release(msgspec.Struct, frozen=True, kw_only=True):
     round: int
     algorithm: str
     devices: int
-    """Number of devices of the group it was made for."""
+    """Number of devices of the group when the release was made."""
     metrics: Metrics = Metrics()
-    """Sums over the devices of the group that have evaluated it."""
+    """Sums over the devices of the group that have evaluated the release."""
     made_s: float = 0.0
 
     @property
@@ -340,62 +352,70 @@ class Release(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rollout(msgspec.Struct, frozen=True, kw_only=True):
-    """The releases of one campaign on their way to devices, step by step."""
+    """Rollout of a campaign's releases through the fleet, step by step."""
 
     campaign: str
     releases: dict[str, int]
-    """By group, the number of its release."""
+    """Number of each group's release."""
     newcomers: str = ""
-    """Group whose release devices without a group get; empty: they get none."""
+    """Group whose release serves devices without a group; empty if they get none."""
     steps: tuple[Step, ...]
     gate: Gate
     direct: bool = False
-    """True if devices take up the models as those of a finished campaign, and do not confirm."""
+    """True if devices take up the models as those of a finished campaign, without confirmation."""
     phase: Literal["candidate", "running", "paused", "superseded", "done", "failed"] = "running"
     reason: str = ""
-    """Why it stands where it stands, for people."""
+    """Reason of the phase, for people."""
     step: int = 0
     step_s: float = 0.0
-    """When the step began, or was resumed."""
+    """Time at which the step began or was resumed."""
     began_s: float = 0.0
     judge_s: float = 0.0
-    """When the step is to be judged; 0: when something changes."""
+    """Time at which the step is judged; 0 if it is judged only after a change or the patience."""
     share: float = 0.0
-    """Share of devices that it reaches now."""
+    """Fraction of devices that the rollout reaches now."""
     returns: bool = False
-    """True if the operator has returned a group to an earlier release by it."""
+    """True if the rollout is the operator's return of a group to an earlier release."""
     salt: str = ""
-    """Random text; with a device's id it decides which share reaches the device."""
+    """Random text; with a device's id, it decides the share at which the device is reached."""
     problem: str = ""
-    """The last problem that a device reported with one of its releases."""
+    """Last problem that a device reported with one of its releases."""
 
 
 class Fleet(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything. The fields after `wake_s` follow from the others: they keep the cost of an event
-    independent of the number of devices."""
+    """Records of a fleet.
+
+    The fields after `wake_s` are computed from the others. They keep the cost of an event
+    independent of the number of devices.
+    """
 
     epoch: int = 1
-    """Number of the service's start; greater than that of any before."""
+    """Number of the service's start, greater than that of any earlier start."""
     at_s: float = 0.0
-    """Time of the last event; it never goes back."""
+    """Time of the last event. It never decreases."""
     serial: int = 0
-    """Of the last assignment or offer."""
+    """Serial number of the last assignment or offer."""
     away_s: tuple[float, float] = (0.0, 0.0)
-    """Beginning and end of the time in which the service was away, until every device was looked at
-    after it: a deadline in it is no failure of a device."""
+    """Beginning and end of the service's last absence.
+
+    The absence is kept until every device was examined after it: a deadline that passed during the
+    absence is no failure of the device.
+    """
     devices: Map[str, Device] = Map()
     campaigns: dict[str, Campaign] = {}
-    """By name, in the order of their starts: a later one has devices first."""
+    """Campaigns by name, in the order of their starts. A later one comes first for devices."""
     releases: dict[int, Release] = {}
     rollouts: tuple[Rollout, ...] = ()
-    """In the order of their beginnings: a later one counts first."""
+    """Rollouts in the order of their starts. A later one takes precedence."""
     wake_s: float = 0.0
-    """Time for which the timer of campaigns and rollouts is set; 0: none is."""
+    """Time for which the timer of campaigns and rollouts is set; 0 if no timer is set."""
     sweep: int = 0
-    """Number of devices, the first of `order`, that are still to be reconciled after a change that
-    concerns all."""
+    """Number of devices still to be reconciled after a change that concerns all of them.
+
+    They are the first ones of `order`.
+    """
     order: DevicePool = DevicePool()
     pools: dict[str, DevicePool] = {}
-    """By kind and campaign, the devices that wait to be assigned."""
+    """Devices that wait for an assignment, by kind and campaign."""
     counts: Map[str, int] = Map()
-    """By mark, the number of devices that have it."""
+    """Number of devices with each mark."""

@@ -1,8 +1,9 @@
-"""Gives releases to devices step by step, and takes back those that are worse.
+"""Rollouts: they give releases to devices step by step and take worse ones back.
 
-A rollout says by a few numbers which devices it has reached; what a device should hold follows
-(`aggregator.fleet.desired.releases_for`). To mark a rollout as failed is to return devices to what
-they had before. A campaign that ends without steps is a rollout of one step that reaches all.
+A rollout says by a few numbers which devices it has reached. The release that a device should hold
+follows from them (`aggregator.fleet.desired.releases_for`), so marking a rollout as failed returns
+devices to their earlier releases. A campaign that ends without steps is a rollout of one step that
+reaches all devices.
 """
 
 import math
@@ -17,13 +18,13 @@ from aggregator.fleet.reconcile import Turn
 from aggregator.fleet.records import Rollout
 
 JUDGE_S = 1.0
-"""Seconds after a change in which a step is judged."""
+"""Delay in seconds between a change and the judgement of a step."""
 
 
 def released(turn: Turn, event: Released) -> None:
-    """Take in releases of a campaign as a rollout, unless its latest rollout has the same models.
+    """Add releases of a campaign as a rollout, unless its latest rollout has the same models.
 
-    A rollout that is not over and has one of the groups is superseded when it begins.
+    When the rollout begins, it supersedes an unfinished rollout with one of the same groups.
     """
     models = {release.group: release.model for release in event.releases}
     same = _latest(turn, event.campaign, ("running", "paused", "done", "candidate"))
@@ -68,8 +69,11 @@ def steer(turn: Turn, event: Steered) -> None:
 
 
 def returned(turn: Turn, event: Returned) -> None:
-    """Return a group to an earlier release: a rollout of one step that is done, and has the
-    releases of the one before for other groups, so that newcomers are served as by that."""
+    """Return a group to an earlier release.
+
+    The return is a rollout of one step that is done. It repeats the releases of the rollout before
+    for the other groups, so that newcomers get the same release as before.
+    """
     earlier = turn.releases.get(event.release)
     if earlier is None:
         return
@@ -80,7 +84,7 @@ def returned(turn: Turn, event: Returned) -> None:
         going = None
     before = _latest(turn, event.campaign, ("done",))
     releases, newcomers = (before.releases, before.newcomers) if before is not None else ({}, "")
-    if going is not None:  # it has no release of this group, and goes on
+    if going is not None:  # it has no release of this group, so it continues
         releases = {g: n for g, n in releases.items() if g not in going.releases}
     releases = releases | {event.group: earlier.number}
     rollout = Rollout(
@@ -103,7 +107,7 @@ def returned(turn: Turn, event: Returned) -> None:
 
 
 def notice(turn: Turn) -> None:
-    """Have every rollout judged in a while, since something has changed."""
+    """Schedule a judgement of every running rollout, because something has changed."""
     if any(rollout.phase == "running" and not rollout.judge_s for rollout in turn.rollouts):
         due_s = turn.now_s + JUDGE_S
         turn.rollouts = tuple(
@@ -120,7 +124,7 @@ def judge_due(turn: Turn) -> None:
 
 
 def look_s(turn: Turn, rollout: Rollout) -> float:
-    """Return when a rollout is to be judged though nothing happens."""
+    """Return the time at which a rollout is to be judged without a further event."""
     due_s = _due_s(turn, rollout) if rollout.phase == "running" else math.inf
     return due_s if due_s > turn.now_s or rollout.judge_s else math.inf
 
@@ -156,7 +160,7 @@ def _latest(turn: Turn, campaign: str, phases: tuple[str, ...]) -> Rollout | Non
 
 
 def _begin(turn: Turn, rollout: Rollout) -> None:
-    """Begin a rollout; those that are not over and have one of its groups are superseded."""
+    """Begin a rollout. It supersedes the campaign's unfinished ones."""
     first = min(rollout.releases.values())
     for other in turn.rollouts:
         is_same = other.campaign == rollout.campaign
@@ -184,7 +188,7 @@ def _judge(turn: Turn, rollout: Rollout) -> None:
     reached = tally.waiting + tally.confirmed + tally.failed + tally.away + tally.silent
     missed = sum(turn.count(f"missed/{number}") for number in rollout.releases.values())
     if missed and not reached and rollout.steps[rollout.step].share:
-        _put(turn, rollout, share=2 * rollout.share)  # a share that reaches nobody is widened
+        _put(turn, rollout, share=2 * rollout.share)  # a share that reaches no device is widened
         return
     waited_s = turn.now_s - rollout.step_s
     outcome, reason = judge(rollout.gate, tally, waited_s, rollout.problem)
@@ -198,8 +202,10 @@ def _judge(turn: Turn, rollout: Rollout) -> None:
 
 
 def _put(turn: Turn, rollout: Rollout, **changes: Any) -> Rollout:
-    """Change a rollout, and look at all devices. One that fails takes with it those that it had
-    superseded before they were done."""
+    """Change a rollout, and reconcile all devices.
+
+    A rollout that fails takes with it the unfinished rollouts that it had superseded.
+    """
     after = replace(rollout, **changes)
     is_failed = after.phase == "failed" != rollout.phase
     turn.rollouts = tuple(

@@ -1,17 +1,16 @@
-"""Advances campaigns: opens a round when enough devices are free, assigns as many as it should
-have, and closes it.
+"""Rounds of campaigns: opening them, filling them with devices, and closing them.
 
-A round of training is like a set of replicas: a number of devices should be at work for it, and
-where there are fewer, another is drawn from those that wait. The number follows from the policy.
-*Synchronous*: a cohort, or every free device; later only those that the round is short of.
-*Over-select*: more than the cohort; the round is over with the first updates that fill it (K.
-Bonawitz et al., Towards federated learning at scale, MLSys 2019, section 9). *Buffered*: a number
-at any time, and updates of earlier rounds count too (J. Nguyen et al., Federated learning with
-buffered asynchronous aggregation, AISTATS 2022, algorithm 1).
+A round opens when enough devices are free. A number of devices should be at work for it, and where
+there are fewer, another one is drawn from the waiting devices. The policy sets the number.
+*Synchronous*: a cohort, or every free device; later only as many as the round lacks. *Over-select*:
+more than the cohort; the first updates that fill the cohort end the round (K. Bonawitz et al.,
+Towards federated learning at scale, MLSys 2019, section 9). *Buffered*: a fixed number at any time,
+and updates of earlier rounds count too (J. Nguyen et al., Federated learning with buffered
+asynchronous aggregation, AISTATS 2022, algorithm 1).
 
-A device that is late for its round works on, and is free once it has answered or its time is over.
-A device that failed its last assignment is assigned *beside* the cohort: no round waits for it,
-unless the round is short of updates.
+A device that is late for its round works on, and is free once it has answered or its deadline has
+passed. A device that failed its last assignment is assigned *beside* the cohort: no round waits for
+it, unless the round lacks updates.
 """
 
 import math
@@ -36,11 +35,11 @@ CHUNK = 500
 ABREAST = 10_000
 """Maximum number of devices that work on a survey, an evaluation or a personal model at a time."""
 DISTANCES = 5
-"""A new model's distance from the last is compared with the distances of so many rounds."""
+"""Number of past rounds whose distances a new model's distance from the last is compared with."""
 
 
 def advance(turn: Turn, name: str) -> None:
-    """Advance a campaign as far as it goes now. It waits while all devices are reconciled."""
+    """Advance a campaign as far as possible. It waits during a sweep over all devices."""
     if (campaign := turn.campaigns.get(name)) is None or campaign.paused or turn.sweep:
         return
     match campaign.phase:
@@ -56,14 +55,12 @@ def advance(turn: Turn, name: str) -> None:
         case _:
             pass
     _fill(turn, turn.campaigns[name])
-    if (
-        turn.campaigns[name].phase == campaign.phase
-    ):  # to assign devices moves a campaign no further
+    if turn.campaigns[name].phase == campaign.phase:  # assigning devices does not advance it
         turn.touched.pop(name, None)
 
 
 def look_s(turn: Turn, campaign: Campaign) -> float:
-    """Return when a campaign is to be advanced again though nothing has happened."""
+    """Return the time at which a campaign is to be advanced again without a further event."""
     pools = (pool_name(kind, campaign.name) for kind in ("survey", "personalise"))
     waits = campaign.phase != "finished" or not turn.pools.keys().isdisjoint(pools)
     if campaign.paused or not waits:
@@ -98,7 +95,7 @@ def at_work(turn: Turn, campaign: Campaign) -> int:
 
 
 def lacking(turn: Turn, campaign: Campaign) -> str:
-    """Return what a campaign waits for, for people; empty where it waits for nothing."""
+    """Return what a campaign waits for, for people; empty if it waits for nothing."""
     name, settings = campaign.name, campaign.settings
     if campaign.paused or campaign.phase in ("aggregating", "finished"):
         return ""
@@ -129,7 +126,8 @@ def seats(turn: Turn, campaign: Campaign, place: str) -> int:
         return 0
     short = least(campaign) - campaign.received - at_work(turn, campaign)
     if place == "beside":
-        many = short << min(campaign.attempt, 13)  # of many that are silent, not one a deadline
+        # many silent devices must not cost one deadline each
+        many = short << min(campaign.attempt, 13)
         return max(1, campaign.width, many) - turn.count(f"beside/{name}")
     if campaign.settings.buffer:
         return campaign.width - at_work(turn, campaign)
@@ -137,7 +135,7 @@ def seats(turn: Turn, campaign: Campaign, place: str) -> int:
 
 
 def _kind_with_room(turn: Turn, campaign: Campaign) -> str:
-    """Return a pool's kind from which a device should be assigned now; empty if there is none."""
+    """Return the kind of a pool from which to assign a device now; empty if there is none."""
     name = campaign.name
     if campaign.settings.hours and hours_of(campaign, turn.now_s)[0] > turn.now_s:
         return ""
@@ -149,8 +147,10 @@ def _kind_with_room(turn: Turn, campaign: Campaign) -> str:
 
 
 def _fill(turn: Turn, campaign: Campaign) -> None:
-    """Assign devices as long as there is room, drawn from those that wait; the others of many
-    follow in the next event."""
+    """Assign devices drawn from the waiting ones while there is room.
+
+    At most `CHUNK` devices are assigned; the next event assigns the others.
+    """
     for _ in range(CHUNK):
         if not (kind := _kind_with_room(turn, campaign)):
             return
@@ -202,8 +202,10 @@ def _open(turn: Turn, campaign: Campaign) -> None:
 
 
 def _close_if_due(turn: Turn, campaign: Campaign) -> None:
-    """Close a round that has what it needs; at its deadline with what there is, or open it
-    again."""
+    """Close a round that has enough updates, or whose deadline has passed with the minimum.
+
+    At the deadline with fewer updates, the round is opened again.
+    """
     received, is_over = campaign.received, turn.now_s >= campaign.deadline_s
     settings = campaign.settings
     goal = settings.buffer or min(settings.cohort or campaign.width, campaign.width)
@@ -218,14 +220,16 @@ def _close_if_due(turn: Turn, campaign: Campaign) -> None:
 
 
 def reopen(turn: Turn, campaign: Campaign) -> None:
-    """Open a round again, since too few of its updates are there. Those that came for the next one
-    count now."""
+    """Open a round again, because too few of its updates are there.
+
+    Updates that came for the next round count in this one.
+    """
     updates = Map({d: replace(u, round=campaign.round) for d, u in campaign.updates.items()})
     turn.change(campaign, phase="waiting", attempt=campaign.attempt + 1, updates=updates)
 
 
 def aggregated(turn: Turn, event: Aggregated) -> None:
-    """Take over the models of a round, and have the next one open."""
+    """Take over the models of a round, and let the next round open."""
     campaign = turn.campaigns.get(event.campaign)
     if campaign is None or (campaign.phase, campaign.round) != ("aggregating", event.round):
         return
@@ -237,7 +241,7 @@ def aggregated(turn: Turn, event: Aggregated) -> None:
         others = (version for version in history if version.round != before.round)
         latest = replace(before, evaluated={**before.evaluated, **measures(counted)})
         history = (*others, latest)[-keep:]
-        if version.round == latest.round:  # the models stay
+        if version.round == latest.round:  # the models are unchanged
             version = replace(version, evaluated=latest.evaluated)
     if is_void:
         history, made_by = _up_to(campaign, version.round), ()
@@ -287,8 +291,8 @@ def aggregated(turn: Turn, event: Aggregated) -> None:
 def counted_updates(campaign: Campaign) -> dict[str, Received]:
     """Return the updates that count in the open round, by device, in the order of their ids.
 
-    An update of an earlier round changes the model that its device's group has now; that of a
-    newcomer that was surveyed only places it.
+    An update of an earlier round changes the current model of its device's group. The update of a
+    newcomer that was surveyed only places the newcomer.
     """
     is_surveyed = NEW in campaign.version.programs
     counted = dict[str, Received]()
@@ -302,14 +306,16 @@ def counted_updates(campaign: Campaign) -> dict[str, Received]:
 
 
 def measures(updates: dict[str, Received]) -> dict[str, Metrics]:
-    """Return the metrics of the current models, by device that has evaluated them before it trained
-    and reports a finite accuracy."""
+    """Return the metrics of the current models, by device.
+
+    Only devices count that evaluated the models before training and report a finite accuracy.
+    """
     fresh = {d: update.evaluated for d, update in updates.items() if not update.staleness}
     return {d: m for d, m in fresh.items() if m.num_examples > 0 and math.isfinite(m.accuracy)}
 
 
 def _regrouped(campaign: Campaign, event: Aggregated) -> dict[str, Member]:
-    """Return the members whose group, or place, is another after a round."""
+    """Return the members whose group, by training or survey, has changed after a round."""
     changed = dict[str, Member]()
     for device_id, group in event.groups.items():
         changed[device_id] = replace(campaign.members.get(device_id, Member()), group=group)
@@ -317,7 +323,8 @@ def _regrouped(campaign: Campaign, event: Aggregated) -> dict[str, Member]:
         member = changed.get(device_id, campaign.members.get(device_id, Member()))
         if device_id and member.placed != placed:
             changed[device_id] = replace(member, placed=placed)
-    if campaign.default is not None and "" not in event.placed:  # there are no groups to be in
+    # without a default group, the round has left no groups to place devices in
+    if campaign.default is not None and "" not in event.placed:
         for device_id, member in campaign.members.items():
             if member.placed is not None and device_id not in event.placed:
                 member = changed.get(device_id, member)
@@ -326,8 +333,10 @@ def _regrouped(campaign: Campaign, event: Aggregated) -> dict[str, Member]:
 
 
 def _end_if_due(turn: Turn, campaign: Campaign) -> None:
-    """End a campaign when every device has tested its model, or at the deadline; or go on with it,
-    where it was given more rounds meanwhile."""
+    """End a campaign when every device has tested its model, or at the deadline.
+
+    A campaign whose budget was raised meanwhile continues with another round.
+    """
     pools = (f"{kind}/{campaign.name}" for kind in ("evaluate", "personalise"))
     waits = at_work(turn, campaign) or any(map(turn.waiting, pools))
     if turn.now_s >= campaign.deadline_s or (campaign.received and not waits):
@@ -335,7 +344,7 @@ def _end_if_due(turn: Turn, campaign: Campaign) -> None:
 
 
 def go_on_or_finish(turn: Turn, campaign: Campaign) -> None:
-    """Open another round of training if no part of the budget is spent; else end the campaign."""
+    """Open another round of training if no budget is spent, else end the campaign."""
     if campaign.settings != campaign.next_settings:
         campaign = turn.change(campaign, settings=campaign.next_settings)
     ended = spent(campaign, turn.now_s)
@@ -350,7 +359,7 @@ def go_on_or_finish(turn: Turn, campaign: Campaign) -> None:
 
 
 def return_to(turn: Turn, campaign: Campaign, version: Version, groups: dict[str, str]) -> Campaign:
-    """Return a campaign to the models of an earlier version; what came later is forgotten."""
+    """Return a campaign to the models of an earlier version. Later versions are discarded."""
     turn.changed |= {*campaign.members}
     members = campaign.members.mutate()
     for device_id, member in campaign.members.items():

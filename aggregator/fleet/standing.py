@@ -1,6 +1,6 @@
-"""Where rounds find devices, and under what they are counted: it follows from their records.
+"""Pools and marks of devices: where rounds find them, and under which names they are counted.
 
-None of it is stored. `rebuilt` computes it when a fleet is loaded.
+Both follow from the records and are not stored. `rebuilt` computes them when a fleet is loaded.
 """
 
 import math
@@ -20,20 +20,20 @@ from aggregator.fleet.records import Device, Fleet
 
 NO_MARKS: tuple[str, ...] = ()
 PLACES = ("train", "beside", "survey", "evaluate", "personalise")
-"""Kinds of pools and of marks of devices at work, in the order in which pools are drawn from."""
+"""Kinds of pools, and of marks of devices at work, in the order in which pools are drawn from."""
 
 
 class Standing(NamedTuple):
-    """What follows from a device's record and time."""
+    """Pool, marks and next examination of a device, which follow from its record and the time."""
 
     pool: str
     marks: tuple[str, ...]
     look_s: float
-    """When something of it may change though nothing happens; infinite if nothing will."""
+    """Time at which something may change without an event; infinite if nothing will."""
 
 
 def standing(fleet: Records, device_id: str, device: Device, now_s: float) -> Standing:
-    """Return where rounds find a device, under what it is counted, and when to look at it again."""
+    """Return a device's pool and marks, and when to examine it again."""
     work = device.assignment
     pool, marks, look_s = "", NO_MARKS, math.inf
     if work is not None and not work.lapsed:
@@ -58,7 +58,7 @@ def standing(fleet: Records, device_id: str, device: Device, now_s: float) -> St
 
 
 def pool_of(device: Device, task: Desired) -> str:
-    """Return the pool in which a device waits for this assignment."""
+    """Return the name of the pool in which a device waits for this assignment."""
     place = "beside" if device.failures and task.kind == "train" else task.kind
     return pool_name(place, task.campaign)
 
@@ -71,12 +71,12 @@ def pool_name(place: str, campaign: str) -> str:
 
 @lru_cache(10_000)
 def work_marks(place: str, campaign: str, number: int) -> tuple[str, ...]:
-    """Return the marks of a device at work: in a campaign, and in its round of this number."""
+    """Return the marks of a device at work: one of its campaign, one of the round."""
     return intern(f"{place}/{campaign}"), intern(f"{place}/{campaign}/{number}")
 
 
 def _marks(fleet: Records, device_id: str, device: Device) -> Iterator[str]:
-    """Yield under what a device is counted for its release."""
+    """Yield the marks under which a device is counted for its release."""
     for rollout, release, is_reached in releases_for(fleet, device_id, device):
         if not is_reached:
             yield f"missed/{release.number}"
@@ -87,8 +87,10 @@ def _marks(fleet: Records, device_id: str, device: Device) -> Iterator[str]:
 
 
 def rebuilt(fleet: Fleet) -> Fleet:
-    """Return the fleet with all that follows from its records: pools, marks, counts, order. No
-    timer is set: `Resumed` has that done."""
+    """Return the fleet with everything that follows from its records: pools, marks, counts, order.
+
+    No timer is set. The event `Resumed` sets the timers.
+    """
     devices, pools = fleet.devices.mutate(), dict[str, list[str]]()
     counts, marked = Counter[str](), dict[tuple[str, ...], int]()
     for device_id, device in fleet.devices.items():

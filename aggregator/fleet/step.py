@@ -1,9 +1,9 @@
-"""The machine of a fleet: ``step(fleet, event) -> (fleet, commands)``. Pure: the same events give
-the same fleet.
+"""State machine of a fleet: ``step(fleet, event) -> (fleet, commands)``.
 
-An event changes facts. What follows does not depend on the event: the devices that it concerns are
-reconciled, campaigns advance as far as they can, rollouts are judged. So there is one place in
-which a device is assigned, one in which a round opens and one in which it closes.
+Pure: the same events give the same fleet. An event changes facts. The consequences do not depend on
+the event: the affected devices are reconciled, campaigns advance as far as they can, rollouts are
+judged. So devices are assigned in one place, rounds open in one place, and rounds close in one
+place.
 """
 
 import math
@@ -25,7 +25,7 @@ from wire.messages import CheckIn, Metrics
 SWEPT = 500
 """Maximum number of devices that are reconciled in one event of a sweep."""
 TOLD = ("num_train", "num_test", "num_unlabelled", "bundle", "client", "runtime", "policy")
-"""Facts that decide if a device can carry out an assignment: its rest ends once they change."""
+"""Facts that decide if a device can carry out an assignment. Its rest ends when they change."""
 
 
 def step(fleet: Fleet, event: e.Event) -> tuple[Fleet, list[e.Command]]:
@@ -34,8 +34,10 @@ def step(fleet: Fleet, event: e.Event) -> tuple[Fleet, list[e.Command]]:
 
 
 def steps(fleet: Fleet, batch: Iterable[e.Event]) -> tuple[Fleet, list[e.Command]]:
-    """Return the fleet after several events, and the commands that follow: the same as one after
-    the other, in less time."""
+    """Return the fleet after several events, and the commands that follow.
+
+    The result is that of `step` on one event after the other, in less time.
+    """
     turn = Turn(fleet)
     for event in batch:
         take_in(turn, event)
@@ -43,20 +45,23 @@ def steps(fleet: Fleet, batch: Iterable[e.Event]) -> tuple[Fleet, list[e.Command
 
 
 def take_in(turn: Turn, event: e.Event) -> None:
-    """Work on one event."""
+    """Process one event."""
     turn.last_s, turn.now_s = turn.now_s, max(turn.now_s, event.at_s)
     _FACTS[type(event)](turn, event)
     while turn.touched:
         in_order = (name for name in turn.campaigns if name in turn.touched)
-        name = next(in_order, next(iter(turn.touched)))  # as after a restart, whatever came first
+        # the order of campaigns, so that the result is the same after a restart
+        name = next(in_order, next(iter(turn.touched)))
         del turn.touched[name]
         rounds.advance(turn, name) if name else rollouts.notice(turn)
     _set_timer(turn)
 
 
 def _set_timer(turn: Turn) -> None:
-    """Have campaigns and rollouts looked at again: at once where something is left to do, else when
-    time alone may move one on."""
+    """Set the timer of campaigns and rollouts.
+
+    The timer rings at once if work is left, else when time alone may advance one of them.
+    """
     times = [rounds.look_s(turn, campaign) for campaign in turn.campaigns.values()]
     times += [rollouts.look_s(turn, rollout) for rollout in turn.rollouts]
     look_s = turn.now_s if turn.sweep else min(times, default=math.inf)
@@ -68,9 +73,10 @@ def _set_timer(turn: Turn) -> None:
 
 def _checked_in(turn: Turn, event: e.CheckedIn) -> None:
     known = turn.devices.get(event.device_id) or Device()
-    if known.facts is None and event.tags:  # it may have tags of the operator's
+    # the operator may have tagged the device before it first came
+    if known.facts is None and event.tags:
         known = replace(known, tags=tuple(sorted({*known.tags, *event.tags})))
-    # texts that devices have in common are kept once: a fleet has a few of each
+    # A fleet has few different texts, so each is stored once.
     texts = {name: intern(getattr(event.facts, name)) for name in SHARED}
     encodings = _encodings(event.facts.encodings)
     facts = replace(event.facts, device_id=event.device_id, encodings=encodings, **texts)
@@ -88,7 +94,8 @@ def _checked_in(turn: Turn, event: e.CheckedIn) -> None:
     holds_all = bool(facts.kept) and known.holds == facts.kept
     if known.facts is None or holds_all:
         device = replace(rested(device), forbids=False)
-    elif _terms(known.facts) != _terms(facts):  # it may be able to, now: it is asked beside others
+    # the changed facts may end its failures, so it is assigned again, beside the cohort
+    elif _terms(known.facts) != _terms(facts):
         device = replace(awake(device), forbids=False)
     for campaign in list(turn.campaigns.values()):
         member = campaign.members.get(event.device_id)
@@ -104,8 +111,7 @@ def _checked_in(turn: Turn, event: e.CheckedIn) -> None:
 
 
 def _take_back(turn: Turn, device_id: str, known: Device, device: Device) -> None:
-    """Take back what a device has reported that its owner does not let it say any more, and the
-    report of a personal model that it has lost."""
+    """Delete reports that the owner no longer permits, and those of lost personal models."""
     policy, lost = device.policy, set(known.holds) - set(device.holds)
     for campaign in list(turn.campaigns.values()):
         if (update := campaign.updates.get(device_id)) is None:
@@ -161,9 +167,11 @@ def _declined(turn: Turn, event: e.Declined) -> None:
     work = replace(device.assignment, lapsed=True)
     forbids = device.forbids or event.forbidden
     device = replace(device, assignment=work, forbids=forbids, declines=device.declines + 1)
-    if event.forbidden and work.kind == "survey":  # it does everything else
+    # other kinds of assignments are still permitted
+    if event.forbidden and work.kind == "survey":
         reconcile(turn, event.device_id, device)
-    elif event.excused:  # another plan with this deadline would have expired for it, too
+    # any other plan with this deadline would have expired as well
+    elif event.excused:
         rests_until_s = max(device.rests_until_s, work.deadline_s)
         reconcile(turn, event.device_id, replace(device, rests_until_s=rests_until_s))
     else:
@@ -181,13 +189,15 @@ def _updated(turn: Turn, event: e.Updated) -> None:
     campaign = turn.campaigns[work.campaign]
     changes = {"assignment": None, "accepted": update.blob, "updates": device.updates + 1}
     device = replace(device, **changes, train_s=event.train_s or device.train_s)
-    if work.kind == "survey" and not update.norms:  # it has no windows to describe
+    # the device had no windows to describe
+    if work.kind == "survey" and not update.norms:
         reconcile(turn, device_id, failed(device, turn.now_s))
         return
     counts = _counts(campaign, work.kind, work.round)
     if work.kind == "train" and work.lapsed and not counts:
         device = awake(device)
-    elif work.kind != "personalise":  # that is done once the device reports that it holds a model
+    # failures to personalise end once the device reports that it holds a personal model
+    elif work.kind != "personalise":
         device = rested(device)
     if work.kind == "survey":
         sizes = {"bytes_up": update.bytes_up, "bytes_down": update.bytes_down}
@@ -208,7 +218,7 @@ def _updated(turn: Turn, event: e.Updated) -> None:
 
 
 def _counts(campaign: Campaign, kind: str, number: int) -> bool:
-    """Return True if an update that was assigned in the round of this number counts."""
+    """Return True if an update counts that was assigned in the round of this number."""
     if kind == "train":
         if campaign.phase in ("evaluating", "finished") or number < campaign.oldest:
             return False
@@ -274,15 +284,17 @@ def _forgotten(turn: Turn, event: e.Forgotten) -> None:
             members = members.delete(device_id)
         made_by = tuple(d for d in campaign.made_by if d != device_id)
         updates = campaign.updates
-        if device_id in updates:  # of a finished campaign
+        if device_id in updates:  # the update of a finished campaign
             updates = updates.delete(device_id)
         changes = {"version": version, "history": tuple(history), "made_by": made_by}
         turn.put(replace(campaign, members=members, updates=updates, **changes))
 
 
 def _without_update(turn: Turn, *device_ids: str) -> None:
-    """Take updates out of campaigns; a round that is being aggregated and has too few then is
-    opened again."""
+    """Remove updates of devices from campaigns.
+
+    A round whose aggregation has too few updates left is opened again.
+    """
     for campaign in list(turn.campaigns.values()):
         found = [d for d in device_ids if d in campaign.updates]
         if not found or campaign.phase == "finished":
@@ -346,7 +358,7 @@ def _placed(turn: Turn, event: e.PlacedBySurvey) -> None:
 
 
 def _updates_lost(turn: Turn, event: e.UpdatesLost) -> None:
-    """Assign these devices again what they sent."""
+    """Remove the lost updates, so that their devices are assigned again."""
     campaign = turn.campaigns[event.campaign]
     counted = [d for d in event.device_ids if d in campaign.updates]
     for device_id in event.device_ids:
@@ -364,7 +376,7 @@ def _updates_lost(turn: Turn, event: e.UpdatesLost) -> None:
 
 def _resumed(turn: Turn, event: e.Resumed) -> None:
     turn.epoch, turn.wake_s = max(turn.epoch, event.epoch), 0.0
-    # the absence goes on where the start before had not looked at every device
+    # the absence continues if the previous start had not examined every device
     turn.away_s = turn.away_s[0] or turn.last_s, turn.now_s
     for campaign in list(turn.campaigns.values()):
         turn.change(campaign, told=0)
@@ -409,4 +421,4 @@ _FACTS: dict[type[e.Event], Callable[[Turn, Any], None]] = {
     e.Resumed: _resumed,
     e.Tick: _tick,
 }
-"""By event, the function that changes facts."""
+"""Function that changes facts, by event."""

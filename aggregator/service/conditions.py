@@ -1,4 +1,4 @@
-"""What there is to say of a service beside its run."""
+"""State of a running service that is not in its fleet: counters, connection, causes of a stop."""
 
 from dataclasses import dataclass, field
 
@@ -8,15 +8,15 @@ from aggregator.fleet.records import Fleet
 
 @dataclass
 class Counted:
-    """What has happened since the service was started."""
+    """Counters since the start of the service."""
 
     events: dict[str, int] = field(default_factory=dict)
-    """By kind of event, as in the run's log."""
+    """Number of events of each kind, named as in the event log."""
     bytes: dict[str, int] = field(default_factory=lambda: {"up": 0, "down": 0})
-    """Of updates that came, and of bundles and models that went to the devices that sent them."""
+    """Bytes of received updates (``up``), and of bundles and models fetched for them (``down``)."""
 
     stragglers: int = 0
-    """Number of assignments that nobody had answered by their deadline."""
+    """Number of assignments that passed their deadline without an update."""
 
     def observe(self, fleet: Fleet, event: Event) -> None:
         """Count an event."""
@@ -36,16 +36,16 @@ class Counted:
 
 @dataclass(frozen=True)
 class Conditions:
-    """How a service is now."""
+    """Condition of a service at one moment."""
 
     refused: dict[str, int]
-    """How often something that arrived was refused, by reason."""
+    """Number of refused messages, by reason."""
     connected: bool
-    """Whether there is a connection to the broker."""
+    """True if the service is connected to the broker."""
     paused: str
-    """Why nothing goes on; empty while it does."""
+    """Reason that no campaign advances; empty while one does."""
     unvouched: str
-    """Why devices believe nothing that the service signs; empty while they do."""
+    """Reason that devices reject what the service signs; empty while they accept it."""
     counted: Counted
     declined: dict[str, int]
-    """Plans that devices declined, by reason."""
+    """Number of declined assignments, by reason."""

@@ -1,7 +1,7 @@
-"""Reads what devices send: a message becomes events of the fleet, a reply, or nothing.
+"""Reading of devices' messages: a message becomes events of the fleet, a reply, or nothing.
 
-Reading changes nothing but counters and telemetry. Whatever a message holds, nothing is raised: it
-is refused with a reason.
+Reading changes nothing but counters and telemetry. No message raises an error: a bad one is refused
+with a reason.
 """
 
 import logging
@@ -61,10 +61,12 @@ from wire.topics import Topics
 log = logging.getLogger("shoal.aggregator")
 
 BUSY_S = 30.0
-"""Seconds after which a device sends its update again where it cannot be taken now."""
+"""Seconds after which a device sends its update again if the service is busy."""
 RESPONSE_BYTES, RESPONSE_TENSORS = 4 * 2**20, 256
-"""Room in an update, beside the model's tensors and its graphs' measurements, for responses to
-inputs that were sent."""
+"""Bytes and number of tensors of an update that are reserved for responses to inputs.
+
+They come in addition to the model's tensors and the measurements of its graphs.
+"""
 RATES = {
     **dict.fromkeys(("check-in", "status", "decline", "in-use"), (20.0, 0.5)),
     "fetch": (200.0, 2.0),
@@ -72,18 +74,18 @@ RATES = {
     "offer": (20.0, 0.5),
     "piece": (2000.0, 100.0),
 }
-"""By kind, the numbers of messages that a device may send at once, and a second on average."""
+"""Maximum burst of messages of a device, and messages per second on average, by kind."""
 LOGGED = (50.0, 1.0)
-"""By reason, the numbers of refusals that are logged at once, and a second on average."""
+"""Maximum burst of logged refusals of a reason, and refusals per second on average."""
 MOST_BUDGETS = 100_000
 """Maximum number of pairs of device and kind whose recent messages are counted."""
 MOST_MODELS = 1000
-"""Maximum number of models whose statistics are remembered."""
+"""Maximum number of models whose statistics are cached."""
 
 
 @dataclass
 class Reading:
-    """What follows from a message."""
+    """Consequences of a message."""
 
     device_id: str = ""
     about: str = ""
@@ -91,25 +93,25 @@ class Reading:
     digest: str = ""
     """Digest of an update's bytes."""
     campaign: str = ""
-    """The campaign that an update or a decline is for; empty if there is none."""
+    """Name of the campaign that an update or a decline belongs to; empty if there is none."""
     events: list[Event] = field(default_factory=list)
     """Events of the fleet, in order."""
     update: bytes | None = None
     """Bytes of an update, to be stored before its event."""
     replies: list[Reply] = field(default_factory=list)
-    """Replies to send once the events are safe, and not without them."""
+    """Replies to send after the events are stored. They are not sent if storing fails."""
     fetch: Fetch | None = None
-    """A blob that the device asks for."""
+    """Request of the device for a blob."""
     want: Want | None = None
-    """The pieces of its update that the device is to send next."""
+    """Pieces of the update that the device should send next."""
     proof: str = ""
-    """A signed plan of a greater epoch, which the device has shown."""
+    """Signed plan of a greater epoch that the device has presented."""
     is_leaving: bool = False
-    """True if the device says that it is not there."""
+    """True if the device reports that it is going offline."""
 
 
 class Inbox:
-    """Reads what devices send, with limits for each device."""
+    """Reader of devices' messages, with limits for each device."""
 
     def __init__(
         self,
@@ -122,10 +124,13 @@ class Inbox:
         silence_s: float = float("inf"),
         tags: Callable[[str], tuple[str, ...]] = lambda _device_id: (),
     ) -> None:
-        """`offered`: returns the bytes of a blob, by its digest, and raises KeyError if that is not
-        on offer. `assembly`: puts large updates together; without it, they have to come whole.
-        `silence_s`: a device that was silent for so long is taken for absent. `tags`: returns the
-        tags that a device has from its enrolment."""
+        """Create a reader without devices.
+
+        `offered`: returns the bytes of an offered blob by its digest, or raises KeyError.
+        `assembly`: joins the pieces of large updates; without it, updates must come whole.
+        `silence_s`: seconds of silence after which a device is considered offline. `tags`: returns
+        the tags of a device's enrolment.
+        """
         self._topics, self._clock, self._offered = topics, clock, offered
         self._telemetry, self._assembly = telemetry, assembly
         self._silence_s, self._enrolment_tags = silence_s, tags
@@ -146,14 +151,16 @@ class Inbox:
             "in-use": self._in_use,
         }
         self._heard: dict[str, float] | None = None
-        """By device, the time of its last message, in the order of these times; None before the
-        first look for silent devices."""
+        """Time of each device's last message, in the order of these times.
+
+        None before the first check for silent devices.
+        """
 
     def admit_updates_of(self, manifest: Manifest) -> None:
-        """Read updates that are as large as those of this bundle.
+        """Raise the limits so that updates of this bundle can be read.
 
         Raises:
-            ConfigError: they may be larger than what this service takes.
+            ConfigError: the updates may be larger than this service accepts.
         """
         shapes = [shape for graph in manifest.graphs for _, _, shape in manifest.responses(graph)]
         measured = sum(4 * prod(shape) for shape in shapes)
@@ -172,7 +179,7 @@ class Inbox:
         self._limits = Limits(*map(max, self._limits, limits))
 
     def forget(self, device_id: str) -> None:
-        """Remember nothing of a device."""
+        """Delete everything that is remembered of a device."""
         if self._heard is not None:
             self._heard.pop(device_id, None)
         if self._assembly is not None:
@@ -182,8 +189,11 @@ class Inbox:
         }
 
     def silent(self, fleet: Fleet) -> list[Event]:
-        """Return the events that take silent devices for absent. After a start, devices have the
-        time of a silence to be heard. The cost follows the number of silent devices."""
+        """Return the events by which silent devices are taken for offline.
+
+        After a start, devices have `silence_s` seconds to be heard. The cost depends on the number
+        of silent devices only.
+        """
         now_s = self._clock()
         if self._heard is None:
             online = sorted(d for d, device in fleet.devices.items() if device.online)
@@ -198,7 +208,7 @@ class Inbox:
         return events
 
     def read(self, delivery: Delivery, fleet: Fleet) -> Reading:
-        """Return what follows from one message. `fleet`: as it is after the messages before."""
+        """Return the consequences of one message. `fleet`: the fleet after all earlier messages."""
         try:
             address = self._topics.parse(delivery.topic)
         except UnknownTopic as error:
@@ -224,14 +234,14 @@ class Inbox:
         except WireError as error:
             is_large = isinstance(error, LimitExceeded)
             self.refuse(reading, "too-large" if is_large else "malformed", str(error))
-            if reading.about == "update":  # the device would send the same again
+            # the device would send the same update again
+            if reading.about == "update":
                 self._decline_for(reading)
         except (BlobLost, StorageFailed) as error:
             self.count("blob-unread", f"device={reading.device_id}: {error}")
             reading.events = []
             reading.replies = [Busy(reading.device_id, reading.digest, BUSY_S)]
-        # a defect of a reader must not end the service: the message is refused as one that cannot
-        # be read
+        # A defect of a reader must not end the service, so the message is refused as malformed.
         except Exception as error:
             log.exception("defect in reading a message topic=%s", printable(delivery.topic))
             reading.events, reading.update = [], None
@@ -239,7 +249,7 @@ class Inbox:
         return reading
 
     def count(self, reason: str, detail: str) -> None:
-        """Count and log something that was refused."""
+        """Count a refusal, and log it within the limit."""
         self.refused[reason] = self.refused.get(reason, 0) + 1
         if self._affords(("", reason), *LOGGED):
             log.warning(
@@ -263,7 +273,7 @@ class Inbox:
         )
 
     def _first_tags(self, device_id: str) -> tuple[str, ...]:
-        """Return the tags of its enrolment for a device that has never checked in."""
+        """Return the enrolment tags of a device that has never checked in, else nothing."""
         device = self._fleet.devices.get(device_id)
         if device is not None and device.facts is not None:
             return ()
@@ -324,7 +334,7 @@ class Inbox:
             or offer is None
             or offer.pieces.digest != message.update
         ):
-            return  # of an update that is done with
+            return  # a piece of an update that is already complete or dropped
         reading.about, reading.digest = "update", message.update
         self._is_for(offer.run_id, reading)
         self._assemble(offer, reading, message, piece)
@@ -332,8 +342,7 @@ class Inbox:
     def _assemble(
         self, offer: Offer, reading: Reading, piece: Piece | None = None, payload: bytes = b""
     ) -> None:
-        """Go on with an update that comes in pieces, as long as it may still come. Once it is whole
-        it is read as any other."""
+        """Continue with an update in pieces. A complete update is read like any other."""
         device_id, assembly = reading.device_id, self._assembly
         if assembly is None:
             detail = f"run {offer.run_id[:12]} takes no updates in pieces"
@@ -376,7 +385,7 @@ class Inbox:
             except WireError:
                 assembly.drop(device_id)
                 raise
-        if reading.update is None:  # else it stays until it is safe
+        if reading.update is None:  # else it stays until the update is stored
             assembly.drop(device_id)
 
     def _statistics(self, model: str) -> Tensors | None:
@@ -443,7 +452,7 @@ class Inbox:
             )
 
     def _status(self, payload: bytes, reading: Reading) -> None:
-        if not payload:  # it was cleared
+        if not payload:  # the retained status was cleared
             reading.is_leaving = True
             return
         message: DeviceStatus = decode(payload, DeviceStatus)
@@ -466,7 +475,7 @@ class Inbox:
     def _decline_for(
         self, reading: Reading, forbidden: bool = False, excused: bool = False
     ) -> None:
-        """Take the assignment of a device as declined."""
+        """Record that the assignment of a device is declined."""
         device = self._fleet.devices.get(reading.device_id)
         if device is not None and device.assignment is not None:
             reading.events.append(
@@ -480,7 +489,7 @@ class Inbox:
             )
 
     def _is_for(self, run_id: str, reading: Reading) -> None:
-        """Note the campaign of a run, if it is known."""
+        """Record the campaign of a run, if it is known."""
         campaign = campaign_of_run(self._fleet, run_id)
         reading.campaign = campaign.name if campaign is not None else ""
 
@@ -489,7 +498,7 @@ class Inbox:
         message: CheckIn | Decline | Offer | Piece | Fetch | DeviceStatus | InUse,
         reading: Reading,
     ) -> bool:
-        """Return True if a message came on its device's own topic; refuse it if not."""
+        """Return True if a message came on the topic of its own device, else refuse it."""
         if message.device_id == reading.device_id:
             return True
         self.refuse(
@@ -505,8 +514,11 @@ class Inbox:
         return device is not None and device.facts is not None
 
     def _hear(self, reading: Reading) -> None:
-        """Take a device that sends something for present, unless it says that it goes. One that has
-        not checked in is told to: the broker may have dropped what it sent."""
+        """Record that the sender of a message is online, unless the message says that it leaves.
+
+        A device that has not checked in is told to do so, because the broker may have dropped its
+        check-in.
+        """
         device_id = reading.device_id
         checks_in = any(isinstance(event, CheckedIn) for event in reading.events)
         is_known = self._knows(device_id) or checks_in
@@ -531,15 +543,14 @@ class Inbox:
             yield device_id
 
     def refuse(self, reading: Reading, reason: Reason, detail: str) -> None:
-        """Refuse a message with a reply; count and log it."""
+        """Refuse a message with a reply, and count and log the refusal."""
         self.count(reason, f"device={reading.device_id}: {detail}")
         reading.replies.append(
             Refuse(reading.device_id, reason, _one_line(detail), reading.about, reading.digest)
         )
 
     def _affords(self, key: tuple[str, str], most: float, a_second: float) -> bool:
-        """Return True if there may be one more now of what may come `most` times at once, and so
-        many times a second on average."""
+        """Return True if one more is within the limit: `most` at once, `a_second` on average."""
         if len(self._budgets) > MOST_BUDGETS:
             self._budgets.clear()
         now_s = self._clock()
@@ -552,5 +563,5 @@ class Inbox:
 
 
 def _one_line(text: str) -> str:
-    """Return a device's text as it can be stored: escaping makes it longer."""
+    """Return a device's text as one printable line, cut to the length that can be stored."""
     return printable(text)[:LONGEST_TEXT]

@@ -1,5 +1,4 @@
-"""Where a service keeps its campaigns, and how it shares them with the service that may take its
-place."""
+"""Storage of a service's campaigns, and its sharing with a service that may take over."""
 
 from collections.abc import Mapping
 from contextlib import closing
@@ -28,13 +27,13 @@ from aggregator.storage.schema import CHARTERS, Database, Fence
 
 
 class CharterTable(Database):
-    """By campaign its charter, and the digests of its bundle's files."""
+    """Table of charters: the charter of each campaign, and the digests of its bundle's files."""
 
     def all(self) -> dict[str, tuple[Charter, dict[str, str]]]:
-        """Every campaign, by name: its charter, and its files' digests by their names.
+        """Return the charter of every campaign and the digests of its files, by campaign name.
 
         Raises:
-            StorageFailed: they cannot be read.
+            StorageFailed: the table cannot be read.
         """
         with self._transaction() as connection:
             rows = connection.execute(
@@ -49,7 +48,7 @@ class CharterTable(Database):
             }
 
     def put(self, charter: Charter, files: Mapping[str, str]) -> None:
-        """Write a campaign's row in place of the one before.
+        """Write the row of a campaign in place of its earlier row.
 
         Raises:
             StorageFailed: nothing was written.
@@ -65,30 +64,31 @@ class CharterTable(Database):
 
 @dataclass(frozen=True)
 class Place:
-    """Where a service keeps its campaigns, and what all of them have in common."""
+    """Folder, database and blobs of a service, which its campaigns have in common."""
 
     folder: Path
     database: str
     """SQLAlchemy URL."""
     trust: Trust
     blobs: str = ""
-    """Folder or bucket of the blobs; in the service's folder when empty."""
+    """Folder or bucket of the blobs; empty for the service's folder."""
     lease: FleetLease | None = None
 
     def fence(self) -> Fence | None:
-        """What has to hold in every transaction that writes."""
+        """Return the condition of every writing transaction, or None if there is none."""
         return self.lease.fence if self.lease is not None else None
 
     def may_delete(self) -> bool:
-        """Whether this service may still delete blobs."""
+        """Return True if this service may still delete blobs."""
         return self.lease is None or self.lease.holds()
 
     def share(self, charter: Charter) -> None:
-        """Let the other services of this database know a campaign of this folder, where there may
-        be others.
+        """Share a campaign of this folder with the other services of the database.
+
+        Nothing happens for a database that only one service can use.
 
         Raises:
-            StorageFailed: they cannot know it.
+            StorageFailed: the campaign cannot be shared.
         """
         if not is_server(self.database):
             return
@@ -101,11 +101,13 @@ class Place:
             table.put(charter, files)
 
     def exchange(self) -> dict[str, Charter]:
-        """Bring this folder the campaigns that another service of this database has started, and
-        share those that it did not. Returns the charters of the folder.
+        """Exchange campaigns between folder and database; return the folder's charters.
+
+        Campaigns that another service has started are copied into the folder. Campaigns that only
+        the folder has are shared.
 
         Raises:
-            ConfigError: one cannot be read or written.
+            ConfigError: a charter cannot be read or written.
             StorageFailed: the database or the blobs cannot be read or written.
             BlobLost: a bundle is not among the blobs.
         """

@@ -1,13 +1,12 @@
-"""Runs a fleet over one link: messages and timers become events, events become a new fleet, which
-is stored, and then commands are carried out.
+"""Loop of a fleet over one link: messages and timers become events, and events become commands.
 
-The service runs this, and so does a simulation by messages (`simulation.engine.messages`); only
-their adapters differ.
+The new fleet is stored before its commands are carried out. The service and simulations by messages
+(`simulation.engine.messages`) run this loop with different adapters.
 
 Failures are contained in three rings. A message that cannot be read is refused
 (`aggregator.service.inbox`). An event or a command that fails is left out and counted as a defect.
-A campaign that cannot go on is stopped (`aggregator.service.trainer`); where nothing can be stored
-the whole fleet waits: devices are told that it is busy, and it goes on by itself.
+A campaign that cannot continue is stopped (`aggregator.service.trainer`). If nothing can be stored,
+the whole fleet waits: devices are told that it is busy, and it resumes by itself.
 """
 
 import heapq
@@ -48,7 +47,7 @@ log = logging.getLogger("shoal.aggregator")
 GROUP = 64
 """Maximum number of messages that are stored together."""
 MOST_TOGETHER = 64 * 2**20
-"""Updates are stored once they have so many bytes together."""
+"""Number of bytes of updates at which they are stored without waiting for more."""
 Observer = Callable[[Fleet, e.Event], None]
 """Called with the new fleet after every event, before commands are carried out."""
 
@@ -60,19 +59,21 @@ class Group:
     before: Fleet
     fleet: Fleet
     changed: set[str] = field(default_factory=set)
-    """Devices of which something else is to be stored."""
+    """Ids of devices with changes to store."""
     steps: list[tuple[e.Event, Fleet]] = field(default_factory=list)
     commands: list[e.Command | m.Reply] = field(default_factory=list)
-    """In order: a reply to a later message must not overtake a plan."""
+    """Commands and replies in order: a reply to a later message must not overtake a plan."""
     updates: list[tuple[str, str, bytes]] = field(default_factory=list)
     """Campaign, device and bytes of each update among the events."""
     records: list[tuple[str, RoundRecord]] = field(default_factory=list)
-    """Records of rounds that are rewritten, by campaign."""
+    """Rewritten records of rounds, with the names of their campaigns."""
 
 
 class Runner:
-    """Runs a fleet, in one thread. `fleet` is replaced as a whole, so that other threads may read
-    it."""
+    """Loop of a fleet, in one thread.
+
+    `fleet` is replaced as a whole, so that other threads may read it.
+    """
 
     def __init__(
         self,
@@ -87,9 +88,15 @@ class Runner:
         releases: Blobs | None = None,
         observe: Observer = lambda _fleet, _event: None,
     ) -> None:
-        """`releases`: blobs of releases; None where devices take up models when a campaign ends."""
+        """Load the fleet from `store`.
+
+        `releases`: blobs of releases; None if devices take up models when a campaign ends.
+
+        Raises:
+            StorageFailed: the fleet cannot be read.
+        """
         self.link = link.link
-        """The link whose events `handle` takes."""
+        """Link whose events `handle` takes."""
         self._store, self._link, self._inbox, self._rivals = store, link, inbox, rivals
         self._clock, self._assembly, self._releases = clock, assembly, releases
         self._observe, self.telemetry = observe, telemetry
@@ -97,9 +104,9 @@ class Runner:
         """Number of refused messages by reason; under ``defect``, the failures of Shoal itself."""
         self.fleet = store.load()
         self.trainers: dict[str, Trainer] = {}
-        """By campaign; a campaign without one cannot go on."""
+        """Trainers by campaign. A campaign without one cannot continue."""
         self.problem = ""
-        """Why nothing can be stored; empty while it can."""
+        """Reason that nothing can be stored; empty while storing works."""
         self._timers: dict[str, float] = {}
         self._heap: list[tuple[float, str]] = []
         self._look_at_s = 0.0
@@ -113,8 +120,10 @@ class Runner:
         blobs: Blobs,
         source: Source | None = None,
     ) -> None:
-        """Have a campaign go on from its stored record, from the next round on with these settings;
-        or start it, from the models of `source` if there are some.
+        """Continue a campaign from its stored record, or start it.
+
+        `settings` apply from the next round on. `source`: models that a new campaign starts from,
+        or None for the bundle's.
 
         Raises:
             ConfigError: the algorithm does not fit the bundle, or its updates are too large.
@@ -135,30 +144,31 @@ class Runner:
             self.order(configured(campaign, settings, algorithm, blobs, now_s))
 
     def begin(self, epoch: int) -> None:
-        """Speak with an epoch, once the campaigns are open: command again what may be lost."""
+        """Start to speak with an epoch and repeat lost commands. All campaigns must be open."""
         self._restart(epoch)
 
     @property
     def now_s(self) -> float:
-        """The clock's second."""
+        """Current time in Unix seconds."""
         return self._clock()
 
     def order(self, *events: e.Event) -> None:
-        """Take in events of an operator's order. They are safe when it returns.
+        """Process the events of an operator's order. They are stored on return.
 
         Raises:
-            StorageFailed: nothing of it has happened.
+            StorageFailed: nothing has changed.
         """
         if self.problem or not self.dispatch(*events):
             raise StorageFailed(f"nothing can be stored: {self.problem}")
         self.announce()
 
     def forget(self, device_id: str) -> None:
-        """Forget a device: what came from it, what algorithms remember of it, what records say of
-        it, and what the broker retains of it. Of one that is banned, the ban stays.
+        """Delete a device from the fleet, algorithms' memories, records and the broker.
+
+        The ban of a banned device stays.
 
         Raises:
-            BlobLost, StorageFailed: something of it may remain; the order can be given again.
+            BlobLost, StorageFailed: some of it may remain; the order can be repeated.
         """
         fleet, store = self.fleet, self._store
         if missing := fleet.campaigns.keys() - self.trainers.keys():
@@ -193,7 +203,7 @@ class Runner:
     # Events become a fleet.
 
     def dispatch(self, *events: e.Event) -> bool:
-        """Take in events, store what follows, then carry it out. Return True if it was stored."""
+        """Process events, store the result, carry out the commands; return True if stored."""
         group = self._group()
         for event in events:
             self._add(group, event)
@@ -203,11 +213,11 @@ class Runner:
         return Group(self.fleet, self.fleet)
 
     def _add(self, group: Group, event: e.Event) -> None:
-        """Take one event into a group."""
+        """Process one event as part of a group."""
         turn = Turn(group.fleet)
         try:
             take_in(turn, event)
-        except Exception:  # a defect of the machine must not end the service
+        except Exception:  # a defect of the state machine must not end the service
             log.exception("Defect: an event was left out: %s", type(event).__name__)
             self._inbox.count("defect", type(event).__name__)
             return
@@ -217,8 +227,10 @@ class Runner:
         group.commands += turn.commands
 
     def _commit(self, group: Group) -> bool:
-        """Store a group, then carry out what follows. If it cannot be stored, nothing of it has
-        happened, and False is returned."""
+        """Store a group, then carry out its commands.
+
+        Return False if it cannot be stored. Nothing has changed then.
+        """
         events = [event for event, _ in group.steps]
         try:
             for name in sorted({campaign for campaign, _, _ in group.updates}):
@@ -252,8 +264,7 @@ class Runner:
         return True
 
     def _withheld(self, group: Group) -> list[tuple[str, RoundRecord]]:
-        """Return the records with personal models of devices whose owners have begun to withhold
-        them, without those.
+        """Return records without the personal models that owners have begun to withhold.
 
         Raises:
             StorageFailed: the records cannot be read.
@@ -269,7 +280,7 @@ class Runner:
         return [(n, without_kept(r, silent)) for n, r in records if not silent.isdisjoint(r.kept)]
 
     def _wait(self, problem: str) -> None:
-        """Take nothing in until something can be stored again."""
+        """Process no events until storing works again."""
         log.error("Nothing can be stored: %s", problem)
         self.problem, self._look_at_s = problem, self._clock() + RETRY_S
         self.announce()
@@ -280,8 +291,9 @@ class Runner:
             self._store.check()
             for trainer in self.trainers.values():
                 check_blobs(trainer.blobs)
-            self.fleet = self._store.load()  # a commit whose answer was lost may have been made
-            self._timers.clear()  # a fleet that was loaded has none
+            # a commit without an answer may have succeeded
+            self.fleet = self._store.load()
+            self._timers.clear()  # a loaded fleet has no timers
             self._heap.clear()
         except StorageFailed as error:
             log.info("Still nothing can be stored: %s", error)
@@ -293,7 +305,7 @@ class Runner:
         self.announce()
 
     def _restart(self, epoch: int) -> None:
-        """Have everything commanded again, with this epoch."""
+        """Repeat every command that may be lost, with this epoch."""
         self.dispatch(e.Resumed(at_s=self._clock(), epoch=epoch))
 
     # Commands are carried out.
@@ -320,7 +332,8 @@ class Runner:
                     self._link.send(command)
         except (BlobLost, StorageFailed) as error:
             log.error("A command cannot be carried out: %s: %s", type(command).__name__, error)
-        except Exception:  # a defect must not end the service: it is commanded again after a start
+        # a defect must not end the service; the command is repeated after a start
+        except Exception:
             log.exception("Defect: a command was left out: %s", type(command).__name__)
             self._inbox.count("defect", type(command).__name__)
 
@@ -332,7 +345,7 @@ class Runner:
         if isinstance(command, e.PlaceDevice):
             event = trainer.place(campaign, command)
         elif (campaign.phase, campaign.round) != ("aggregating", command.round):
-            return  # an update of the round was withdrawn in the same moment
+            return  # an update of the round was withdrawn meanwhile
         else:
             event = trainer.aggregate(campaign, command)
         if event is not None:
@@ -350,8 +363,10 @@ class Runner:
         self._link.send(plan)
 
     def _cancel(self, device_id: str, work: Assignment) -> None:
-        """Stop a device's work for a campaign that was aborted; other work ends by itself, and its
-        update is acknowledged."""
+        """Stop a device's work for an aborted campaign.
+
+        Other work ends by itself, and its update is acknowledged.
+        """
         campaign = self.fleet.campaigns.get(work.campaign)
         if campaign is not None and campaign.ended == "order":
             settings = campaign.settings
@@ -372,27 +387,31 @@ class Runner:
             self._link.send(m.Release(device_id, self.fleet.epoch, command.serial, *parts))
 
     def _tidy(self, name: str) -> None:
-        """Withdraw and delete blobs of a campaign that nobody needs any more."""
+        """Withdraw and delete blobs of a campaign that are no longer needed."""
         campaign, trainer = self.fleet.campaigns[name], self.trainers.get(name)
         if trainer is None or trainer.problem:
             return
         on_offer = offered(campaign, self.fleet)
         self._link.withdraw_all_but(name, on_offer)
-        try:  # what stays for want of a disk is deleted after a later round
+        # blobs that cannot be deleted now are deleted after a later round
+        try:
             trainer.blobs.keep(on_offer | remembered(campaign) | self._store.views(name))
         except OSError as error:
             log.warning("Blobs that are not needed cannot be deleted: %s", error)
 
     def _tidy_releases(self, blobs: Blobs) -> None:
-        """Withdraw blobs of releases that no device has or would return to, and delete those that
-        nobody needs."""
+        """Withdraw blobs of releases that no device needs, and delete the unneeded ones.
+
+        A device needs the release that it has, and the one that it would return to.
+        """
         fleet, offers = self.fleet, offered_releases(self.fleet)
         on_offer, kept = (
             {name for n in numbers & fleet.releases.keys() for name in fleet.releases[n].blobs}
             for numbers in (offers, needed_releases(fleet, offers))
         )
         self._link.withdraw_all_but(self, on_offer)
-        try:  # what stays for want of a disk is deleted after a later release
+        # blobs that cannot be deleted now are deleted after a later release
+        try:
             blobs.keep(kept)
         except OSError as error:
             log.warning("Blobs of releases cannot be deleted: %s", error)
@@ -403,12 +422,13 @@ class Runner:
     # Messages and timers become events.
 
     def run(self, stop: Callable[[], bool]) -> None:
-        """Handle messages and timers until `stop` returns True; it is called at least every half
-        second.
+        """Handle messages and timers until `stop` returns True.
+
+        `stop` is called at least every half second.
 
         Raises:
             OtherAggregator, WrongFleet: another aggregator has taken over the fleet, or the broker
-            does not let this one speak for it.
+                does not let this one speak for it.
         """
         link = self._link.link
         while not stop():
@@ -421,14 +441,14 @@ class Runner:
             self.tick()
 
     def next_s(self) -> float:
-        """Return the second at which the next timer rings; infinity if none is set."""
+        """Return the time of the next timer in Unix seconds; infinity if none is set."""
         if self.problem:
             return self._look_at_s
         stops = (trainer.look_at_s for trainer in self.trainers.values())
         return min(self._heap[0][0] if self._heap else float("inf"), *stops, float("inf"))
 
     def tick(self) -> None:
-        """Ring every timer that is due, and look whether causes of stops are gone."""
+        """Ring every timer that is due, and check whether the causes of stops are gone."""
         now_s = self._clock()
         if self.problem:
             if now_s >= self._look_at_s:
@@ -452,8 +472,9 @@ class Runner:
         self.telemetry.tick()
 
     def handle(self, *events: LinkEvent) -> None:
-        """Act on events of the link, and store what follows from them together. Whatever a message
-        holds, it raises nothing: it is refused with a reason.
+        """Process events of the link, and store the result together.
+
+        No message raises an error: a bad one is refused with a reason.
 
         Raises:
             OtherAggregator, WrongFleet: as `run`.
@@ -483,7 +504,7 @@ class Runner:
         self._believe(proofs)
 
     def _take(self, group: Group, delivery: Delivery) -> Iterable[tuple[str, str]]:
-        """Take a message into a group. Return the device and the proof where one was shown."""
+        """Process a message as part of a group; return the device with its proof of an epoch."""
         reading: Reading = self._inbox.read(delivery, group.fleet)
         if reading.about == "update":
             trainer = self.trainers.get(reading.campaign)
@@ -496,7 +517,7 @@ class Runner:
         if reading.want is not None:
             self._link.send(reading.want)
         if self.problem and reading.events:
-            return ()  # nor a reply: what is not stored is not confirmed
+            return ()  # no reply either: only stored messages are confirmed
         group.commands += reading.replies
         if reading.update is not None:
             group.updates.append((reading.campaign, reading.device_id, reading.update))
@@ -516,8 +537,10 @@ class Runner:
             self._inbox.refuse(reading, "unknown-blob", detail)
 
     def _connect(self, kept: bool) -> None:
-        """Announce the service after a connection; where the broker has lost what waited, have
-        every device check in."""
+        """Announce the service after a connection.
+
+        If the broker has lost waiting messages, every device is made to check in.
+        """
         self.connected = True
         if self._was_connected and not kept:
             self._link.rename()
@@ -527,7 +550,7 @@ class Runner:
         self._was_connected = True
 
     def _believe(self, proofs: Sequence[tuple[str, str]]) -> None:
-        """Take a greater epoch than one that a device has proved to hold."""
+        """Take an epoch above one that a device has proved to hold."""
         for device_id, proof in proofs:
             proven = self._rivals.proven_epoch(device_id, proof)
             if proven > self.fleet.epoch and not self.problem:
@@ -541,7 +564,7 @@ class Runner:
                 self.announce()
 
     def announce(self) -> None:
-        """Publish that the aggregator is there, and its condition."""
+        """Publish that the aggregator is online, and its condition."""
         going = [c for c in self.fleet.campaigns.values() if c.phase != "finished"]
         latest = (going or [*self.fleet.campaigns.values()])[-1:]
         run_id = latest[0].settings.run_id if latest else ""
@@ -549,20 +572,20 @@ class Runner:
 
     @property
     def condition(self) -> str:
-        """Why no campaign goes on; empty while one does."""
+        """Reason that no campaign advances; empty while one does."""
         going = [c.name for c in self.fleet.campaigns.values() if c.phase != "finished"]
         problems = [self.trainers[name].problem for name in going if name in self.trainers]
         return self.problem or (problems[-1] if problems and all(problems) else "")
 
     @property
     def finished(self) -> bool:
-        """True if every campaign is over, and devices were told what follows from that."""
+        """True if every campaign is finished and the sweep that informs its devices is over."""
         is_over = all(c.phase == "finished" for c in self.fleet.campaigns.values())
         return is_over and not self.fleet.sweep
 
 
 def _resurveyed(group: Group) -> Iterator[str]:
-    """Yield the campaigns in which a survey was replaced or taken back."""
+    """Yield the campaigns in which a survey was replaced or deleted."""
     for name, campaign in group.before.campaigns.items():
         before, after = campaign.members, group.fleet.campaigns[name].members
         if before is not after and any(

@@ -1,5 +1,7 @@
-"""What is read and checked before a service touches its database or the broker: a start that has to
-fail changes nothing, and disturbs nobody."""
+"""Checks before a service touches its database or the broker.
+
+A start that must fail changes nothing and disturbs no other service.
+"""
 
 import logging
 import math
@@ -34,37 +36,37 @@ log = logging.getLogger("shoal.aggregator")
 
 @dataclass(frozen=True)
 class Trust:
-    """Whom devices believe."""
+    """Keys by which devices verify signatures."""
 
     keys: tuple[PublicKey, ...]
     root: PrivateKey | None
-    """The root key, if it is here."""
+    """Root key; None if it is not in the folder."""
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What `shoal export` made for a campaign."""
+    """Bundle and probe of a campaign, written by `shoal export`."""
 
     bundle: Bundle
     probe: Probe
 
 
 def read_trust(folder: Path) -> Trust:
-    """Read ``trust.pem`` of a folder, and ``signing.key`` if it is there.
+    """Return the keys in ``trust.pem`` of a folder, and the one in ``signing.key`` if it is there.
 
     Raises:
-        ConfigError: one of them cannot be read, or is not what its name says.
+        ConfigError: a file cannot be read, or does not have the expected content.
     """
     keys, own = _read(folder / "trust.pem", read_public), folder / "signing.key"
     return Trust(keys, _read(own, read_private) if own.exists() else None)
 
 
 def read_exported(folder: Path, trust: Trust) -> Exported:
-    """Read ``device.shoal`` and ``server.pt2`` of a folder.
+    """Return the bundle in ``device.shoal`` and the probe in ``server.pt2`` of a folder.
 
     Raises:
-        ConfigError: one of them cannot be read, or is not what its name says, or devices would not
-        believe its signature.
+        ConfigError: a file cannot be read, does not have the expected content, or has a
+            signature that devices would reject.
     """
     bundle = _read(folder / "device.shoal", lambda payload: unpack(payload, trust.keys))
     return Exported(
@@ -80,14 +82,15 @@ def refuse_lost_run(
     folder: Path,
     blobs: str,
 ) -> None:
-    """Refuse to start a campaign that the database does not have while its blobs are there: its
-    database is lost, or another one was named, and a campaign that starts deletes what it does not
-    need. A start that was killed before it was stored leaves the bundle and the first models alone:
-    the campaign starts with them again. `folder`, `blobs`: as
-    `aggregator.storage.blob_bucket.open_blobs` takes them; no folder is made.
+    """Raise ConfigError if a campaign is new to the database but has blobs.
+
+    In this case its database is lost, or another one was named. A new campaign would delete the
+    blobs that it does not need. A start that was killed before it was stored leaves only the bundle
+    and the first models: the campaign starts with them again. `folder`, `blobs`: as for
+    `aggregator.storage.blob_bucket.open_blobs`; no folder is created.
 
     Raises:
-        ConfigError: blobs of the campaign are here.
+        ConfigError: the campaign has other blobs.
         StorageFailed: the blobs cannot be listed.
     """
     digests = blob_digests(blobs, folder, run.name)
@@ -105,11 +108,11 @@ def refuse_lost_run(
 
 
 def check_asking(settings: RunSettings) -> None:
-    """Check whom a run is to ask, when, and for how long.
+    """Raise ConfigError if the rules of a run's cohorts, times or budgets are invalid.
 
     Raises:
         ConfigError: a rule or hours cannot be read, a number is out of range, or a cohort is too
-        small.
+            small.
     """
     for name in ("days", "patience", "min_delta"):
         if not 0 <= (value := getattr(settings, name)) < math.inf:
@@ -157,7 +160,7 @@ def check_asking(settings: RunSettings) -> None:
 
 
 def run_settings(settings: CampaignSettings, bundle: Bundle, run_id: str) -> RunSettings:
-    """Return what the round core needs of a campaign's settings, for the run of this identity.
+    """Return the settings of a run, from those of a campaign and its bundle.
 
     Raises:
         ConfigError: a rule or hours cannot be read, or a cohort is too small.
@@ -175,12 +178,13 @@ def run_settings(settings: CampaignSettings, bundle: Bundle, run_id: str) -> Run
 
 
 def check_retuned(stored: RunSettings, wanted: RunSettings, folder: Path) -> str:
-    """Check that a run may go on with these settings; returns what is new, in words, or nothing.
-    Another bundle, seed or algorithm, but for its mean, makes another run; and the epsilon of a
-    privacy mechanism is computed for one way of training.
+    """Return the settings that a run changes, for people; empty if there are none.
+
+    A run cannot continue with another bundle or seed, or with another algorithm except for its
+    mean. With a privacy mechanism it cannot change the settings on which the epsilon depends.
 
     Raises:
-        ConfigError: it may not; the text names what differs.
+        ConfigError: the run cannot continue with these settings. The text names the differences.
     """
     check_asking(wanted)
     fields = [
@@ -213,12 +217,13 @@ def check_retuned(stored: RunSettings, wanted: RunSettings, folder: Path) -> str
 
 
 def run_secret(folder: Path, run: str, begun: bool, algorithm: Algorithm) -> bytes:
-    """What the noise of a run is drawn from: the folder's secret, and the run's name. `begun`:
-    whether the run has begun, so that a secret should be here.
+    """Return the bytes from which the noise of a run is drawn: folder's secret and run's name.
+
+    `begun`: True if the run has begun, so that the secret should exist.
 
     Raises:
         ConfigError: the secret is lost, and the run has drawn noise from it; or it cannot be read
-        or written.
+            or written.
     """
     path = folder / "secret.key"
     if begun and not path.exists():
@@ -234,10 +239,10 @@ def run_secret(folder: Path, run: str, begun: bool, algorithm: Algorithm) -> byt
 
 
 def _read(path: Path, parse: Callable[[bytes], T]) -> T:
-    """What a file of the bundle's folder holds.
+    """Return the parsed content of a file in the bundle's folder.
 
     Raises:
-        ConfigError: it cannot be read, or is not what its name says; the text names the file.
+        ConfigError: the file cannot be read or has another content. The text names the file.
     """
     try:
         return parse(path.read_bytes())

@@ -48,12 +48,12 @@ log = logging.getLogger("shoal.aggregator")
 
 
 class Steering:
-    """Opens campaigns, and carries out orders to them."""
+    """Handlers of orders to campaigns; also opens the campaigns of the service's folder."""
 
     def __init__(self, runner: Runner, place: Place, maker: ReleaseMaker) -> None:
         self._runner, self._place, self._maker = runner, place, maker
         self.broken: dict[str, str] = {}
-        """By campaign of this folder that could not be opened, the reason."""
+        """Error of each campaign of this folder that could not be opened."""
         self.handlers: dict[str, Callable[..., str]] = {
             "campaign-start": self._start,
             "campaign-pause": self._pause,
@@ -71,14 +71,14 @@ class Steering:
         wanted: RunSettings | None = None,
         source: Source | None = None,
     ) -> Campaign:
-        """Open a campaign of this folder, which goes on from its stored state, or begins.
+        """Open a campaign of this folder, which continues from its stored state or begins.
 
-        `exported`, `source`: the bundle and the models to start from, if they were read; `wanted`:
-        settings to go on with.
+        `exported`, `source`: the bundle and the models to start from, if they are already loaded.
+        `wanted`: settings to continue with.
 
         Raises:
-            ConfigError: something of it cannot be read, or it cannot go on with these settings.
-            StorageFailed: its database or blobs cannot be read or written.
+            ConfigError: a file cannot be read, or the campaign cannot continue with these settings.
+            StorageFailed: the database or blobs cannot be read or written.
         """
         settings, place, name = charter.settings, self._place, charter.settings.name
         exported = exported or read_exported(campaign_folder(place.folder, name), place.trust)
@@ -109,7 +109,7 @@ class Steering:
         """Return the models that a new campaign starts from; None for the bundle's own.
 
         Raises:
-            ConfigError: there is no campaign of this name here, or it has not trained.
+            ConfigError: no campaign of this name exists, or it has not trained.
         """
         if charter.start_from == INITIAL:
             return None
@@ -130,8 +130,7 @@ class Steering:
         return source_of(campaign, self._runner.trainers[campaign.name].blobs)
 
     def _start(self, name: str) -> str:
-        """Start the campaign that was laid down under this name
-        (`aggregator.storage.charter.propose`)."""
+        """Start the campaign that `aggregator.storage.charter.propose` stored under this name."""
         if name in self._runner.fleet.campaigns:
             return f"campaign {name} has started already"
         folder = self._place.folder
@@ -146,7 +145,7 @@ class Steering:
             charter = accept(folder, name)
             campaign = self.open(charter, exported, source=source)
         except ShoalError:
-            # where that fails it begins with the next start of the service
+            # if the renaming fails, the campaign begins with the next start of the service
             with suppress(OSError):
                 campaign_folder(folder, name).rename(wanted)
             shutil.rmtree(wanted, ignore_errors=True)
@@ -163,7 +162,7 @@ class Steering:
         return f"campaign {name} is paused; `shoal campaign resume` lets it go on"
 
     def _resume(self, name: str = "") -> str:
-        """Resume a campaign, whatever has stopped it; every campaign if none is named."""
+        """Resume a paused or stopped campaign, or every such campaign if no name is given."""
         runner = self._runner
         names = [self._campaign(name).name] if name else [*runner.fleet.campaigns]
         resumed, stopped = list[str](), list[str]()
@@ -182,7 +181,7 @@ class Steering:
         return f"resumed: {', '.join(resumed)}" if resumed else "no campaign was paused"
 
     def _abort(self, name: str) -> str:
-        """End a campaign where it stands."""
+        """End the training of a campaign at once, without an evaluation."""
         if self._campaign(name).phase == "finished":
             raise ConfigError(f"campaign {name} is finished: devices have its models already")
         self._direct(name, "abort")
@@ -193,8 +192,10 @@ class Steering:
         self._runner.order(Directed(at_s=self._runner.now_s, campaign=name, order=order))
 
     def _configure(self, name: str, changes: dict[str, Any]) -> str:
-        """Give a campaign these values of its settings, by field of `RunSettings`, from the next
-        round on."""
+        """Change settings of a campaign from the next round on.
+
+        `changes`: new values by field of `RunSettings`.
+        """
         campaign, trainer = self._campaign(name), self._runner.trainers[name]
         before = campaign.next_settings
         merged = {"hyper": {**before.hyper, **changes["hyper"]}} if "hyper" in changes else {}
@@ -205,7 +206,8 @@ class Steering:
         except msgspec.ValidationError as error:
             raise ConfigError(f"campaign {name}: {error}") from None
         added = _outside_names(wanted.algorithm) - _outside_names(before.algorithm)
-        if added:  # an order must not choose which code a service runs
+        # an order must not choose the code that a service runs
+        if added:
             raise ConfigError(
                 f"campaign {name}: {min(added)} would be new: a class of one's own is named where "
                 "a campaign starts"
@@ -225,7 +227,7 @@ class Steering:
         return f"campaign {name} goes on with {values}"
 
     def _roll_back(self, name: str, to: int) -> str:
-        """Return to the models that a round made."""
+        """Return a campaign to the models of an earlier round."""
         campaign, trainer = self._campaign(name), self._runner.trainers[name]
         if to == campaign.version.round:
             return f"campaign {name} has the models of round {to}"
@@ -241,7 +243,7 @@ class Steering:
         )
 
     def _campaign(self, name: str) -> Campaign:
-        """Return a campaign; one of this folder that could not be opened is tried again."""
+        """Return a campaign. A campaign of this folder that is not open is opened first."""
         fleet = self._runner.fleet
         if name in fleet.campaigns and name in self._runner.trainers:
             return fleet.campaigns[name]
@@ -254,7 +256,7 @@ class Steering:
 
 
 def _outside_names(text: str) -> set[str]:
-    """Return the names of classes of one's own in an algorithm's name, which running it loads."""
+    """Return the names of the user's own classes in an algorithm's name, which running it loads."""
     pieces = ([piece.strip() for piece in part.split(":")] for part in text.split("+"))
     return {":".join(piece[:2]) for piece in pieces if is_outside(piece[0])}
 

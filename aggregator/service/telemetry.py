@@ -1,7 +1,7 @@
-"""Keeps the telemetry of a running service.
+"""Telemetry of a running service: updated in memory, written to the database at intervals.
 
-Telemetry is written together, every `SAVE_EVERY_S` seconds and at a stop. A kill loses what came
-since. What the fleet goes by is never lost: it is no telemetry.
+It is written every `SAVE_EVERY_S` seconds and at a stop. A kill loses the changes since. The
+fleet's decisions do not depend on telemetry.
 """
 
 import logging
@@ -23,7 +23,7 @@ from aggregator.fleet.records import Assignment, Device, Fleet
 from aggregator.ports import Clock, StorageFailed
 from wire.messages import Decline, Update
 
-if TYPE_CHECKING:  # simulations have no database, and load none of what it needs
+if TYPE_CHECKING:  # simulations must not load the database's modules
     from aggregator.storage.telemetry_table import TelemetryTable
 
 log = logging.getLogger("shoal.aggregator")
@@ -32,11 +32,15 @@ SAVE_EVERY_S = 10.0
 
 
 class Telemetry:
-    """Keeps telemetry. One thread writes; `records` is replaced as a whole, so that others may read
-    it."""
+    """Telemetry of devices.
+
+    One thread writes. `records` is replaced as a whole, so that other threads may read it.
+    """
 
     def __init__(self, store: "TelemetryTable | None", clock: Clock) -> None:
-        """`store`: None for telemetry that lives as long as the process.
+        """Load the stored telemetry.
+
+        `store`: None for telemetry that lives as long as the process.
 
         Raises:
             StorageFailed: the telemetry cannot be read.
@@ -50,25 +54,27 @@ class Telemetry:
         """Number of declined assignments since the service was started, by reason."""
 
     def of(self, device_id: str) -> DeviceTelemetry:
-        """Return the telemetry of a device; of one that is not known, that is empty."""
+        """Return the telemetry of a device; empty for an unknown device."""
         return self.records.get(device_id, NO_TELEMETRY)
 
-    # From messages. Only devices of the fleet have telemetry: the caller sees to that.
+    # From messages. The caller makes sure that the device is in the fleet.
 
     def on_heard(self, device_id: str) -> None:
-        """Note the time of a message. It is not written for that alone."""
+        """Record the time of a message. The change alone is not written to the database."""
         heard = replace(self.of(device_id), heard_s=self._clock())
         self.records = self.records.set(device_id, heard)
 
     def on_decline(self, decline: Decline, campaign: str, detail: str) -> None:
-        """Note that a device does not carry out an assignment. `detail`: its own, made safe to
-        print."""
+        """Record that a device declined an assignment.
+
+        `detail`: the device's text, made safe to print.
+        """
         self.declined[decline.reason] = self.declined.get(decline.reason, 0) + 1
         last = LastDecline(self._clock(), campaign, decline.round, decline.reason, detail)
         self._change(decline.device_id, decline=last)
 
     def on_update(self, update: Update, device: Device, work: Assignment, bytes_up: int) -> None:
-        """Note an admitted update of an assignment."""
+        """Record an admitted update of an assignment."""
         sizes = {"bytes_up": bytes_up, "bytes_down": update.bytes_received}
         changes: dict[str, Any] = dict(sizes)
         if work.kind == "train" and update.trained.num_examples:
@@ -83,7 +89,7 @@ class Telemetry:
     # From the fleet.
 
     def observe(self, before: Fleet, after: Fleet, device_ids: Iterable[str]) -> None:
-        """Note the changes of group of these devices, which are safe."""
+        """Record the changes of group of these devices, after they are stored."""
         for campaign in after.campaigns.values():
             earlier = before.campaigns.get(campaign.name)
             if earlier is None or earlier.members is campaign.members:
@@ -96,11 +102,12 @@ class Telemetry:
                     self._put(device_id, regrouped(self.of(device_id), change))
 
     def forget(self, device_id: str) -> None:
-        """Delete the telemetry of a device, and overwrite what its database held of it. To be
-        called once the fleet has forgotten it.
+        """Delete the telemetry of a device, and overwrite its data in the database.
+
+        It is called after the fleet has forgotten the device.
 
         Raises:
-            StorageFailed: something of it may remain; call it again.
+            StorageFailed: some of it may remain; call the function again.
         """
         if self._store is not None:
             self._store.save({}, [device_id])
@@ -112,7 +119,7 @@ class Telemetry:
     # To the database.
 
     def tick(self) -> None:
-        """Write telemetry if it is time to. What cannot be written now is written later."""
+        """Write the telemetry if it is due. After a failure it is written later."""
         if self._clock() >= self._save_at_s:
             self._save_at_s = self._clock() + SAVE_EVERY_S
             try:
@@ -121,7 +128,7 @@ class Telemetry:
                 log.warning("%s; it is tried again", error)
 
     def save(self) -> None:
-        """Write what has changed since the last time.
+        """Write the changes since the last save.
 
         Raises:
             StorageFailed: nothing was written.

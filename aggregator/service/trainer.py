@@ -1,9 +1,8 @@
-"""Carries out what a campaign commands beside messages: aggregates rounds, and places devices by
-their surveys.
+"""Aggregation of rounds, and placement of devices by their surveys, for one campaign each.
 
-A trainer has what does not fit into a record: the algorithm, the bundle, and the blobs. A campaign
-that cannot go on, since a blob cannot be read or an algorithm fails, is *stopped*: its devices are
-told that it is busy, the others go on, and it goes on by itself when the cause is gone.
+A trainer has what does not fit into a record: the algorithm, the bundle and the blobs. A campaign
+is *stopped* while a blob cannot be read or its algorithm fails: its devices are told that it is
+busy, and other campaigns continue. It resumes by itself when the cause is gone.
 """
 
 import logging
@@ -25,12 +24,12 @@ from wire.bundle import Bundle
 log = logging.getLogger("shoal.aggregator")
 
 RETRY_S = 5.0
-"""Seconds between two looks at whether the cause of a stop is gone."""
+"""Seconds between two checks of whether the cause of a stop is gone."""
 
 
 @dataclass
 class Trainer:
-    """Carries out the commands of one campaign."""
+    """Algorithm, bundle and blobs of one campaign, which carry out its commands."""
 
     algorithm: Algorithm
     bundle: Bundle
@@ -38,18 +37,18 @@ class Trainer:
     blobs: Blobs
     clock: Clock
     announce: Callable[[], None]
-    """Publishes the service's status; devices wait for it while a long aggregation runs."""
+    """Publishes the service's status. Devices need it during a long aggregation."""
     problem: str = ""
-    """Why the campaign is stopped; empty while it is not."""
+    """Reason that the campaign is stopped; empty while it is not."""
     look_at_s: float = field(default=float("inf"), repr=False)
-    """When to look again whether the cause is gone."""
+    """Time of the next check of whether the cause is gone."""
     _check: Callable[[], object] | None = field(default=None, repr=False)
-    """Raises as long as the cause is there; None: only the operator ends the stop."""
+    """Check that raises while the cause exists; None if only the operator can end the stop."""
 
     def aggregate(self, campaign: Campaign, command: Aggregate) -> Event | None:
         """Return the event of an aggregation; None if the campaign is stopped by it.
 
-        Updates whose blobs are lost are asked for again.
+        Devices whose updates are lost are assigned again.
         """
         try:
             with kept_alive(self.announce):
@@ -68,7 +67,8 @@ class Trainer:
             self.stop(str(error), partial(self.blobs.get, error.digest))
         except StorageFailed as error:
             self.stop(str(error), partial(check_blobs, self.blobs))
-        except Exception as error:  # the updates are safe: a later version may aggregate them
+        # the updates are stored, so that a later version may aggregate them
+        except Exception as error:
             log.exception("Round %d cannot be aggregated", command.round)
             reason = f"{type(error).__name__}: {error}"
             self.stop(f"round {command.round} cannot be aggregated: {reason}")
@@ -90,8 +90,11 @@ class Trainer:
         self.announce()
 
     def try_to_go_on(self, resumed: bool = False) -> bool:
-        """Return True if the campaign goes on: the cause of its stop is gone, or the operator has
-        `resumed` it."""
+        """Return True if the campaign is not stopped, or its stop has ended.
+
+        A stop ends when its cause is gone. A stop without a check ends when the operator has
+        `resumed` the campaign.
+        """
         if not self.problem:
             return True
         self.look_at_s = self.clock() + RETRY_S
@@ -108,7 +111,7 @@ class Trainer:
         return True
 
     def end_stop(self) -> None:
-        """Go on without a look at the cause: the models that cannot be read are given up."""
+        """End the stop without a check, because the operator gives up the unreadable models."""
         self.problem, self._check, self.look_at_s = "", None, float("inf")
 
 

@@ -1,10 +1,9 @@
-"""A model in one ONNX file: a graph whose weights are names without a value, and after it the
-values.
+"""Model in one ONNX file: a graph whose weights have names without values, followed by the values.
 
 Two protobuf messages of one type, one after the other, are one message: lists are joined and inner
-messages merged (Protocol Buffers, "Encoding", "Last One Wins"). So a device that has no ONNX
-library appends a message that holds nothing but ``graph.initializer`` and ``metadata_props``, and
-has a model that every ONNX runtime reads.
+messages merged (Protocol Buffers, "Encoding", "Last One Wins"). So a device without an ONNX library
+appends a message with only ``graph.initializer`` and ``metadata_props``, and gets a model that
+every ONNX runtime reads.
 """
 
 from collections.abc import Mapping
@@ -17,33 +16,38 @@ from wire.bundle import Bundle
 from wire.errors import BundleError
 
 INPUT, OUTPUT = "x", "probabilities"
-"""The input, examples (n, \\*window) float32, and the output, (n, classes) float32, of a model in
-one file."""
+"""Input and output of a model in one file.
+
+The input has examples (n, \\*window) float32; the output has probabilities (n, classes) float32.
+"""
 PREDICT = "predict"
 
-# Numbers of fields in onnx.proto3.
+# Field numbers in onnx.proto3.
 _MODEL_GRAPH, _MODEL_METADATA = 7, 14
 _GRAPH_INITIALIZER = 5
 _TENSOR_DIMS, _TENSOR_TYPE, _TENSOR_NAME, _TENSOR_RAW = 1, 2, 8, 9
 _ENTRY_KEY, _ENTRY_VALUE = 1, 2
 _TYPES = {"float32": 1, "uint8": 2, "int32": 6, "int64": 7, "bool": 9}
 _BYTES = 2
-"""The wire type of what has a length."""
+"""Wire type of fields with a length."""
 
 
 def apart(one: Array, other: Array) -> float:
-    """The largest difference between two answers of the same shape, relative to the second one's
-    size where that is above 1: probabilities are compared as they are, and quantities in large
-    units by their digits. NaN where either is no number."""
+    """Return the largest difference between two answers of the same shape; NaN for a NaN.
+
+    Differences are relative to the size of `other` where that is above 1: probabilities are
+    compared as they are, and quantities in large units by their digits.
+    """
     return float((np.abs(one.astype(np.float64) - other) / np.maximum(1.0, np.abs(other))).max())
 
 
 def whole_model(bundle: Bundle, tensors: Tensors, about: Mapping[str, str]) -> bytes:
-    """A bundle's graph for predictions with these tensors, by ``ROLE/NAME``, inside; `about`
-    becomes its metadata. Empty if the bundle has nothing to make it from.
+    """Return a bundle's graph for predictions with these tensors, by ``ROLE/NAME``, inside.
+
+    `about` becomes its metadata. The result is empty if the bundle has no template of the graph.
 
     Raises:
-        BundleError: the graph reads what is no tensor.
+        BundleError: the graph reads an input that is no tensor of the model.
     """
     graph = bundle.manifest.graphs.get(PREDICT)
     if graph is None or not graph.template:
@@ -58,7 +62,7 @@ def whole_model(bundle: Bundle, tensors: Tensors, about: Mapping[str, str]) -> b
 
 
 def fragment(tensors: Mapping[str, Array], about: Mapping[str, str]) -> bytes:
-    """A ``ModelProto`` with these initializers and this metadata and nothing else."""
+    """Return a ``ModelProto`` with these initializers and this metadata and nothing else."""
     initializers = []
     for name, array in tensors.items():
         raw = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()

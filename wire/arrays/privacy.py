@@ -1,9 +1,8 @@
-"""The arithmetic of the verb protect: clipping and Gaussian noise of a flat update. Used by
-devices, and by the aggregator to check.
+"""Arithmetic of the verb protect: clipping and Gaussian noise of a flat update.
 
-Floating-point noise is not the real-valued Gaussian that the theory speaks of (I. Mironov. On
-significance of the least significant bits for differential privacy. CCS 2012); nothing here defends
-against an attack on its last bits.
+Devices use it, and the aggregator for checks. Floating-point noise is not the real-valued Gaussian
+of the theory (I. Mironov. On significance of the least significant bits for differential privacy.
+CCS 2012); nothing here defends against an attack on its last bits.
 """
 
 import numpy as np
@@ -11,16 +10,18 @@ import numpy as np
 from wire.arrays.tensors import Array
 
 _MARGIN = 1.0 - 2.0**-40
-"""Far more than a sum of squares in float64 can be off, in whatever order it is made; far less than
-float32 resolves."""
+"""Factor below 1 that covers rounding errors.
+
+Its distance from 1 is far above the error of a sum of squares in float64, in any order of
+summation, and far below the resolution of float32.
+"""
 
 
 def clip(update: Array, norm: float) -> Array:
-    """The update (D,) float32, of finite numbers, scaled to a Euclidean norm of at most `norm`;
-    unchanged when it is within.
+    """Return the update (D,) float32 scaled to a Euclidean norm of at most `norm`.
 
-    Exact: the norm of the result, computed in float64, is never above `norm`. Every number is
-    rounded towards zero.
+    The values must be finite. An update within the norm is returned unchanged. Exact: the norm of
+    the result, computed in float64, is never above `norm`. Every number is rounded towards zero.
     """
     exact = update.astype(np.float64)
     length = float(np.sqrt(exact @ exact))
@@ -34,8 +35,10 @@ def clip(update: Array, norm: float) -> Array:
 
 
 def add_noise(update: Array, std: float, rng: "np.random.Generator") -> Array:
-    """The update (D,) float32 with independent Gaussian noise; drawn and added in float64, then
-    rounded. None is drawn where `std` is 0."""
+    """Return the update (D,) float32 with independent Gaussian noise of this standard deviation.
+
+    The noise is drawn and added in float64, then rounded. No noise is drawn if `std` is 0.
+    """
     if std == 0:
         return update
     return np.asarray(update + std * rng.standard_normal(update.shape), dtype=np.float32)

@@ -1,11 +1,10 @@
-"""The change that an update carries, in eight bits a number (SPEC.md, 'Updates in int8'). Used by
-devices, the aggregator and simulations.
+"""Changes of updates in eight bits a number (SPEC.md, 'Updates in int8').
 
-Every block of `BLOCK` numbers has a scale of its own. Numbers are rounded up or down at random, so
-that the expected value of what is sent is what was to be sent, and errors cancel out where many
-updates are averaged: D. Alistarh, D. Grubic, J. Li, R. Tomioka, M. Vojnovic. QSGD:
-Communication-efficient SGD via gradient quantization and encoding. NeurIPS 2017, section 3, with
-the greatest magnitude for the norm.
+Devices, the aggregator and simulations use it. Every block of `BLOCK` numbers has its own scale.
+Numbers are rounded up or down at random, so that the expected value is the exact one, and errors
+cancel out in the mean of many updates: D. Alistarh, D. Grubic, J. Li, R. Tomioka, M. Vojnovic.
+QSGD: Communication-efficient SGD via gradient quantization and encoding. NeurIPS 2017, section 3,
+with the greatest magnitude for the norm.
 """
 
 import zlib
@@ -20,22 +19,23 @@ from wire.errors import WrongLayout
 from wire.fields import Encoding
 
 ENCODINGS: tuple[Encoding, ...] = ("int8",)
-"""What `encoded` makes beside float32."""
+"""Encodings of `encoded` besides float32."""
 BLOCK = 256
-"""So many numbers share a scale."""
+"""Number of values that share a scale."""
 LARGEST = 127
-"""A block's greatest magnitude becomes this, or its negative."""
+"""Magnitude to which a block's greatest magnitude is scaled."""
 _DRAW = 0x18
-"""In the seed of the rounding: it is drawn for nothing else."""
+"""Part of the seed that separates the draws of the rounding from all other draws."""
 
 Entry = tuple[str, str, tuple[int, ...]]
 """Name, dtype and shape of a tensor."""
 
 
 def encoded(tensors: Tensors, encoding: Encoding, seed: int, device_id: str) -> Tensors:
-    """An update's tensors as a plan asks for them. In int8 the two tensors ``int8/...`` take the
-    place of all ``delta/NAME`` of float32. If one of these holds a value that is not finite, the
-    update stays as it is: it is refused for that value.
+    """Return an update's tensors in the encoding of its plan.
+
+    In int8 the two tensors ``int8/...`` replace all ``delta/NAME`` of float32. An update with a
+    value that is not finite stays in float32, so that it is refused for that value.
 
     Args:
         seed: the plan's; the rounding is drawn from it and from `device_id`.
@@ -62,13 +62,14 @@ def encoded(tensors: Tensors, encoding: Encoding, seed: int, device_id: str) -> 
 
 
 def decoded(tensors: Tensors, layout: Iterable[Entry]) -> Tensors:
-    """An update that came in int8, with its changes as ``delta/NAME`` float32. A product may
-    overflow to what is not finite. `layout`: what its plan's training reports; other entries do not
-    matter.
+    """Return an int8 update with its changes as ``delta/NAME`` float32.
+
+    A product may overflow to a value that is not finite. `layout`: tensors that the plan's training
+    reports; other entries are ignored.
 
     Raises:
-        WrongLayout: its tensors ``int8/...`` are not those of this layout; raised before memory is
-        taken.
+        WrongLayout: its tensors ``int8/...`` do not have this layout; raised before memory is
+            allocated.
     """
     changes = _changes(layout)
     if not changes:
@@ -105,14 +106,14 @@ def decoded(tensors: Tensors, layout: Iterable[Entry]) -> Tensors:
 
 
 def change_bytes(layout: Iterable[Entry], encoding: Encoding) -> int:
-    """What the changes of this layout weigh in an update, without their names."""
+    """Return the size of this layout's changes in an update, in bytes, without their names."""
     changes = _changes(layout)
     size = sum(prod(shape) for _, shape in changes)
     return 4 * size if encoding == "float32" else size + 4 * len(_blocks(changes))
 
 
 def _changes(entries: Iterable[Entry]) -> list[tuple[str, tuple[int, ...]]]:
-    """Name and shape of the changes of float32, in the order of their names."""
+    """Return name and shape of the float32 changes, in the order of their names."""
     found = {
         name: shape
         for name, dtype, shape in entries
@@ -122,8 +123,10 @@ def _changes(entries: Iterable[Entry]) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def _blocks(changes: Sequence[tuple[str, tuple[int, ...]]]) -> Array:
-    """How many numbers each block has (B,) int64: every tensor begins a new one, and its last has
-    the rest."""
+    """Return the number of values of each block (B,) int64.
+
+    Every tensor begins a new block, and its last block has the rest.
+    """
     sizes = [prod(shape) for _, shape in changes]
     return np.array(
         [min(BLOCK, size - at) for size in sizes for at in range(0, size, BLOCK)], np.int64

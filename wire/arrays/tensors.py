@@ -1,8 +1,7 @@
-"""Named arrays to bytes and back: the safetensors format, with limits that are checked before
-memory is taken (SPEC.md, 'Tensors').
+"""Named arrays to bytes and back: the safetensors format with limits (SPEC.md, 'Tensors').
 
-A hostile header can promise terabytes, so everything in it is checked against the file's size
-before an array is made. One metadata key, ``shoal``, carries a message beside the arrays.
+A hostile header can promise terabytes, so every entry is checked against the file's size before an
+array is allocated. One metadata key, ``shoal``, carries a message beside the arrays.
 """
 
 import struct
@@ -30,9 +29,9 @@ _DTYPES: dict[str, np.dtype[Any]] = {
     "U8": np.dtype("uint8"),
     "BOOL": np.dtype("bool"),
 }
-"""In the order in which safetensors writes them."""
+"""Dtypes in the order in which safetensors writes them."""
 _NAMES = {dtype: dtype.name for dtype in _DTYPES.values()}
-"""`str(dtype)` takes microseconds."""
+"""Names of dtypes, cached because `str(dtype)` takes microseconds."""
 _WRITTEN = {dtype: (place, written) for place, (written, dtype) in enumerate(_DTYPES.items())}
 
 
@@ -46,18 +45,20 @@ class TensorSpec(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """The name it has in graphs and tensor files: ``ROLE/NAME``."""
+        """Name in graphs and tensor files: ``ROLE/NAME``."""
         return key_of(self.role, self.name)
 
     @property
     def num_bytes(self) -> int:
-        """The size of its data in bytes."""
+        """Size of the data in bytes."""
         return prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
 class Limits(NamedTuple):
-    """What one tensor file may hold. The defaults are the protocol's upper bounds; an aggregator
-    lowers them to its bundle."""
+    """Limits of a tensor file.
+
+    The defaults are the protocol's upper bounds; an aggregator lowers them to its bundle.
+    """
 
     total_bytes: int = 64 * 2**20
     header_bytes: int = 2**20
@@ -67,18 +68,18 @@ class Limits(NamedTuple):
 
 PROTOCOL_LIMITS = Limits()
 RECEIVED_FILES = Limits(total_bytes=2**62)
-"""For files whose size was held against the fleet's limit when they came."""
+"""Limits for files whose size was checked against the fleet's limit on arrival."""
 OWN_FILES = Limits(total_bytes=2**62, header_bytes=2**40, num_tensors=2**40, num_dims=64)
-"""For files that this program wrote itself: they were not sent by anybody and may be of any
-size."""
+"""Limits for files that this program wrote itself, which may have any size."""
 
 
 def encode_tensors(tensors: Mapping[str, Array], message: bytes = b"") -> bytes:
-    """Pack arrays, C-contiguous and little-endian, and a message of JSON text beside them. The
-    bytes are those that the safetensors library makes: the widest types first, then by name.
+    """Return the bytes of arrays (C-contiguous, little-endian) and of a JSON message beside them.
+
+    The bytes are those of the safetensors library: the widest dtypes first, then by name.
 
     Raises:
-        ValueError: an array of a dtype that the protocol does not have.
+        ValueError: the protocol does not have the dtype of an array.
     """
     if other := [name for name, array in tensors.items() if array.dtype not in _WRITTEN]:
         raise ValueError(
@@ -102,11 +103,11 @@ def encode_tensors(tensors: Mapping[str, Array], message: bytes = b"") -> bytes:
 
 
 def decode_tensors(payload: bytes, limits: Limits = PROTOCOL_LIMITS) -> tuple[Tensors, bytes]:
-    """Unpack what `encode_tensors` packed, into (arrays in the order of their names, message).
+    """Return the arrays of a tensor file, in the order of their names, and its message.
 
     Raises:
-        LimitExceeded: larger, or with more or longer tensors, than `limits` allow.
-        Malformed: not a safetensors file, or a dtype the protocol does not have.
+        LimitExceeded: the file, its header, or the number or rank of its tensors is over `limits`.
+        Malformed: the file is no safetensors file, or the protocol does not have a dtype.
     """
     header, data = _header(payload, limits)
     metadata = header.pop(_METADATA, None) or {}
@@ -136,7 +137,7 @@ def decode_tensors(payload: bytes, limits: Limits = PROTOCOL_LIMITS) -> tuple[Te
 
 
 def _header(payload: bytes, limits: Limits) -> tuple[dict[str, Any], int]:
-    """The JSON object at the beginning, and where it ends."""
+    """Return the JSON object at the beginning of the file, and the position of its end."""
     if len(payload) > limits.total_bytes:
         raise LimitExceeded(
             f"tensor file of {len(payload)} bytes: at most {limits.total_bytes} are accepted"
@@ -168,8 +169,10 @@ def _header(payload: bytes, limits: Limits) -> tuple[dict[str, Any], int]:
 def _place(
     name: str, entry: object, data_bytes: int, limits: Limits
 ) -> tuple[np.dtype[Any], list[int], int, int]:
-    """Dtype and shape of a tensor, and where its data begin and end behind the header, as its entry
-    in the header says, if that can be."""
+    """Return dtype, shape and position (begin and end behind the header) of a tensor.
+
+    They come from the tensor's entry in the header, which is checked.
+    """
     what = f"tensor {name[:80]!r}"
     got = entry.get("dtype") if isinstance(entry, dict) else entry
     if not isinstance(entry, dict) or not isinstance(got, str) or got not in _DTYPES:
@@ -182,7 +185,7 @@ def _place(
             f"{what} has {len(shape)} dimensions: at most {limits.num_dims} are accepted"
         )
     size = prod(shape) * dtype.itemsize
-    # numpy has no shape whose other sizes come to more than this, were it empty
+    # numpy has no shape whose nonzero sizes exceed this in bytes, even if the array is empty
     is_absurd = not size and prod(n or 1 for n in shape) * dtype.itemsize >= 2**63
     if size > data_bytes or is_absurd:
         raise Malformed(f"{what} of shape {shape}: the file has only {data_bytes} bytes of data")
@@ -201,10 +204,12 @@ def _are_sizes(value: object) -> TypeGuard[list[int]]:
 def check_layout(
     tensors: Mapping[str, Array], expected: Iterable[tuple[str, str, tuple[int, ...]]], origin: str
 ) -> None:
-    """Compare names, dtypes and shapes with `expected`, a sequence of (name, dtype, shape).
+    """Raise WrongLayout if names, dtypes or shapes differ from `expected`.
+
+    `expected`: (name, dtype, shape) of each tensor.
 
     Raises:
-        WrongLayout: the first difference, with what came, what was expected, and `origin`.
+        WrongLayout: the first difference, with the actual and the expected value, and `origin`.
     """
     wanted = {name: (dtype, tuple(shape)) for name, dtype, shape in expected}
     for name in sorted(wanted.keys() | tensors.keys()):

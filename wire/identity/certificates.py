@@ -1,5 +1,7 @@
-"""P-256 keys, requests and certificates of X.509, as enrolment has them (SPEC.md, 'Enrolment'). A
-device's certificate has the device's id as its only name."""
+"""P-256 keys, requests and certificates of X.509 for enrolment (SPEC.md, 'Enrolment').
+
+A device's certificate has the device's id as its only name.
+"""
 
 from datetime import UTC, datetime
 
@@ -12,7 +14,7 @@ from wire.codec import digest
 from wire.errors import Malformed
 
 MOST_BYTES = 8 * 2**10
-"""A request or certificate may have at most this many bytes."""
+"""Maximum number of bytes of a request or a certificate."""
 
 TlsKey = ec.EllipticCurvePrivateKey
 TlsPublicKey = ec.EllipticCurvePublicKey
@@ -20,16 +22,17 @@ Certificate = x509.Certificate
 
 
 def new_tls_key() -> TlsKey:
-    """A fresh P-256 key."""
+    """Return a new P-256 key."""
     return ec.generate_private_key(ec.SECP256R1())
 
 
 def read_tls_key(pem: bytes) -> TlsKey:
-    """Read a P-256 key as `wire.identity.keys.private_pem` writes it; certificates beside it are
-    passed over.
+    """Return the P-256 key of a PEM text from `wire.identity.keys.private_pem`.
+
+    Certificates in the same text are ignored.
 
     Raises:
-        Malformed: no P-256 key.
+        Malformed: the text has no P-256 key.
     """
     try:
         key = serialization.load_pem_private_key(pem, None)
@@ -41,7 +44,7 @@ def read_tls_key(pem: bytes) -> TlsKey:
 
 
 def key_digest(key: TlsPublicKey) -> str:
-    """The SHA-256 of a public key (its SubjectPublicKeyInfo), as 64 hexadecimal digits."""
+    """Return the SHA-256 of a public key (SubjectPublicKeyInfo), as 64 hexadecimal digits."""
     return digest(
         key.public_bytes(
             serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
@@ -50,18 +53,20 @@ def key_digest(key: TlsPublicKey) -> str:
 
 
 def certificate_digest(certificate: Certificate) -> str:
-    """The SHA-256 of a certificate (its DER form), as 64 hexadecimal digits: its fingerprint."""
+    """Return a certificate's fingerprint: SHA-256 of its DER form, as 64 hexadecimal digits."""
     return digest(certificate.public_bytes(serialization.Encoding.DER))
 
 
 def certificate_pem(certificate: Certificate) -> str:
-    """A certificate as PEM text."""
+    """Return a certificate as PEM text."""
     return certificate.public_bytes(serialization.Encoding.PEM).decode()
 
 
 def make_request(key: TlsKey, name: str) -> str:
-    """A request for a certificate of this name, as PEM text; an empty name leaves it to the
-    service."""
+    """Return a request for a certificate of this name, as PEM text.
+
+    With an empty name, the service chooses one.
+    """
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)] if name else [])
     request = (
         x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
@@ -70,8 +75,9 @@ def make_request(key: TlsKey, name: str) -> str:
 
 
 def read_request(pem: str) -> tuple[TlsPublicKey, str]:
-    """The key of a request, which has signed it, and the name that it asks for; empty if it asks
-    for none. Nothing else in it counts.
+    """Return the key of a request and the common name in it, empty if there is none.
+
+    The key must have signed the request. Other contents are ignored.
 
     Raises:
         Malformed: not such a request.
@@ -85,7 +91,7 @@ def read_request(pem: str) -> tuple[TlsPublicKey, str]:
         )
     except Malformed:
         raise
-    except Exception as error:  # the parser's errors are of many kinds
+    except Exception as error:  # the parser raises many types of errors
         raise Malformed(f"certificate request: {type(error).__name__}: {error}") from None
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
         raise Malformed("certificate request: expected a P-256 key")
@@ -95,7 +101,7 @@ def read_request(pem: str) -> tuple[TlsPublicKey, str]:
 
 
 def read_certificate(pem: str) -> Certificate:
-    """Read the first certificate of a text.
+    """Return the first certificate in a text.
 
     Raises:
         Malformed: there is none.
@@ -107,7 +113,7 @@ def read_certificate(pem: str) -> Certificate:
 
 
 def public_key_of(certificate: Certificate) -> TlsPublicKey:
-    """A certificate's key.
+    """Return the key of a certificate.
 
     Raises:
         Malformed: it is no P-256 key.
@@ -122,7 +128,7 @@ def public_key_of(certificate: Certificate) -> TlsPublicKey:
 
 
 def common_name(name: x509.Name) -> str:
-    """The one common name of a subject; empty if it has none.
+    """Return the only common name of a subject; empty if it has none.
 
     Raises:
         Malformed: it has several.
@@ -136,10 +142,12 @@ def common_name(name: x509.Name) -> str:
 
 
 def check_issued(certificate: Certificate, authority: Certificate) -> str:
-    """The name of a client whose certificate this authority issued. Its dates are not looked at.
+    """Return the client's name in a certificate that this authority issued.
+
+    The dates are not checked.
 
     Raises:
-        Malformed: it is another one's, or not for a client.
+        Malformed: another authority issued it, or it is not for a client.
     """
     try:
         certificate.verify_directly_issued_by(authority)
@@ -154,9 +162,10 @@ def check_issued(certificate: Certificate, authority: Certificate) -> str:
 
 
 def check_time(certificate: Certificate, now_s: float) -> None:
-    """
+    """Raise Malformed if a certificate is not valid now.
+
     Raises:
-        Malformed: it is not valid now.
+        Malformed: the certificate is not valid now.
     """
     begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if not begin.timestamp() <= now_s <= end.timestamp():
@@ -168,12 +177,12 @@ def check_time(certificate: Certificate, now_s: float) -> None:
 
 
 def sign_text(key: TlsKey, text: bytes) -> str:
-    """An ECDSA signature with SHA-256, in hexadecimal digits."""
+    """Return the ECDSA signature of a text with SHA-256, in hexadecimal digits."""
     return key.sign(text, ec.ECDSA(hashes.SHA256())).hex()
 
 
 def has_signed(key: TlsPublicKey, signature: str, text: bytes) -> bool:
-    """Whether this key's owner signed the text."""
+    """Return True if the signature of the text was made with this key."""
     try:
         key.verify(bytes.fromhex(signature), text, ec.ECDSA(hashes.SHA256()))
     except (InvalidSignature, ValueError):

@@ -1,9 +1,8 @@
-"""How a device gets its credentials: the token that a person hands it, and what it and the service
-say over HTTPS (SPEC.md, 'Enrolment').
+"""Enrolment of devices: tokens, and the messages over HTTPS (SPEC.md, 'Enrolment').
 
-A token is ``shoal1.`` and the URL-safe base64 of 51 bytes: 16 secret ones, the SHA-256 of the
-authority's certificate, and the first three of the SHA-256 of those 48, by which a mistyped token
-is told from a wrong one.
+A person hands the device a token: ``shoal1.`` and the URL-safe base64 of 51 bytes. These are 16
+secret bytes, the SHA-256 of the authority's certificate, and the first three bytes of the SHA-256
+of those 48, which distinguish a mistyped token from a wrong one.
 """
 
 import base64
@@ -17,11 +16,11 @@ from wire.errors import ConfigError
 PREFIX = "shoal1."
 SECRET_BYTES, FINGERPRINT_BYTES, SUM_BYTES = 16, 32, 3
 REQUEST_BYTES = 24 * 2**10
-"""What is said over HTTPS may have at most this many bytes, either way round."""
+"""Maximum number of bytes of a request and of an answer over HTTPS."""
 AUTHORITY, ENROL, RENEW = "/enrolment/authority", "/enrolment/enrol", "/enrolment/renew"
-"""The paths: GET the authority's certificate; POST a request to enrol, or to renew."""
+"""Paths: GET the authority's certificate; POST a request to enrol, or to renew."""
 RENEW_AFTER = 0.6
-"""A device renews its certificate when so much of its validity is over."""
+"""Fraction of a certificate's validity after which a device renews it."""
 
 Reason = Literal[
     "malformed",
@@ -41,11 +40,11 @@ Reason = Literal[
 
 
 class Token(NamedTuple):
-    """What a token carries."""
+    """Content of a token."""
 
     secret: bytes
     authority: str
-    """The SHA-256 of the authority's certificate."""
+    """SHA-256 of the authority's certificate."""
 
     def __str__(self) -> str:
         body = self.secret + bytes.fromhex(self.authority)
@@ -56,15 +55,15 @@ class Token(NamedTuple):
 
     @property
     def hash(self) -> str:
-        """By what a service knows it: the SHA-256 of the secret, which has 128 random bits."""
+        """SHA-256 of the secret (128 random bits), by which a service identifies the token."""
         return hashlib.sha256(self.secret).hexdigest()
 
 
 def read_token(text: str) -> Token:
-    """Read a token that a person has handed on.
+    """Return the token in a text that a person has passed on.
 
     Raises:
-        ConfigError: it is none, or was damaged on the way.
+        ConfigError: the text is no token, or was damaged.
     """
     text = text.strip()
     size = SECRET_BYTES + FINGERPRINT_BYTES
@@ -84,16 +83,21 @@ def read_token(text: str) -> Token:
 
 
 def attestation_nonce(token: Token, key: str) -> str:
-    """What an attestation has to be of: this token, and the key that is to get the certificate, by
-    the SHA-256 of its SubjectPublicKeyInfo (DER) in hexadecimal digits."""
+    """Return the nonce that an attestation must have, for this token and this key.
+
+    `key`: SHA-256 of the SubjectPublicKeyInfo (DER) of the key that gets the certificate, in
+    hexadecimal digits.
+    """
     of = f"shoal-attestation\n{hashlib.sha256(str(token).encode()).hexdigest()}\n{key}"
     return base64.urlsafe_b64encode(hashlib.sha256(of.encode()).digest()).decode().rstrip("=")
 
 
 class Enrol(msgspec.Struct, frozen=True):
-    """Device to service: a certificate for this key, please. `request` is PEM (PKCS#10); its common
-    name is the id that is wanted. `attestation`: what an attester says of `attestation_nonce`, for
-    a service that requires it."""
+    """Device to service: request for a certificate.
+
+    `request` is PEM (PKCS#10); its common name is the wanted id. `attestation`: an attester's
+    statement on `attestation_nonce`, for a service that requires it.
+    """
 
     token: str
     request: str
@@ -101,8 +105,10 @@ class Enrol(msgspec.Struct, frozen=True):
 
 
 class Renew(msgspec.Struct, frozen=True):
-    """Device to service: another certificate, please, before this one ends. `signature`: by this
-    one's key, over `renewal_text`."""
+    """Device to service: request for a new certificate, before this one expires.
+
+    `signature`: over `renewal_text`, by the key of this certificate.
+    """
 
     certificate: str
     request: str
@@ -110,35 +116,35 @@ class Renew(msgspec.Struct, frozen=True):
 
 
 class Enrolled(msgspec.Struct, frozen=True, tag="enrolled"):
-    """Service to device: all that it needs to take part."""
+    """Service to device: credentials and addresses with which it takes part."""
 
     device_id: str
     fleet: str
     broker: str
-    """``mqtts://HOST[:PORT]``."""
+    """Address of the broker, ``mqtts://HOST[:PORT]``."""
     certificate: str
     authority: str
     trust: str
-    """The root keys (PEM), as in trust.pem."""
+    """Root keys (PEM), as in trust.pem."""
     policy: str = ""
-    """What the operator suggests as the owner's policy (TOML)."""
+    """Owner's policy that the operator suggests (TOML)."""
 
 
 class Renewed(msgspec.Struct, frozen=True, tag="renewed"):
-    """Service to device: the other certificate."""
+    """Service to device: new certificate."""
 
     certificate: str
 
 
 class Waiting(msgspec.Struct, frozen=True, tag="waiting"):
-    """Service to device: somebody has to approve it; ask again after `retry_s`."""
+    """Service to device: a person must approve the enrolment; ask again after `retry_s` seconds."""
 
     device_id: str
     retry_s: float
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
-    """Service to device: no."""
+    """Service to device: refusal, with its reason."""
 
     reason: Reason
     detail: str = ""
@@ -148,5 +154,5 @@ Answer = Enrolled | Renewed | Waiting | Refused
 
 
 def renewal_text(request: str) -> bytes:
-    """What the key of the old certificate signs to have another."""
+    """Return the text that the key of the old certificate signs for a new one."""
     return b"shoal-enrolment-renew\n" + hashlib.sha256(request.encode()).hexdigest().encode()

@@ -1,7 +1,6 @@
-"""Ed25519 keys: the root key that signs bundles and vouches for services, and the keys of services.
+"""Ed25519 keys: the root key, which signs bundles and vouches for services, and services' keys.
 
-A file of trusted keys may hold several, one PEM block after the other: that is how keys are
-rotated.
+A file of trusted keys may hold several, one PEM block after the other, so that keys can be rotated.
 """
 
 import base64
@@ -21,17 +20,17 @@ PublicKey = Ed25519PublicKey
 PrivateKey = Ed25519PrivateKey
 
 _SPKI = bytes.fromhex("302a300506032b6570032100")
-"""Stands before the 32 bytes of an Ed25519 key in a PEM block (RFC 8410)."""
+"""Bytes before the 32 bytes of an Ed25519 key in a PEM block (RFC 8410)."""
 _BLOCK = re.compile(rb"-----BEGIN PUBLIC KEY-----(.*?)-----END PUBLIC KEY-----", re.DOTALL)
 
 
 def new_key() -> PrivateKey:
-    """A fresh signing key."""
+    """Return a new signing key."""
     return Ed25519PrivateKey.generate()
 
 
 def verifies(key: PublicKey, signature: bytes, text: bytes) -> bool:
-    """Whether this key's owner signed the text."""
+    """Return True if the signature of the text was made with this key."""
     try:
         key.verify(signature, text)
     except InvalidSignature:
@@ -40,14 +39,16 @@ def verifies(key: PublicKey, signature: bytes, text: bytes) -> bool:
 
 
 def key_name(key: PublicKey) -> str:
-    """The 32 bytes of a public key as 64 lower-case hexadecimal digits."""
+    """Return the 32 bytes of a public key as 64 lower-case hexadecimal digits."""
     return key.public_bytes_raw().hex()
 
 
-# `serialization` takes 1 MiB of a device's memory, which only reads public keys
+# `serialization` takes 1 MiB of memory, and a device only reads public keys
 def private_pem(key: "PrivateKey | EllipticCurvePrivateKey") -> bytes:
-    """A private key as PEM text (PKCS#8, not encrypted): keep its file readable by its owner
-    alone."""
+    """Return a private key as PEM text (PKCS#8, not encrypted).
+
+    Only its owner may read the file with it.
+    """
     from cryptography.hazmat.primitives import serialization
 
     return key.private_bytes(
@@ -56,13 +57,13 @@ def private_pem(key: "PrivateKey | EllipticCurvePrivateKey") -> bytes:
 
 
 def public_pem(key: PrivateKey) -> bytes:
-    """The public half as PEM text, for devices to trust."""
+    """Return the public half of a key as PEM text, for devices to trust."""
     text = base64.b64encode(_SPKI + key.public_key().public_bytes_raw())
     return b"-----BEGIN PUBLIC KEY-----\n" + text + b"\n-----END PUBLIC KEY-----\n"
 
 
 def read_private(pem: bytes) -> PrivateKey:
-    """Read a signing key written by `private_pem`.
+    """Return the signing key in a PEM text from `private_pem`.
 
     Raises:
         BundleError: not an Ed25519 private key.
@@ -79,7 +80,7 @@ def read_private(pem: bytes) -> PrivateKey:
 
 
 def read_public(pem: bytes) -> tuple[PublicKey, ...]:
-    """Read the public keys of a file, one or more, as `public_pem` writes them.
+    """Return the public keys, one or more, in a text of PEM blocks from `public_pem`.
 
     Raises:
         BundleError: no key, or one that is not an Ed25519 public key.

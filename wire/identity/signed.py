@@ -1,9 +1,8 @@
-"""Signed messages: what an aggregator sends, and why a device may believe it (SPEC.md,
-'Signatures').
+"""Signed messages from an aggregator, and their verification by devices (SPEC.md, 'Signatures').
 
-Four lines: the message, a signature of it by a service key, the voucher for that key, a signature
-of the voucher by a root key that the device trusts. The root key can stay offline; a service needs
-its own key and the two last lines.
+A signed message has four lines: the message, its signature by a service key, the voucher for that
+key, and the voucher's signature by a root key that the device trusts. The root key can stay
+offline; a service needs its own key and the last two lines.
 """
 
 import base64
@@ -20,28 +19,28 @@ from wire.identity.keys import PrivateKey, PublicKey, key_name, verifies
 from wire.messages import ToDeviceMessage, Voucher
 
 MESSAGE_CONTEXT, VOUCHER_CONTEXT = b"shoal/1 message\n", b"shoal/1 voucher\n"
-"""Stand before what is signed, so that no signature counts for anything else."""
+"""Prefixes of signed texts, so that no signature is valid for another purpose."""
 
 Sign = Callable[[ToDeviceMessage], bytes]
-"""What an aggregator's messages are turned into bytes by."""
+"""Function that turns an aggregator's message into bytes."""
 
 
 def vouch(root: PrivateKey, fleet: str, key: PublicKey, not_after_s: float) -> bytes:
-    """A voucher for a service key, and the root key's signature: two lines."""
+    """Return a voucher for a service key and its signature by the root key: two lines."""
     text = encode(Voucher(fleet, key_name(key), not_after_s))
     return text + b"\n" + base64.b64encode(root.sign(VOUCHER_CONTEXT + text))
 
 
 @dataclass(frozen=True)
 class Signer:
-    """A service key, with the two lines that vouch for it."""
+    """Service key, with the two lines that vouch for it."""
 
     key: PrivateKey
     voucher: bytes
 
     @property
     def until_s(self) -> float:
-        """When the voucher ends, in Unix seconds."""
+        """End of the voucher's validity, in Unix seconds."""
         voucher: Voucher = decode(self.voucher.partition(b"\n")[0], Voucher)
         return voucher.not_after_s
 
@@ -54,23 +53,25 @@ class Signer:
 
 @dataclass
 class Verifier:
-    """Opens messages of one fleet's aggregator. Without trusted keys, every message is believed,
-    signed or not."""
+    """Verifier of messages from one fleet's aggregator.
+
+    Without trusted keys, every message is accepted, signed or not.
+    """
 
     _fleet: str
     _trusted: Sequence[PublicKey]
     _verified: tuple[bytes, Voucher] | None = None
-    """The voucher that was verified last."""
+    """Last verified voucher."""
 
     def open(self, payload: bytes, kind: Any, now_s: float) -> Any:
-        """The message of `kind`, a message class or a union of them. `now_s`: Unix time, as well as
-        the reader knows it.
+        """Return the verified message of `kind`, a message class or a union of them.
+
+        `now_s`: Unix time, as accurate as the reader has it.
 
         Raises:
-            LimitExceeded, Malformed: as `wire.codec.decode`; or there are neither one line nor
-            four.
+            LimitExceeded, Malformed: as `wire.codec.decode`; or the lines are neither one nor four.
             Untrusted: not signed by a key that a trusted one has vouched for, for this fleet and
-            this time.
+                this time.
         """
         lines = payload.split(b"\n", 4)
         if len(lines) not in (1, 4):
@@ -92,7 +93,7 @@ class Verifier:
         return decode(lines[0], kind)
 
     def voucher(self, vouched: bytes, now_s: float) -> Voucher:
-        """A voucher and its signature, two lines, verified.
+        """Return a verified voucher from its two lines: the voucher and its signature.
 
         Raises:
             Malformed: not two lines, or no voucher.
@@ -118,11 +119,12 @@ class Verifier:
         return voucher
 
     def until_s(self, payload: bytes) -> float:
-        """Until when the voucher of a message is good, in Unix seconds; infinity where none is
-        asked for.
+        """Return the end of the validity of a message's voucher, in Unix seconds.
+
+        It is infinite if no voucher is required.
 
         Raises:
-            Malformed, Untrusted: as `voucher`, but for the time.
+            Malformed, Untrusted: as `voucher`, except for the time.
         """
         if not self._trusted:
             return math.inf
@@ -130,7 +132,7 @@ class Verifier:
 
 
 def utc(at_s: float) -> str:
-    """A moment, from Unix seconds of any source, to the minute."""
+    """Return a time as text to the minute, from Unix seconds of any source."""
     try:
         return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%d %H:%M} UTC"
     except (ValueError, OverflowError, OSError):

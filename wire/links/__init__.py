@@ -1,1 +1,1 @@
-"""Ways for bytes to travel: a port and its adapters, MQTT and in-process."""
+"""Transport of bytes: a port and its adapters, MQTT and in-process."""

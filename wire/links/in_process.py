@@ -1,5 +1,7 @@
-"""A broker and its links inside one process, for simulation and tests: the same rules as MQTT, and
-nothing random or timed."""
+"""Broker and links inside one process, for simulations and tests.
+
+They follow MQTT's rules, with no randomness and no timing.
+"""
 
 import queue
 import threading
@@ -11,7 +13,7 @@ from wire.links.port import Delivery, LinkEvent, LinkUp, Will
 
 
 def topic_matches(pattern: str, topic: str) -> bool:
-    """Whether an MQTT subscription `pattern` covers `topic`."""
+    """Return True if an MQTT subscription `pattern` covers `topic`."""
     wanted, got = pattern.split("/"), topic.split("/")
     for i, part in enumerate(wanted):
         if part == "#":
@@ -31,14 +33,14 @@ class _Session:
 
 @dataclass(eq=False)
 class InProcessBroker:
-    """Keeps sessions and retained publications in memory."""
+    """Broker that holds sessions and retained publications in memory."""
 
     lock: AbstractContextManager[object] = field(default_factory=threading.RLock)
     retained: dict[str, bytes] = field(default_factory=dict)
     _sessions: dict[str, _Session] = field(default_factory=dict)
 
     def connect(self, client_id: str, will: Will | None = None) -> "InProcessLink":
-        """Open a link, taking up the client's earlier session if there is one."""
+        """Open a link, which continues the client's earlier session if there is one."""
         with self.lock:
             session = self._sessions.setdefault(client_id, _Session())
             link = InProcessLink(self, session)
@@ -60,7 +62,7 @@ class InProcessBroker:
 
 @dataclass(eq=False)
 class InProcessLink:
-    """A `wire.links.port.Link` to an `InProcessBroker`."""
+    """Connection (`wire.links.port.Link`) to an `InProcessBroker`."""
 
     _broker: InProcessBroker
     _session: _Session
@@ -97,7 +99,7 @@ class InProcessLink:
             self._session.connection = self._session.will = None
 
     def vanish(self) -> None:
-        """End the connection as a crash would: the broker publishes the will."""
+        """End the connection like a crash: the broker publishes the will."""
         will = self._session.will
         self.close()
         if will is not None:

@@ -1,8 +1,7 @@
-"""A link over MQTT by paho: version 5, falling back to 3.1.1; QoS 1, a persistent session, a last
-will, TLS.
+"""Link over MQTT by paho: version 5 or else 3.1.1, QoS 1, persistent session, last will, TLS.
 
-The only module that knows paho. The protocol uses nothing of MQTT 5 that 3.1.1 lacks; 5 only bounds
-how long the broker keeps a session (`SESSION_S`).
+No other module uses paho. The protocol uses nothing of MQTT 5 that 3.1.1 lacks; version 5 only
+bounds the time for which the broker keeps a session (`SESSION_S`).
 """
 
 import importlib.util
@@ -29,12 +28,13 @@ from wire.links.port import Delivery, Denied, LinkDown, LinkEvent, LinkUp, Will
 def load_files(
     context: ssl.SSLContext, ca: Path | None, certificate: Path | None, key: Path | None
 ) -> None:
-    """Let a context, for the connections that are opened from now on, trust the authorities in `ca`
-    (None: the system's), and show a certificate if there is one. A key of its own is not needed
-    where the certificate's file has it.
+    """Load authorities and a certificate into a TLS context, for connections opened from now on.
+
+    `ca`: file of trusted authorities; None for the system's. `certificate`: None to show none.
+    `key` may be None if the certificate's file has the key.
 
     Raises:
-        ConfigError: a file cannot be read, or two do not fit together.
+        ConfigError: a file cannot be read, or certificate and key do not match.
     """
     try:
         if ca is not None:
@@ -51,7 +51,7 @@ def load_files(
 
 @contextmanager
 def _without(name: str) -> Iterator[None]:
-    """While the context is open, let imports of a module that is not loaded yet find nothing."""
+    """Replace a module that is not loaded by an empty one while the context is open."""
     if name in sys.modules:
         yield
         return
@@ -62,8 +62,8 @@ def _without(name: str) -> Iterator[None]:
         del sys.modules[name]
 
 
-# paho imports urllib.request, and with it HTTP and e-mail, 1.5 MiB of a board, for proxies alone,
-# which it uses where PySocks is installed.
+# paho imports urllib.request for proxies alone, which it uses only with PySocks. With HTTP and
+# e-mail, the import takes 1.5 MiB of a board's memory.
 with _without("" if importlib.util.find_spec("socks") else "urllib.request"):
     import paho.mqtt.client as mqtt
     import paho.mqtt.properties
@@ -78,14 +78,15 @@ KEEPALIVE_S = 30
 CONNACK_S = 5.0
 _VERSIONS = {"5": mqtt.MQTTv5, "3.1.1": mqtt.MQTTv311}
 MOST_BYTES = 128 * 2**20
-"""Deliveries of so many bytes wait to be read, at most; then the connection is not read from, until
-some have been."""
+"""Maximum number of bytes of waiting deliveries; above it, the connection is not read."""
 
 
 def _read_text(buffer: bytes, most: int) -> tuple[str, int]:
-    """A text in a publication's properties, which nobody here reads. paho ends the connection over
-    a U+FEFF, which brokers pass on: so any device could keep the aggregator off the broker for as
-    long as its session lasts."""
+    """Return a text of a publication's properties, which is not used, and the position of its end.
+
+    paho ends the connection over a U+FEFF, which brokers pass on. Without this function, any device
+    could keep the aggregator off the broker for as long as its session lasts.
+    """
     end = 2 + int.from_bytes(buffer[:2], "big")
     return bytes(buffer[2 : min(end, most)]).decode(errors="replace"), end
 
@@ -95,7 +96,7 @@ paho.mqtt.properties.readUTF = _read_text
 
 @dataclass(eq=False)
 class _Inbox:
-    """Events from paho's thread for the reader's, bounded in bytes."""
+    """Events from paho's thread for the reader's thread, bounded in bytes."""
 
     _events: deque[LinkEvent] = field(default_factory=deque)
     _num_bytes: int = 0
@@ -119,7 +120,7 @@ class _Inbox:
             self._changed.notify_all()
 
     def get(self, timeout_s: float | None) -> LinkEvent | None:
-        """The next event; None if there is none in time."""
+        """Return the next event; None if there is none in time."""
         with self._changed:
             if not self._events and timeout_s != 0:
                 self._changed.wait_for(lambda: bool(self._events), timeout_s)
@@ -131,7 +132,7 @@ class _Inbox:
             return event
 
     def close(self) -> None:
-        """Let nobody wait for room any more."""
+        """End all waits for room, now and later."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -139,7 +140,7 @@ class _Inbox:
 
 @dataclass(frozen=True)
 class BrokerAddress:
-    """Where a broker is and how to speak to it. `versions` are tried in order."""
+    """Address of a broker, with credentials and MQTT versions, which are tried in order."""
 
     host: str
     port: int
@@ -159,10 +160,12 @@ class BrokerAddress:
         certificate: Path | None = None,
         key: Path | None = None,
     ) -> "BrokerAddress":
-        """Read ``mqtt://[USER:PASSWORD@]HOST[:PORT][?version=5|3.1.1]``, or ``mqtts://`` for TLS.
+        """Return the address in a text ``mqtt://[USER:PASSWORD@]HOST[:PORT][?version=5|3.1.1]``.
+
+        ``mqtts://`` is for TLS.
 
         Raises:
-            ConfigError: not such an address.
+            ConfigError: the text has another form.
         """
         try:
             parts = urlsplit(url)
@@ -199,7 +202,10 @@ class BrokerAddress:
 
 
 class MqttLink:
-    """A `wire.links.port.Link` to an MQTT broker. `version` is the MQTT version in use."""
+    """Connection (`wire.links.port.Link`) to an MQTT broker.
+
+    `version` is the MQTT version in use.
+    """
 
     def __init__(
         self,
@@ -212,11 +218,11 @@ class MqttLink:
         confirmed: bool = False,
         persistent: bool = True,
     ) -> None:
-        """Connect; keep trying for `wait_s` seconds (None: for ever, or until `give_up`), so that a
-        device may start before its broker.
+        """Connect, with repeated attempts for `wait_s` seconds.
 
-        `confirmed`: whether the broker keeps a delivery until it is passed to `confirm`.
-        `persistent`: whether it keeps the session.
+        So a device may start before its broker. With `wait_s` None, the attempts end when `give_up`
+        returns True. `confirmed`: True if the broker is to keep a delivery until it is passed to
+        `confirm`. `persistent`: True if the broker is to keep the session.
 
         Raises:
             LinkError: no broker in that time, or the broker refuses this client.
@@ -226,7 +232,10 @@ class MqttLink:
         self._inbox = _Inbox()
         self._connection = 0
         self._halves: dict[tuple[str, int | None], tuple[str, ...] | list[bool]] = {}
-        """Topics without an answer, or an answer to topics not known yet, by action and number."""
+        """Requests whose answer has not come, or answers that came before their request's topics.
+
+        By action and number: the topics, or True for each topic that the broker denies.
+        """
         self._topics: dict[str, None] = {}
         self._lock = threading.Lock()
         self._closing = False
@@ -263,18 +272,19 @@ class MqttLink:
         self._closing = True
         self._inbox.close()
         give_up = time.monotonic() + patience_s
-        unsent = self._client._out_messages  # paho has no public count of what is not confirmed yet
+        unsent = self._client._out_messages  # paho has no public count of unconfirmed messages
         while self._client.is_connected() and unsent and time.monotonic() < give_up:
             time.sleep(0.02)
         self._client.disconnect()
         self._client.loop_stop()
 
     def renew_certificate(self) -> None:
-        """Read the certificate and its key again, and connect anew with them; the broker keeps the
-        session. Any thread may call it.
+        """Load the certificate and its key again, and reconnect with them.
+
+        The broker keeps the session. Any thread may call the function.
 
         Raises:
-            ConfigError: they cannot be read, or do not fit together; the connection stays as it is.
+            ConfigError: the files cannot be read or do not match; the connection is unchanged.
         """
         if self._tls is not None:
             load_files(self._tls, self._address.ca, self._address.certificate, self._address.key)
@@ -295,7 +305,7 @@ class MqttLink:
                     problem = f"{type(error).__name__}: {error}"
                     if isinstance(error, ssl.SSLError):
                         raise LinkError(f"broker {self._address}: TLS failed: {error}") from None
-                    break  # nobody answers: another MQTT version would not help
+                    break  # nobody answers, so another MQTT version would not help
                 client.loop_start()
                 if answered.wait(CONNACK_S) and client.is_connected():
                     return version, client
@@ -322,7 +332,7 @@ class MqttLink:
             pause_s = min(pause_s * 2, 30.0) * random.uniform(0.8, 1.2)
 
     def _question(self) -> str:
-        """What to ask somebody whose connection is closed at once."""
+        """Return a question for a user whose connection is closed at once."""
         if not self._address.tls:
             return (
                 "is the port one for TLS (mqtts://, with --cert and --key where the broker asks "
@@ -384,7 +394,7 @@ class MqttLink:
                 topic = message.topic
             except (
                 UnicodeDecodeError
-            ):  # paho decodes when it is asked: such a topic is none of ours
+            ):  # paho decodes a topic on access; an undecodable one is not ours
                 topic = "\N{REPLACEMENT CHARACTER}"
             receipt = (self._connection, message.mid, message.qos)
             self._inbox.put(Delivery(topic, bytes(message.payload), message.retain, receipt))
@@ -413,8 +423,10 @@ class MqttLink:
         self._report("subscribe", mid, chosen)
 
     def _report(self, action: str, mid: int | None, half: tuple[str, ...] | list[bool]) -> None:
-        """Match the topics of a request with the broker's answer, True for each that it denies, and
-        report those. The answer may be there before the request's number is known."""
+        """Match the topics of a request with the broker's answer, and report denied topics.
+
+        The answer is True for each denied topic. It may come before the request's number is known.
+        """
         with self._lock:
             other = self._halves.pop((action, mid), None)
             if other is None or type(other) is type(half):

@@ -1,10 +1,10 @@
-"""What the agent and the aggregator ask of a connection to a broker.
+"""Connection to a broker, as the agent and the aggregator use it.
 
-A link is pull-based: everything that happens on it is read, in order, from `receive`. Rules every
-adapter keeps (tested by one contract suite): a publication reaches every subscriber at least once,
-also one that was away and whose session the broker kept; a retained publication reaches later
-subscribers; the will is published when a client vanishes without `close`; after a lost connection
-the link connects again by itself, renews its subscriptions, then reports `LinkUp`.
+A link is pull-based: all its events are read, in order, from `receive`. Every adapter obeys these
+rules (one contract suite tests them): a publication reaches every subscriber at least once, also an
+absent one whose session the broker kept; a retained publication reaches later subscribers; the will
+is published when a client vanishes without `close`; after a lost connection the link reconnects by
+itself, renews its subscriptions, then reports `LinkUp`.
 """
 
 from collections.abc import Iterable
@@ -14,35 +14,34 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class Delivery:
-    """A publication that arrived."""
+    """Publication that arrived."""
 
     topic: str
     payload: bytes
     retained: bool = field(default=False, compare=False)
-    """Whether it was published before the subscription, and kept by the broker."""
+    """True if it was published before the subscription and retained by the broker."""
     receipt: object = field(default=None, compare=False, repr=False)
-    """By which the link knows it when it is confirmed."""
+    """Identity of the delivery for the link's `confirm`."""
 
 
 @dataclass(frozen=True)
 class LinkUp:
-    """Connected; subscriptions are in place."""
+    """Event of a connection whose subscriptions are in place."""
 
     kept: bool = True
-    """Whether the broker has kept what it had of this client: its subscriptions, and what waited
-    for it."""
+    """True if the broker has kept the client's session: subscriptions and waiting messages."""
 
 
 @dataclass(frozen=True)
 class LinkDown:
-    """Connection lost; the link is trying to connect again."""
+    """Event of a lost connection. The link is reconnecting."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Denied:
-    """The broker does not let this client do something: `action` is publish or subscribe."""
+    """Refusal of an action by the broker. `action` is publish or subscribe."""
 
     action: str
     topic: str
@@ -53,34 +52,47 @@ LinkEvent = Delivery | LinkUp | LinkDown | Denied
 
 @dataclass(frozen=True)
 class Will:
-    """What the broker publishes, retained, when the client vanishes."""
+    """Publication that the broker makes, retained, when the client vanishes."""
 
     topic: str
     payload: bytes
 
 
 class Link(Protocol):
-    """A client's connection to a broker. Safe to call from one thread; `publish` may be called from
-    any."""
+    """Client's connection to a broker.
+
+    It may be called from one thread; `publish` may be called from any.
+    """
 
     def subscribe(self, *topics: str) -> None:
-        """Subscribe (QoS 1), now and after every new connection. ``+`` and ``#`` are MQTT's
-        wildcards."""
+        """Subscribe with QoS 1, now and after every new connection.
+
+        ``+`` and ``#`` are MQTT's wildcards.
+        """
 
     def unsubscribe(self, *topics: str) -> None:
         """Undo `subscribe`."""
 
     def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
-        """Publish (QoS 1). Does not wait; while the connection is down the publication is queued.
-        An empty retained payload clears what was retained."""
+        """Publish with QoS 1, without waiting.
+
+        While the connection is down, the publication is queued. An empty retained payload clears
+        the retained one.
+        """
 
     def receive(self, timeout_s: float | None = None) -> LinkEvent | None:
-        """The next event; None after `timeout_s` seconds (None: wait for ever; 0: do not wait)."""
+        """Return the next event; None after `timeout_s` seconds (None: no limit; 0: no wait)."""
 
     def confirm(self, deliveries: Iterable[Delivery]) -> None:
-        """Tell the broker that these are safe: until then it keeps them, and delivers them again
-        after a new connection. Only a link that was opened to be confirmed needs it; others confirm
-        what `receive` hands out by themselves."""
+        """Tell the broker that these deliveries are stored.
+
+        Until then it keeps them, and delivers them again after a new connection. Only a link that
+        was opened with confirmation needs the call; others confirm each event that `receive`
+        returns.
+        """
 
     def close(self) -> None:
-        """Send what is queued, then disconnect without the will. The broker keeps the session."""
+        """Send queued publications, then disconnect without the will.
+
+        The broker keeps the session.
+        """
