@@ -58,9 +58,9 @@ class Estimate(NamedTuple):
     compute_s: float
     transfer_s: float
     battery_percent: float
-    """Share of a full battery spent in a round."""
+    """Percent of a full battery spent in a round."""
     run_percent: float
-    """Share of a full battery spent in all rounds."""
+    """Percent of a full battery spent in all rounds."""
 
 
 def count(
