@@ -1,2 +1,5 @@
-"""A fleet on one machine: the same core, runner and agents as in the field, with in-process links
-and a virtual clock."""
+"""A simulated fleet on one machine.
+
+The core, the runner and the agents are those of the field; links are in-process and the clock is
+virtual.
+"""

@@ -1,10 +1,9 @@
-"""What a run would cost a phone: what was counted and measured, and what follows from it by
-assumptions that the report names.
+"""Estimated cost of a run for a phone, from counts, a measurement and named assumptions.
 
 Counted in the run: the windows that a device trains on in a round, and the bytes of its messages.
-Measured here: the seconds of a training step, by torch on one thread. Assumed: how fast and how
-hungry a phone is. The numbers of `simulation.timing.profiles` are used, with the reasons that stand
-there; none of them is a measurement of a phone.
+Measured here: the seconds of a training step, with torch on one thread. Assumed: the speed and
+power of a phone. The numbers and their reasons are those of `simulation.timing.profiles`; none of
+them is measured on a phone.
 """
 
 from collections.abc import Sequence
@@ -22,21 +21,24 @@ from wire.errors import ShoalError
 from wire.verbs import Train, Verb
 
 TURNS = 5
-"""Timed steps, of which the fastest counts, since other programs only make steps slower; one before
-them is not timed."""
+"""Number of timed steps, after one that is not timed.
+
+The fastest one counts, since other programs only slow steps down.
+"""
 DOWN_BYTES_PER_S, UP_BYTES_PER_S = 1e6, 5e5
-"""A median phone's network, as profiles `phones` have it: 8 Mbit/s down, 4 up."""
+"""Network of a median phone, as in profiles `phones`: 8 Mbit/s down, 4 up."""
 BATTERY_J = 15 * 3600
 COMPUTE_W, RADIO_W = 5.0, 1.0
-"""A battery of 15 Wh, and 5 W while it computes, as profiles `phones` have it; 1 W for the radio is
-ours."""
+"""Power while computing and while transferring, for a battery of 15 Wh (`BATTERY_J`).
+
+The battery and 5 W are those of profiles `phones`; 1 W for the radio is ours.
+"""
 SPEEDS = {"as fast as this machine's core": 1.0, "3 times slower": 3.0, "10 times slower": 10.0}
 
 
 @dataclass(frozen=True)
 class Counted:
-    """What a device's part of a round is, the mean over devices and rounds of training, and the
-    time of a step."""
+    """Work of a device in a round, as means over devices and rounds, and the time of a step."""
 
     windows: float
     """Windows trained on, with repetitions."""
@@ -45,20 +47,20 @@ class Counted:
     bytes_up: float
     bytes_down: float
     step_s: float
-    """Of a step on a whole batch, on one thread of this machine."""
+    """Seconds of a step on a whole batch, on one thread of this machine."""
     rounds: int
 
 
 class Estimate(NamedTuple):
-    """What a phone would spend on a round and on the run, if it is so fast."""
+    """Estimated cost of a round and of the run for a phone of a certain speed."""
 
     speed: str
     compute_s: float
     transfer_s: float
     battery_percent: float
-    """Of a full battery, in a round."""
+    """Percent of a full battery spent in a round."""
     run_percent: float
-    """In all rounds."""
+    """Percent of a full battery spent in all rounds."""
 
 
 def count(
@@ -67,8 +69,11 @@ def count(
     objective: Supervised,
     window: tuple[int, ...],
 ) -> Counted | None:
-    """Count what the rounds of training cost, and time a step of the first graph that `verbs` train
-    with. None: nothing was trained, or the graph cannot be run by itself."""
+    """Count the work of the rounds of training, and time one training step.
+
+    The timed graph is the first one that `verbs` train. Returns None if nothing was trained, or if
+    the graph cannot run by itself.
+    """
     made = [(r, len(r.evaluated)) for r in records if r.phase == "training" and r.evaluated]
     devices = sum(n for _, n in made)
     windows = sum(r.trained.num_examples for r, _ in made)
@@ -96,7 +101,7 @@ def count(
 
 
 def estimates(counted: Counted) -> list[Estimate]:
-    """By the speed of a phone, what it would spend."""
+    """Return the estimated cost for each speed of a phone in `SPEEDS`."""
     transfer_s = counted.bytes_down / DOWN_BYTES_PER_S + counted.bytes_up / UP_BYTES_PER_S
     found = []
     for speed, factor in SPEEDS.items():

@@ -1,4 +1,4 @@
-"""How far apart the devices of a fleet are, as three numbers.
+"""Heterogeneity of the devices of a fleet, as three numbers.
 
 Gamma: CGAU, section 3.4, equations 2 and 3. Label skew is the mean total variation distance.
 """
@@ -14,26 +14,28 @@ from wire.arrays.tensors import Array
 
 DIMENSIONS = 16
 BUCKETS = 256
-"""Into so many buckets ids are counted, at most."""
+"""Maximum number of buckets in which ids are counted."""
 RIDGE = 1e-6
-"""What is added to the diagonal of a covariance, as a share of its mean, so that few examples give
-no singular one."""
+"""Addition to the diagonal of a covariance, as a share of its mean.
+
+It prevents a singular covariance from few examples.
+"""
 
 
 def measure(fleet: FleetData, embed: Embedding | None = None) -> dict[str, float]:
-    """The heterogeneity of the devices' training examples.
+    """Return the heterogeneity of the devices' training examples.
 
-    ``gamma``: `gamma` of the examples under `embed`, by default the first `DIMENSIONS` principal
-    components of all devices' examples, standardised per channel; of ids, those of `quantities`.
-    ``label_skew``: `label_skew`, 0 where labels are no classes. ``example_imbalance``: standard
-    deviation of the number of examples, as a share of their mean, over devices that have some.
+    ``gamma``: `gamma` of the examples under `embed`. The default is the first `DIMENSIONS`
+    principal components of all devices' examples, standardised per channel; ids are embedded by
+    `quantities` first. ``label_skew``: `label_skew`, 0 if labels are not classes.
+    ``example_imbalance``: standard deviation of the number of examples, as a share of its mean,
+    over devices that have some.
     """
     held = [w for _, w in sorted(fleet.devices.items()) if w.num_train]
     if not held:
         return {"gamma": 0.0, "label_skew": 0.0, "example_imbalance": 0.0}
-    every = max(
-        1, sum(w.num_train for w in held) // FIT_EXAMPLES
-    )  # a look at some of each device's is enough
+    # some examples of each device are enough for the components
+    every = max(1, sum(w.num_train for w in held) // FIT_EXAMPLES)
     vocabulary = fleet.window.vocabulary
     project = embed or fit_components(
         quantities(np.concatenate([w.train_x[::every] for w in held]), vocabulary), DIMENSIONS
@@ -47,9 +49,11 @@ def measure(fleet: FleetData, embed: Embedding | None = None) -> dict[str, float
 
 
 def quantities(x: Array, vocabulary: int) -> Array:
-    """Examples (n, \\*shape) as they are; of ids, (n, 1, buckets) float32, how large a part of an
-    example has each id. Of more ids than `BUCKETS`, those with the same remainder share a bucket
-    (K. Weinberger et al., Feature Hashing, ICML 2009)."""
+    """Return examples (n, \\*shape) as they are, or ids as shares (n, 1, buckets) float32.
+
+    A share is the part of an example that has the id. With more than `BUCKETS` ids, those with the
+    same remainder share a bucket (K. Weinberger et al., Feature Hashing, ICML 2009).
+    """
     if not vocabulary:
         return x
     buckets, ids = min(vocabulary, BUCKETS), x.reshape(len(x), -1)
@@ -60,21 +64,22 @@ def quantities(x: Array, vocabulary: int) -> Array:
 
 
 def gamma(embedded: Sequence[Array]) -> float:
-    """Mean over clients of the squared Frechet distance between a client's Gaussian and that of all
-    others together (Eq. 3).
+    """Return the mean squared Frechet distance between each client and all others (Eq. 3).
 
-    `embedded`: one array (n, dimensions) per client, in the unit of which the result is the square.
-    A client without examples does not count; one client alone is at distance 0. Clients that are
-    all alike are not at 0: few examples in many dimensions tell means and covariances badly, so
-    compare with what a fleet of the same sizes assigned at random gives.
+    The distance is that of a client's Gaussian from the Gaussian of all other clients together.
+    `embedded` has one array (n, dimensions) per client; the result is in the square of its unit. A
+    client without examples does not count. A single client has distance 0.
+
+    Equal clients do not have distance 0: few examples in many dimensions give poor estimates of
+    means and covariances. Compare the result with that of a fleet of the same sizes assigned at
+    random.
     """
     parts = [np.asarray(z, np.float64) for z in embedded if len(z)]
     if len(parts) < 2:
         return 0.0
     counts = np.array([len(z) for z in parts])
-    centre = (
-        sum(z.sum(0) for z in parts) / counts.sum()
-    )  # sums of squares about a common centre lose no digits
+    # sums of squares about a common centre lose no digits
+    centre = sum(z.sum(0) for z in parts) / counts.sum()
     sums = np.stack([(z - centre).sum(0) for z in parts])
     squares = np.stack([(z - centre).T @ (z - centre) for z in parts])
     others = _moments(counts.sum() - counts, sums.sum(0) - sums, squares.sum(0) - squares)
@@ -84,11 +89,10 @@ def gamma(embedded: Sequence[Array]) -> float:
 def squared_frechet(
     mean_1: Array, covariance_1: Array, mean_2: Array, covariance_2: Array
 ) -> Array:
-    """Squared Frechet (2-Wasserstein) distance of Gaussians (Eq. 2): means (..., d), covariances
-    (..., d, d), both float64.
+    """Return the squared Frechet (2-Wasserstein) distance of Gaussians (Eq. 2).
 
-    The trace of the root of a product is taken as that of the symmetric root(S1) S2 root(S1), which
-    has the same eigenvalues.
+    Means are (..., d) and covariances (..., d, d), both float64. The trace of the root of a product
+    is computed as that of the symmetric root(S1) S2 root(S1), which has the same eigenvalues.
     """
     first, second = _ridged(covariance_1), _ridged(covariance_2)
     values, vectors = np.linalg.eigh(first)
@@ -100,9 +104,11 @@ def squared_frechet(
 
 
 def label_skew(labels: Sequence[Array], num_classes: int) -> float:
-    """Mean over devices of the total variation distance between a device's distribution of classes
-    and that of the whole fleet: the share of its examples that would have to change their class,
-    from 0 (all alike) to less than 1."""
+    """Return the mean total variation distance between the classes of a device and of the fleet.
+
+    The distance is the share of the device's examples that would have to change their class. It is
+    0 if all devices are alike, and always less than 1.
+    """
     counts = np.stack([np.bincount(y, minlength=num_classes) for y in labels if len(y)]).astype(
         np.float64
     )
@@ -111,8 +117,10 @@ def label_skew(labels: Sequence[Array], num_classes: int) -> float:
 
 
 def _moments(counts: Array, sums: Array, squares: Array) -> tuple[Array, Array]:
-    """Means (clients, d) and covariances (clients, d, d) from counts, sums and sums of squares; one
-    example has no spread."""
+    """Return means and covariances from counts, sums and sums of squares.
+
+    They are (clients, d) and (clients, d, d). A single example has covariance 0.
+    """
     means = sums / counts[:, None]
     scatter = squares - counts[:, None, None] * means[:, :, None] * means[:, None, :]
     return means, scatter / np.maximum(counts - 1, 1)[:, None, None]

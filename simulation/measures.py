@@ -1,4 +1,4 @@
-"""What the predictions of a device's model are worth, beside accuracy. Pure."""
+"""Quality measures of a device's predictions other than accuracy. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,15 +20,15 @@ from wire.tasks import (
 
 @dataclass(frozen=True)
 class Measures:
-    """What is measured of answers, as far as it means something in the task."""
+    """Measures of a device's predictions; None if a measure has no meaning in the task."""
 
     macro_f1: float | None = None
     auc: float | None = None
     mae: tuple[float, ...] | None = None
-    """The mean absolute error of each quantity, in the user's units."""
+    """Mean absolute error of each quantity, in the user's units."""
 
     def named(self, quantities: Sequence[str]) -> dict[str, float]:
-        """What there is of them, by name; of each quantity, ``mae/NAME``."""
+        """Return the available measures by name; the error of a quantity is ``mae/NAME``."""
         errors = (
             {}
             if self.mae is None
@@ -39,7 +39,7 @@ class Measures:
 
 
 def measured_in(task: TaskName, quantities: Sequence[str]) -> tuple[str, ...]:
-    """The names that `Measures.named` may have in a task."""
+    """Return the names that `Measures.named` may contain in a task."""
     if task == REGRESSION:
         return tuple(f"mae/{name}" for name in quantities)
     return {
@@ -51,9 +51,12 @@ def measured_in(task: TaskName, quantities: Sequence[str]) -> tuple[str, ...]:
 
 
 def measure(task: TaskName, labels: Array, answers: Array) -> Measures:
-    """The measures of answers (n, answers), or (n, steps, answers), of at least one example with
-    its labels (n, \\*label), as `edge_client.work.executor.Executor.predict` gives them. In a
-    reconstruction, labels are 1 where a window is anomalous, and 0 elsewhere."""
+    """Return the measures of answers to at least one example.
+
+    Answers are (n, answers), or (n, steps, answers), as
+    `edge_client.work.executor.Executor.predict` returns them. Labels are (n, \\*label); in a
+    reconstruction they are 1 for an anomalous window and 0 otherwise.
+    """
     if task == CLASSIFICATION:
         return Measures(macro_f1(labels, answers.argmax(1)))
     if task == SEQUENCE:
@@ -69,23 +72,23 @@ def measure(task: TaskName, labels: Array, answers: Array) -> Measures:
 
 
 def confusion(labels: Array, predicted: Array, num_classes: int) -> Array:
-    """How often examples of a class (rows) were taken for a class (columns), (classes, classes)
-    int64, for labels and predicted classes of one shape; where there is no label nothing is
-    counted."""
+    """Return the confusion matrix (classes, classes) int64, with true classes as rows.
+
+    Labels and predicted classes have the same shape. Examples without a label are not counted.
+    """
     counts, labelled = np.zeros((num_classes, num_classes), np.int64), labels != NO_LABEL
     np.add.at(counts, (labels[labelled], predicted[labelled]), 1)
     return counts
 
 
 def macro_f1(labels: Array, predicted: Array) -> float:
-    """Mean over classes of F1, for labels (n,) and predicted classes (n,), both int, of at least
-    one example.
+    """Return the mean of F1 over classes, for labels (n,) and predicted classes (n,), both int.
 
-    A class counts if it occurs among the labels or among the predictions. One that does neither has
-    no F1: a device knows nothing of it. One that is predicted and does not occur has 0.
+    A class counts if it occurs among the labels or the predictions. Any other class has no F1,
+    since the device has no evidence of it. A class that is predicted but does not occur has F1 = 0.
 
     Raises:
-        ValueError: no examples, or not as many predictions.
+        ValueError: there are no examples, or labels and predictions differ in number.
     """
     if not len(labels) or labels.shape != predicted.shape:
         raise ValueError(
@@ -101,11 +104,11 @@ def macro_f1(labels: Array, predicted: Array) -> float:
 
 
 def macro_f1_of_names(labels: Array, predicted: Array) -> float:
-    """Mean over names of F1, for labels and predictions (n, names), 1 or true where a name is
-    there, of at least one example.
+    """Return the mean of F1 over names, for labels and predictions (n, names).
 
-    A name counts if it is among the labels or among the predictions, as in `macro_f1`. Where no
-    name is, nothing was told wrongly: 1.
+    There is at least one example. Labels and predictions are 1 or true for a name that applies. A
+    name counts if it is among the labels or among the predictions, as in `macro_f1`. The result is
+    1 if no name counts, since there is no error.
     """
     hits, occur, told = (
         ((labels > 0) & (predicted > 0)).sum(0),
@@ -117,9 +120,11 @@ def macro_f1_of_names(labels: Array, predicted: Array) -> float:
 
 
 def macro_auc(labels: Array, scores: Array) -> float | None:
-    """Mean over names of the area under the ROC curve, for labels and scores (n, names): how
-    probably an example that has the name has a higher score than one that has it not (ties count
-    half). Names that all examples have, or none, do not count; None where no name does.
+    """Return the mean over names of the area under the ROC curve, for labels and scores (n, names).
+
+    The area is the probability that an example with the name has a higher score than one without
+    it; ties count half. Names that apply to all examples or to none do not count. The result is
+    None if no name counts.
 
     J. A. Hanley, B. J. McNeil. The Meaning and Use of the Area under a Receiver Operating
     Characteristic Curve. Radiology 143, 1982.
@@ -128,9 +133,8 @@ def macro_auc(labels: Array, scores: Array) -> float | None:
     for there, score in zip(labels.T > 0, scores.T, strict=True):
         if 0 < (count := int(there.sum())) < len(there):
             _, which, times = np.unique(score, return_inverse=True, return_counts=True)
-            ranks = (np.cumsum(times) - (times - 1) / 2)[
-                which
-            ]  # from 1; those that tie share their mean
+            # ranks count from 1; equal scores share their mean rank
+            ranks = (np.cumsum(times) - (times - 1) / 2)[which]
             areas.append(
                 (ranks[there].sum() - count * (count + 1) / 2) / (count * (len(there) - count))
             )

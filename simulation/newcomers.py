@@ -1,12 +1,12 @@
-"""Devices that were held out of training and come when it is over: how well does what was learned
-serve them?
+"""Newcomers: devices that are held out of training and join when it is over.
 
-J. Zhang et al., DBE, NeurIPS 2023, appendix D.4: a new device starts from the model it would be
-given, trains locally for ten epochs in the algorithm's own way, and is tested. Where the algorithm
-says what devices keep, it does that instead, as a device that joins a fleet does: with the epochs
-of a round, or as many as the way of keeping asks for. A device without labels cannot train: it is
-placed by a survey of its inputs, does what devices do after the last round, and is tested. Nothing
-goes back into the fleet's models.
+J. Zhang et al., DBE, NeurIPS 2023, appendix D.4: a new device starts from the model that it would
+be sent, trains locally for ten epochs in the algorithm's own way, and is tested. If the algorithm
+has a personalisation, the newcomer makes its personal model instead, as any device that joins a
+fleet: with the epochs of a round, or with the number that the personalisation needs.
+
+A device without labels cannot train. It is placed by a survey of its inputs, makes its personal
+model as devices do after the last round, and is tested. Nothing flows back into the fleet's models.
 """
 
 from collections.abc import Mapping
@@ -33,12 +33,14 @@ from wire.bundle import Bundle
 from wire.messages import Evaluate, Metrics, Plan, Train, Verb
 
 EPOCHS = 10
-"""Local epochs of a newcomer (appendix D.4)."""
+"""Number of local epochs of a newcomer (appendix D.4)."""
 
 
 def hold_out(data: FleetData, count: int, seed: int) -> tuple[FleetData, dict[str, Windows]]:
-    """Take `count` devices out of a fleet, the same ones for the same seed: what is left, and who
-    was taken."""
+    """Take `count` random devices out of a fleet, and return the remaining fleet and these devices.
+
+    The same seed takes the same devices.
+    """
     if not count:
         return data, {}
     chosen = set(
@@ -56,9 +58,11 @@ def hold_out(data: FleetData, count: int, seed: int) -> tuple[FleetData, dict[st
 
 @dataclass(frozen=True)
 class Received:
-    """A newcomer: where it was placed, its metrics on its test windows, what it answers for them
-    (n, answers) float32, every tensor that it answers with, and what it keeps; None where it does
-    not choose."""
+    """A newcomer's placement and results on its test windows.
+
+    `answers` (n, answers) float32 are its predictions. `tensors` are all tensors of its model in
+    use. `kept` is its choice of a personal model, or None if it does not choose.
+    """
 
     placed: Placement
     evaluated: Metrics
@@ -86,8 +90,7 @@ class Reception:
         )
 
     def receive(self, newcomers: Mapping[str, Windows]) -> dict[str, Received]:
-        """Place the newcomers, let each train where it has labels, and test it on its own test
-        windows."""
+        """Place the newcomers, train those with labels, and test each on its own test windows."""
         executors = {
             d: Executor(self.bundle, self.graphs, windows, self.secret)
             for d, windows in newcomers.items()
@@ -99,7 +102,7 @@ class Reception:
         starts, kept = self._place(labelled, newcomers)
         placed = {d: Placement(key, 1.0) for d, key in starts.items()}
         verbs = self.programs.get(UNLABELLED, ())
-        for d in (d for d in newcomers if d not in labelled):  # their inputs say where they belong
+        for d in (d for d in newcomers if d not in labelled):  # placed by a survey of their inputs
             plan = self._plan(d, NEWCOMER, verbs)
             surveyed = executors[d].execute(plan, self._model(NEWCOMER), {}, self._fetch)
             placed[d] = self.algorithm.place_unlabelled(self.state, d, surveyed.tensors)
@@ -117,7 +120,7 @@ class Reception:
         windows: Windows,
         labelled: bool,
     ) -> Received:
-        """What a placed newcomer does, and what comes of it."""
+        """Have a placed newcomer train or personalise and test, and return its results."""
         key = placed.group
         verbs: tuple[Verb, ...]
         if not labelled or self.algorithm.coordinator.keeps:
@@ -149,8 +152,11 @@ class Reception:
     def _place(
         self, executors: Mapping[str, Executor], newcomers: Mapping[str, Windows]
     ) -> tuple[dict[str, str], dict[str, Tensors]]:
-        """The model each newcomer starts from, and what it keeps of the round that showed where it
-        belongs."""
+        """Return the model that each newcomer starts from, and its private tensors after placement.
+
+        A newcomer that the grouping cannot place at once first plays a round of training; its
+        private tensors of that round are returned. Those of others are empty.
+        """
         starts = {d: self.algorithm.grouping.start(self.state.memory, d) for d in executors}
         kept: dict[str, Tensors] = {device_id: {} for device_id in executors}
         contributions = []

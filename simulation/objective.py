@@ -17,13 +17,17 @@ from simulation.pretrain import pretrained_extractor
 from wire.tasks import CLASSIFICATION
 
 ModelMaker = Callable[[tuple[int, ...], int], nn.Module]
-"""(shape of one example, number of outputs: of classes, or what the task asks for) -> a model up to
-them, as a function in a model file is."""
+"""(shape of one example, number of outputs) -> a model up to these outputs.
+
+The outputs are classes, or those of another task. A function in a model file has this type.
+"""
 
 
 def suited(algorithm: AlgorithmSpec, data: FleetData) -> AlgorithmSpec:
-    """The algorithm for these data: the one that stands where none is named is for the task that
-    their labels are of, others are as they are."""
+    """Return the algorithm for the task of the data's labels.
+
+    Only the default algorithm is adapted to the task; any other one is returned as it is.
+    """
     task = task_of_labels(data)
     if task == CLASSIFICATION or str(algorithm) != DEFAULT_ALGORITHM:
         return algorithm
@@ -33,11 +37,12 @@ def suited(algorithm: AlgorithmSpec, data: FleetData) -> AlgorithmSpec:
 def objective_for_fleet(
     data: FleetData, algorithm: AlgorithmSpec, seed: int, model: str = "", pretrain: str = ""
 ) -> Supervised:
-    """`algorithms.build.build_objective` for the examples of a fleet. `pretrain` names other data
-    that the extractor is trained on first.
+    """Return the objective of an algorithm for the examples of a fleet (`algorithms.build`).
+
+    `pretrain` names other data on which the extractor is trained first; empty: none.
 
     Raises:
-        ConfigError: an unknown algorithm or model, or one that does not fit the data.
+        ConfigError: the algorithm or model is unknown, or does not fit the data.
         DataError: the data to pre-train on cannot be read, or have another shape.
     """
     size = torch.from_numpy(data.channel_size())
@@ -60,11 +65,13 @@ def objective_for_fleet(
 def objective_on(
     model: nn.Module | ModelMaker, data: FleetData, algorithm: AlgorithmSpec, seed: int
 ) -> Supervised:
-    """The objective of an algorithm on a model of the user's own. A module is copied and starts
-    from the weights that it has; those of one that a function makes are decided by the seed.
+    """Return the objective of an algorithm on a model of the user's own.
+
+    A module is copied, and the copy keeps its weights. `seed` decides the weights of a model that a
+    function makes.
 
     Raises:
-        ConfigError: it is no classifier of these examples, or does not go with the algorithm.
+        ConfigError: the model is no classifier of these examples, or does not fit the algorithm.
     """
     size, count = (
         torch.from_numpy(data.channel_size()),

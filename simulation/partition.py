@@ -1,9 +1,8 @@
-"""How examples are assigned to simulated devices: every partition by name, a pure function of data,
-seed and options.
+"""Partitions: rules that assign examples to simulated devices, by name.
 
-A user writes it as `algorithms.spec` says. Pooled partitions put the examples of all devices
-together first, training parts and test parts apart, and assign both by the same rule; the same
-data, seed and options give the same bits.
+A partition is a pure function of data, seed and options: equal ones give the same bits. Users write
+it in the form of `algorithms.spec`. Pooled partitions first put the examples of all devices
+together, separately for training and test parts, and assign both parts by the same rule.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,8 +26,7 @@ MANY = 1_000_000
 
 @dataclass(frozen=True)
 class Partition:
-    """One way to assign: a line on what it does, its options with their defaults, and the
-    function."""
+    """A partition: one line of description, the options with their defaults, and the function."""
 
     about: str
     options: Options
@@ -63,14 +61,14 @@ def _pooled(
 def by_user(
     data: FleetData | Pool, rng: np.random.Generator, *, devices: int, split: str, test: float
 ) -> FleetData:
-    """One device per person, the first `devices` by id.
+    """Return one device per person, for the first `devices` people by id.
 
-    ``split=time`` keeps the data's own test parts, cut in time. ``split=random`` divides each
-    person's examples anew, as the papers do: windows that overlap then lie on both sides, and the
-    accuracy says more than it should.
+    ``split=time`` keeps the data's own test parts, which are cut in time. ``split=random`` splits
+    each person's examples anew, as the papers do: overlapping windows then lie on both sides, and
+    the accuracy is too optimistic.
 
     Raises:
-        DataError: more devices than there are.
+        DataError: there are fewer people than `devices`.
     """
     fleet = select_devices(assign_alike(data) if isinstance(data, Pool) else data, devices)
     if split == "time":
@@ -211,7 +209,7 @@ PARTITIONS: dict[str, Partition] = {
 """Every partition by name."""
 OPTIONS: Mapping[str, Options] = {name: each.options for name, each in PARTITIONS.items()}
 OF_MEASUREMENTS = ("rotation", "noise", "embedding", "environment-difference", "privacy-protection")
-"""Those that look at inputs, or change them, as quantities."""
+"""Partitions that compare or change inputs as quantities."""
 OF_CLASSES = (
     "dirichlet",
     "drawn",
@@ -220,26 +218,25 @@ OF_CLASSES = (
     "embedding",
     "category-imbalance",
 )
-"""Those that look at classes."""
+"""Partitions that need classes as labels."""
 
 
 def read_partition(text: str) -> Choice:
-    """Read a partition, see `PARTITIONS`.
+    """Read a partition with its options, see `PARTITIONS`.
 
     Raises:
-        ConfigError: no such partition or option, or a value it cannot have.
+        ConfigError: there is no such partition or option, or a value is not allowed.
     """
     return read(text, OPTIONS, "partition")
 
 
 def partition(data: FleetData | Pool, choice: Choice, seed: int) -> FleetData:
-    """Assign the examples of `data` to devices by the partition that was chosen.
+    """Assign the examples of `data` to devices by the chosen partition.
 
     Raises:
-        ConfigError: an option does not fit the data, or the partition looks at classes or changes
-        measurements, and there are
-            none.
-        DataError: more devices than a partition by users has users for.
+        ConfigError: an option does not fit the data, or the partition needs classes or measurements
+        and the data have none.
+        DataError: a partition by users has more devices than there are users.
     """
     if data.window.vocabulary and choice.name in OF_MEASUREMENTS:
         raise ConfigError(
@@ -259,24 +256,25 @@ def partition(data: FleetData | Pool, choice: Choice, seed: int) -> FleetData:
 
 
 def make_fleet(data: str, choice: Choice, devices: int | None, seed: int) -> FleetData:
-    """Load data by name or path and assign them by a partition, to so many devices where a number
-    is given.
+    """Load data by name or path, and assign them to devices by a partition.
+
+    `devices` is the number of devices; None: the partition's own.
 
     Raises:
         DataError: the data cannot be read, or are too few.
-        ConfigError: the partition has a number of devices already, or an option that does not fit
-        the data.
+        ConfigError: the number of devices is given twice, or an option does not fit the data.
     """
     return assign(load(data), choice, devices, seed)
 
 
 def assign(data: FleetData | Pool, choice: Choice, devices: int | None, seed: int) -> FleetData:
-    """Assign data by a partition, to so many devices where a number is given.
+    """Assign data to devices by a partition.
+
+    `devices` is the number of devices; None: the partition's own.
 
     Raises:
         DataError: the data are too few.
-        ConfigError: the partition has a number of devices already, or an option that does not fit
-        the data.
+        ConfigError: the number of devices is given twice, or an option does not fit the data.
     """
     if devices is not None:
         text = f"{choice}:devices={devices}"

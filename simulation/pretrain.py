@@ -1,7 +1,7 @@
-"""Pre-trains the extractor that CGAU freezes, on examples that are not the fleet's.
+"""Pre-training of the extractor that CGAU freezes, on examples from outside the fleet.
 
 Rieger et al., FL-ICML 2020, section 3.1: 'trained centrally using any available but task-relevant
-data'. Their networks, trained on AudioSet and ImageNet, are not at hand here.
+data'. Their networks, trained on AudioSet and ImageNet, are not available here.
 """
 
 import numpy as np
@@ -19,12 +19,13 @@ from wire.bundle import Window
 from wire.errors import DataError
 
 MOST_EXAMPLES = 20_000
-"""Examples that an extractor is trained on at most."""
+"""Maximum number of examples that an extractor is trained on."""
 
 
 def pretrained_extractor(name: str, window: Window, data: str, seed: int) -> nn.Module:
-    """The extractor of the model of this name, trained on the examples of `data` (a name or path),
-    at most `MOST_EXAMPLES` of them.
+    """Return the extractor of a named model, trained on other data.
+
+    `data` is a name or path. At most `MOST_EXAMPLES` of its examples are used.
 
     Raises:
         DataError: the data cannot be read, or their examples have another shape than `window`.
@@ -46,10 +47,11 @@ def pretrained_extractor(name: str, window: Window, data: str, seed: int) -> nn.
 
 
 def examples_for(window: Window, data: str) -> Pool:
-    """The examples of `data` (a name or path) as a pool.
+    """Return the examples of `data`, a name or path, as a pool.
 
     Raises:
-        DataError: the data cannot be read, or their examples have another shape than `window`.
+        DataError: the data cannot be read, their labels are not classes, or their examples have
+        another shape or vocabulary than `window`.
     """
     loaded = load(data)
     pool = loaded if isinstance(loaded, Pool) else pool_of(loaded)
@@ -81,10 +83,10 @@ def pretrain(
     momentum: float = 0.9,
     seed: int = 0,
 ) -> float:
-    """Train a classifier in place by SGD on all of x (n, \\*window) and y (n,); returns its
-    accuracy there afterwards.
+    """Train a classifier in place by SGD, and return its accuracy on the same examples.
 
-    `model` has as many classes as y; `OnFrozen` then takes its extractor.
+    These are x (n, \\*window) and y (n,). `model` has as many classes as y; `OnFrozen` takes its
+    extractor afterwards.
     """
     order = torch.Generator().manual_seed(seed)
     inputs, labels = torch.from_numpy(x), torch.from_numpy(y)

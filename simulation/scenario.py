@@ -1,10 +1,9 @@
-"""A scenario: what devices have of a data set. Which windows are for testing, which are labelled,
-and who comes when training is over. Pure.
+"""A scenario: test windows, labelled windows and newcomers of a fleet. Pure.
 
-``labels=N``: of each class a device has labelled one stretch, N windows that follow each other in
-time, as a person does who names what he does for a while. Windows that overlap say less than as
-many windows from all over a recording would. The stretch lies about a window that the seed draws,
-the same one for every N, so that more labels include fewer.
+``labels=N``: each device has one labelled stretch per class, N consecutive windows, as from a
+person who labels an activity for a while. Overlapping windows are less informative than as many
+windows from a whole recording. The stretch lies around a window that the seed draws, which is the
+same for every N, so that a larger N includes the windows of a smaller one.
 """
 
 import zlib
@@ -25,24 +24,28 @@ from wire.arrays.tensors import Array
 from wire.errors import ConfigError, DataError
 
 Labels = Annotated[int, msgspec.Meta(ge=1)] | Literal["all", "none"]
-"""Labelled windows of each class that a device has at most; ``none``: newcomers have none, and
-devices that train have all."""
+"""Maximum number of labelled windows of each class on a device, ``all`` or ``none``.
+
+With ``none``, newcomers have no labels, and devices that train have all of them.
+"""
 OWN = read_split("own")
 SALT = 0x1ABE15
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """What is asked of a fleet."""
+    """A scenario as values: labels, split and number of newcomers."""
 
     labels: Labels = "all"
     split: Choice = OWN
     newcomers: int = 0
-    """Devices that come when training is over; 0 with ``labels=none``: a quarter of them, at least
-    one."""
+    """Number of devices that join when training is over.
+
+    0 with ``labels=none`` stands for a quarter of the devices, at least one.
+    """
 
     def num_newcomers(self, num_devices: int) -> int:
-        """How many devices of a fleet of this size come later."""
+        """Return the number of newcomers in a fleet of `num_devices` devices."""
         return (
             max(1, num_devices // 4)
             if self.labels == "none" and not self.newcomers
@@ -54,7 +57,7 @@ def scenario_of(settings: SimulationSettings) -> Scenario:
     """Return the scenario of these settings.
 
     Raises:
-        ConfigError: labels or split that cannot be read.
+        ConfigError: labels or split cannot be read.
     """
     return Scenario(read_labels(settings.labels), read_split(settings.split), settings.newcomers)
 
@@ -63,7 +66,7 @@ def read_labels(text: str) -> Labels:
     """Read ``all``, ``none`` or a number from 1.
 
     Raises:
-        ConfigError: it is none of them.
+        ConfigError: the text is none of them.
     """
     words: tuple[Literal["all", "none"], ...] = ("all", "none")
     for word in words:
@@ -78,11 +81,11 @@ def read_labels(text: str) -> Labels:
 
 
 def check_scenario(scenario: Scenario, partition: Choice) -> None:
-    """Check that a scenario goes with a partition.
+    """Check that a scenario fits a partition.
 
     Raises:
-        ConfigError: the data are split anew, and the partition leaves no windows with their
-        recordings, or splits them itself.
+        ConfigError: the scenario splits the data anew, but the partition separates windows from
+        their recordings or has a split of its own.
     """
     if scenario.split.name == "own":
         return
@@ -100,13 +103,14 @@ def check_scenario(scenario: Scenario, partition: Choice) -> None:
 
 
 def set_scene(data: FleetData, scenario: Scenario, seed: int) -> FleetData:
-    """What the devices of a fleet have in a scenario; the same fleet, scenario and seed give the
-    same bits.
+    """Return a fleet with the split and the labels of a scenario.
+
+    The same fleet, scenario and seed give the same bits. Newcomers stay in the fleet.
 
     Raises:
-        ConfigError: more newcomers than the fleet has room for.
-        DataError: the data do not allow the split, or labels are counted by class that are no
-        classes.
+        ConfigError: there are too many newcomers for the fleet.
+        DataError: the data do not allow the split, or their labels are not classes although labels
+        are counted by class.
     """
     count = scenario.num_newcomers(len(data.devices))
     if not 0 <= count < len(data.devices):
@@ -138,8 +142,10 @@ def set_scene(data: FleetData, scenario: Scenario, seed: int) -> FleetData:
 
 
 def labelled(y: Array, count: int, device_id: str, seed: int) -> Array:
-    """The places (m,), in order, of the windows that keep their label: of each class in y (n,) at
-    most `count` that follow each other."""
+    """Return the indices (m,), ascending, of the windows that keep their label.
+
+    For each class in y (n,), these are at most `count` consecutive windows of that class.
+    """
     rng = np.random.default_rng([seed, SALT, zlib.crc32(device_id.encode())])
     chosen = [np.zeros(0, np.int64)]
     for label in np.unique(y):
@@ -150,7 +156,7 @@ def labelled(y: Array, count: int, device_id: str, seed: int) -> Array:
 
 
 def _keep(windows: Windows, at: Array) -> Windows:
-    """The windows with the labels at these places alone."""
+    """Return the windows with labels at these indices only; the others become unlabelled."""
     rest = np.ones(windows.num_train, bool)
     rest[at] = False
     before = [windows.unlabelled_x] if windows.num_unlabelled else []

@@ -1,5 +1,7 @@
-"""Settings of a simulation as people write them, with all that is known of each
-(`host.settings`): for the command line and for Python. It imports nothing that takes time."""
+"""Settings of a simulation as users write them, for the command line and for Python.
+
+Each has a type, a range and a text (`host.settings`). This module imports nothing that takes time.
+"""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,7 +16,7 @@ BackendName = Literal["auto", "native", "hybrid", "eager", "batched", "messages"
 
 
 class EngineSettings(msgspec.Struct, frozen=True):
-    """How a simulation is to be computed. It changes no result beyond rounding."""
+    """Settings of the engine. They change no result beyond rounding."""
 
     backend: Annotated[BackendName, about("Backend that runs the graphs (docs/scale.md).")] = "auto"
     workers: Annotated[
@@ -47,8 +49,10 @@ class EngineSettings(msgspec.Struct, frozen=True):
 
 
 class SimulationSettings(TrainingSettings[Any], frozen=True):
-    """Training and scenario of a simulation, as words and numbers. The algorithm is a name, or an
-    algorithm that was read."""
+    """Training and scenario of a simulation, as words and numbers.
+
+    The algorithm is a name, or an algorithm that is already read.
+    """
 
     algorithm: Annotated[
         Any,
@@ -139,7 +143,7 @@ class SimulationSettings(TrainingSettings[Any], frozen=True):
 
 
 class ComparisonWords(msgspec.Struct, frozen=True, kw_only=True):
-    """How algorithms are compared."""
+    """Settings of a comparison of algorithms."""
 
     seeds: Annotated[
         int | None,
@@ -160,7 +164,7 @@ class ComparisonWords(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExportWords(msgspec.Struct, frozen=True, kw_only=True):
-    """What a bundle is exported with."""
+    """Settings of the export of a bundle."""
 
     seed: Annotated[int, about("Same seed, same result.", ge=0)] = 0
     bundle_version: Annotated[

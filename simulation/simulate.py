@@ -1,5 +1,7 @@
-"""A simulation: a fleet on one machine, by the fast engine or message by message. Same seed, same
-bits."""
+"""A simulation: a fleet on one machine, with the fast engine or message by message.
+
+The same seed gives the same bits.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -72,26 +74,27 @@ from wire.tasks import CLASSIFICATION, MULTI_LABEL, RECONSTRUCTION, REGRESSION, 
 
 @dataclass(frozen=True)
 class SimulationResult:
-    """A finished simulation: its summary, the fleet at its end, its records, and the blobs that
-    these name."""
+    """A finished simulation: summary, final fleet, records, and the blobs that these refer to."""
 
     summary: Summary
     fleet: Fleet
     records: list[RoundRecord]
     blobs: Blobs
     data: FleetData
-    """What its devices had of the data; newcomers are left out."""
+    """Data of the devices that train, without newcomers."""
     newcomers: Mapping[str, Windows]
-    """What those had who came when training was over."""
+    """Windows of the newcomers, by device."""
     models: HeldModels
-    """The models in the end, newcomers' included."""
+    """Final models, including those of newcomers."""
     predict: Callable[[str, Array], Array]
-    """(device, x (n, \\*window)) -> what that device answers, class probabilities (n, classes)
-    float32 or others in their place."""
+    """(device, x (n, \\*window)) -> predictions of that device's model in use.
+
+    They are class probabilities (n, classes) float32, or the answers of another task.
+    """
 
     @property
     def campaign(self) -> Campaign:
-        """The fleet's one campaign."""
+        """The only campaign of the fleet."""
         return next(iter(self.fleet.campaigns.values()))
 
 
@@ -103,15 +106,17 @@ CHOICES: Mapping[str, Callable[[str], Choice]] = {
     "policy": read_policy,
     "lr_schedule": read_schedule,
 }
-"""Settings that are choices with options, and what reads them."""
+"""Settings that are choices with options, and their readers."""
 
 
 def read_settings(settings: SimulationSettings) -> SimulationSettings:
-    """Return the settings with the algorithm read, its privacy mechanism and the learning rate in
-    their places, and every choice written in one way.
+    """Return the settings with the algorithm read and every choice in its canonical form.
+
+    The privacy mechanism becomes part of the algorithm, and the learning rate one of the
+    hyperparameters.
 
     Raises:
-        ConfigError: a choice that cannot be read.
+        ConfigError: a choice cannot be read.
     """
     algorithm = algorithm_of(settings.algorithm).with_privacy(settings.privacy)
     check_model(settings.model)
@@ -137,13 +142,19 @@ def simulate(
     objective: Supervised | Callable[[FleetData], Supervised] | None = None,
     engine: EngineOptions = DEFAULT,
 ) -> SimulationResult:
-    """Run a fleet to the end: what its devices have of `data` is as the settings' scenario says.
-    `on_progress` is called after every round, and ends the training where it answers `STOP`, which
-    backend messages does not heed; `objective`, or what it makes for the devices that train, takes
-    the place of that on a fresh model.
+    """Run a simulated fleet to its end.
+
+    Args:
+        data: the data of the fleet; the settings' scenario decides which part each device has.
+        settings: training and scenario.
+        on_progress: called after every round; its answer `STOP` ends the training, except with
+        backend messages.
+        objective: used in place of the objective on a fresh model; or a function that makes it from
+        the data of the devices that train.
+        engine: options of the engine.
 
     Raises:
-        ConfigError: settings that do not fit each other, the data or the engine.
+        ConfigError: settings do not fit each other, the data or the engine.
         DataError: the data do not allow the split.
     """
     started_s = perf_counter()
@@ -225,11 +236,11 @@ def simulate(
 
 
 def scene_of(data: FleetData, settings: SimulationSettings) -> FleetData:
-    """What devices have of the data, newcomers and all, as the scenario says and the task takes it.
+    """Return the data of all devices, including newcomers, under the scenario and for the task.
 
     Raises:
-        DataError: the data do not allow the split, or have no labels, and the task needs some.
-        ConfigError: labels are taken away that say which windows are anomalous.
+        DataError: the data do not allow the split, or have no labels although the task needs some.
+        ConfigError: the scenario removes labels that tell which windows are anomalous.
     """
     task = settings.algorithm.parts.task.of
     if task == RECONSTRUCTION and says_anomalies(data.classes) and settings.labels != "all":
@@ -242,12 +253,13 @@ def scene_of(data: FleetData, settings: SimulationSettings) -> FleetData:
 
 
 def check_settings(data: FleetData, settings: SimulationSettings) -> None:
-    """Check what `simulate` would be given, up to where it would train. Data to pre-train on are
-    loaded, but not trained on.
+    """Check the arguments of `simulate` without training.
+
+    Data to pre-train on are loaded.
 
     Raises:
-        ConfigError: settings that do not fit each other or the data.
-        DataError: data to pre-train on, or a trace, that cannot be read or does not fit.
+        ConfigError: settings do not fit each other or the data.
+        DataError: data to pre-train on, or a trace, cannot be read or do not fit.
     """
     settings = read_settings(settings)
     if settings.pretrain:
@@ -263,7 +275,7 @@ def _set_up(
     settings: SimulationSettings,
     objective: Supervised | Callable[[FleetData], Supervised] | None,
 ) -> tuple[FleetData, Mapping[str, Windows], Experiment]:
-    """The fleet without its newcomers, the newcomers, and what is to be run."""
+    """Return the fleet without its newcomers, the newcomers, and the experiment."""
     count = scenario_of(settings).num_newcomers(len(data.devices))
     data, newcomers = hold_out(scene_of(data, settings), count, settings.seed)
     algorithm = make_algorithm(settings.algorithm, arithmetic=NativeArithmetic())
@@ -296,12 +308,11 @@ def _set_up(
 
 
 def make_schedule(settings: SimulationSettings, data: FleetData, bundle: Bundle) -> Schedule:
-    """Who takes part when, as the settings say.
+    """Return the schedule of a simulation: drawn cohorts, or rounds on a virtual clock.
 
     Raises:
-        ConfigError: a cohort, or an option of the profiles or the policy, that does not fit the
-        fleet.
-        DataError: a trace that cannot be read, or has too few devices.
+        ConfigError: the cohort, or an option of the profiles or the policy, does not fit the fleet.
+        DataError: a trace cannot be read, or has too few devices.
     """
     ids = able_to_train(data, bundle.manifest.min_batch)
     if settings.cohort > len(ids):
@@ -314,7 +325,7 @@ def make_schedule(settings: SimulationSettings, data: FleetData, bundle: Bundle)
     if settings.cohort:
         policy = with_cohort(policy, settings.cohort)
     manifest = bundle.manifest
-    in_an_epoch = (  # one of several passes as often as it comes (`wire.verbs.Train`)
+    in_an_epoch = (  # an epoch may pass over the labelled windows repeatedly (`wire.verbs.Train`)
         min(w.num_train + w.num_unlabelled, USUAL_PASSES * w.num_train)
         for w in (data.devices[d] for d in ids)
     )
@@ -336,7 +347,7 @@ def make_schedule(settings: SimulationSettings, data: FleetData, bundle: Bundle)
 def _with_measures(
     summary: Summary, result: EngineResult, data: FleetData, task: TaskName
 ) -> Summary:
-    """The summary with what the task measures beside every accuracy."""
+    """Return the summary with the task's measures beside every accuracy."""
     if task == RECONSTRUCTION and not says_anomalies(data.classes):
         return summary
     devices = dict(summary.devices)
@@ -365,7 +376,7 @@ def _with_measures(
 def _errors(
     quantities: tuple[str, ...], by_device: Sequence[Mapping[str, float]]
 ) -> dict[str, Spread]:
-    """By quantity, the errors over devices."""
+    """Return the spread over devices of the error of each quantity."""
     return {name: spread_of_errors(errors[name] for errors in by_device) for name in quantities}
 
 
@@ -383,7 +394,7 @@ def _of_newcomers(
     task: TaskName,
     names: tuple[str, ...],
 ) -> Newcomers:
-    """What came of the newcomers, by device and over those that have test windows."""
+    """Return the results of the newcomers, by device and over those that have test windows."""
     tested = {d: r for d, r in sorted(received.items()) if r.evaluated.num_examples}
     found = [measure(task, newcomers[d].test_y, r.answers) for d, r in tested.items()]
     errors = [dict(zip(names, own.mae, strict=True)) for own in found if own.mae is not None]
@@ -410,8 +421,10 @@ def _of_attack(
     summary: Summary,
     task: TaskName,
 ) -> AttackSummary:
-    """What an attack achieved on the honest devices: their accuracy, and its success rate with the
-    models that they were given."""
+    """Return the effect of an attack on the honest devices: their accuracy, and its success rate.
+
+    The success rate is measured with the models that honest devices received.
+    """
     honest = [d for d in sorted(data.devices) if d not in attack.attackers]
     tested = [d for d in honest if data.devices[d].num_test]
     rate = None

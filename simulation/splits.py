@@ -1,8 +1,8 @@
-"""Training and test parts anew: by time, by whole recordings, or at random. Pure.
+"""Splits of windows into training and test parts: by time, by whole recordings, or at random. Pure.
 
 Windows of one recording overlap, and neighbours look alike: a model that has trained on one knows
-the other. ``session`` is the honest split where a person has made several recordings; ``time`` is
-the best that one recording allows; ``random`` is what papers use.
+the other. ``session`` is the honest split if a person has made several recordings; ``time`` is the
+best that one recording allows; ``random`` is common in papers.
 """
 
 import zlib
@@ -20,16 +20,21 @@ from wire.arrays.tensors import Array
 from wire.errors import DataError
 
 Rule = Callable[[str, Recordings, int, float, np.random.Generator], tuple[Array, Array]]
-"""(what errors call the device, its windows in time, samples in a window, share for testing,
-generator) -> places for training and for testing (n,), in time."""
+"""Function that splits the windows of one device.
+
+(name of the device in errors, its windows in order of time, samples in a window, share for testing,
+generator) -> indices for training and for testing (n,), in order of time.
+"""
 SALT = 0x5B117
 
 
 def _in_time(
     _where: str, r: Recordings, length: int, share: float, _rng: np.random.Generator
 ) -> tuple[Array, Array]:
-    """Of each class the last `share` of its windows is for testing; a window that shares samples
-    with one of these is left out."""
+    """Take the last `share` of each class's windows for testing.
+
+    A window that shares samples with a test window is left out.
+    """
     start, session = r.start, np.zeros(len(r.y), np.int64) if r.session is None else r.session
     assert start is not None, "checked before"
     test = last_share_of_each_class(r.y, share)
@@ -37,9 +42,8 @@ def _in_time(
     for number in np.unique(session[test]):
         here = np.flatnonzero(session == number)
         tested = np.sort(start[here[test[here]]])
-        after = np.searchsorted(
-            tested, start[here] - length, "right"
-        )  # the first test window that does not end before this one begins
+        # the first test window that does not end before this one begins
+        after = np.searchsorted(tested, start[here] - length, "right")
         begins = tested[np.minimum(after, len(tested) - 1)]
         left_out[here] = (after < len(tested)) & (np.abs(begins - start[here]) < length)
     return np.flatnonzero(~test & ~left_out), np.flatnonzero(test)
@@ -48,8 +52,10 @@ def _in_time(
 def _by_session(
     where: str, r: Recordings, _length: int, share: float, _rng: np.random.Generator
 ) -> tuple[Array, Array]:
-    """Whole recordings are for testing, from the last one back, as long as that brings one of their
-    classes nearer to `share`, and each of their classes is also in a recording that stays.
+    """Take whole recordings for testing, from the last one back.
+
+    A recording is taken if this brings at least one of its classes nearer to `share`, and if each
+    of its classes also occurs in a recording that stays for training.
 
     Raises:
         DataError: there is no such recording.
@@ -77,7 +83,7 @@ def _by_session(
 def _at_random(
     _where: str, r: Recordings, _length: int, share: float, rng: np.random.Generator
 ) -> tuple[Array, Array]:
-    """Any windows; those that overlap lie on both sides."""
+    """Take random windows for testing; overlapping ones lie on both sides."""
     order = rng.permutation(len(r.y))
     count = split_count(len(r.y), share)
     return np.sort(order[count:]), np.sort(order[:count])
@@ -91,28 +97,29 @@ _RULES: Mapping[str, tuple[Rule, str]] = {
     "session": (_by_session, "session"),
     "random": (_at_random, ""),
 }
-"""By name the rule, and what of `Recordings` it cannot do without."""
+"""Rule of each split, and the field of `Recordings` that it requires; empty: none."""
 SPLITS: Mapping[str, Options] = {"own": {}, **dict.fromkeys(_RULES, _TEST)}
-"""Every split by name; ``own`` leaves the parts as the data and the partition have them."""
+"""Options of every split; ``own`` leaves the parts of the data and the partition."""
 
 
 def read_split(text: str) -> Choice:
-    """Read a split, see `SPLITS`.
+    """Read a split with its options, see `SPLITS`.
 
     Raises:
-        ConfigError: no such split or option, or a value it cannot have.
+        ConfigError: there is no such split or option, or a value is not allowed.
     """
     return read(text, SPLITS, "split")
 
 
 def split_anew(data: FleetData, choice: Choice, seed: int) -> FleetData:
-    """The fleet with the training and test parts that a split makes, each in the order of time as
-    far as the data say it. A device's parts depend on its own windows and the seed alone. Windows
-    without labels stay as they are.
+    """Return the fleet with the training and test parts of a split.
+
+    Each part is in order of time, as far as the data state it. A device's parts depend only on its
+    own windows and the seed. Windows without labels stay as they are.
 
     Raises:
-        DataError: the data do not say what the split needs, or a device has no recording that could
-        be held out.
+        DataError: the data lack a field that the split requires, or a device has no recording for
+        testing.
     """
     if choice.name == "own":
         return data
@@ -120,7 +127,7 @@ def split_anew(data: FleetData, choice: Choice, seed: int) -> FleetData:
     devices = {}
     for device_id in sorted(data.devices):
         windows, held = data.devices[device_id], data.recordings.get(device_id)
-        if held is None:  # of both parts, as nobody knows the recordings
+        if held is None:  # the data state no recordings: take both parts
             held = Recordings(
                 np.concatenate([windows.train_x, windows.test_x]),
                 np.concatenate([windows.train_y, windows.test_y]),
@@ -142,7 +149,7 @@ def split_anew(data: FleetData, choice: Choice, seed: int) -> FleetData:
 
 
 def _ordered(r: Recordings) -> Recordings:
-    """The windows in the order in which they were made, as far as it is known."""
+    """Return the windows in order of time, as far as the data state it."""
     keys = [place for place in (r.start, r.session) if place is not None]
     if not keys:
         return r

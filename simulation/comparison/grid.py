@@ -1,8 +1,7 @@
-"""A grid of scenarios: algorithms on every data set, with every number of labels and every split,
-over several seeds.
+"""A grid of scenarios: algorithms on every data set, number of labels, split and seed.
 
-The runs are those of a comparison (`simulation.comparison.runs`), so a grid that was interrupted
-goes on in the same way.
+The runs are those of a comparison (`simulation.comparison.runs`), so an interrupted grid resumes
+in the same way.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,7 +21,7 @@ from wire.errors import ConfigError, DataError
 LABELS: tuple[Labels, ...] = ("all", 20, 5, 1, "none")
 SPLITS = ("time", "session")
 SEEDS = 3
-"""What a grid has where nothing else is asked for."""
+"""Default labels, splits and number of seeds of a grid: `LABELS`, `SPLITS` and `SEEDS`."""
 
 
 class Cell(NamedTuple):
@@ -38,7 +37,7 @@ class Cell(NamedTuple):
 
 
 Grid = Mapping[Cell, Sequence[Job]]
-"""The runs of each cell, seed by seed."""
+"""Runs of each cell, ordered by seed."""
 
 
 def make_grid(
@@ -47,7 +46,7 @@ def make_grid(
     seeds: int,
     settings: SimulationSettings,
 ) -> Grid:
-    """Return the runs of each cell; `settings` is what all of them have in common."""
+    """Return the runs of each cell; `settings` are the ones that all runs share."""
     return {
         cell: jobs_of(
             cell.data,
@@ -60,18 +59,20 @@ def make_grid(
 
 
 def all_jobs(grid: Grid) -> list[Job]:
-    """Return the runs of all cells, seed by seed, so that the first seed of all cells is there
-    first."""
+    """Return the runs of all cells, ordered by seed.
+
+    The results of the first seed are then complete for every cell before the second seed begins.
+    """
     return sorted(chain.from_iterable(grid.values()), key=lambda job: job.settings.seed)
 
 
 def make_cells(
     data: Sequence[str], labels: Sequence[str], splits: Sequence[str]
 ) -> tuple[Cell, ...]:
-    """The cells of a grid; where `labels` or `splits` are empty it has `LABELS` and `SPLITS`.
+    """Return the cells of a grid; empty `labels` or `splits` stand for `LABELS` or `SPLITS`.
 
     Raises:
-        ConfigError: a value that cannot be read, no data, or a value twice.
+        ConfigError: a value is unreadable or occurs twice, or `data` is empty.
     """
     for name, values in (("data", data), ("labels", labels), ("split", splits)):
         if len(set(values)) < len(values) or not data:
@@ -92,13 +93,14 @@ def make_cells(
 def sort_out(
     grid: Grid, data: Callable[[Job], FleetData] = data_of
 ) -> tuple[Grid, dict[Cell, str]]:
-    """The part of a grid that the data allow, and why they do not allow the other cells. `data`
-    gives those of a job.
+    """Return the cells of a grid that the data allow, and for each other cell the reason as text.
+
+    `data` returns the fleet data of a job.
 
     Raises:
-        ConfigError: they allow no cell.
-        ShoalError: data that cannot be read at all, or a partition with which nothing can be split,
-        or more newcomers than devices.
+        ConfigError: the data allow no cell.
+        ShoalError: the data cannot be read at all, the partition cannot be combined with any split,
+        or there are more newcomers than devices.
     """
     left_out: dict[Cell, str] = {}
     for cell, (job, *_) in grid.items():

@@ -1,5 +1,7 @@
-"""The tables of a grid: one for each cell, and one over all cells. Pure. docs/compare.md says what
-every field is."""
+"""Tables of a grid: one for each cell, and one over all cells. Pure.
+
+docs/compare.md explains every field.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,15 +24,17 @@ from simulation.comparison.table import (
 
 @dataclass(frozen=True)
 class GridTables:
-    """What came of a grid: a table for each cell, one over all of them, and why the data do not
-    allow the other cells."""
+    """Tables of a grid.
+
+    `left_out` holds the cells that the data do not allow, each with the reason.
+    """
 
     overall: list[Row]
     cells: dict[Cell, list[Row]]
     left_out: dict[Cell, str]
 
     def lines(self) -> list[Row]:
-        """The rows of all cells, each with the cell that it is of."""
+        """Return the rows of all cells, each with the fields of its cell."""
         return [{**cell._asdict(), **row} for cell, rows in self.cells.items() for row in rows]
 
 
@@ -40,7 +44,7 @@ def tabulate_grid(
     left_out: Mapping[Cell, str],
     reference: str,
 ) -> GridTables:
-    """The tables of a grid, from what was found by its jobs (`all_jobs`), in their order."""
+    """Return the tables of a grid; `found` has one result per job of `all_jobs`, in its order."""
     by_key = dict(zip((job.key for job in all_jobs(grid)), found, strict=True))
     results = {cell: [by_key[job.key] for job in jobs] for cell, jobs in grid.items()}
     rows = {cell: cell_rows(its, reference) for cell, its in results.items()}
@@ -53,12 +57,14 @@ def tabulate_grid(
 
 
 NEAR = 0.005
-"""An algorithm that is less below the best one counts as the best as well."""
+"""Distance below the best accuracy within which an algorithm counts as near the best."""
 
 
 def cell_rows(results: Sequence[Result], reference: str) -> list[Row]:
-    """One row per algorithm, from the results of one cell: of the devices that train, or without
-    labels of the newcomers."""
+    """Return one row per algorithm from the results of one cell.
+
+    The accuracies are those of the devices that train, or without labels those of the newcomers.
+    """
     by_name = by_algorithm(results)
     tests = against(by_name, reference)
     rows: list[Row] = []
@@ -97,10 +103,15 @@ def cell_rows(results: Sequence[Result], reference: str) -> list[Row]:
 def overall_rows(
     cells: Mapping[str, Sequence[Row]], results: Mapping[str, Sequence[Result]], reference: str
 ) -> list[Row]:
-    """One row per algorithm over all cells, each cell counting the same: those in which every
-    algorithm ended with a model in every seed.
+    """Return one row per algorithm over all cells, with equal weight per cell.
 
-    `cells` and `results`: the rows and the results of every cell, by its name.
+    Only cells in which every algorithm produced a model with every seed count, so that all means
+    are over the same cells.
+
+    Args:
+        cells: rows of each cell, by the cell's name.
+        results: results of each cell, by the cell's name.
+        reference: the algorithm that the others are tested against.
     """
     whole = {
         name: rows

@@ -1,7 +1,7 @@
-"""Runs the jobs of a comparison in processes, and keeps each result as a file.
+"""Run the jobs of a comparison in processes, and store each result as a file.
 
-A comparison that was interrupted goes on where it stopped, and one that is asked for more only does
-what is missing.
+An interrupted comparison resumes where it stopped. A comparison that is extended runs only the
+missing jobs.
 """
 
 import json
@@ -30,15 +30,17 @@ from simulation.simulate import check_settings
 def check_jobs(
     jobs: Sequence[Job], folder: Path, data: Callable[[Job], FleetData] = data_of
 ) -> list[FleetData]:
-    """Check each algorithm once on each data set, in the first of these jobs whose result is not
-    yet in `folder`; nothing is trained. Returns their fleets, which `data` gives.
+    """Check each algorithm once on each data set without training, and return the fleets' data.
+
+    The check uses the first job of each pair whose result is not yet in `folder`. `data` returns
+    the fleet data of a job.
 
     Raises:
-        ShoalError: a job that cannot be run: data, partition, model, hyper-parameters, or settings
-        that do not fit each other.
+        ShoalError: a job cannot run: its data, partition, model or hyperparameters are invalid, or
+        its settings do not fit each other.
     """
     fleets: dict[tuple[AlgorithmSpec, str], FleetData] = {}
-    for job in sorted(jobs, key=lambda job: job.data):  # two data sets are held at a time
+    for job in sorted(jobs, key=lambda job: job.data):  # the cache holds two data sets
         key = job.settings.algorithm, job.data
         if key not in fleets and _kept(folder, job) is None:
             fleets[key] = data(job)
@@ -53,12 +55,15 @@ def run_all(
     on_round: Callable[[Job, int], None] = lambda _job, _round: None,
     run: Callable[[Job, Callable[[int], None]], dict[str, Any]] = run_job,
 ) -> list[dict[str, Any]]:
-    """Run the jobs whose result is not yet in `folder`, in processes with one thread each, and
-    return all results in order. `on_round` hears of rounds: a job that is over has made all of its
-    own. With one worker, `run` runs each in this process.
+    """Run the jobs whose result is not yet in `folder`, and return all results in order.
+
+    Each job runs in a process with one thread. With one worker, `run` runs every job in this
+    process. `on_round` is called with a job and its number of finished rounds; for a finished job
+    this is the number of all its rounds.
 
     Raises:
-        ShoalError: of the first job that cannot be run; what is finished is kept.
+        ShoalError: a job cannot run; the error is that of the first such job. Finished results
+        remain in `folder`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     missing = [job for job in jobs if _kept(folder, job) is None]
@@ -77,13 +82,14 @@ def run_all(
 def _run_in_processes(
     jobs: Sequence[Job], folder: Path, count: int, on_round: Callable[[Job, int], None]
 ) -> None:
-    fleet_of.cache_clear()  # each process loads what it needs
+    fleet_of.cache_clear()  # frees memory: each process loads its own data
     context = mp.get_context("spawn")
     manager = SyncManager(ctx=context)
     manager.start(_end_with_the_parent)
     with manager, ProcessPoolExecutor(count, context, _end_with_the_parent) as pool:
         heard = manager.Queue()
-        # Ctrl-C comes when all have started, and never to these processes: this one ends them
+        # Ctrl-C is blocked until all processes have started. They inherit the block, so that only
+        # this process receives Ctrl-C; it then ends the others.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             running: dict[Future[dict[str, Any]], int] = {
@@ -91,7 +97,8 @@ def _run_in_processes(
             }
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        processes = list(pool._processes.values())  # there is no public way to stop a job that runs
+        # the pool has no public way to stop a running job
+        processes = list(pool._processes.values())
         try:
             while running:
                 done, _ = wait(running, timeout=0.5, return_when=FIRST_COMPLETED)
@@ -110,7 +117,7 @@ def _run_in_processes(
 
 
 def _work(job: Job, number: int, heard: Any) -> dict[str, Any]:
-    with blaming():  # a traceback does not leave the process
+    with blaming():  # names the place: a traceback stays in its process
         return run_job(job, lambda done: heard.put((number, done)), workers=1)
 
 
@@ -119,8 +126,10 @@ def _path(folder: Path, job: Job) -> Path:
 
 
 def _kept(folder: Path, job: Job) -> dict[str, Any] | None:
-    """The result of a job that is over; None where there is none, or a file that is damaged: the
-    job is run again."""
+    """Return the stored result of a job, or None if the file is missing or damaged.
+
+    A job without a usable result runs again.
+    """
     try:
         kept = json.loads(_path(folder, job).read_bytes())
     except (FileNotFoundError, ValueError):
@@ -135,7 +144,7 @@ def _keep(folder: Path, job: Job, result: Mapping[str, Any]) -> None:
 
 
 def _end_with_the_parent() -> None:
-    """End this process when the one that has started it ends, however that one ends."""
+    """End this process as soon as the process that started it ends in any way."""
     parent = mp.parent_process()
     assert parent is not None, "this process was not started by another one"
 

@@ -1,8 +1,8 @@
-"""Several algorithms on the same fleets, over several seeds: what to run, and running one of it.
+"""The runs of a comparison: several algorithms on the same fleets over several seeds.
 
-A job is one algorithm with one seed. Its result is a file, named by a digest of everything that
-decides it, so that a comparison that was interrupted goes on where it stopped, and one that is
-asked for more only does what is missing.
+A job is one algorithm with one seed. Its result is a file named by a digest of everything that
+decides it. An interrupted comparison therefore resumes where it stopped, and an extended one runs
+only the missing jobs.
 """
 
 import hashlib
@@ -60,9 +60,9 @@ NOTHING: dict[str, Any] = {
     "preparations": None,
     "wall_s": None,
 }
-"""The result of a run that ended without a model."""
+"""Result of a run that ended without a model."""
 MEASURED = 1000
-"""Of a larger fleet the heterogeneity of so many devices is measured."""
+"""Maximum number of devices over which heterogeneity and confusion are measured."""
 
 
 @cache
@@ -72,8 +72,11 @@ def _usual() -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Job:
-    """One run of a comparison. `data` is what a user writes, `content` what the files that this
-    names hold (`content_of`)."""
+    """One run of a comparison.
+
+    `data` is the name or path that the user gave. `content` is the digest of the files that it
+    refers to (`content_of`).
+    """
 
     data: str
     settings: SimulationSettings
@@ -81,9 +84,12 @@ class Job:
 
     @cached_property
     def key(self) -> str:
-        """A name for its result: the same for the same job, whenever it is asked for. What is at
-        its default does not count, so that results last when a setting is added. What files hold
-        does, data, a model or an algorithm's own classes: one that was edited makes another job."""
+        """Name of the result: a digest that is equal for equal jobs at any time.
+
+        Settings at their default are left out, so that results stay valid when a setting is added.
+        The content of files counts (data, a model, an algorithm's own classes): an edited file
+        makes another job.
+        """
         usual = _usual()
         settings = msgspec.structs.asdict(self.settings)
         unusual = {name: value for name, value in settings.items() if value != usual[name]}
@@ -99,8 +105,10 @@ def jobs_of(
     seeds: int,
     settings: SimulationSettings,
 ) -> list[Job]:
-    """Return every run, seed by seed, so that the first seed of all algorithms is there first.
-    `settings` is what all runs have in common; its algorithm and seed are not used."""
+    """Return every run, ordered by seed, so that the first seed of all algorithms completes first.
+
+    `settings` are the ones that all runs share; their algorithm and seed are not used.
+    """
     content, settings = content_of(data, settings.model), read_settings(settings)
     return [
         Job(data, msgspec.structs.replace(settings, algorithm=algorithm, seed=seed), content)
@@ -110,8 +118,11 @@ def jobs_of(
 
 
 def content_of(data: str, model: str = "") -> str:
-    """A digest of the files of data that are given by a path, and of the file of a model of one's
-    own; empty where there are none. Data and models by name are what the name says."""
+    """Return a digest of the data files and the model file of a job, or "" if there are none.
+
+    Only data given by a path and a model from a file are digested. The name of a built-in data set
+    or model identifies its content already.
+    """
     folder, code = Path(data), Path(model.rpartition(":")[0])
     paths = (
         []
@@ -131,7 +142,10 @@ def content_of(data: str, model: str = "") -> str:
 
 @lru_cache(maxsize=100_000)
 def _digest(path: Path, size: int, changed_ns: int) -> str:
-    """Of a file's content; read again when its size or its time is another one."""
+    """Return the digest of a file's content.
+
+    Size and modification time are arguments so that a changed file misses the cache.
+    """
     del size, changed_ns
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -139,15 +153,15 @@ def _digest(path: Path, size: int, changed_ns: int) -> str:
 
 @lru_cache(maxsize=2)
 def fleet_of(data: str, devices: int | None, partition: str, seed: int, content: str) -> FleetData:
-    del content  # of other content it is another fleet
+    del content  # part of the cache's key: other content is another fleet
     return make_fleet(data, read_partition(partition), devices, seed)
 
 
 def data_of(job: Job) -> FleetData:
-    """The data of a job, before its scenario.
+    """Return the data of a job as its partition assigns them, before its scenario is applied.
 
     Raises:
-        ShoalError: they cannot be read or assigned, or the scenario does not go with the partition.
+        ShoalError: the data cannot be read or assigned, or the scenario does not fit the partition.
     """
     settings = job.settings
     check_scenario(scenario_of(settings), read_partition(settings.partition))
@@ -156,7 +170,7 @@ def data_of(job: Job) -> FleetData:
 
 @lru_cache(maxsize=2)
 def _heterogeneity(place: tuple[Any, ...], scenario: Scenario) -> dict[str, float]:
-    """`place`: the arguments of `fleet_of`."""
+    """Return the heterogeneity of a fleet; `place` are the arguments of `fleet_of`."""
     return measure(set_scene(fleet_of(*place), scenario, place[3]).some(MEASURED))
 
 
@@ -167,13 +181,18 @@ def run_job(
     fleet: FleetData | None = None,
     objective: Callable[[FleetData], Supervised] | None = None,
 ) -> dict[str, Any]:
-    """Run one job with so many workers; `on_round` is called with the number of every round that is
-    over. `fleet` takes the place of the data that the job names, and `objective` that of the
-    objective on a model that its settings name.
+    """Run one job, and return its result: everything that `tabulate` and the pictures need.
 
-    The result has what `tabulate` and the pictures need. When no device's update can be accepted
-    any more, or newcomers have too few windows for what the algorithm asks of them, the run ends
-    without a result, and there is the reason (`failed`) in place of numbers.
+    The run ends without a model if no device's update can be accepted any more, or if newcomers
+    have too few windows for the algorithm. The result is then `NOTHING` with the reason in
+    `failed`.
+
+    Args:
+        job: the algorithm, seed and settings to run.
+        on_round: called with the number of every finished round.
+        workers: number of devices that are simulated at a time; 0: one for each core.
+        fleet: used in place of the data that the job names.
+        objective: makes the objective, in place of the one on the model that the settings name.
     """
     torch.set_num_threads(1)
     settings = job.settings
@@ -260,8 +279,10 @@ def run_job(
 
 
 def _confusion(outcome: SimulationResult) -> list[list[int]] | None:
-    """Over the test windows of all devices, of a large fleet of the first; None where answers are
-    no classes."""
+    """Return the confusion matrix over the test windows of at most `MEASURED` devices, by id.
+
+    None if answers are not classes, or if no device has test windows.
+    """
     if outcome.models.objective.task.of not in (CLASSIFICATION, SEQUENCE):
         return None
     tested = [(d, w) for d, w in sorted(outcome.data.devices.items()) if w.num_test][:MEASURED]
@@ -274,30 +295,34 @@ def _confusion(outcome: SimulationResult) -> list[list[int]] | None:
 
 
 def pooled_accuracy(accuracies: Mapping[str, float], fleet: FleetData) -> float | None:
-    """Accuracy over the test examples of all devices together, from that of each; None where nobody
-    has any."""
+    """Return the accuracy over the test examples of all devices together.
+
+    `accuracies` are by device. None if no device has test examples.
+    """
     counts = {d: fleet.devices[d].num_test for d in accuracies}
     total = sum(counts.values())
     return round(sum(counts[d] * accuracies[d] for d in counts) / total, 6) if total else None
 
 
 def agreement(truth: Mapping[str, str], groups: Mapping[str, int | None]) -> float | None:
-    """Adjusted Rand index of the groups found with the known ones; None where none are known. A
-    device without a group is one."""
+    """Return the adjusted Rand index of the groups found and the true groups.
+
+    None if no true groups are known. A device without a group counts as a group of its own.
+    """
     known = [d for d in sorted(groups) if d in truth]
     if not known:
         return None
     found = [groups[d] if groups[d] is not None else f"alone {d}" for d in known]
-    from sklearn.metrics import adjusted_rand_score  # a second of every start
+    from sklearn.metrics import adjusted_rand_score  # imported here: it takes a second
 
     return round(float(adjusted_rand_score([truth[d] for d in known], [str(f) for f in found])), 6)
 
 
 def read_algorithms(text: str) -> tuple[AlgorithmSpec, ...]:
-    """Algorithms written with commas between them.
+    """Return the algorithms of a text that separates them by commas.
 
     Raises:
-        ConfigError: none, one twice, or one that cannot be read.
+        ConfigError: there is no algorithm, one occurs twice, or one cannot be read.
     """
     algorithms = tuple(read_algorithm(name.strip()) for name in text.split(",") if name.strip())
     if not algorithms or len(set(algorithms)) < len(algorithms):

@@ -1,5 +1,7 @@
 """The table of a comparison: one row per algorithm, from the results of its runs. Pure.
-docs/compare.md says what every field is."""
+
+docs/compare.md explains every field.
+"""
 
 import statistics
 from collections import Counter
@@ -11,18 +13,22 @@ from simulation.comparison.inference import compare_pairs, half_width, holm
 from simulation.timing.report import time_to_accuracy
 
 Result = Mapping[str, Any]
-"""Of a run, as `simulation.comparison.runs.run_job` makes it."""
+"""Result of a run, as `simulation.comparison.runs.run_job` returns it."""
 Row = dict[str, Any]
 TARGET_SHARE = 0.95
-"""The target accuracy where none is given: this share of the best mean accuracy in the
-comparison."""
+"""Default target accuracy, as a share of the best mean accuracy in the comparison."""
 
 
 def tabulate(
     results: Sequence[Result], target: float | None = None, reference: str = ""
 ) -> list[Row]:
-    """One row per algorithm, in the order in which they were asked for. `reference`: the algorithm
-    that the others are tested against, the first one when empty."""
+    """Return one row per algorithm, in the order of their first results.
+
+    Args:
+        results: results of all runs.
+        target: accuracy to count rounds to; None: `TARGET_SHARE` of the best mean accuracy.
+        reference: the algorithm that the others are tested against; empty: the first one.
+    """
     by_name = by_algorithm(results)
     best = max(
         (mean_of(r["accuracy"]["mean"] for r in runs) or 0.0 for runs in by_name.values()),
@@ -35,7 +41,7 @@ def tabulate(
 
 
 def by_algorithm(results: Iterable[Result]) -> dict[str, list[Result]]:
-    """The results of each algorithm, in the order in which they come."""
+    """Return the results by algorithm, in the order of their first results."""
     by_name: dict[str, list[Result]] = {}
     for result in results:
         by_name.setdefault(result["algorithm"], []).append(result)
@@ -43,8 +49,10 @@ def by_algorithm(results: Iterable[Result]) -> dict[str, list[Result]]:
 
 
 def served(result: Result) -> dict[str, float]:
-    """Accuracy by device, of the devices that a run is about: those that train, but for attackers;
-    without labels the newcomers."""
+    """Return the accuracy by device, for the devices whose accuracy is the aim of a run.
+
+    These are the devices that train except attackers, or without labels the newcomers.
+    """
     if result.get("labels") == "none":
         devices = (result["newcomers"] or {}).get("devices", {})
     else:
@@ -54,14 +62,16 @@ def served(result: Result) -> dict[str, float]:
 
 
 def against(by_name: Mapping[str, Sequence[Result]], reference: str) -> dict[str, dict[str, Any]]:
-    """Every algorithm against the one that is the reference: a pair for each device, of the mean
-    difference over what else is the same in two results (`_by_pair`). Left out is the reference,
-    and what has no pair with it."""
+    """Return the paired test of every algorithm against the reference, by algorithm.
+
+    A pair is one device: its mean difference over the seeds and cells that both have (`_by_pair`).
+    Left out are the reference itself and algorithms without a pair.
+    """
     base = _by_pair(by_name.get(reference, ()))
     tests = {}
     for name, runs in by_name.items():
         own = _by_pair(runs)
-        # of each device the mean: what it does in several seeds and cells is not independent
+        # results of a device in several seeds and cells are not independent: only their mean counts
         by_device: dict[tuple[str, ...], list[float]] = {}
         for pair in sorted(own.keys() & base.keys()):
             by_device.setdefault(pair[:2], []).append(own[pair] - base[pair])
@@ -84,8 +94,10 @@ Pair = tuple[str, str, str, str]
 
 
 def _by_pair(runs: Iterable[Result]) -> dict[Pair, float]:
-    """The accuracy of each device, by its data set and its id; and what two results have to share
-    besides: the seed, and the cell of a grid where they are of one."""
+    """Return the accuracy of each device, by data set, device id, cell and seed.
+
+    Two results form a pair if all four are equal. The cell is empty outside a grid.
+    """
     return {
         (run.get("data", ""), device_id, run.get("cell", ""), str(run["seed"])): accuracy
         for run in runs
@@ -143,7 +155,10 @@ def _row(name: str, runs: Sequence[Result], target: float) -> Row:
 
 
 def _kept(run: Result) -> list[str]:
-    """What each device keeps that a run is about."""
+    """Return the candidate that each device chose as its personal model.
+
+    The devices are those whose accuracy is the aim of the run: without labels, the newcomers.
+    """
     if run.get("labels") != "none":
         return list(run.get("kept_by_device", {}).values())
     told = (run["newcomers"] or {}).get("kept") or {}
@@ -155,8 +170,10 @@ def _kept(run: Result) -> list[str]:
 
 
 def least_p(rows: Sequence[Row]) -> float:
-    """The least p that the paired tests of a table can have, by their number of pairs and the
-    correction; 0 without a test."""
+    """Return the smallest p-value that the paired tests of a table can have; 0 without a test.
+
+    It follows from the number of pairs, by Wilcoxon's exact distribution, and Holm's correction.
+    """
     tests = [row["against"] for row in rows if row.get("against")]
     return (
         min(1.0, max(len(tests) * 2.0 ** (1 - test["pairs"]) for test in tests)) if tests else 0.0
@@ -164,9 +181,12 @@ def least_p(rows: Sequence[Row]) -> float:
 
 
 def over_seeds(spreads: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
-    """Over seeds: the mean of the means; their sample standard deviation and the half width of the
-    95 % interval of that mean, both None with one seed; the means of the worst device's value and
-    of the worst tenth's."""
+    """Return statistics over the runs of several seeds, from the spread over devices in each run.
+
+    ``mean``: mean of the means. ``std``: their sample standard deviation. ``ci95``: half width of
+    the 95 % interval of ``mean``. ``worst``: mean of the worst device's value. ``worst_tenth``:
+    mean of the worst tenth's. ``std`` and ``ci95`` are None with one seed.
+    """
     means = [s["mean"] for s in spreads if s["mean"] is not None]
     return {
         "mean": mean_of(means),
@@ -178,13 +198,15 @@ def over_seeds(spreads: Sequence[Mapping[str, float | None]]) -> dict[str, float
 
 
 def rounded(value: float | None) -> float | None:
-    """To six digits; None for none."""
+    """Return the value rounded to six digits, or None for None."""
     return None if value is None else round(value, 6)
 
 
 def mean_of(values: Any) -> Any:
-    """The mean of those that are not None, rounded to six digits; None of none; a whole number
-    where all are and it is one."""
+    """Return the mean of the values that are not None, rounded to six digits, or None without any.
+
+    It is an int if all values are ints and the mean is whole.
+    """
     known = [v for v in values if v is not None]
     if not known:
         return None

@@ -1,2 +1,4 @@
-"""The contract of every choice of an algorithm, as checks on tiny fleets: for the tests of this
-repository and for `shoal check`."""
+"""The contract of every choice of an algorithm, as checks on tiny fleets.
+
+The tests of this repository and `shoal check` run them.
+"""

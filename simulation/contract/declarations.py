@@ -1,5 +1,7 @@
-"""What choices declare of themselves is what their methods do: faster ways are taken by what they
-declare."""
+"""Checks that a choice's methods do what the choice declares.
+
+Faster code paths are taken by the declarations alone.
+"""
 
 import numpy as np
 
@@ -18,14 +20,16 @@ TRAINING = ("step", "loss", "correct", "forward", "trained")
 ANSWERS = ("evaluate", "predict", "answer", "forward")
 ROWS, COLUMNS = 7, 24
 CLOSE = 1e-5
-"""Of a mean's largest value: sums in another order are rounded otherwise."""
+"""Tolerance, relative to a mean's largest value: another order of a sum rounds differently."""
 
 
 def plain_steps(device: type[Supervised]) -> str:
-    """A step is declared plain SGD where nothing of it was replaced, and only there.
+    """Check that a step is declared plain SGD exactly if the objective overrides none of it.
+
+    An objective with `columns` of its own is exempt.
 
     Raises:
-        Broken: it is not.
+        Broken: the declaration is wrong.
     """
     overridden = [
         method for method in TRAINING if getattr(device, method) is not getattr(Supervised, method)
@@ -43,10 +47,10 @@ def plain_steps(device: type[Supervised]) -> str:
 
 
 def own_answers(device: type[Supervised]) -> str:
-    """Answers are declared the model's where nothing of them was replaced, and only there.
+    """Check that answers are declared the model's exactly if the objective overrides none of them.
 
     Raises:
-        Broken: they are not.
+        Broken: the declaration is wrong.
     """
     overridden = [
         method for method in ANSWERS if getattr(device, method) is not getattr(Supervised, method)
@@ -60,10 +64,10 @@ def own_answers(device: type[Supervised]) -> str:
 
 
 def absorbing(device: type[Supervised]) -> str:
-    """The server's half absorbs rounds where it says so.
+    """Check that the coordinator declares `absorbs` exactly if it overrides `absorb`.
 
     Raises:
-        Broken: it says otherwise.
+        Broken: the declaration is wrong.
     """
     server = device.server
     if server.absorbs != (server.absorb is not DefaultCoordinator.absorb):
@@ -75,11 +79,12 @@ def absorbing(device: type[Supervised]) -> str:
 
 
 def same_declarations(kept: ByRecipe, objective: Supervised) -> str:
-    """Wrapping an objective with what a device keeps leaves its declarations, and gives it a memory
-    where it says so.
+    """Check that a personalisation leaves the declarations of an objective that it wraps.
+
+    It must also declare a memory exactly if it replaces `predict`.
 
     Raises:
-        Broken: it does not.
+        Broken: a declaration has changed, or that of the memory is wrong.
     """
     before = objective.sgd_graphs, objective.model_answers, objective.evaluate
     predict = objective.predict
@@ -98,10 +103,10 @@ def same_declarations(kept: ByRecipe, objective: Supervised) -> str:
 
 
 def server_noise(mechanism: type[DefaultPrivacy]) -> str:
-    """A mechanism says whether the server adds noise.
+    """Check that a privacy mechanism declares `server_noise` exactly if it overrides `noise`.
 
     Raises:
-        Broken: it says otherwise.
+        Broken: the declaration is wrong.
     """
     adds = mechanism.noise.__qualname__ != f"{DefaultPrivacy.__name__}.noise"
     if mechanism.server_noise != adds:
@@ -113,11 +118,13 @@ def server_noise(mechanism: type[DefaultPrivacy]) -> str:
 
 
 def mean_of_models(mean: Mean) -> str:
-    """A mean makes one finite float32 model, does not depend on the order of its rows, gives the
-    model of devices that agree, and is the plain average where it says so.
+    """Check the result of a mean, and that it is the plain average if the mean declares so.
+
+    The result must be one finite float32 model, must not depend on the order of rows, and must
+    equal the models if all of them are equal. The shares must add up to 1 or all be NaN.
 
     Raises:
-        Broken: it does not.
+        Broken: one of these does not hold.
     """
     rng = np.random.default_rng(0)
     rows, counts = rng.normal(size=(ROWS, COLUMNS)).astype(np.float32), rng.integers(20, 60, ROWS)
@@ -170,11 +177,12 @@ def _check_close(found: np.ndarray, expected: np.ndarray, what: str) -> None:
 
 
 def parameter_by_parameter(optimizer: ServerOptimizer) -> str:
-    """A step moves every parameter by itself, remembers what it declares and nothing else, and is
-    finite.
+    """Check that a server optimizer treats every parameter independently.
+
+    Its steps must be finite, and its moments must be finite and the declared ones.
 
     Raises:
-        Broken: it does not.
+        Broken: one of these does not hold.
     """
     rng = np.random.default_rng(0)
     before: Tensors = {name: np.full(COLUMNS, first) for name, first in optimizer.moments.items()}

@@ -1,5 +1,4 @@
-"""A choice on devices: it exports, trains on boards and phones as in simulation, and on which
-backend a simulation runs it."""
+"""Checks of a choice on devices: export, training on boards and phones, simulation backends."""
 
 import numpy as np
 
@@ -28,18 +27,22 @@ from wire.messages import Train
 from wire.tasks import label_of
 
 CLOSE = 2e-3
-"""How far boards may be from the simulation after two rounds, of a tensor's scale: float32 in
-another order, a few steps long."""
+"""Maximum difference of boards from the simulation after two rounds, relative to a tensor's scale.
+
+Boards add float32 in another order, and differences grow over a few steps.
+"""
 FLOOR = 1e-2
-"""A tensor's scale, at least."""
+"""Minimum scale of a tensor."""
 
 
 def on_a_board(algorithm: str) -> str:
-    """Its graphs are exported to ONNX within the bound of parity, and two rounds of boards give the
-    simulation's models.
+    """Check export to ONNX and that two rounds of boards produce the simulation's models.
+
+    The exported graphs must be within the bound of parity. Returns number of graphs and bytes as
+    text.
 
     Raises:
-        Broken: they cannot be exported, or give other models.
+        Broken: the graphs cannot be exported, or the models differ.
     """
     bundle = _published(algorithm, (ONNX,))
     boards, simulated = (
@@ -53,22 +56,25 @@ def on_a_board(algorithm: str) -> str:
 
 
 def on_a_phone(algorithm: str) -> str:
-    """Its graphs are exported to ExecuTorch, which phones train with, within the bound of parity on
-    ExecuTorch's own runtime.
+    """Check export to ExecuTorch, with which phones train, and return its size in bytes as text.
+
+    The exported programs must be within the bound of parity on ExecuTorch's own runtime.
 
     Raises:
-        Broken: they are not.
+        Broken: the graphs cannot be exported.
     """
     bundle = _published(algorithm, RUNTIMES)
     return f"{len(bundle.payload):,} bytes"
 
 
 def on_backends(algorithm: str) -> str:
-    """The fastest backend that runs it gives the models that torch's own functions give. Says which
-    one ``auto`` takes.
+    """Check the fastest backend for a choice against torch, and return its name as a remark.
+
+    Two rounds must produce the models of torch's own functions. The name is followed by the reason
+    for a slower backend, if any.
 
     Raises:
-        Broken: they differ.
+        Broken: the models differ.
     """
     spec = read_algorithm(algorithm)
     objective = make_objective(spec, tiny_model(spec))
@@ -110,7 +116,11 @@ def _published(algorithm: str, runtimes: tuple[str, ...]) -> Bundle:
 
 
 def _check_close(one: Field, other: Field, what: str) -> None:
-    """Whether two fleets have the same groups, and models that differ by rounding alone."""
+    """Check that two fleets have the same groups, and models that differ by rounding alone.
+
+    Raises:
+        Broken: groups or models differ.
+    """
     if one.state.models.keys() != other.state.models.keys():
         raise Broken(
             f"{what}: the groups are {sorted(one.state.models)}, in the simulation "

@@ -1,5 +1,4 @@
-"""A fleet of tiny devices whose rounds are made by hand: what a runner and agents do, without
-messages."""
+"""A fleet of tiny devices that plays rounds without messages, in place of a runner and agents."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -41,7 +40,7 @@ CLASS = Label("int64", ())
 
 
 def window_of(name: str | AlgorithmSpec) -> Window:
-    """What the windows are that this algorithm is tried on."""
+    """Return the window format of the tiny data set for an algorithm's task."""
     return (
         msgspec.structs.replace(WINDOW, steps=STEPS)
         if algorithm_of(name).parts.task.of == SEQUENCE
@@ -50,7 +49,7 @@ def window_of(name: str | AlgorithmSpec) -> Window:
 
 
 def tiny_model(name: str | AlgorithmSpec, seed: int = 0) -> Classifier:
-    """A model that this algorithm can train."""
+    """Return a tiny model that the algorithm can train."""
     torch.manual_seed(seed)
     if (window := window_of(name)).steps:
         made = tcn(window, CLASSES, torch.tensor([2.0, 1.0]))
@@ -67,9 +66,11 @@ def tiny_model(name: str | AlgorithmSpec, seed: int = 0) -> Classifier:
 
 
 def tiny_windows(number: int, seed: int = 0, label: Label = CLASS) -> Windows:
-    """Windows of one device; odd devices see the same world shifted. Where a label is several
-    numbers, they are 1 for the class and 0 for the others; where it is that of each step, the
-    class."""
+    """Return the windows of one device; odd devices have an offset in all channels.
+
+    A label with one number per class is 1 for the window's class and 0 for the others. A label with
+    one number per step repeats the class.
+    """
     rng = np.random.default_rng([seed, number])
     y = np.arange(24 + number) % CLASSES
     phase = np.linspace(0, 2 * np.pi, LENGTH)
@@ -100,8 +101,15 @@ class Field:
     def play(
         self, rounds: int, *, reverse: bool = False, through_bytes: bool = False, late: str = ""
     ) -> State:
-        """Preparations, then so many rounds; the device `late` comes in the second. Returns the
-        state."""
+        """Play the preparations and `rounds` rounds of training, and return the state.
+
+        Args:
+            rounds: number of rounds of training.
+            reverse: apply the contributions in reverse order.
+            through_bytes: encode and decode the server's memory after every round, as a restart
+            does.
+            late: id of a device that joins after the first round of training; empty: none.
+        """
         trained, number = 0, 0
         while trained < rounds:
             number += 1
@@ -157,8 +165,10 @@ class Field:
 def make_field(
     name: str | AlgorithmSpec, num_devices: int = 8, seed: int = 0, graphs: Graphs | None = None
 ) -> Field:
-    """A fleet of so many tiny devices that train with this algorithm; `graphs` take the place of
-    its objective's own functions."""
+    """Return a fleet of `num_devices` tiny devices that train with an algorithm.
+
+    `graphs` take the place of the objective's own functions.
+    """
     spec, window = algorithm_of(name), window_of(name)
     algorithm, model = make_algorithm(spec), tiny_model(spec, seed)
     objective = make_objective(spec, model)
@@ -177,7 +187,7 @@ def make_field(
 
 
 def difference(one: State, two: State) -> str:
-    """Where two states differ in any bit; empty where they do not."""
+    """Return a text on the first bits in which two states differ; empty if they are equal."""
     if one.models.keys() != two.models.keys():
         return f"the groups are {sorted(one.models)} and {sorted(two.models)}"
     for key, model in one.models.items():
@@ -191,5 +201,5 @@ def difference(one: State, two: State) -> str:
 
 
 def finite(models: Mapping[str, Tensors]) -> bool:
-    """Whether every value of every model is a number."""
+    """Return True if every value of every model is finite."""
     return all(np.isfinite(v).all() for model in models.values() for v in model.values())

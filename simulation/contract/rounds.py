@@ -1,5 +1,7 @@
-"""What every choice must hold to in rounds: it repeats to the bit, finds every device a model, and
-composes with every other choice."""
+"""Checks of a choice in rounds of tiny fleets.
+
+The choice must repeat to the bit, give every device a model, and compose with other choices.
+"""
 
 from collections.abc import Iterable
 
@@ -21,26 +23,27 @@ SMALL = {
     "feddisk": "feddisk:preparations=2:local_checks=1:local_epochs=1:ratio_epochs=1:"
     "density_units=4",
 }
-"""Choices with options that make them quick on tiny fleets."""
+"""Choices with options that make them fast on tiny fleets."""
 LEAST = 20
-"""Characters of a reason, at least."""
+"""Minimum number of characters of a refusal's reason."""
 
 
 class Broken(Exception):
-    """A choice does not keep the contract; the text says how."""
+    """A choice breaks the contract; the text explains it."""
 
 
 def small(name: str) -> str:
-    """Return the name with options that make its choices quick."""
+    """Return the name of an algorithm with options that make its choices fast."""
     return "+".join(SMALL.get(part, part) for part in name.split("+"))
 
 
 def repeats(algorithm: str) -> str:
-    """Three rounds give the same bits whatever the order of devices, also when the server is
-    restarted between rounds, and finite models.
+    """Check that three rounds give the same bits in any order of devices, and finite models.
+
+    The bits must also be the same if the server restarts between rounds.
 
     Raises:
-        Broken: they do not.
+        Broken: bits differ, or a value is not finite.
     """
     plain = make_field(algorithm).play(3)
     if differs := difference(
@@ -58,10 +61,12 @@ def repeats(algorithm: str) -> str:
 
 
 def places(algorithm: str) -> str:
-    """Every device has a group with a model, also one that comes late; groups are decimal numbers.
+    """Check that every device has a group with a model, including a device that joins late.
+
+    Groups must be named by decimal numbers, and a forgotten device must leave no trace.
 
     Raises:
-        Broken: one has none, or a group is called otherwise.
+        Broken: one of these does not hold.
     """
     field = make_field(algorithm)
     state = field.play(3, late="d7")
@@ -83,10 +88,10 @@ def places(algorithm: str) -> str:
 
 
 def made_or_reason(algorithm: str, num_devices: int = 3) -> Field | str:
-    """A tiny fleet with this algorithm, or why its choices do not go together.
+    """Return a tiny fleet with this algorithm, or the reason why its choices cannot be combined.
 
     Raises:
-        Broken: the reason says next to nothing.
+        Broken: the reason is too short to explain anything.
     """
     try:
         return make_field(algorithm, num_devices=num_devices)
@@ -97,10 +102,12 @@ def made_or_reason(algorithm: str, num_devices: int = 3) -> Field | str:
 
 
 def compose_with(algorithms: Iterable[str]) -> str:
-    """Each of these algorithms plays a round with finite models, or is refused with a reason.
+    """Check that each algorithm plays a round with finite models or is refused with a reason.
+
+    Returns a remark that lists the refused ones.
 
     Raises:
-        Broken: one does neither.
+        Broken: an algorithm does neither.
     """
     refused = []
     for algorithm in algorithms:
@@ -113,11 +120,13 @@ def compose_with(algorithms: Iterable[str]) -> str:
 
 
 def compose_with_privacy(algorithms: Iterable[str]) -> str:
-    """Each of these algorithms, which have a privacy mechanism, says what it has spent, or is
-    refused with a reason that names privacy.
+    """Check that each private algorithm reports its privacy spending or is refused with a reason.
+
+    The reason must name privacy or the mechanism. Returns a remark that lists the refused
+    algorithms.
 
     Raises:
-        Broken: one does neither.
+        Broken: an algorithm does neither.
     """
     refused = []
     for algorithm in algorithms:
@@ -140,11 +149,12 @@ def compose_with_privacy(algorithms: Iterable[str]) -> str:
 
 
 def keeps_rounds(algorithm: str, kept: Iterable[str]) -> str:
-    """What a device keeps is decided after the last round: rounds of training have the same bits
-    whatever it is.
+    """Check that rounds of training have the same bits with each of the personalisations `kept`.
+
+    Devices choose their personal model after the last round, so it must not change rounds.
 
     Raises:
-        Broken: they have not.
+        Broken: a round has other bits.
     """
     spec = read_algorithm(algorithm)
     grouped = (
@@ -160,10 +170,10 @@ def keeps_rounds(algorithm: str, kept: Iterable[str]) -> str:
 
 
 def share_a_part(mean: str) -> str:
-    """The mean works where devices keep a part of the model.
+    """Check that a mean works if devices share only a part of the model.
 
     Raises:
-        Broken: models are not finite, or hold the part that devices keep.
+        Broken: a model is not finite, or contains the part that stays on devices.
     """
     state = make_field(f"fedper+{mean}", num_devices=4).play(2)
     if not finite(state.models) or any("head" in key for key in state.models["0"]):
@@ -172,7 +182,7 @@ def share_a_part(mean: str) -> str:
 
 
 def names_of(*kinds: str, but: Iterable[str] = ()) -> list[str]:
-    """The registered choices of these kinds, quick ones."""
+    """Return the registered choices of some kinds except `but`, with fast options."""
     return [
         small(name)
         for kind, table in CHOICES.items()

@@ -1,4 +1,4 @@
-"""The checks of a choice, by its kind, and running them one after the other."""
+"""The checks for each kind of choice, and a runner for them."""
 
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,8 +19,10 @@ from wire.errors import printable
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that a choice has to hold to: `run` returns a remark, and raises `Broken` or
-    whatever the choice raises."""
+    """One check of a choice.
+
+    `run` returns a remark. It raises `Broken`, or any exception of the choice itself.
+    """
 
     title: str
     run: Callable[[], str]
@@ -28,7 +30,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a check: a remark, or why it failed."""
+    """Outcome of a check: a remark, or the reason for its failure."""
 
     title: str
     remark: str = ""
@@ -36,12 +38,13 @@ class Outcome:
 
 
 def checks_of(name: str, phones: bool = True) -> tuple[str, str, list[Check]]:
-    """The kind of a choice that is written as in an algorithm's name, what it calls itself, and the
-    checks that there are for it. `phones`: whether it is exported to ExecuTorch too, where it runs
-    on devices.
+    """Return the kind of a choice, its name for itself, and its checks.
+
+    `name` is written as in an algorithm's name. `phones`: True if a choice that runs on devices is
+    exported to ExecuTorch too.
 
     Raises:
-        ConfigError: it cannot be read or loaded, or is of no kind.
+        ConfigError: the choice cannot be read or loaded, or has no known kind.
     """
     choice = expand(read(name, Known(), "choice"))[0]
     kind, made, _ = find(choice.name)
@@ -85,16 +88,19 @@ def check(
     phones: bool = True,
     on_progress: Callable[[Outcome | str], object] = lambda _outcome: None,
 ) -> list[Outcome]:
-    """Check that a choice of your own keeps the contract of every choice of an algorithm, on one
-    thread. The options are those of `shoal check`.
+    """Check that your own choice keeps the contract of every choice of an algorithm, on one thread.
 
-    `choice` is written as in an algorithm's name: ``FILE.py:CLASS`` or ``PACKAGE.MODULE:CLASS``
-    with options, or a registered name. `phones`: True if it is exported to ExecuTorch too, where
-    that is installed. `on_progress` is called with a line about the choice, and with the outcome of
-    each check as soon as it is over.
+    The options are those of `shoal check`.
+
+    Args:
+        choice: written as in an algorithm's name: ``FILE.py:CLASS`` or ``PACKAGE.MODULE:CLASS``
+        with options, or a registered name.
+        phones: True if it is also exported to ExecuTorch, where that is installed.
+        on_progress: called with a line about the choice, and with the outcome of each check as soon
+        as it is over.
 
     Raises:
-        ConfigError: the choice cannot be read or loaded, or is of no kind.
+        ConfigError: the choice cannot be read or loaded, or has no known kind.
     """
     kind, name, checks = checks_of(choice, phones and find_spec("executorch") is not None)
     on_progress(f"{choice}: the {kind} {name}, {len(checks)} checks")
@@ -107,12 +113,12 @@ def check(
 
 
 def run_check(check: Check) -> Outcome:
-    """Run a check, and return what came of it."""
+    """Run a check, and return its outcome."""
     try:
         return Outcome(check.title, remark=check.run())
     except Broken as error:
         return Outcome(check.title, failure=printable(str(error)))
-    except Exception as error:  # the code that is checked may raise anything
+    except Exception as error:  # the checked code may raise anything
         at = traceback.extract_tb(error.__traceback__)[-1]
         notes = "".join(f", {note}" for note in getattr(error, "__notes__", ()))
         text = f"{type(error).__name__}: {error} ({at.filename}, line {at.lineno}{notes})"
@@ -120,8 +126,10 @@ def run_check(check: Check) -> Outcome:
 
 
 class Composition(NamedTuple):
-    """A check that a choice goes with every choice of other kinds. In `pattern`, ``{name}`` is the
-    choice that is checked, and ``{other}`` each of the others."""
+    """A check that a choice can be combined with every choice of other kinds.
+
+    In `pattern`, ``{name}`` is the checked choice and ``{other}`` each of the others.
+    """
 
     title: str
     pattern: str
@@ -182,11 +190,11 @@ COMPOSITIONS: Mapping[str, Sequence[Composition]] = {
         ),
     ),
 }
-"""Choices that a choice of each kind is composed with."""
+"""Compositions that are checked for a choice of each kind."""
 
 
 def _declarations(kind: str, name: str, made: Any) -> list[Check]:
-    """Return the checks that a choice of a kind has for itself; `made` makes it."""
+    """Return the checks that only a choice of this kind has; `made` is its class or factory."""
     keeps_rounds = "rounds are the same whatever devices keep"
     checks: dict[str, Callable[[], str]] = {}
     if kind == "objective":

@@ -1,8 +1,7 @@
-"""A broker for a demonstration or a test: rumqttd out of the `iotcore` wheel, in a child process,
-on free loopback ports.
+"""A broker for demonstrations and tests: rumqttd of the `iotcore` wheel, on free loopback ports.
 
-Its defaults refuse MQTT 5 and payloads over 20 KB, so it is given a configuration of its own. It
-keeps sessions in memory: for a fleet use Mosquitto or another broker that keeps them on disk
+Its defaults refuse MQTT 5 and payloads above 20 KB, so it gets its own configuration. It stores
+sessions in memory only: for a fleet, use Mosquitto or another broker that stores them on disk
 (deploy/mosquitto).
 """
 
@@ -36,7 +35,7 @@ max_segment_count = 10
 
 
 def free_port() -> int:
-    """A TCP port that is free on the loopback address at this moment."""
+    """Return a TCP port that is free on the loopback address at this moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -44,13 +43,15 @@ def free_port() -> int:
 
 
 class EmbeddedBroker:
-    """`port` speaks MQTT 3.1.1, `port_v5` MQTT 5. `stop` and `start` again on the same ports make a
-    restart, without its memory."""
+    """A broker with MQTT 3.1.1 on `port` and MQTT 5 on `port_v5`.
+
+    `stop` followed by `start` restarts it on the same ports, without its sessions.
+    """
 
     def __init__(self) -> None:
         self.port, self.port_v5 = free_port(), free_port()
         self.url = f"mqtt://127.0.0.1:{self.port}?version=3.1.1"
-        """Address for `--broker`."""
+        """Address for `--broker`, with MQTT 3.1.1."""
         self.url_v5 = f"mqtt://127.0.0.1:{self.port_v5}?version=5"
         listeners = (
             _LISTENER.format(version=4, port=self.port),
@@ -62,10 +63,10 @@ class EmbeddedBroker:
         self._broker = iotcore.Broker(config_path=str(self._config))
 
     def start(self) -> "EmbeddedBroker":
-        """Start, and return when it accepts connections.
+        """Start the broker, and return as soon as it accepts connections.
 
         Raises:
-            LinkError: it did not start.
+            LinkError: the broker did not start.
         """
         try:
             self._broker.start()
@@ -74,7 +75,7 @@ class EmbeddedBroker:
         return self
 
     def stop(self) -> None:
-        """Stop it; what it kept is lost."""
+        """Stop the broker; its sessions are lost."""
         self._broker.stop()
 
     __enter__ = start

@@ -1,7 +1,7 @@
-"""A fleet of real processes on this machine: one `shoal-edge` per device, each with a data folder
-and a state folder of its own.
+"""A fleet of real processes on this machine: one `shoal-edge` per device.
 
-Some of the devices may be phones instead: they share one process, on Java.
+Each device has its own data folder and state folder. Some devices may be phones: these share one
+Java process.
 """
 
 import os
@@ -24,13 +24,18 @@ from wire.errors import ConfigError
 
 STOP_S = 10.0
 BUILD = Path(__file__).resolve().parents[2] / "android_bridge" / "build"
-"""The builder of the Kotlin phones: the Android client's core and ExecuTorch adapter without
-Android (`android_bridge/jvm-host`)."""
+"""Path of the script that builds the Kotlin phones (`android_bridge/jvm-host`).
+
+They are the Android client's core and ExecuTorch adapter without Android.
+"""
 
 
 def write_device_folder(data: FleetData, device_id: str, folder: Path) -> None:
-    """Write a device's windows as ``train.npz`` and ``test.npz``, and those without labels as
-    ``unlabelled.npz``; each says its channels, and of ids, how many there are."""
+    """Write a device's windows as ``train.npz`` and ``test.npz``.
+
+    Windows without labels go to ``unlabelled.npz``. Each file names the channels, and for ids the
+    size of the vocabulary.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     windows, vocabulary = data.devices[device_id], data.window.vocabulary
     said: dict[str, Any] = {"channel_names": np.array(data.window.channels)} | (
@@ -45,15 +50,20 @@ def write_device_folder(data: FleetData, device_id: str, folder: Path) -> None:
 def start_process(
     arguments: list[str], log: Path, environment: dict[str, str] | None = None
 ) -> subprocess.Popen[bytes]:
-    """Start a Python module or script in a session of its own, so that Ctrl-C reaches only who
-    started it; output goes to `log`."""
+    """Start a Python module or script, with its output in `log`.
+
+    The process has its own session, so that Ctrl-C reaches only the caller.
+    """
     return start_program([sys.executable, *arguments], log, environment)
 
 
 def start_program(
     command: list[str], log: Path, environment: dict[str, str] | None = None
 ) -> subprocess.Popen[bytes]:
-    """Start any program as `start_process` does."""
+    """Start any program, with its output in `log`.
+
+    The process has its own session, so that Ctrl-C reaches only the caller.
+    """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as file:
         return subprocess.Popen(
@@ -67,7 +77,7 @@ def start_program(
 
 
 def stop_processes(processes: list[subprocess.Popen[bytes]]) -> None:
-    """Ask every process to stop; those that have not after `STOP_S` seconds are killed."""
+    """Ask every process to stop, and kill those that still run after `STOP_S` seconds."""
     for process in processes:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
@@ -81,12 +91,13 @@ def stop_processes(processes: list[subprocess.Popen[bytes]]) -> None:
 
 
 def phone_command() -> list[str]:
-    """The command that runs phones; they are compiled first where something has changed. Its
-    options are those of ``PhoneKt``.
+    """Return the command that runs phones, and compile them first if a source has changed.
+
+    The options of the command are those of ``PhoneKt``.
 
     Raises:
-        ConfigError: Java, the compiler or ExecuTorch's Python package is missing; the text says
-        what would provide it.
+        ConfigError: Java, the compiler or ExecuTorch's Python package is missing; the text says how
+        to install it.
     """
     if not BUILD.exists():
         raise ConfigError(f"phones are run from a checkout of the sources: there is no {BUILD}")
@@ -100,13 +111,13 @@ def phone_command() -> list[str]:
 
 @dataclass
 class LocalFleet:
-    """Edge processes for every device of `data`, but for `phones`, which run in one process on
-    Java; started on entering the context, stopped on leaving it.
+    """Processes for every device of `data`: started on entering the context, stopped on leaving it.
 
-    `processes` are by device; all phones have the same one, which is given `phone_options` too.
+    The devices in `phones` run in one Java process, which also gets `phone_options`; every other
+    device is one edge process. `processes` are by device; all phones have the same one.
 
     Raises:
-        ConfigError: phones are asked for, and what they need is not here.
+        ConfigError: there are phones, and their requirements are missing on this machine.
     """
 
     data: FleetData
@@ -122,8 +133,10 @@ class LocalFleet:
         self._phone_command = [*phone_command(), *self.phone_options] if self.phones else []
 
     def start(self, device_id: str) -> subprocess.Popen[bytes]:
-        """Start one device, also again after it was killed; its state folder is kept. A phone is
-        started with all the others."""
+        """Start one device, also again after it was killed; its state folder remains.
+
+        A phone starts together with all other phones.
+        """
         if device_id in self.phones:
             return self._start_phones()
         options = self._shared_options() + self._own_options(device_id)
@@ -134,7 +147,7 @@ class LocalFleet:
         return self.processes[device_id]
 
     def log(self, device_id: str) -> Path:
-        """Where a device's process writes to."""
+        """Return the path of the log of a device's process."""
         return (
             self.folder / "phones.log"
             if device_id in self.phones
@@ -160,8 +173,10 @@ class LocalFleet:
         return ["--id", device_id, "--data", str(own / "data"), "--state", str(own / "state")]
 
     def max_rss_bytes(self, phones: bool = False) -> int:
-        """The largest peak of resident memory of any `shoal-edge` process so far, or of the process
-        that all phones share; 0 without such a process."""
+        """Return the largest peak so far of resident memory of a `shoal-edge` process, in bytes.
+
+        `phones`: True for the process that all phones share. The result is 0 without a process.
+        """
         peaks = (
             _peak_rss_bytes(process.pid)
             for device_id, process in self.processes.items()
@@ -170,7 +185,7 @@ class LocalFleet:
         return max(peaks, default=0)
 
     def torch_loaded(self) -> bool:
-        """Whether any device's process has a torch library in its memory map."""
+        """Return True if a device's process has a torch library in its memory map."""
         return any("libtorch" in _read_proc(p.pid, "maps") for p in self.processes.values())
 
     def __enter__(self) -> "LocalFleet":

@@ -1,5 +1,7 @@
-"""From a pool to devices: which examples each one gets, and what every partition of a pool can do
-besides."""
+"""Assignment of a pool's examples to devices, and the options that every partition of a pool has.
+
+The rules themselves are in `labels`, `inputs` and `embedding`.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,28 +18,26 @@ from wire.arrays.tensors import Array
 from wire.errors import ConfigError
 
 Change = Callable[[Array, int, np.random.Generator], Array]
-"""(x (n, \\*window.shape), number of the device, generator) -> what that device measures
-instead."""
+"""(x (n, \\*window.shape), number of the device, generator) -> inputs as that device has them."""
 
 SHARING: set[Callable[..., "Assignment"]] = set()
-"""Rules by which an example may belong to several devices."""
+"""Rules that may assign an example to several devices."""
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """Whose the examples are: for each device, places in the pool's training part and in its test
-    part."""
+    """Indices of each device's examples in the pool's training part and in its test part."""
 
     train: Sequence[Array] = field(repr=False)
     test: Sequence[Array] = field(repr=False)
     truth: Sequence[str] = ()
-    """Each device's group, where the partition makes groups."""
+    """Each device's true group, if the partition makes groups."""
     change: Change | None = None
-    """What becomes of the examples themselves."""
+    """Function that changes a device's inputs; None: inputs stay as they are."""
 
 
 def common_options(split: str = "own", examples: int = 0, tests: int = 0) -> dict[str, Option]:
-    """What every partition of a pool takes."""
+    """Return the options of every partition of a pool; the arguments are their defaults."""
     return {
         "examples": Option(examples, "training examples of a device at most; 0: all", low=0),
         "tests": Option(
@@ -73,12 +73,13 @@ def assign_pool(
     test: float,
     **own: Any,
 ) -> FleetData:
-    """The fleet that a partition makes of a pool, or of all that a fleet holds: assigned, divided
-    anew, cut down, changed, in this order.
+    """Return the fleet that a partition makes of a pool, or of the examples of a whole fleet.
+
+    The steps are, in this order: assign examples, split them anew, limit their number, change
+    inputs. `own` are the options of the rule `assign`; the others are those of `common_options`.
 
     Raises:
-        ConfigError: more devices than the pool has examples for, or an option that does not fit the
-        pool.
+        ConfigError: the pool has fewer examples than devices, or an option does not fit the pool.
     """
     pool = data if isinstance(data, Pool) else pool_of(data)
     if own["devices"] > len(pool.train_y) and assign not in SHARING:
@@ -111,11 +112,11 @@ def _changed(windows: Windows, change: Change, device: int, rng: np.random.Gener
 def assign_by_shares(
     pool: Pool, shares: Array, rng: np.random.Generator
 ) -> tuple[list[Array], list[Array]]:
-    """Assign both parts of a pool so that device d gets the share `shares[d, c]` (devices, classes)
-    of the examples of class c.
+    """Assign examples of both parts of a pool by shares of each class.
 
-    The columns of `shares` sum to at most 1; what they leave is assigned to nobody. Nothing is
-    assigned twice.
+    Device d gets the share `shares[d, c]` (devices, classes) of the examples of class c. The
+    columns of `shares` sum to at most 1; the rest of a class is assigned to no device. No example
+    is assigned twice. Returns the indices of each device's examples, for training and for testing.
     """
     return _by_shares(pool.train_y, shares, rng), _by_shares(pool.test_y, shares, rng)
 
@@ -124,9 +125,8 @@ def _by_shares(y: Array, shares: Array, rng: np.random.Generator) -> list[Array]
     places: list[list[Array]] = [[] for _ in shares]
     for label in range(shares.shape[1]):
         at = rng.permutation(np.flatnonzero(y == label))
-        order = rng.permutation(
-            len(shares)
-        )  # else rounding would favour the same devices in every class
+        # in a fixed order, rounding would favour the same devices in every class
+        order = rng.permutation(len(shares))
         ends = np.rint(np.cumsum(shares[order, label]) * len(at)).astype(int)
         for device, piece in zip(order, np.split(at, ends), strict=False):
             places[device].append(piece)
@@ -134,10 +134,10 @@ def _by_shares(y: Array, shares: Array, rng: np.random.Generator) -> list[Array]
 
 
 def blocks(devices: int, groups: int) -> list[int]:
-    """The group of each device: `groups` blocks of neighbours, as equal as can be.
+    """Return the group of each device: `groups` blocks of consecutive devices of almost equal size.
 
     Raises:
-        ConfigError: fewer devices than groups.
+        ConfigError: there are fewer devices than groups.
     """
     if devices < groups:
         raise ConfigError(
@@ -149,8 +149,7 @@ def blocks(devices: int, groups: int) -> list[int]:
 def _divide_anew(
     pool: Pool, assignment: Assignment, share: float, rng: np.random.Generator
 ) -> tuple[Pool, Assignment]:
-    """Put each device's training and test examples together, and keep a random `share` of them for
-    testing."""
+    """Merge each device's examples, and make a random `share` of them its test part."""
     x, y = np.concatenate([pool.train_x, pool.test_x]), np.concatenate([pool.train_y, pool.test_y])
     train, test = [], []
     for own_train, own_test in zip(assignment.train, assignment.test, strict=True):
@@ -164,7 +163,10 @@ def _divide_anew(
 
 
 def split_count(total: int, share: float) -> int:
-    """How many of `total` examples are for testing: at least one of two, and never all."""
+    """Return the number of test examples among `total`.
+
+    It lies between 1 and `total` - 1, and is 0 if `total` is below 2.
+    """
     return min(max(round(share * total), 1), total - 1) if total > 1 else 0
 
 
@@ -175,8 +177,11 @@ def _cut_down(
     shares: Sequence[float],
     rng: np.random.Generator,
 ) -> Assignment:
-    """Keep at most `examples` for training and `tests` for testing (0: all), then cut the training
-    part of some devices to a share."""
+    """Limit each device's examples, then reduce the training part of some devices to a share.
+
+    `examples` and `tests` are maximum numbers for training and testing; 0: no limit. Of 20 devices
+    9 are reduced, as in AutoCFL; they get the `shares` in turn.
+    """
     train, test = list(assignment.train), list(assignment.test)
     if examples:
         train = [_some(at, examples, rng) for at in train]

@@ -1,8 +1,7 @@
-"""Clients that express a class differently: clusters of each class in an embedding, one for each
-client.
+"""Clients that express a class differently: one cluster of each class in an embedding per client.
 
-CGAU, section 3.3. The paper embeds with a pre-trained network; without one, the principal
-components of the standardised examples.
+CGAU, section 3.3. The paper embeds with a pre-trained network. Without one, this module uses the
+principal components of the standardised examples.
 """
 
 from collections.abc import Callable
@@ -15,19 +14,22 @@ from simulation.partitions.assignment import Assignment
 from wire.arrays.tensors import Array
 
 Embedding = Callable[[Array], Array]
-"""x (n, \\*window.shape) -> (n, dimensions)."""
+"""x (n, \\*window.shape) -> embedded examples (n, dimensions)."""
 
 FIT_EXAMPLES, ITERATIONS = 5000, 100
 OVERSAMPLED = 10
-"""So many more directions are sampled than are kept. N. Halko, P. G. Martinsson, J. A. Tropp.
-Finding Structure with Randomness. SIAM Review 53(2), 2011, section 4.2."""
+"""Number of directions that are sampled beyond those that are used.
+
+N. Halko, P. G. Martinsson, J. A. Tropp. Finding Structure with Randomness. SIAM Review 53(2), 2011,
+section 4.2.
+"""
 
 
 def fit_components(x: Array, dimensions: int, seed: int = 0) -> Embedding:
-    """The first principal components of examples x (n, \\*shape), standardised per channel; fitted
-    on at most `FIT_EXAMPLES` of them.
+    """Return the projection on the first principal components of examples x (n, \\*shape).
 
-    There are fewer than `dimensions` where x has fewer examples or values.
+    The examples are standardised per channel. At most `FIT_EXAMPLES` of them are used. The
+    projection has fewer than `dimensions` components if x has fewer examples or values.
     """
     some = x[:: max(1, -(-len(x) // FIT_EXAMPLES))].astype(np.float64)
     axes = (0, *range(2, some.ndim))
@@ -48,10 +50,10 @@ def fit_components(x: Array, dimensions: int, seed: int = 0) -> Embedding:
 
 
 def _principal(centred: Array, count: int, seed: int) -> Array:
-    """The first right singular vectors (count, values) of centred examples (n, values), each with
-    its largest entry above 0.
+    """Return the first right singular vectors (count, values) of centred examples (n, values).
 
-    By torch: scikit-learn's class of the same method costs a second of every start.
+    The sign of each makes its largest entry positive. The method is torch's, since scikit-learn's
+    class of the same method adds a second to every start.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -72,12 +74,14 @@ def embedding(
     embed: Embedding | None = None,
     dimensions: int = 2,
 ) -> Assignment:
-    """Project on the first two principal components of the embedding, cut every class into as many
-    clusters as there are devices, and give each device one cluster of each class, at random. Then
-    the proportion `shuffle` of all examples goes to random devices.
+    """Assign to each device one cluster of every class in an embedding.
 
-    Test examples belong to whose cluster centre of their class is nearest. A class with fewer
-    examples than devices makes fewer clusters.
+    The embedding is projected on its first `dimensions` principal components. Every class is cut
+    into as many clusters as there are devices, and the clusters are assigned at random, one to each
+    device. Then the proportion `shuffle` of all examples moves to random devices.
+
+    A test example belongs to the device with the nearest cluster centre of its class. A class with
+    fewer examples than devices has fewer clusters.
     """
     embedded = (
         [pool.train_x, pool.test_x] if embed is None else [embed(pool.train_x), embed(pool.test_x)]
@@ -108,8 +112,10 @@ def embedding(
 
 
 def cluster_centres(points: Array, count: int, rng: np.random.Generator) -> Array:
-    """K-means: centres (K, dimensions) float64 of points (n, dimensions), K the smaller of `count`
-    and n; begun by k-means++."""
+    """Return the K-means centres of points (n, dimensions), started by k-means++.
+
+    They are (K, dimensions) float64. K is the smaller of `count` and n.
+    """
     points = points.astype(np.float64)
     centres: Array = points[rng.integers(len(points))][None]
     while len(centres) < min(count, len(points)):
@@ -128,7 +134,7 @@ def cluster_centres(points: Array, count: int, rng: np.random.Generator) -> Arra
 
 
 def nearest(points: Array, centres: Array) -> Array:
-    """The number of the nearest centre (n,) of each point."""
+    """Return the number (n,) of the centre nearest to each point."""
     at: Array = _squares(points.astype(np.float64), centres).argmin(1)
     return at
 

@@ -1,9 +1,8 @@
-"""Partitions of a pool by its inputs: every device holds every class alike, and measures it
-differently.
+"""Partitions of a pool by its inputs: devices have equal shares of classes but different inputs.
 
 `rotation`: AutoCFL, section 5.1. `noise`: FedDisk, section VII-A. `environments`: the
-environment-difference scenario of B. Liu et al., DistFL, IMWUT 2021, section 5.1, which takes the
-four domains of Office-Home; here four backgrounds stand in for them.
+environment-difference scenario of B. Liu et al., DistFL, IMWUT 2021, section 5.1. The paper uses
+the four domains of Office-Home; here four backgrounds take their place.
 """
 
 import numpy as np
@@ -19,17 +18,18 @@ DISTURBANCES = ("plain", "vibration", "offset", "noise")
 
 
 def _alike(pool: Pool, devices: int, rng: np.random.Generator) -> tuple[list[Array], list[Array]]:
-    """Every class assigned in equal shares."""
+    """Assign every class in equal shares."""
     return assign_by_shares(pool, np.full((devices, len(pool.classes)), 1 / devices), rng)
 
 
 def rotation(pool: Pool, rng: np.random.Generator, *, devices: int, groups: int) -> Assignment:
-    """Groups of devices that are turned by 0, 90, 180, 270 degrees (two groups: 0 and 180): images
-    in their plane, three-axis sensors about their z axis, as if mounted differently.
+    """Assign devices to groups whose inputs are turned by 0, 90, 180 or 270 degrees.
+
+    Two groups are turned by 0 and 180 degrees. Images turn in their plane, and three-axis sensors
+    about their z axis, as if devices were mounted differently.
 
     Raises:
-        ConfigError: images that are not square, or no channels that are the x, y and z of one
-        sensor.
+        ConfigError: images are not square, or no channels are the x, y and z of one sensor.
     """
     quarters = (0, 2) if groups == 2 else tuple(range(groups))
     member = blocks(devices, groups)
@@ -55,8 +55,10 @@ def rotation(pool: Pool, rng: np.random.Generator, *, devices: int, groups: int)
 
 
 def turn(x: Array, quarters: int, sensors: list[int]) -> Array:
-    """Turn images (n, channels, height, width), or windows (n, channels, time) whose sensors begin
-    at the channels `sensors`, by so many quarter turns."""
+    """Turn images (n, channels, height, width) or windows (n, channels, time) by quarter turns.
+
+    In windows, each three-axis sensor turns whose first channel is in `sensors`.
+    """
     if x.ndim == 4:
         return np.ascontiguousarray(np.rot90(x, quarters, axes=(2, 3)))
     turned = x.copy()
@@ -67,8 +69,10 @@ def turn(x: Array, quarters: int, sensors: list[int]) -> Array:
 
 
 def three_axis_sensors(window: Window) -> list[int]:
-    """First channels of the sensors whose three channels follow one another under names that end in
-    x, y, z."""
+    """Return the first channel of each three-axis sensor.
+
+    Its three channels are consecutive, and their names differ only in the last letter: x, y, z.
+    """
     names = [name.lower() for name in window.channels]
     return [
         i
@@ -79,9 +83,11 @@ def three_axis_sensors(window: Window) -> list[int]:
 
 
 def noise(pool: Pool, rng: np.random.Generator, *, devices: int, x: float) -> Assignment:
-    """Device k of 0 .. devices - 1 gets Gaussian noise of variance k * x / devices, on both parts.
-    Images are clipped to [0, 1] after it; for windows the unit of the noise is each channel's root
-    mean square."""
+    """Add Gaussian noise to both parts, with a variance that grows from device to device.
+
+    The variance is k * x / devices for device k of 0 .. devices - 1. Images are clipped to [0, 1]
+    afterwards. In windows, the unit of noise is each channel's root mean square.
+    """
     size = _unit(pool)
 
     def change(examples: Array, device: int, rng: np.random.Generator) -> Array:
@@ -93,9 +99,11 @@ def noise(pool: Pool, rng: np.random.Generator, *, devices: int, x: float) -> As
 
 
 def environments(pool: Pool, rng: np.random.Generator, *, devices: int, types: int) -> Assignment:
-    """Groups of devices in different surroundings: the objects are the same, what lies behind them
-    is not. Images: a plain, a row-wise or column-wise striped or a glowing background; windows:
-    none, a vibration, an offset or noise of half a channel's root mean square."""
+    """Assign devices to groups with different surroundings of the same objects.
+
+    Images have a plain background, one with striped rows or columns, or a glowing one. Windows have
+    no disturbance, a vibration, an offset, or noise; each is half of a channel's root mean square.
+    """
     names = BACKGROUNDS if pool.window.height else DISTURBANCES
     member = blocks(devices, types)
     size = _unit(pool)
@@ -112,8 +120,10 @@ def environments(pool: Pool, rng: np.random.Generator, *, devices: int, types: i
 
 
 def with_background(x: Array, name: str, rng: np.random.Generator) -> Array:
-    """Images (n, channels, height, width) in [0, 1] with a background in [0, 0.6] that shines
-    through where they are dark."""
+    """Return images (n, channels, height, width) in [0, 1] with a background in [0, 0.6].
+
+    The background shines through where an image is dark.
+    """
     height, width = x.shape[2:]
     rows, columns = np.arange(height)[:, None], np.arange(width)[None, :]
     phase = rng.integers(0, 4, (len(x), 1, 1))
@@ -131,8 +141,7 @@ def with_background(x: Array, name: str, rng: np.random.Generator) -> Array:
 
 
 def with_disturbance(x: Array, name: str, size: Array, rng: np.random.Generator) -> Array:
-    """Windows (n, channels, time) with what disturbs the sensor, in units of `size` (channels,
-    1)."""
+    """Return windows (n, channels, time) with a disturbance, in units of `size` (channels, 1)."""
     if name == "plain":
         return x
     if name == "vibration":
@@ -147,8 +156,10 @@ def with_disturbance(x: Array, name: str, size: Array, rng: np.random.Generator)
 
 
 def _unit(pool: Pool) -> Array:
-    """What noise is measured in: 1 for images; for windows the root mean square of each channel
-    (channels, 1) float32."""
+    """Return the unit of noise: 1 for images, the root mean square of each channel for windows.
+
+    The latter is (channels, 1) float32.
+    """
     if pool.window.height:
         return np.ones((1, 1, 1), np.float32)
     size: Array = np.sqrt(np.square(pool.train_x, dtype=np.float64).mean((0, 2)))

@@ -1,4 +1,4 @@
-"""Partitions of a pool by its labels: devices that hold the classes in different shares.
+"""Partitions of a pool by its labels: devices have different shares of classes.
 
 `dirichlet` and `pathological`: J. Zhang et al., DBE, NeurIPS 2023, section 5. `label_groups`:
 AutoCFL, section 5.1. `category_imbalance`: B. Liu et al., DistFL, IMWUT 2021, section 5.1.
@@ -20,7 +20,7 @@ AUTOCFL_GROUPS = "0-2,3-6,4-9,0-9"
 
 
 def iid(pool: Pool, rng: np.random.Generator, *, devices: int) -> Assignment:
-    """Both parts of the pool assigned at random, the same number to every device."""
+    """Assign both parts of the pool at random, with equal numbers of examples per device."""
     train, test = (
         np.array_split(rng.permutation(len(y)), devices) for y in (pool.train_y, pool.test_y)
     )
@@ -30,17 +30,17 @@ def iid(pool: Pool, rng: np.random.Generator, *, devices: int) -> Assignment:
 def dirichlet(
     pool: Pool, rng: np.random.Generator, *, devices: int, alpha: float, least: int
 ) -> Assignment:
-    """Every class is assigned to the devices in shares drawn from a Dirichlet distribution; the
-    smaller `alpha`, the more uneven.
+    """Assign every class in shares drawn from a Dirichlet distribution.
 
-    A device with fewer than `least` training examples takes the missing ones, of its most frequent
-    class, from the device that has most.
+    The smaller `alpha`, the more uneven the shares. A device with fewer than `least` training
+    examples takes the missing ones from the device that has most, in its own most frequent class.
 
     Raises:
-        ConfigError: the pool does not have `least` training examples for every device.
+        ConfigError: the pool has too few training examples to give every device `least` after
+        rounding.
     """
     counts = np.bincount(pool.train_y, minlength=len(pool.classes))
-    need = least + int(np.count_nonzero(counts))  # assigning rounds every class to whole examples
+    need = least + int(np.count_nonzero(counts))  # each class is rounded to whole examples
     if devices * need > counts.sum():
         raise ConfigError(
             f"dirichlet: {devices} devices with {least} examples each take {devices * need}, to "
@@ -53,8 +53,10 @@ def dirichlet(
 
 
 def _lift(shares: Array, counts: Array, need: float) -> Array:
-    """Move shares (devices, classes) so that every device gets at least `need` of the examples,
-    `counts` (classes,) in all."""
+    """Change shares (devices, classes) so that every device gets at least `need` examples.
+
+    `counts` (classes,) are the examples of each class in all.
+    """
     amounts = shares * counts
     for poor in np.argsort(amounts.sum(1), kind="stable"):
         while (lack := need - amounts[poor].sum()) > 1e-9:
@@ -72,11 +74,13 @@ def _lift(shares: Array, counts: Array, need: float) -> Array:
 
 
 def pathological(pool: Pool, rng: np.random.Generator, *, devices: int, classes: int) -> Assignment:
-    """Every device holds `classes` classes only; those who share a class hold different amounts of
-    it (the largest up to ten times the smallest). Devices of the same classes are one group.
+    """Assign only `classes` classes to each device, in different amounts.
+
+    The largest amount of a class on a device is up to ten times the smallest. Devices with the same
+    classes are one group.
 
     Raises:
-        ConfigError: more classes per device than there are.
+        ConfigError: `classes` is more than the pool has.
     """
     total = len(pool.classes)
     if classes > total:
@@ -93,11 +97,11 @@ def pathological(pool: Pool, rng: np.random.Generator, *, devices: int, classes:
 
 
 def label_groups(pool: Pool, rng: np.random.Generator, *, devices: int, groups: str) -> Assignment:
-    """Devices in equal groups, each of which holds a range of classes in the pool's own
-    proportions; all hold equally many examples.
+    """Assign a range of classes to each of equally large groups of devices.
 
-    Where ranges overlap, not every example finds a device. Without `groups`: AutoCFL's four for ten
-    classes, two halves otherwise.
+    A group has its classes in the pool's own proportions, and all devices have equally many
+    examples. If ranges overlap, some examples are not assigned. Without `groups`, the ranges are
+    AutoCFL's four for ten classes, and two halves otherwise.
 
     Raises:
         ConfigError: `groups` is not a list of ranges of the pool's classes.
@@ -130,9 +134,11 @@ def label_groups(pool: Pool, rng: np.random.Generator, *, devices: int, groups: 
 def drawn(
     pool: Pool, rng: np.random.Generator, *, devices: int, alpha: float, each: int
 ) -> Assignment:
-    """Every device draws `each` training examples from the pool, and a quarter as many test
-    examples, by class proportions of its own from a Dirichlet distribution. Devices may draw the
-    same example, so that a fleet may be larger than the data."""
+    """Draw `each` training examples per device, and a quarter as many test examples.
+
+    A device's class proportions are drawn from a Dirichlet distribution. Several devices may draw
+    the same example, so that a fleet may be larger than the data.
+    """
     shares = rng.dirichlet(np.full(len(pool.classes), alpha), devices)
     return Assignment(
         _draw(pool.train_y, shares, each, rng), _draw(pool.test_y, shares, -(-each // 4), rng)
@@ -145,9 +151,8 @@ SHARING.add(drawn)
 def _draw(y: Array, shares: Array, each: int, rng: np.random.Generator) -> list[Array]:
     order = np.argsort(y, kind="stable")
     counts = np.bincount(y, minlength=shares.shape[1])
-    weights = np.where(counts > 0, shares, 0) + 1e-12 * (
-        counts > 0
-    )  # a class without examples cannot be drawn
+    # a class without examples cannot be drawn
+    weights = np.where(counts > 0, shares, 0) + 1e-12 * (counts > 0)
     ends = np.cumsum(weights / weights.sum(1, keepdims=True), axis=1)
     places: list[Array] = []
     for at in range(0, len(shares), 1000):
@@ -162,11 +167,12 @@ def _draw(y: Array, shares: Array, each: int, rng: np.random.Generator) -> list[
 def category_imbalance(
     pool: Pool, rng: np.random.Generator, *, devices: int, types: int
 ) -> Assignment:
-    """The classes are divided into `types` sets, two each for ten classes and five types; each set
-    belongs to a block of devices.
+    """Divide the classes into `types` sets, and assign each set to a block of devices.
+
+    Ten classes and five types give two classes per set.
 
     Raises:
-        ConfigError: more types than classes or devices.
+        ConfigError: `types` is more than there are classes or devices.
     """
     total = len(pool.classes)
     if types > total:

@@ -1,12 +1,13 @@
-"""Virtual time: what devices are like, when they train, drop out and finish, and when the server
-aggregates. Nothing is trained here.
+"""Virtual time: properties of devices, their jobs, and rounds. Nothing is trained here.
 
 ::
 
-    profiles   what each device is like: columns drawn from a named distribution, or read from a
-    trace
-    fleet      who may start now, and what becomes of a device that does: a pure function of the
-    seed, the device and the time
-    campaign   rounds by a policy, which the machine of a fleet makes
-    report     what a run cost, and how long it took to reach an accuracy
+    profiles      properties of each device: columns drawn from a distribution, or read from a trace
+    traces        reads recorded devices and hours from CSV files
+    availability  the hours in which a device may train
+    fleet         devices that may start a job, and the course of it: a pure function of seed,
+                  device and time
+    draws         random numbers as a function of their purpose
+    campaign      rounds by a policy, decided by the state machine of a fleet
+    report        cost of a run, and time to reach an accuracy
 """

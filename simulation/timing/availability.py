@@ -1,4 +1,4 @@
-"""When a device may train: by the hour of its day, or in intervals that were recorded."""
+"""Hours in which a device may train: a daily or weekly curve, or recorded intervals."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,14 +14,19 @@ DAY_S = 86400.0
 
 
 Availability = Union["Always", "Curve", "Intervals"]
-"""Says which devices may train. All arrays are (n,), times are virtual seconds: `ask` which of
-`devices` (int64) may train at their time of `at_s` (float64), bool; and `holds_until`, a later time
-until which the answer is the same for certain, float64."""
+"""Rule for the times at which devices may train.
+
+All arrays are (n,); times are virtual seconds. `ask` returns bool: True for each of `devices`
+(int64) that may train at its time `at_s` (float64). `holds_until` returns float64: for each device
+a time later than `at_s` until which that answer does not change.
+"""
 
 
 def stays_until(availability: Availability, devices: Array, start_s: Array, end_s: Array) -> Array:
-    """`end_s`, or when a device that may train at `start_s` may no longer do so, where that is
-    earlier: (n,) float64."""
+    """Return the time (n,) float64 until which each device may train, but `end_s` at the latest.
+
+    Every device must be available at `start_s`.
+    """
     until = np.minimum(availability.holds_until(devices, start_s), end_s)
     open_ = np.flatnonzero(until < end_s)
     while len(open_):
@@ -34,26 +39,28 @@ def stays_until(availability: Availability, devices: Array, start_s: Array, end_
 
 
 class Always:
-    """Every device, at any time."""
+    """Every device is available at any time."""
 
     def ask(self, devices: Array, at_s: Array) -> Array:
-        """All of them."""
+        """Return True for every device."""
         return np.ones(len(devices), bool)
 
     def holds_until(self, devices: Array, at_s: Array) -> Array:
-        """For ever."""
+        """Return infinity for every device."""
         return np.full(len(devices), np.inf)
 
 
 @dataclass(frozen=True)
 class Curve:
-    """By the hour. `by_hour` is the share of devices that are available in each hour of their local
-    day (24 values) or week (168, from Monday midnight); `offset_s` (N,) is what each device's clock
-    shows at virtual second 0.
+    """Share of available devices by hour of the local day or week.
 
-    A device draws one number each day, and is available in the hours whose share lies above it:
-    that gives every hour its share, and a device one stretch of hours rather than scattered ones.
-    Its day begins in the hour with the smallest share, so that a night is one.
+    `by_hour` is that share for each hour of a day (24 values) or a week (168, from Monday
+    midnight). `offset_s` (N,) is the time on each device's clock at virtual second 0.
+
+    A device draws one number each day, and is available in the hours whose share lies above it.
+    Every hour has its share of devices in this way, and a device is available for one stretch of
+    hours rather than for scattered ones. Its day begins in the hour with the smallest share, so
+    that a night belongs to one day.
     """
 
     by_hour: Sequence[float]
@@ -70,7 +77,7 @@ class Curve:
         object.__setattr__(self, "_begin_s", HOUR_S * int(shares.reshape(-1, 24).sum(0).argmin()))
 
     def ask(self, devices: Array, at_s: Array) -> Array:
-        """Those whose number of the day lies below the share of the hour."""
+        """Return True for devices whose number of the day lies below the share of the hour."""
         local_s = at_s + self.offset_s[devices]
         hours, day = np.floor(local_s / HOUR_S), np.floor((local_s - self._begin_s) / DAY_S)
         hour = hours - len(self._shares) * np.floor(hours / len(self._shares))
@@ -78,7 +85,7 @@ class Curve:
         return available
 
     def holds_until(self, devices: Array, at_s: Array) -> Array:
-        """The end of the local hour."""
+        """Return the end of the local hour of each device."""
         offset_s = self.offset_s[devices]
         until: Array = (np.floor((at_s + offset_s) / HOUR_S) + 1) * HOUR_S - offset_s
         return np.maximum(until, np.nextafter(at_s, np.inf))
@@ -86,9 +93,12 @@ class Curve:
 
 @dataclass(frozen=True)
 class Intervals:
-    """As recorded: device d is available from `start_s[i]` until just before `end_s[i]` for
-    `first[d] <= i < first[d + 1]`, in order and apart from each other; all of it repeats every
-    `period_s`."""
+    """Recorded intervals of availability.
+
+    Device d is available from `start_s[i]` until just before `end_s[i]` for
+    `first[d] <= i < first[d + 1]`. The intervals of a device are in order and do not touch. All of
+    them repeat every `period_s`.
+    """
 
     first: Array = field(repr=False)
     start_s: Array = field(repr=False)
@@ -96,14 +106,14 @@ class Intervals:
     period_s: float
 
     def ask(self, devices: Array, at_s: Array) -> Array:
-        """Those in one of their intervals."""
+        """Return True for devices that are in one of their intervals."""
         at_s = at_s % self.period_s
         place = self._place(devices, at_s)
         inside: Array = (place >= self.first[devices]) & (at_s < self.end_s[place])
         return inside
 
     def holds_until(self, devices: Array, at_s: Array) -> Array:
-        """The end of the interval, or the beginning of the next one."""
+        """Return the end of the current interval, or the start of the next one."""
         within = at_s % self.period_s
         place, first, last = (
             self._place(devices, within),
@@ -118,8 +128,10 @@ class Intervals:
         return np.maximum(until, np.nextafter(at_s, np.inf))
 
     def _place(self, devices: Array, at_s: Array) -> Array:
-        """The last of a device's intervals that starts at `at_s` or before, by halving; one below
-        its first where there is none."""
+        """Return the index of each device's last interval that starts at `at_s` or before.
+
+        It is one below the device's first index if there is no such interval. Found by bisection.
+        """
         low, high = self.first[devices] - 1, self.first[devices + 1]
         while (high - low > 1).any():
             middle = (low + high) // 2

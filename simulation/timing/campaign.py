@@ -1,15 +1,15 @@
-"""The rounds of a campaign on a virtual clock.
+"""The rounds of a campaign on a virtual clock, without training.
 
-Who is asked, when a round opens, and which updates make an aggregation is decided by the machine of
-a fleet (`aggregator.fleet.step`), as in a service. A `TimedFleet` says when devices are there and
-how their jobs end. Nothing is trained: an engine asks for one batch after the other, and trains
-what stands in it::
+The state machine of a fleet (`aggregator.fleet.step`) decides which devices form a cohort, when a
+round opens and which updates are aggregated, as in a service. A `TimedFleet` decides when devices
+are available and how their jobs end. An engine takes one batch after the other, and trains its
+jobs::
 
     campaign, models = TimedCampaign(read_policy("buffered:buffer=10"), fleet), {0: model}
     while campaign.now_s < hours * 3600:
         batch = campaign.next_batch()
-        models[batch.version + 1] = aggregate(models[batch.version], train(batch, models),
-        batch.weights)
+        updates = train(batch, models)
+        models[batch.version + 1] = aggregate(models[batch.version], updates, batch.weights)
         models = {v: m for v, m in models.items() if v >= campaign.oldest_version_needed}
 
 Version v is the model after v aggregations. No device is in a batch twice.
@@ -55,39 +55,47 @@ from wire.messages import CheckIn, Metrics
 
 NAME, WAIT = "simulation", "/wait"
 PATIENCE_S = 7 * DAY_S
-"""A simulation gives up when nobody was there, or nobody finished, for so long."""
+"""Virtual seconds without an update after which a simulation gives up.
+
+The cause is that no device was available, or that none finished in time.
+"""
 _COUNTS: Any = dict.fromkeys(("num_train", "num_steps", "bytes_up", "bytes_down"), 0)
 UPDATE = Received(blob="", start=NEWCOMER, evaluated=Metrics(), trained=Metrics(), **_COUNTS)
-"""An update, as far as the machine has to know it."""
+"""An update with the fields that the state machine reads."""
 LOOK, END, RING = range(3)
-"""What happens next, in the order of one second: devices come and go, a job ends, a timer rings."""
+"""Kinds of events, in their order within one second.
+
+`LOOK`: devices become available or unavailable. `END`: a job ends. `RING`: a timer fires.
+"""
 
 
 @dataclass(frozen=True)
 class JobBatch:
-    """One aggregation: its updates as columns (k,), by device."""
+    """One aggregation: its updates as columns (k,), ordered by device."""
 
     version: int
-    """The model that it changes; the result is version + 1."""
+    """Version that the aggregation changes; the result is version + 1."""
     at_s: float
-    """When the server aggregates."""
+    """Virtual second of the aggregation."""
     devices: Array = field(repr=False)
-    """int64, ascending, no two alike."""
+    """int64, ascending, all different."""
     versions: Array = field(repr=False)
-    """int64: the model that each one started from."""
+    """int64: version that each device started from."""
     start_s: Array = field(repr=False)
     end_s: Array = field(repr=False)
 
     @property
     def staleness(self) -> Array:
-        """Aggregations between a device's start and this one: int64, none negative."""
+        """Aggregations between a device's start and this one: int64, at least 0."""
         staleness: Array = self.version - self.versions
         return staleness
 
     @property
     def weights(self) -> Array:
-        """1 / sqrt(1 + staleness), float64 (FedBuff, section 5): what an update counts beside its
-        number of examples."""
+        """Weight of each update beside its number of examples, float64.
+
+        It is 1 / sqrt(1 + staleness) (FedBuff, section 5).
+        """
         return staleness_weights(self.staleness)
 
 
@@ -100,22 +108,24 @@ class _Job(NamedTuple):
 
 
 class TimedCampaign:
-    """A campaign with the policy that was chosen. A fleet serves one campaign.
+    """A campaign with the chosen policy. The fleet serves no other campaign.
 
-    A round opens when as many devices are free as it asks, or after `wait` seconds with those there
-    are. A device that drops out declines its assignment, and rests as after any failure. One that
-    is not available any more is offline, which is noticed at once; it is sent its assignment again
-    when it comes back in time. A late device works on until it is done.
+    A round opens as soon as enough devices for its cohort are free, or after `wait` seconds with
+    the available ones. A device that drops out declines its assignment, and rests as after any
+    failure. A device that becomes unavailable is offline, which the server notices at once; it is
+    sent its assignment again if it returns in time. A late device works until it is done.
     """
 
     def __init__(
         self, choice: Choice, fleet: TimedFleet, device_ids: Sequence[str] | None = None
     ) -> None:
-        """`device_ids`: ids of the fleet's devices, by which they are drawn; their numbers by
-        default.
+        """Start the campaign at virtual second 0.
+
+        `device_ids` are the ids of the fleet's devices, from which cohorts are drawn; by default
+        they are the devices' numbers.
 
         Raises:
-            ConfigError: an option is more than there are devices.
+            ConfigError: the cohort, concurrency or buffer is larger than the number of devices.
         """
         options = choice.options
         for key in ("cohort", "concurrency", "buffer"):
@@ -141,18 +151,20 @@ class TimedCampaign:
         self._timers: dict[str, float] = {}
         self._looks: dict[float, list[int]] = {}
         self._look_s = [0.0] * len(fleet)
-        """By device, when it is looked at again, but for one that works then: it is when it is
-        done."""
+        """Time of the next look at each device's availability.
+
+        A device at work is skipped then, and looked at when its job ends.
+        """
         self._there = [False] * len(fleet)
         self._sent: set[int] = set()
-        """Devices that have been sent assignments, and have not answered."""
+        """Devices that were sent an assignment and have not answered it."""
         self._jobs: dict[int, _Job] = {}
         self._updates: dict[int, _Job] = {}
-        """Jobs whose updates count in the open round, or the next one."""
+        """Jobs whose updates count in the open round or in the next one, by device."""
         self._useless: list[_Job] = []
-        """Jobs that are over, and whose updates do not count."""
+        """Finished jobs whose updates do not count."""
         self._settled: set[int] = set()
-        """Serials of jobs at work that are counted as late already."""
+        """Serials of running jobs that are already counted as late."""
         self._is_due = False
         self._look(list(range(len(fleet))))
         models = {NEWCOMER: ""}
@@ -167,7 +179,10 @@ class TimedCampaign:
 
     @property
     def oldest_version_needed(self) -> int:
-        """Version of the oldest assignment whose update may still count; the newest in rounds."""
+        """Version of the oldest assignment whose update may still count.
+
+        Without a buffer it is the newest version.
+        """
         newest = self.tally.aggregations
         if not self.settings.buffer:
             return newest
@@ -177,10 +192,10 @@ class TimedCampaign:
         return min([work.round - 1 for work in works], default=newest)
 
     def next_batch(self) -> JobBatch:
-        """Let time pass until the next aggregation.
+        """Advance the clock to the next aggregation, and return its batch.
 
         Raises:
-            ShoalError: no update came for `PATIENCE_S`.
+            ShoalError: no update arrived for `PATIENCE_S`.
         """
         since_s, before = self.now_s, self._fleet.serial
         while not self._is_due:
@@ -217,7 +232,7 @@ class TimedCampaign:
             self._push(at_s, RING, key)
 
     def _feed(self, *events: Event) -> None:
-        """Have the machine take in events of this second, and carry out what it commands."""
+        """Pass events of this second to the state machine, and carry out its commands."""
         self._fleet, commands = steps(self._fleet, events)
         plans = dict[int, Assignment]()
         for command in commands:
@@ -235,7 +250,7 @@ class TimedCampaign:
 
     @property
     def _is_relaxed(self) -> bool:
-        """True if the open round begins with the devices that are there."""
+        """True if the open round begins with the available devices, however few."""
         return self.campaign.next_settings != self.settings
 
     def _configured(self, min_devices: int) -> Configured:
@@ -243,7 +258,7 @@ class TimedCampaign:
         return Configured(at_s=self.now_s, campaign=NAME, settings=settings)
 
     def _look(self, places: list[int]) -> None:
-        """Have devices come and go, and note when to look at them again."""
+        """Report devices that became available or unavailable, and plan the next look at each."""
         there, until_s = self.fleet.look(np.array(places, np.int64), self.now_s)
         events = list[Event]()
         for place, is_there, look_s in zip(places, there.tolist(), until_s.tolist(), strict=True):
@@ -267,8 +282,10 @@ class TimedCampaign:
         self._feed(*events)
 
     def _begin(self, plans: dict[int, Assignment]) -> None:
-        """Start jobs on devices that have been sent their assignments; one that works on an earlier
-        one begins when that is done."""
+        """Start jobs on the devices that were sent an assignment.
+
+        A device that still works on an earlier one begins when that job ends.
+        """
         free = [place for place in plans if self._there[place] and place not in self._jobs]
         if not free:
             return
@@ -280,7 +297,7 @@ class TimedCampaign:
             self._push(end_s, END, place)
 
     def _end(self, job: _Job) -> None:
-        """Have a job end, and report it to the machine."""
+        """Report the end of a job to the state machine, and begin the device's next one."""
         place = job.device
         own: Any = {"at_s": self.now_s, "device_id": self._ids[place], "serial": job.work.serial}
         is_settled = job.work.serial in self._settled
@@ -301,13 +318,13 @@ class TimedCampaign:
             self._begin({place: work})
 
     def _aggregate(self) -> JobBatch:
-        """Aggregate the updates of the open round, and have the next one open."""
+        """Aggregate the updates of the open round, and open the next round."""
         campaign, self._is_due = self.campaign, False
         counted = counted_updates(campaign)
         used = [self._updates.pop(self._places[device_id]) for device_id in counted]
         used.sort()
         late = list[_Job]()
-        if not self.settings.buffer:  # nobody needs them any more
+        if not self.settings.buffer:  # a round has no use for the updates of earlier rounds
             late = [job for job in self._jobs.values() if job.work.serial not in self._settled]
             self._settled |= {job.work.serial for job in late}
         over = [*used, *self._useless, *late]
@@ -329,7 +346,6 @@ class TimedCampaign:
 
 
 def _columns(jobs: Sequence[_Job]) -> Jobs:
-    """Return jobs as columns."""
     return Jobs(
         np.array([job.device for job in jobs], np.int64),
         np.array([job.start_s for job in jobs]),

@@ -1,9 +1,8 @@
-"""Random numbers as a function of what they are for, so that no draw depends on how many were made
-before it.
+"""Random numbers as a function of their purpose, so that no draw depends on earlier draws.
 
 A hash of a key and of counters gives each number (J. Salmon et al., Parallel random numbers: as
-easy as 1, 2, 3, SC 2011): the draw for device 7 at second 120 is the same whoever asks, and however
-often. The hash is the finaliser of SplitMix64 (G. Steele et al., OOPSLA 2014).
+easy as 1, 2, 3, SC 2011): the draw for device 7 at second 120 is equal for every caller and every
+call. The hash is the finaliser of SplitMix64 (G. Steele et al., OOPSLA 2014).
 """
 
 import numpy as np
@@ -16,7 +15,7 @@ MASK = (1 << 64) - 1
 
 
 def make_key(*parts: int) -> int:
-    """A key of 64 bits from whole numbers: a seed, what the numbers are for, and counters."""
+    """Return a key of 64 bits from whole numbers: a seed, a purpose, and counters."""
     key = 0
     for part in parts:
         key = (key + (part & MASK) * GOLDEN + GOLDEN) & MASK
@@ -27,8 +26,10 @@ def make_key(*parts: int) -> int:
 
 
 def uniform(key: int, *columns: Array) -> Array:
-    """Uniform float64 in [0, 1), one for each row of the columns (n,) of int64 or float64, which
-    are taken as their bits."""
+    """Return uniform float64 in [0, 1), one for each row of the columns.
+
+    The columns (n,) are int64 or float64; their bits are hashed.
+    """
     state: Array = np.full(len(columns[0]), key, np.uint64)
     for column in columns:
         state = _mix(np.ascontiguousarray(column).view(np.uint64) * np.uint64(GOLDEN) + state)

@@ -1,16 +1,16 @@
-"""Devices over time: who may start a job, and what becomes of it.
+"""Devices over time: when each may start a job, and the course of the job.
 
 A job is a plan and a model sent down, training on all of the device's examples, and an update sent
 up:
 
     duration = 2 latency + down_bytes / down + examples / speed + up_bytes / up
 
-It ends early where the device drops out, with its probability, at a moment drawn uniformly from the
-duration, or where it stops being available. Both depend on nothing but the seed, the device and the
-second at which it starts, so that two policies that start a device at the same time see it fare
-alike.
+A job ends early if the device drops out or stops being available. The device drops out with its
+probability, at a moment drawn uniformly from the duration. Both depend only on the seed, the
+device and the second of the start, so that two policies that start a device at the same time see
+the same course.
 
-The battery is charged with all of a job's examples when the job begins, whatever becomes of it.
+A job takes the charge of all its examples from the battery when it begins, however it ends.
 """
 
 from dataclasses import dataclass, field
@@ -24,16 +24,18 @@ from wire.arrays.tensors import Array
 from wire.errors import ConfigError
 
 DROPS = 0xD40
-"""Key of the draws of drop-outs."""
+"""Key of the random draws of drop-outs."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a job is."""
+    """Size of a job: examples to train on, and bytes to transfer."""
 
     examples: Array = field(repr=False)
-    """(N,) int64: examples that each device trains in one job, its epochs included. One without any
-    is never asked."""
+    """(N,) int64: examples that each device trains in one job, over all its epochs.
+
+    A device without examples is never given an assignment.
+    """
     down_bytes: int
     up_bytes: int
 
@@ -43,23 +45,24 @@ class Jobs:
     """Jobs as columns (k,)."""
 
     devices: Array
-    """int64"""
+    """int64: numbers of the devices."""
     start_s: Array
-    """float64"""
+    """float64: virtual second of the start."""
     end_s: Array
-    """float64: when the update is with the server, or when the device is lost."""
+    """float64: virtual second at which the server has the update or the device is lost."""
     finishes: Array
-    """bool"""
+    """bool: True if the update reaches the server."""
 
 
 class TimedFleet:
     """Devices, and the charge of their batteries."""
 
     def __init__(self, profiles: Profiles, work: Work, seed: int) -> None:
-        """
+        """Create the fleet with full batteries at virtual second 0.
+
         Raises:
-            ConfigError: as many numbers of examples as devices were expected, or no device can do a
-            job.
+            ConfigError: `work` is not for as many devices as there are profiles, or no device can
+            do a job.
         """
         if np.shape(work.examples) != (len(profiles),):
             raise ConfigError(
@@ -78,7 +81,7 @@ class TimedFleet:
         self.able: Array = (np.asarray(work.examples) > 0) & (
             work.examples <= profiles.battery_examples
         )
-        """True for devices that have examples, and a battery that lasts for a job: (N,) bool."""
+        """(N,) bool: True for devices that have examples and a battery that lasts for a job."""
         if not self.able.any():
             raise ConfigError("no device has examples, and a battery that lasts for all of them")
         self._charge = profiles.battery_examples.copy()
@@ -90,8 +93,10 @@ class TimedFleet:
         return len(self.profiles)
 
     def battery(self, devices: Array, at_s: Array) -> Array:
-        """Examples that each of `devices` could train at its time of `at_s`, which is not before
-        its last start: (n,) float64."""
+        """Return how many examples the charge of each device would train, (n,) float64.
+
+        `at_s` (n,) is a time for each of `devices` (n,), not before the device's last start.
+        """
         capacity, level = self.profiles.battery_examples[devices], self._charge[devices]
         if not self.is_on_battery:
             return np.asarray(level)
@@ -102,8 +107,11 @@ class TimedFleet:
         return charge
 
     def look(self, devices: Array, at_s: float) -> tuple[Array, Array]:
-        """Look which of `devices` (n,) int64 may start a job: (n,) bool, and for each a later time
-        until which that is so for certain, unless it starts one: (n,) float64."""
+        """Return which devices may start a job at a time, and until when that answer holds.
+
+        The first array is (n,) bool, for `devices` (n,) int64. The second one is (n,) float64: a
+        later time until which the answer does not change, unless the device starts a job.
+        """
         when_s, availability = np.full(len(devices), at_s), self.profiles.availability
         there, until_s = (
             availability.ask(devices, when_s),
@@ -120,12 +128,15 @@ class TimedFleet:
         return there & able, np.where(able, until_s, np.inf)
 
     def is_available(self, device: int, at_s: float) -> bool:
-        """Return True if a device is available, whatever its battery says."""
+        """Return True if a device is available, at any charge of its battery."""
         return bool(self.profiles.availability.ask(np.array([device]), np.array([at_s]))[0])
 
     def start(self, devices: Array, start_s: Array) -> Jobs:
-        """Start a job on each of `devices` (k,) int64, all different and all able to, at its time
-        of `start_s` (k,) float64."""
+        """Start a job on each device, and return the jobs with their ends.
+
+        `devices` (k,) int64 are all different, and each may start a job at its `start_s` (k,)
+        float64.
+        """
         p = self.profiles
         end_s = start_s + self.duration_s[devices]
         finishes = np.ones(len(devices), bool)
@@ -135,9 +146,8 @@ class TimedFleet:
                 p.dropout[devices],
             )
             finishes = drawn >= dropout
-            share = np.divide(
-                drawn, dropout, out=np.ones(len(devices)), where=~finishes
-            )  # uniform again, below 1
+            # below the probability, the same draw divided by it is uniform in [0, 1) again
+            share = np.divide(drawn, dropout, out=np.ones(len(devices)), where=~finishes)
             end_s = np.where(finishes, end_s, start_s + share * self.duration_s[devices])
         until_s = stays_until(p.availability, devices, start_s, end_s)
         finishes, end_s = finishes & (until_s >= end_s), until_s
@@ -147,8 +157,10 @@ class TimedFleet:
         return Jobs(devices, start_s, end_s, finishes)
 
     def progress(self, jobs: Jobs) -> tuple[Array, Array, Array]:
-        """Examples trained, bytes that came down and bytes that went up in these jobs until their
-        end: three (k,) float64."""
+        """Return examples trained, bytes down and bytes up of jobs until their end.
+
+        Each is (k,) float64.
+        """
         p, d = self.profiles, jobs.devices
         left_s = jobs.end_s - jobs.start_s - p.latency_s[d]
         down_s, compute_s, up_s = (
@@ -165,8 +177,10 @@ class TimedFleet:
         return trained * self.work.examples[d], down * self.work.down_bytes, up * self.work.up_bytes
 
     def _charged_at_s(self, devices: Array, at_s: Array) -> Array:
-        """Return when the battery of each device lasts for a job: `at_s` itself where it does, and
-        infinity where it never will."""
+        """Return the time at which the battery of each device lasts for a job.
+
+        It is `at_s` if the battery does already, and infinity if it never will.
+        """
         p = self.profiles
         missing = self.work.examples[devices] - self.battery(devices, at_s)
         capacity, stays_s = p.battery_examples[devices], p.charge_s[devices]
@@ -178,7 +192,10 @@ class TimedFleet:
         return np.where(missing <= 1e-6 * capacity, at_s, later_s)
 
     def _on_charger_s(self, devices: Array, at_s: Array) -> Array:
-        """Seconds on the charger from virtual second `-charge_from_s` to `at_s`."""
+        """Return the seconds on the charger from virtual second `charge_from_s` to `at_s`.
+
+        They are negative before that second; only differences are used.
+        """
         since_s, stays_s = (
             at_s - self.profiles.charge_from_s[devices],
             self.profiles.charge_s[devices],
@@ -189,8 +206,10 @@ class TimedFleet:
 
 
 def _share(spent_s: Array, full_s: Array) -> Array:
-    """How much of a phase is over: 0 to 1. A phase that takes no time is over as soon as it
-    begins."""
+    """Return the completed share of a phase, 0 to 1.
+
+    A phase without duration is complete as soon as it begins.
+    """
     share: Array = np.clip(
         np.where(full_s > 0, spent_s / np.where(full_s > 0, full_s, 1.0), spent_s >= 0), 0.0, 1.0
     )

@@ -1,26 +1,24 @@
-"""What devices are like: columns with one row per device, drawn from a named distribution or read
-from a trace.
+"""Profiles of devices: columns with one row per device, from a named distribution or a trace.
 
     phones      speeds and bandwidths lognormal, available mostly at night, on a charger from 22:00
     boards      Raspberry Pi and Jetson: mains, wired, nearly always available, far apart in speed
-    uniform     everything between half and one and a half times its value
-    always      all alike, at any time, none drops out: rounds that can be worked out by hand
+    uniform     each quantity between half and one and a half times its value
+    always      all alike, always available, no drop-outs: rounds that can be computed by hand
     trace       one line of a CSV file per device, `simulation.timing.traces`
 
-Where the numbers come from. They are round on purpose, and an option where a study measured
-something else.
+Sources of the numbers. They are round on purpose; set an option if a study measured another value.
 
 - Form: compute time per example is lognormal with sigma 0.6 in FedScale's own client model (F. Lai
   et al., ICML 2022; source file client_metadata.py, which refers to Papaya, D. Huba et al., MLSys
-  2022). With 0.6, one phone of a thousand is 6 times slower than the median one. How fast a median
-  device is depends on the model that it trains: set `speed`; 200 examples per second stands for a
-  small network on sensor windows.
+  2022). With 0.6, one phone of a thousand is 6 times slower than the median one. The speed of a
+  median device depends on the model that it trains: set `speed`; 200 examples per second stands for
+  a small network on sensor windows.
 - Bandwidth: FedScale takes it from MobiPerf's measurements of mobile networks; an entry that is
   quoted in public reads 5.6 Mbit/s. A median of 8 Mbit/s down, half of that up, and sigma 1 (one of
   a thousand 20 times slower) are ours.
 - Availability and drop-outs: K. Bonawitz et al., Towards federated learning at scale, MLSys 2019,
-  section 9: four times as many devices at night as by day, 6 to 10 % of them drop out; 8 % stands
-  here. How many are available at the peak is not published: 40 % is a guess.
+  section 9: four times as many devices at night as by day, 6 to 10 % of them drop out; 8 % is used
+  here. The share available at the peak is not published: 40 % is a guess.
 - Phones' accelerators nearly double in speed with each generation (A. Ignatov et al., AI Benchmark:
   all about deep learning on smartphones in 2019), so that a few generations lie an order of
   magnitude apart. Boards, from a Raspberry Pi to a Jetson, lie further apart still: sigma 1 for
@@ -42,10 +40,10 @@ from wire.arrays.tensors import Array
 from wire.errors import ConfigError
 
 CHARGE_S = 2 * HOUR_S
-"""An empty battery is full after so long on the charger."""
+"""Seconds on the charger that fill an empty battery."""
 
 NIGHT = (1, 1, 1, 1, 1, 1, 0.75, 0.5, 0.25, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0.25, 0.5, 0.75, 1)
-"""How far each local hour lies between the day's share of available devices and the night's."""
+"""Weight of the night's share of available devices in each local hour; 0: the day's share."""
 
 
 @dataclass(frozen=True)
@@ -53,20 +51,22 @@ class Profiles:
     """N devices as columns (N,) of float64."""
 
     examples_per_s: Array = field(repr=False)
-    """Training examples a second, of the model in question."""
+    """Training examples per second, with the model in question."""
     down_bytes_per_s: Array = field(repr=False)
     up_bytes_per_s: Array = field(repr=False)
     latency_s: Array = field(repr=False)
-    """One way; a job has two: the plan comes, the update goes."""
+    """Latency of one direction; a job has two: the plan comes, the update goes."""
     dropout: Array = field(repr=False)
-    """Probability that a job is not finished, apart from the device's becoming unavailable
-    meanwhile."""
+    """Probability that a job is not finished.
+
+    A device that becomes unavailable during a job is not included.
+    """
     battery_examples: Array = field(repr=False)
-    """Examples it can train per charge; infinity on mains."""
+    """Examples that a full charge trains; infinity on mains."""
     charge_from_s: Array = field(repr=False)
-    """Virtual second, modulo a day, at which it is put on its charger."""
+    """Virtual second, modulo a day, at which the device is put on its charger."""
     charge_s: Array = field(repr=False)
-    """Seconds of each day that it stays there."""
+    """Seconds of each day on the charger."""
     availability: Availability = field(repr=False)
 
     def __len__(self) -> int:
@@ -94,7 +94,7 @@ _OPTIONS: Options = {
     "battery": Option(0.0, "examples a device can train per charge; 0: mains", low=0),
     "charging": Option(0.0, "hours of each day on the charger, from 22:00", low=0, high=24),
 }
-"""Options of a distribution, but for their defaults."""
+"""Options of a distribution, without its defaults (`_DEFAULTS`)."""
 _DEFAULTS: Mapping[str, tuple[float, ...]] = {
     "phones": (200.0, 0.6, 1e6, 5e5, 1.0, 0.1, 0.08, 0.4, 4.0, 4.0, 0.0, 1e5, 8.0),
     "boards": (100.0, 1.0, 5e6, 1e6, 0.5, 0.05, 0.01, 0.98, 1.0, 0.0, 0.0, 0.0, 24.0),
@@ -116,24 +116,24 @@ DISTRIBUTIONS: Mapping[str, Options] = {
     },
     "trace": _TRACE,
 }
-"""Every way to say what devices are like, with its options."""
+"""Options of every source of profiles, by name."""
 
 
 def read_profiles(text: str) -> Choice:
-    """Read what devices are like, see `DISTRIBUTIONS`.
+    """Read a source of profiles with its options, see `DISTRIBUTIONS`.
 
     Raises:
-        ConfigError: no such distribution or option, or a value it cannot have.
+        ConfigError: there is no such distribution or option, or a value is not allowed.
     """
     return read(text, DISTRIBUTIONS, "profiles")
 
 
 def make_profiles(choice: Choice, devices: int, seed: int) -> Profiles:
-    """Profiles of so many devices by the distribution that was chosen.
+    """Return the profiles of `devices` devices from the chosen source.
 
     Raises:
-        ConfigError: no devices, or an option that does not fit the distribution.
-        DataError: a trace cannot be read, or holds too few devices.
+        ConfigError: `devices` is less than 1, or an option does not fit the distribution.
+        DataError: a trace cannot be read, or has too few devices.
     """
     options, where = choice.options, f"devices {str(choice)!r}"
     if devices < 1:
@@ -168,7 +168,7 @@ def _draw(name: str, numbers: Mapping[str, float], devices: int, seed: int) -> P
     return Profiles(
         examples_per_s=numbers["speed"] * speed,
         down_bytes_per_s=numbers["down"] * network,
-        up_bytes_per_s=numbers["up"] * network,  # a device in a bad network has it both ways
+        up_bytes_per_s=numbers["up"] * network,  # a bad network is bad in both directions
         latency_s=numbers["latency"] * same,
         dropout=numbers["dropout"] * same,
         battery_examples=(numbers["battery"] or np.inf) * same,

@@ -1,5 +1,4 @@
-"""What a run cost in virtual time, devices, examples and bytes, and how long it took to reach an
-accuracy."""
+"""Cost of a run in virtual time, devices, examples and bytes, and time to reach an accuracy."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,42 +17,45 @@ from simulation.timing.fleet import Jobs, TimedFleet
 from wire.arrays.tensors import Array
 
 Point = tuple[float, float | None]
-"""(virtual second, accuracy); None where nothing could be tested."""
+"""(virtual second, accuracy); the accuracy is None if nothing could be tested."""
 
 
 @dataclass
 class Tally:
-    """Counts of the jobs that are over. A job counts once: as completed, dropped or late."""
+    """Counts of finished jobs. Each job counts once: as completed, dropped or late."""
 
     completed: int = 0
     dropped: int = 0
     late: int = 0
     examples: float = 0.0
-    """Trained in all jobs."""
+    """Examples trained in all jobs."""
     wasted_examples: float = 0.0
-    """Of these, in jobs whose update was not aggregated."""
+    """Examples trained in jobs whose update was not aggregated."""
     down_bytes: float = 0.0
     up_bytes: float = 0.0
     wasted_bytes: float = 0.0
     busy_s: float = 0.0
     """Device-seconds spent in all jobs."""
     useful_s: float = 0.0
-    """Of these, in jobs whose update was aggregated."""
+    """Device-seconds spent in jobs whose update was aggregated."""
     aggregations: int = 0
     failed: int = 0
-    """Rounds that ended without an update."""
+    """Number of rounds that ended without an update."""
     staleness: int = 0
-    """Sum over aggregated updates."""
+    """Sum of the staleness of all aggregated updates."""
     most_stale: int = 0
 
     @property
     def invited(self) -> int:
-        """Jobs that were begun and are over."""
+        """Number of jobs that were started and are over."""
         return self.completed + self.dropped + self.late
 
     def settle(self, fleet: TimedFleet, jobs: Jobs, aggregated: Array) -> None:
-        """Count jobs that are over; `aggregated` (k,) bool says whose update was used. Others that
-        finish are late."""
+        """Count jobs that are over.
+
+        `aggregated` (k,) bool is True for jobs whose update was aggregated. Other jobs that finish
+        are late.
+        """
         examples, down, up = fleet.progress(jobs)
         spent_s, wasted = jobs.end_s - jobs.start_s, ~aggregated
         self.completed += int(aggregated.sum())
@@ -68,15 +70,14 @@ class Tally:
         self.useful_s += float(spent_s[aggregated].sum())
 
     def aggregate(self, staleness: Array) -> None:
-        """Count an aggregation of updates of this staleness (k,) int64."""
+        """Count one aggregation; `staleness` (k,) int64 is that of its updates."""
         self.aggregations += 1
         self.staleness += int(staleness.sum())
         self.most_stale = max(self.most_stale, int(staleness.max()))
 
 
 def time_to_accuracy(points: Sequence[Point], target: float) -> float | None:
-    """The first virtual second at which the accuracy was `target` or more; None where it never
-    was."""
+    """Return the first virtual second with an accuracy of `target` or more, or None."""
     return next(
         (
             at_s
@@ -90,12 +91,14 @@ def time_to_accuracy(points: Sequence[Point], target: float) -> float | None:
 def describe(
     tally: Tally, elapsed_s: float, points: Sequence[Point] = (), targets: Sequence[float] = ()
 ) -> TimeSummary:
-    """Counts and shares of a run that took `elapsed_s` virtual seconds; with points, its accuracy
-    over time and when it reached targets.
+    """Return counts and shares of a run that took `elapsed_s` virtual seconds.
+
+    With `points`, the summary has the accuracy over time and the time to reach each of `targets`.
 
     ``utilisation``: ``useful`` is the share of the devices' seconds that went into aggregated
-    updates, ``at_work`` the mean number of devices at work at a time, over jobs that are over; a
-    device that is late or given up works on. Shares of nothing are None.
+    updates; ``at_work`` is the mean number of devices at work at a time, over jobs that are over. A
+    job counts as over when it is late or given up, although its device works on. Shares of nothing
+    are None.
     """
     return TimeSummary(
         virtual_s=round(elapsed_s, 3),

@@ -1,10 +1,11 @@
-"""Devices and their hours as somebody recorded them: CSV files with a header line.
+"""Recorded devices and their available hours, read from CSV files with a header line.
 
-Devices, one a line: ``device,examples_per_s,down_bytes_per_s,up_bytes_per_s`` and, where they are
-known, ``latency_s`` (0 when left out), ``dropout`` (0), ``battery_examples`` (empty: mains),
-``charge_from_h`` (hour of the virtual day, 0) and ``charge_hours`` (24). Hours, one interval a
-line: ``device,start_s,end_s``, the end not included. They repeat after the whole days that they
-take.
+Devices, one a line: ``device,examples_per_s,down_bytes_per_s,up_bytes_per_s`` and optionally
+``latency_s`` (default 0), ``dropout`` (0), ``battery_examples`` (empty: mains), ``charge_from_h``
+(hour of the virtual day, 0) and ``charge_hours`` (24).
+
+Hours, one interval a line: ``device,start_s,end_s``, the end excluded. They repeat after the number
+of whole days that they span.
 """
 
 import csv
@@ -23,20 +24,22 @@ from wire.errors import DataError
 
 @dataclass(frozen=True)
 class Column:
-    """A column of numbers: what they may be, and what an empty or a missing one stands for
-    (nothing: it has to be there)."""
+    """A column of numbers: the allowed range, and the default for an empty or missing value.
+
+    None as the default makes the column required.
+    """
 
     low: float
     high: float = math.inf
     default: float | None = None
     above: bool = False
-    """Whether `low` itself is too small."""
+    """True if `low` itself is too small."""
 
     def read(self, text: str) -> float:
-        """The number that `text` stands for.
+        """Return the number that `text` states.
 
         Raises:
-            ValueError: no such number; the message says what was expected.
+            ValueError: the text is no number in the range; the message states the expected range.
         """
         if not text.strip() and self.default is not None:
             return self.default
@@ -72,11 +75,13 @@ INTERVAL_COLUMNS = {"start_s": Column(0), "end_s": Column(0, above=True)}
 def read_trace(
     devices: Path, intervals: Path | None, count: int
 ) -> tuple[dict[str, Array], Availability]:
-    """The first `count` devices of a trace: the columns of `simulation.timing.profiles.Profiles`,
-    and when they are available.
+    """Return the columns of `timing.profiles.Profiles` and the availability from a trace.
+
+    Both are for the first `count` devices. Without a file of intervals, devices are always
+    available.
 
     Raises:
-        DataError: a file cannot be read, a line is not as expected, or there are fewer than `count`
+        DataError: a file cannot be read, a line is invalid, or there are fewer than `count`
         devices.
     """
     lines: dict[str, int] = {}
@@ -137,7 +142,7 @@ def _read_intervals(path: Path, devices: Path, names: Mapping[str, int], count: 
 def _rows(
     path: Path, columns: Mapping[str, Column]
 ) -> Iterator[tuple[int, str, tuple[float, ...]]]:
-    """Line number, device and numbers of each line."""
+    """Yield line number, device and numbers of each line."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
             reader = csv.reader(file)
