@@ -73,7 +73,7 @@ class ClassFile:
         return self.text(struct.unpack_from(">H", self.constants[index], 1)[0]).decode()
 
     def annotated(self, attributes: dict[bytes, bytes], annotation: str) -> bool:
-        """Return True if the attributes of a class or member have this annotation without values."""
+        """Return True if these attributes have the annotation, which must be without values."""
         found = attributes.get(b"RuntimeInvisibleAnnotations", b"\0\0")
         (count,) = struct.unpack_from(">H", found)
         at, names = 2, []

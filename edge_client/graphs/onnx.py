@@ -1,4 +1,4 @@
-"""A bundle's graphs on onnxruntime, by default on the CPU; CUDA or TensorRT if its wheel has them."""
+"""A bundle's graphs on onnxruntime: CPU by default, CUDA or TensorRT if its wheel has them."""
 
 from collections.abc import Callable
 

@@ -29,7 +29,7 @@ class CoreProgram(ExportedProgram):
     def run_decompositions(
         self, decomp_table: dict[Any, Any] | None = None, **options: Any
     ) -> ExportedProgram:
-        """Return the decomposed program, or the program itself if the table has no operator of it."""
+        """Return the decomposed program, or this one if the table has none of its operators."""
         called = [node for node in self.graph.nodes if node.op == "call_function"]
         operators = {
             node.target for node in called if not isinstance(node.meta["val"], torch.SymInt)
