@@ -23,7 +23,7 @@ DATA = Path("/var/lib/shoal/data")
 class PrintVersion(argparse.Action):
     """Action that prints the version of the installed package and exits.
 
-    The version is looked up here, as that would slow every start down.
+    It looks the version up itself, as a look-up at every start would be slow.
     """
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:

@@ -1,7 +1,8 @@
 """Contexts that skip slow work of torch, onnxscript and ExecuTorch that an export does not need.
 
 Each one replaces a function of theirs in the whole process, where nothing else should transform
-graphs meanwhile. The exported bytes stay the same."""
+graphs meanwhile. The exported bytes stay the same.
+"""
 
 import gc
 from collections.abc import Callable, Iterator

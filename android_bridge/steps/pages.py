@@ -8,8 +8,10 @@ import struct
 from steps.toolchain import executorch_libraries
 
 PAGE = 16 * 1024
-"""Bytes of a memory page. From Android 15 on, a phone with such pages refuses libraries for smaller
-ones."""
+"""Number of bytes of a memory page.
+
+Phones may have such pages from Android 15 on. They refuse libraries for smaller pages.
+"""
 PT_LOAD = 1
 ELF64_LITTLE = b"\x7fELF\x02\x01"
 

@@ -90,7 +90,7 @@ def _findings(arguments: Namespace) -> Iterator[Finding]:
     lines = [_finding("broker", lambda: _broker(arguments, heard))]
     if heard:
         lines.append(_finding("clock", lambda: _clock(heard[0])))
-    # a wrong clock makes every message of the broker look expired, so it is named first
+    # messages of the broker cannot be verified with a wrong clock, so that is named first
     yield from (lines if lines[-1].is_good else reversed(lines))
 
 

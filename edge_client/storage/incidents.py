@@ -13,7 +13,7 @@ from wire.errors import ShoalError
 log = logging.getLogger("shoal.edge")
 
 LOGGED = 10
-"""Number of failures of a cause that are all logged. After them the 100th, the 1000th, ... are."""
+"""Number of failures of a cause that are all logged. Later only the 100th, 1000th, ... are."""
 
 
 @dataclass(frozen=True)

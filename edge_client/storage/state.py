@@ -29,8 +29,10 @@ SESSION, UPDATE, CHECKPOINT, TRAFFIC = (
 BLOBS, PRIVATE, PART = "blobs/", "private.", ".part"
 MODEL_JSON, MODEL_ONNX = "model.json", "model.onnx"
 DIGEST_BYTES = 64
-"""Number of hexadecimal digits of the SHA-256 that a file of private tensors or a checkpoint
-begins with. It is the hash of the rest of the file."""
+"""Number of hexadecimal digits of the SHA-256 at the start of a checked file.
+
+Files of private tensors and checkpoints are checked. The hash is that of the rest of the file.
+"""
 ROUND_DIGITS = 8
 MOST_RUNS = 4
 """Number of campaigns besides the present one whose private tensors stay stored."""

@@ -1,7 +1,8 @@
 """Writes a captured function as an ExecuTorch program.
 
 A program has positional inputs and outputs, the single method ``forward``, and a dynamic batch with
-a maximum size."""
+a maximum size.
+"""
 
 from collections import Counter
 from typing import Any
