@@ -1,6 +1,6 @@
-"""The client that runs on a device: it trains graphs on data that never leaves it. Loads no torch.
+"""The client of a device, which trains graphs on data that never leaves it. Imports no torch.
 
-An application beside the client needs `Model` alone.
+An application beside the client needs `Model` only.
 """
 
 from edge_client.models.application import Model as Model

@@ -1,4 +1,4 @@
-"""`shoal-edge`: puts the client on a board."""
+"""Entry point of `shoal-edge`, the client on a board."""
 
 import argparse
 import contextlib
@@ -34,20 +34,21 @@ from wire.links.port import Will
 from wire.messages import DeviceStatus
 from wire.topics import Topics
 
-if TYPE_CHECKING:  # a board that does not enrol or record has no memory for what does
+if TYPE_CHECKING:  # a board that does not record saves the memory of these modules
     from edge_client.live.store import LiveData
 
 log = logging.getLogger("shoal.edge")
 
 MAPPED_BYTES = 2**17
-"""Allocations of at least this size go back to the system when they are freed."""
+"""Minimum bytes of an allocation that is returned to the system when it is freed."""
 _M_MMAP_THRESHOLD = -3
-"""glibc's number for this setting (mallopt(3))."""
+"""glibc's number of the setting for `MAPPED_BYTES` (mallopt(3))."""
 
 
 def run(arguments: argparse.Namespace, enrolled: Path | None = None) -> None:
-    """Take part until SIGTERM or Ctrl-C. `enrolled`: the folder of an enrolled device's
-    credentials, which are renewed.
+    """Run the client until SIGTERM or Ctrl-C.
+
+    `enrolled` is the credentials folder of an enrolled device. The credentials are renewed.
 
     Raises:
         ShoalError: an argument, the data or the broker cannot be used.
@@ -68,9 +69,9 @@ def _take_part(
     address: BrokerAddress,
     enrolled: Path | None,
 ) -> None:
-    # glibc is to return the memory of large arrays whenever they are freed: left alone, it raises
-    # its threshold to the largest array so far and keeps what is freed below
-    with contextlib.suppress(OSError, AttributeError):  # another C library than glibc
+    # makes glibc return the memory of large arrays when they are freed: by default it raises its
+    # threshold to the largest array so far and keeps freed memory below that
+    with contextlib.suppress(OSError, AttributeError):  # the C library is not glibc
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, MAPPED_BYTES)
     topics, policy = Topics(arguments.fleet), policy_of(arguments)
     load_graphs, state = (
@@ -124,7 +125,10 @@ def _take_part(
 def _live(
     arguments: argparse.Namespace, held: contextlib.ExitStack, stop: Callable[[], bool]
 ) -> "LiveData | None":
-    """The live data of `--source`, which are recorded for as long as `held` lasts; None without."""
+    """Start recording from `--source` and return its live data, or None without `--source`.
+
+    The recording ends when the stack `held` is closed.
+    """
     if arguments.source is None or arguments.data is not None:
         return None
     from edge_client.live.recording import recording
@@ -138,8 +142,11 @@ def _live(
 
 
 def main() -> None:
-    """Entry point: a `ShoalError` is one line and status 2; `check`, `predict` and `withdraw` give
-    1 if something is wrong. Ctrl-C gives 130."""
+    """Run the command line and exit with its status.
+
+    The status is 2 after a `ShoalError`, which is printed on one line, and 130 after Ctrl-C.
+    `check`, `predict`, `record` and `withdraw` exit with 1 if they do not succeed.
+    """
     try:
         sys.exit(_carry_out(parser().parse_args()))
     except ShoalError as error:
@@ -150,7 +157,7 @@ def main() -> None:
 
 
 def _carry_out(arguments: argparse.Namespace) -> int:
-    """Carry out a command, and return its status. Each imports what it alone needs."""
+    """Carry out a command and return its status. Modules of a single command are imported here."""
     command, enrolled = arguments.command, None
     if command in ("run", "check", "withdraw"):
         enrolled = fill_in(arguments)

@@ -1,4 +1,4 @@
-"""The command line of `shoal-edge`, and what its options name."""
+"""Command line of `shoal-edge`, and the objects that its options name."""
 
 import argparse
 from functools import partial
@@ -21,8 +21,10 @@ DATA = Path("/var/lib/shoal/data")
 
 
 class PrintVersion(argparse.Action):
-    """Prints the version of the installed package and exits; it is looked up when it is asked for,
-    not at every start."""
+    """Action that prints the version of the installed package and exits.
+
+    It looks the version up itself, as a look-up at every start would be slow.
+    """
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from importlib.metadata import version
@@ -57,11 +59,11 @@ COMMANDS = {
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line of `shoal-edge`.
+    """Return the parser of `shoal-edge`.
 
     Raises:
-        ConfigError: an environment variable has a value that its setting cannot have; parsing
-        raises it for an option.
+        ConfigError: an environment variable has a value that its setting cannot have. Parsing
+            raises the same error for an option.
     """
     top = argparse.ArgumentParser(
         prog="shoal-edge",
@@ -111,11 +113,11 @@ def _add_option(command: argparse.ArgumentParser, name: str, required: bool, def
 
 
 def windows_of(arguments: argparse.Namespace) -> Windows:
-    """The device's windows, of a folder.
+    """Return the device's windows from the folder `--data`.
 
     Raises:
         ConfigError: neither --data nor --source is given, or both are.
-        DataError: they cannot be used.
+        DataError: the windows cannot be used.
     """
     if (arguments.data is None) == (arguments.source is None):
         raise ConfigError(
@@ -127,11 +129,11 @@ def windows_of(arguments: argparse.Namespace) -> Windows:
 
 
 def trusted_keys(arguments: argparse.Namespace) -> tuple[PublicKey, ...]:
-    """The root keys; none with `--insecure` alone.
+    """Return the root keys of `--trust`, none for `--insecure` without `--trust`.
 
     Raises:
-        ConfigError: no `--trust` and no `--insecure`, or the file cannot be read.
-        BundleError: it holds no public keys.
+        ConfigError: there is neither `--trust` nor `--insecure`, or the file cannot be read.
+        BundleError: the file has no public keys.
     """
     if arguments.trust is None:
         if not arguments.insecure:
@@ -147,7 +149,7 @@ def trusted_keys(arguments: argparse.Namespace) -> tuple[PublicKey, ...]:
 
 
 def policy_of(arguments: argparse.Namespace) -> Policy | None:
-    """What `--policy` permits; None without it.
+    """Return the policy of the file `--policy`, or None without it.
 
     Raises:
         ConfigError: the file cannot be used.
@@ -156,10 +158,11 @@ def policy_of(arguments: argparse.Namespace) -> Policy | None:
 
 
 def broker_address(arguments: argparse.Namespace) -> BrokerAddress:
-    """Where the broker is.
+    """Return the address of the broker.
 
     Raises:
-        ConfigError: not an address, or one on another machine without TLS and without `--insecure`.
+        ConfigError: it is not an address, or the broker is on another machine and neither TLS nor
+            `--insecure` is used.
     """
     address = BrokerAddress.parse(arguments.broker, arguments.ca, arguments.cert, arguments.key)
     if not address.tls and not is_loopback(address.host) and not arguments.insecure:
@@ -171,10 +174,10 @@ def broker_address(arguments: argparse.Namespace) -> BrokerAddress:
 
 
 def graph_loader(arguments: argparse.Namespace) -> GraphLoader:
-    """What loads bundles on the runtime that was asked for.
+    """Return the loader of bundles for the runtime of the options.
 
     Raises:
-        ConfigError: the runtime is not here.
+        ConfigError: the runtime is not installed.
     """
     return load_graphs_of(
         arguments.runtime, arguments.provider, arguments.threads, arguments.library

@@ -1,5 +1,7 @@
-"""Settings of a device, with all that is known of each (`host.settings`): the options of
-`shoal-edge`, their environment variables and the page of the reference follow from them."""
+"""Settings of a device (`host.settings`).
+
+The options of `shoal-edge`, their environment variables and the reference page are made from them.
+"""
 
 import os
 from collections.abc import Mapping
@@ -14,12 +16,12 @@ from wire.pieces import MOST_BYTES
 
 PAGE = "127.0.0.1:8765"
 LENGTH, STRIDE = 128, 64
-"""Size of windows where none is given."""
+"""Default length and stride of windows, in samples."""
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 
 
 class DeviceSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of `shoal-edge`; each of its commands has some of them."""
+    """Settings of `shoal-edge`. Each command has some of them."""
 
     state: Annotated[Path | None, about("Folder for what must survive a restart.")] = None
     id: Annotated[
@@ -137,8 +139,9 @@ SETTINGS: Mapping[str, Setting] = settings_of(DeviceSettings)
 
 
 def usual(name: str) -> Any:
-    """Return the value of a setting that no option gives: that of its environment variable,
-    ``SHOAL_EDGE_NAME``, else its default.
+    """Return the value of a setting without an option.
+
+    It is the value of the environment variable ``SHOAL_EDGE_NAME``, or else the default.
 
     Raises:
         ConfigError: the variable has a value that the setting cannot have.
@@ -146,7 +149,7 @@ def usual(name: str) -> Any:
     setting = SETTINGS[name]
     variables = [f"SHOAL_EDGE_{setting.parameter.upper()}"]
     if name == "broker":
-        variables.append("SHOAL_BROKER")  # which `shoal serve` reads too
+        variables.append("SHOAL_BROKER")  # `shoal serve` reads it too
     for variable in variables:
         if variable in os.environ:
             return setting.read(os.environ[variable], variable)

@@ -1,2 +1,1 @@
-"""Model + objective -> bundle: captured once as a pure graph, lowered, and checked against eager
-torch."""
+"""Export of a model and objective to a bundle: graphs are captured, lowered, and checked."""

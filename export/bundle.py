@@ -1,5 +1,4 @@
-"""Model + objective -> a signed bundle for devices, and the probe that the aggregator looks at
-models with."""
+"""Makes a signed bundle for devices, and the probe with which the aggregator inspects models."""
 
 import io
 import platform
@@ -41,17 +40,24 @@ from wire.identity.keys import PrivateKey
 
 T = TypeVar("T")
 RUNTIMES = (ONNX, EXECUTORCH)
-"""What a bundle may hold graphs for: ONNX always, ExecuTorch (with XNNPACK and without) when asked
-for."""
+"""Runtimes that a bundle can have graphs for.
+
+ONNX is always among them. ExecuTorch is optional, with programs with and without XNNPACK.
+"""
 MAX_BATCH = 64
-"""Examples in a batch of an ExecuTorch program, at most, unless told otherwise: its memory is
-planned for as many."""
+"""Default maximum number of examples in a batch of an ExecuTorch program.
+
+The program's memory is planned for such a batch.
+"""
 
 
 @dataclass(frozen=True)
 class ExportedGraphs:
-    """The graphs of one objective, before they are packed; `programs` are those for other runtimes
-    than ONNX, by graph and runtime, and have no file yet."""
+    """Graphs of an objective before they are packed.
+
+    `programs` are the programs for other runtimes than ONNX, by graph and runtime. Their file names
+    are still empty.
+    """
 
     graphs: dict[str, OnnxGraph]
     initial: Tensors
@@ -66,14 +72,18 @@ def capture_graphs(
     max_batch: int = MAX_BATCH,
     on_progress: Callable[[str], None] = lambda _text: None,
 ) -> ExportedGraphs:
-    """Capture every graph of an objective for examples of shape `window`, for each of the
-    `runtimes` (of `RUNTIMES`). `on_progress` is told what is done next, as in "step: writing it for
-    ExecuTorch".
+    """Capture every graph of an objective for each runtime.
+
+    Args:
+        objective: the objective with its model.
+        window: shape of an example.
+        runtimes: some of `RUNTIMES`, ONNX among them.
+        max_batch: maximum number of examples in a batch of an ExecuTorch program.
+        on_progress: called with the next step, such as "step: writing it for ExecuTorch".
 
     Raises:
         ConfigError: an operator of the model cannot be captured, or a graph draws random numbers;
-        the text names it. Or no such runtime,
-            or a `max_batch` that is too small.
+            the text names it. Also if a runtime is unknown or `max_batch` is too small.
     """
     if ONNX not in runtimes or set(runtimes) - set(RUNTIMES):
         raise ConfigError(
@@ -81,9 +91,8 @@ def capture_graphs(
         )
     if max_batch <= TRACE_BATCH:
         raise ConfigError(f"max_batch {max_batch}: expected more than {TRACE_BATCH}")
-    describe_graphs(
-        objective, window
-    )  # refuses graphs that draw random numbers before the slow work
+    # refuses graphs that draw random numbers before the slow work begins
+    describe_graphs(objective, window)
     tensors = objective.initial()
     inputs, graphs, programs = example_inputs(objective, window), {}, {}
     with no_garbage_collection():
@@ -107,10 +116,11 @@ def capture_graphs(
 def _written(
     write: Callable[[Trace], T], traced: Trace, objective: Supervised, window: tuple[int, ...]
 ) -> T:
-    """
+    """Write a trace for a runtime.
+
     Raises:
-        ConfigError: the trace cannot be written; the text names the layers of the model that
-        cannot, and the operator.
+        ConfigError: the trace cannot be written. The text names the refused layers of the model and
+            the operator.
     """
     try:
         return write(traced)
@@ -130,8 +140,10 @@ def make_bundle(
     window: Window,
     key: PrivateKey | None = None,
 ) -> bytes:
-    """Pack captured graphs into a bundle, signed when a key is given. The same content gives the
-    same bytes."""
+    """Pack captured graphs into a bundle, signed if there is a key.
+
+    The same content gives the same bytes.
+    """
     packages = ("shoal", "torch", "onnx", *(["executorch"] if exported.programs else []))
     created_by = {package: version(package) for package in packages} | {
         "python": platform.python_version()
@@ -158,9 +170,16 @@ def make_bundle(
 
 
 def save_probe(probe: Probe, model: TorchTensors, bundle: str) -> bytes:
-    """A probe as one `torch.export` file, for an aggregator that does not have the model's code.
-    `model` holds a value for each tensor that the probe reads; `bundle` is the digest of the bundle
-    that it goes with."""
+    """Return a probe as a `torch.export` file, for an aggregator without the model's code.
+
+    Args:
+        probe: the probe.
+        model: a value for each tensor that the probe reads.
+        bundle: digest of the bundle that the probe belongs to.
+
+    Raises:
+        ConfigError: an operator of the model cannot be captured; the text names it.
+    """
 
     def run(inputs: TorchTensors) -> TorchTensors:
         probabilities, met = probe.run(

@@ -1,5 +1,4 @@
-"""A pure function over named tensors -> a graph of core operators with positional inputs and a
-dynamic batch."""
+"""Captures a pure function over named tensors as a graph with a dynamic batch, and lowers it."""
 
 import contextlib
 import io
@@ -36,22 +35,24 @@ NamedFunction = Callable[[TorchTensors], TorchTensors]
 @dataclass(frozen=True)
 class Trace:
     """A function as ordinary operators, gradients included, before it is lowered for a runtime.
-    Inputs that it does not read are not among its inputs."""
+
+    `inputs` has only those inputs that the function reads.
+    """
 
     module: torch.fx.GraphModule = field(repr=False)
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     values: tuple[Tensor, ...] = field(repr=False)
-    """The example's inputs, in order."""
+    """Values of the example's inputs, in order."""
     example: TorchTensors = field(repr=False)
-    """The outputs for the example."""
+    """Outputs for the example."""
 
 
 def trace(function: NamedFunction, example: TorchTensors) -> Trace:
-    """Trace `function` with a symbolic batch: the first dimension of every ``batch/...`` input but
-    ``batch/normal/...``.
+    """Trace `function` with a symbolic batch size.
 
-    `torch.export` does not pass through `torch.func.grad`; `make_fx` does, and makes the gradient
+    The batch is the first dimension of every ``batch/...`` input except ``batch/normal/...``.
+    `torch.export` cannot trace `torch.func.grad`. `make_fx` can, and turns the gradient into
     ordinary operators.
 
     Raises:
@@ -85,9 +86,13 @@ def lower(
     max_batch: int = MAX_BATCH,
     rewrite: Callable[[torch.fx.GraphModule], None] = lambda _module: None,
 ) -> CoreProgram:
-    """A trace as a program of the operators that a runtime has, with positional inputs and outputs:
-    lowered by a table of decompositions, for batches of at most `max_batch` examples. `rewrite`
-    then changes the graph in place.
+    """Return a trace as a program of a runtime's operators, with positional inputs and outputs.
+
+    Args:
+        traced: the trace.
+        table: decompositions of the operators that the runtime does not have.
+        max_batch: maximum number of examples in a batch.
+        rewrite: changes the lowered graph in place.
 
     Raises:
         ConfigError: an operator of the model cannot be lowered; the text names it.
@@ -103,8 +108,11 @@ def lower(
 
 
 def share_results(module: torch.fx.GraphModule) -> None:
-    """Compute once what is computed twice: the backward of a layer unfolds and centres its input
-    again. What is drawn stays drawn twice."""
+    """Merge nodes of a graph that compute the same, in place.
+
+    The backward pass of a layer unfolds and centres its input a second time, for example. Random
+    draws are not merged.
+    """
     seen: dict[object, torch.fx.Node] = {}
     for node in module.graph.nodes:
         if node.op == "call_function" and torch.Tag.nondeterministic_seeded not in getattr(
@@ -120,11 +128,12 @@ def share_results(module: torch.fx.GraphModule) -> None:
 def _make_graph(
     function: Callable[..., Any], example: TorchTensors, table: Table, max_batch: int
 ) -> tuple[torch.fx.GraphModule, ShapeEnv]:
-    """What `function` computes of the values of `example`, operators in `table` decomposed, for 2
-    to `max_batch` examples.
+    """Return the graph of `function` with the operators in `table` decomposed, and its sizes.
+
+    It is valid for `MIN_BATCH` to `max_batch` examples.
 
     Raises:
-        ConfigError: it would compute that for some numbers of examples only.
+        ConfigError: the computation depends on the number of examples.
     """
     sizes = ShapeEnv()
     fakes = FakeTensorMode(shape_env=sizes, allow_non_fake_inputs=True)
@@ -143,13 +152,11 @@ def _make_graph(
     with (
         fakes,
         PlainOperators(),
-        enable_python_dispatcher(),  # without it, some operators ask for sizes as numbers
-        torch.backends.mkldnn.flags(
-            enabled=False
-        ),  # its LSTM is one operator whose gradient cannot be traced
-        torch.backends.nnpack.flags(
-            enabled=False
-        ),  # it takes batches from 16 on only, which would be a condition
+        enable_python_dispatcher(),  # without it, some operators need sizes as numbers
+        # mkldnn's LSTM is a single operator whose gradient cannot be traced
+        torch.backends.mkldnn.flags(enabled=False),
+        # nnpack takes batches of at least 16 only, which would add a condition on the batch
+        torch.backends.nnpack.flags(enabled=False),
     ):
         graph = make_fx(
             function, decomposition_table=table, tracing_mode="real", _allow_non_fake_inputs=True
@@ -177,11 +184,13 @@ def _make_graph(
 
 @contextlib.contextmanager
 def _naming_operators() -> Iterator[None]:
-    """Raise what torch raises, which is of many kinds, as a ConfigError that names the layer and
-    the operator where its trace shows them: the user needs these, not the trace."""
+    """Turn exceptions of torch, of any type, into a ConfigError with the layer and the operator.
+
+    They are read from the traceback, if it shows them. The user needs these and not the traceback.
+    """
     try:
         yield
-    except ConfigError as error:  # torch appends where in its own graph it was raised
+    except ConfigError as error:  # torch appends the position in its own graph to the text
         raise ConfigError(str(error).splitlines()[0]) from error
     except Exception as error:
         layer = operator = ""
@@ -201,7 +210,7 @@ def _naming_operators() -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep an exporter's progress and the notices about packages it does not need from the user."""
+    """Hide an exporter's progress and its notices about packages that it does not need."""
     loud = ("torch.onnx", "torch.utils._pytree", "onnxscript", "onnx_ir", "executorch", "torchao")
     levels = {name: logging.getLogger(name).level for name in loud}
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):

@@ -1,5 +1,7 @@
-"""What a bundle says of an objective: its tensors, what its graphs read and return. Without an
-export, for simulations too."""
+"""Describes an objective as a manifest does: tensors, and the graphs' inputs and outputs.
+
+Nothing is exported here, so simulations use it, too.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
@@ -18,24 +20,22 @@ from wire.tasks import label_of
 
 T = TypeVar("T")
 MIN_BATCH = 2
-"""BatchNorm cannot train on a single example."""
+"""Minimum number of examples in a batch. BatchNorm cannot train on a single one."""
 TRACE_BATCH = 7
-"""Batch size of the example the graphs are traced with; any that no layer has as a size of its
-own."""
+"""Batch size of the example for tracing. It must differ from the sizes in layers."""
 DRAWN = "them among the inputs that its `random` names (docs/tutorial.md)"
-"""What is expected of a graph that draws."""
+"""End of the error text for a graph that draws random numbers."""
 NO_FILE = "none"
-"""The file of a graph that is described only: in a simulation the objective's functions run
-themselves."""
+"""File name of a graph that is described only. A simulation runs the objective's functions."""
 
 
 def to_numpy(tensors: Mapping[str, torch.Tensor]) -> Tensors:
-    """Torch tensors as numpy arrays, by the same names."""
+    """Return torch tensors as numpy arrays by the same names."""
     return {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
 
 
 def specs_of(tensors: Mapping[str, torch.Tensor]) -> tuple[TensorSpec, ...]:
-    """The manifest's entries of tensors named ``ROLE/NAME``."""
+    """Return the manifest's entries of tensors named ``ROLE/NAME``."""
     specs = []
     for key, tensor in tensors.items():
         role, name = names.role_of(key), names.name_of(key)
@@ -47,8 +47,11 @@ def specs_of(tensors: Mapping[str, torch.Tensor]) -> tuple[TensorSpec, ...]:
 def example_inputs(
     objective: Supervised, window: tuple[int, ...], batch_size: int = TRACE_BATCH
 ) -> TorchTensors:
-    """One value for everything that a graph may read, by the names that graphs use: tensors, a
-    batch of examples of shape `window`, its columns, random inputs, hyper-parameters."""
+    """Return an example value of every input that a graph may read, by the graphs' names.
+
+    The inputs are tensors, a batch of examples of shape `window` with its labels, columns, random
+    inputs, and hyper-parameters.
+    """
     drawing = torch.Generator().manual_seed(0)
     x = some_examples(batch_size, window, objective.model.vocabulary, drawing)
     label = label_of(objective.task.of, objective.model.num_classes, objective.model.steps)
@@ -76,7 +79,7 @@ def example_inputs(
 
 
 def named(function: GraphFunction) -> Callable[[TorchTensors], TorchTensors]:
-    """A graph function over one mapping of everything it may read."""
+    """Return a graph function that takes all its inputs in one mapping."""
 
     def run(inputs: TorchTensors) -> TorchTensors:
         return function(*parts_of(inputs))
@@ -85,10 +88,12 @@ def named(function: GraphFunction) -> Callable[[TorchTensors], TorchTensors]:
 
 
 def describe_graphs(objective: Supervised, window: tuple[int, ...]) -> dict[str, Graph]:
-    """The graphs of an objective as a manifest names them, without capturing any: each is run once.
+    """Return the manifest's entries of an objective's graphs, without capturing them.
+
+    Each graph function runs once for its outputs.
 
     Raises:
-        ConfigError: one of them draws random numbers itself.
+        ConfigError: a graph draws random numbers itself.
     """
     ran = run_once(objective, window)
     return {
@@ -97,10 +102,12 @@ def describe_graphs(objective: Supervised, window: tuple[int, ...]) -> dict[str,
 
 
 def run_once(objective: Supervised, window: tuple[int, ...]) -> Iterator[tuple[str, TorchTensors]]:
-    """Every graph's name and what it gives for `example_inputs` and what graphs before it measured.
+    """Yield every graph's name and its outputs for `example_inputs`.
+
+    A graph also reads the responses of the graphs before it, which are zero here.
 
     Raises:
-        ConfigError: as `describe_graphs`.
+        ConfigError: a graph draws random numbers itself.
     """
     inputs = example_inputs(objective, window)
     for name, function in objective.graphs().items():
@@ -119,8 +126,10 @@ def run_once(objective: Supervised, window: tuple[int, ...]) -> Iterator[tuple[s
 
 
 def responses_of(outputs: TorchTensors) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """Name and shape of the metrics that go back as responses: all but the two that become an
-    update's metrics."""
+    """Return name and shape of the metrics that become responses.
+
+    These are all except ``loss_sum`` and ``num_correct``, which become the update's metrics.
+    """
     metrics = [
         (name, tuple(value.shape)) for name, value in names.part(outputs, names.METRIC).items()
     ]
@@ -130,8 +139,10 @@ def responses_of(outputs: TorchTensors) -> tuple[tuple[str, tuple[int, ...]], ..
 
 
 def parts_of(inputs: Mapping[str, T]) -> tuple[dict[str, T], dict[str, T], dict[str, T]]:
-    """What a graph function takes, from everything it may read: tensors by ``ROLE/NAME``, the batch
-    by column, hyper-parameters by name."""
+    """Split the inputs of a graph into the three arguments of a graph function.
+
+    These are the tensors by ``ROLE/NAME``, the batch by column, and the hyper-parameters by name.
+    """
     held = {
         key: value
         for key, value in inputs.items()
@@ -143,7 +154,11 @@ def parts_of(inputs: Mapping[str, T]) -> tuple[dict[str, T], dict[str, T], dict[
 def describe_bundle(
     objective: Supervised, *, name: str, classes: tuple[str, ...], window: Window
 ) -> Bundle:
-    """A bundle whose graphs are described only: in a simulation the objective itself runs."""
+    """Return a bundle whose graphs are described only, for simulations.
+
+    Raises:
+        ConfigError: a graph draws random numbers itself.
+    """
     tensors = objective.initial()
     manifest = manifest_of(
         objective,

@@ -1,4 +1,4 @@
-"""What is in a bundle, graph by graph and runtime by runtime: files, sizes, memory, operators."""
+"""Content of a bundle by graph and runtime: files, sizes, memory, operators."""
 
 from dataclasses import dataclass
 
@@ -9,9 +9,12 @@ from wire.bundle import Bundle
 
 @dataclass(frozen=True)
 class Row:
-    """One graph for one runtime. `memory_bytes`: what the runtime plans for its tensors at the
-    largest batch, 0 where it plans nothing ahead; `operators`: how often each occurs,
-    ``delegated/BACKEND/NAME`` for what a backend carries out."""
+    """A graph for a runtime.
+
+    `memory_bytes` is the memory that the runtime plans for tensors at the largest batch, 0 if it
+    does not plan ahead. `operators` has the number of uses of each operator; those that a backend
+    runs are named ``delegated/BACKEND/NAME``. `max_batch` is None if batches are not limited.
+    """
 
     graph: str
     runtime: str
@@ -23,7 +26,7 @@ class Row:
 
 
 def inspect_bundle(bundle: Bundle) -> list[Row]:
-    """A row for each graph and runtime, in the manifest's order, ONNX first."""
+    """Return a row for each graph and runtime, in the manifest's order, ONNX first."""
     rows = []
     for name, graph in bundle.manifest.graphs.items():
         data = bundle.graph_bytes(name)

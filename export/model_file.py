@@ -1,4 +1,4 @@
-"""A model with its weights inside, in the forms that other programs read."""
+"""Model files with weights for other programs: ONNX, ExecuTorch, PyTorch, safetensors."""
 
 import io
 from collections.abc import Callable, Mapping
@@ -22,18 +22,20 @@ from wire.errors import BundleError, ConfigError
 from wire.tasks import CLASSIFICATION, MULTI_LABEL, PRESENT, SEQUENCE, TaskName
 
 FORMS = ("onnx", "pte", "pt", "safetensors")
-"""What a file of a model may be, by the end of its name."""
+"""Formats of a model file, as extensions of its name."""
 SAME = 1e-4
-"""So far may the probabilities of a program be from those of the bundle's own graph."""
+"""Maximum difference between the probabilities of a program and of the bundle's graph."""
 WINDOWS = 16
-"""On so many random windows are they compared."""
+"""Number of random windows for that comparison."""
 
 
 def to_onnx_file(bundle: Bundle, tensors: Tensors, about: Mapping[str, str]) -> bytes:
-    """ONNX: the input ``x`` (n, \\*window), the output ``probabilities``; `about` is its metadata.
+    """Return an ONNX file with the input ``x`` (n, \\*window) and the output ``probabilities``.
+
+    `about` becomes the file's metadata.
 
     Raises:
-        BundleError: the bundle has nothing to make it from.
+        BundleError: the bundle has no template for predictions.
     """
     if onnx := whole_model(bundle, tensors, about):
         return onnx
@@ -44,9 +46,11 @@ def to_onnx_file(bundle: Bundle, tensors: Tensors, about: Mapping[str, str]) -> 
 
 
 def to_torch_file(tensors: Tensors, about: Mapping[str, str]) -> bytes:
-    """What `torch.save` writes of a dictionary: ``state_dict`` has the parameters and running
-    statistics by the names that the model itself gives them, for `load_state_dict(...,
-    strict=False)`; ``about`` has `about`. ``torch.load(..., weights_only=True)`` reads it."""
+    """Return a PyTorch file with the entries ``state_dict`` and ``about``.
+
+    ``state_dict`` has the parameters and running statistics by the model's own names, for
+    `load_state_dict(..., strict=False)`. ``torch.load(..., weights_only=True)`` reads the file.
+    """
     own = {
         name: torch.from_numpy(np.array(value))
         for role in names.EXCHANGED
@@ -56,14 +60,14 @@ def to_torch_file(tensors: Tensors, about: Mapping[str, str]) -> bytes:
 
 
 def state_file(state: Mapping[str, Tensor], about: Mapping[str, str]) -> bytes:
-    """What `torch.save` writes of tensors by name, under ``state_dict``, and of ``about``."""
+    """Return the bytes that `torch.save` writes of ``{"state_dict": state, "about": about}``."""
     buffer = io.BytesIO()
     torch.save({"state_dict": state, "about": dict(about)}, buffer)
     return buffer.getvalue()
 
 
 def to_safetensors_file(tensors: Tensors, about: Mapping[str, str]) -> bytes:
-    """safetensors, with the tensors' names as on the wire and `about` as its metadata."""
+    """Return a safetensors file with the wire's names of tensors and `about` as its metadata."""
     return bytes(
         save(
             {
@@ -82,12 +86,13 @@ def to_executorch_file(
     max_batch: int,
     on_progress: Callable[[str], None] = lambda _text: None,
 ) -> bytes:
-    """ExecuTorch's program, with the XNNPACK backend, of the probe that was exported with the
-    bundle. It has one input, 1 to `max_batch` windows, and one output, their probabilities.
+    """Return an ExecuTorch program, with the XNNPACK backend, of the bundle's probe.
+
+    The program has one input, 1 to `max_batch` windows, and one output, their probabilities.
 
     Raises:
-        ConfigError: it cannot be made; or the objective answers otherwise than its bare model does,
-        which is what the probe is.
+        ConfigError: the program cannot be written, or the objective does not predict with its bare
+            model, which is the content of the probe.
     """
     if missing := [name for name in probe.needs if name not in tensors]:
         raise ConfigError(
@@ -114,8 +119,11 @@ def to_executorch_file(
 
 
 def norms(one: Tensors, other: Tensors) -> list[tuple[str, float, float]]:
-    """By tensor: its name, the norm of the difference, and that norm divided by the first one's;
-    the largest share first."""
+    """Return the differences between two models, the largest relative one first.
+
+    A row has the tensor's name, the L2 norm of the difference, and that norm divided by the norm of
+    the tensor in `one`.
+    """
     rows = []
     for key, value in one.items():
         distance = float(np.linalg.norm((other[key].astype(np.float64) - value).ravel()))
@@ -127,11 +135,13 @@ def norms(one: Tensors, other: Tensors) -> list[tuple[str, float, float]]:
 
 
 def agreement(task: TaskName, one: Array, other: Array) -> float:
-    """The share of windows of which two answers (n, answers), or (n, steps, answers), say the same:
-    the same class, or the same labels. Of classes of steps, the share of steps.
+    """Return the fraction of windows for which two answers have the same class or labels.
+
+    The answers are (n, answers), or (n, steps, answers) for a class per step. For the latter the
+    result is the fraction of steps.
 
     Raises:
-        ConfigError: the answers of the task are quantities, which are never quite the same.
+        ConfigError: the answers of the task are quantities, which are never exactly equal.
     """
     if task in (CLASSIFICATION, SEQUENCE):
         return float((one.argmax(-1) == other.argmax(-1)).mean())

@@ -1,11 +1,4 @@
-"""Does the exported step do what the objective does? Compared over many steps with eager torch in
-float32 and float64.
-
-Training is chaotic: float32 drifts from float64 (1e-5 after 20 steps, more later) because a ReLU or
-a maximum that flips changes the gradient. So at every step of the graph's own trajectory both start
-from the same tensors: a difference is then that of one step, and it has to be of the size of
-rounding. The drift over all steps is reported, beside that of eager float32.
-"""
+"""Parity check: compares exported graphs with eager torch in float32 and float64."""
 
 import copy
 from collections.abc import Callable
@@ -26,45 +19,58 @@ from wire.bundle import Bundle
 from wire.errors import BundleError
 
 TYPICAL = 1e-4
-"""In most steps the largest difference after one step is at most this part of a tensor's scale."""
+"""Maximum difference after one step in most steps, as a fraction of a tensor's scale."""
 FLIPPED = 0.1
-"""One step's largest difference may be this much: a ReLU or a maximum within rounding of zero may
-go either way. In a smaller batch an example counts for more, and so does what flips in it."""
+"""Maximum difference after any step, as a fraction of a tensor's scale.
+
+A ReLU or a maximum within rounding of zero may flip. The limit grows for a smaller batch, in which
+a single example has more weight.
+"""
 AS_OFTEN, MOST_OFTEN = 2, 0.75
-"""In a deep network something flips at every other step, in eager float32 too: a graph may differ
-by more than `TYPICAL` in half of the steps, or so many times as often as eager float32 does, and in
-this share of the steps at most."""
+"""Limits of the number of steps in which a graph differs by more than `TYPICAL`.
+
+It may do so in half of the steps. In a deep network something flips at every other step, in eager
+float32 as well: a graph may also differ `AS_OFTEN` times as often as eager float32, in at most the
+fraction `MOST_OFTEN` of the steps.
+"""
 FLOOR = 0.01
-"""A tensor's scale is its largest value, but at least this part of the largest of its role: the
-gradient of a bias in front of BatchNorm is zero but for rounding, and its own size would be no
-measure."""
+"""Minimum scale of a tensor, as a fraction of the largest value of its role.
+
+A tensor's scale is its largest value. But the gradient of a bias before BatchNorm is zero up to
+rounding, and its own size would be no measure.
+"""
 
 STILL = 5
-"""A graph that moves no tensor does the same at every step, of another batch: it is run for one
-step in so many."""
+"""Divisor of the number of steps for a graph that changes no tensor.
+
+Its steps differ in the batch only, so fewer of them are enough.
+"""
 
 ALIKE = 4.0
-"""Where half of the values of a tensor are further than TYPICAL from float64 in eager float32 too,
-it is only rounding at that step: Adam divides the gradient of a bias in front of BatchNorm by its
-own size. Its values may then be so many times as far as the furthest."""
+"""Factor on eager float32's largest difference, for a tensor that is only rounding at a step.
+
+A tensor is only rounding if half of its values are further than `TYPICAL` from float64 in eager
+float32, too. Adam, for example, divides the gradient of a bias before BatchNorm by its own size.
+"""
 
 WHOLE = 1e-5
-"""So far may the answers of the model in one file be from those of the graph
-(`wire.arrays.onnx_model.apart`)."""
+"""Maximum difference (`wire.arrays.onnx_model.apart`) of the one-file model from the graph."""
 
 Step = Callable[[Tensors, dict[str, np.ndarray]], Tensors]
-"""From the tensors and a batch to the outputs."""
+"""Function from tensors and a batch to a graph's outputs."""
 
 
 class ParityError(BundleError):
-    """The exported step differs from eager torch by more than rounding."""
+    """A difference between an exported graph and eager torch that is larger than rounding."""
 
 
 @dataclass(frozen=True)
 class Parity:
-    """What was found on all runtimes: `step_error`, the median over steps of the largest difference
-    after one step, and the drift over all `steps` of what stays, for the graph and for eager
-    float32; each relative to the tensor's scale."""
+    """Largest differences over all graphs and runtimes, relative to a tensor's scale.
+
+    `step_error` is the median over steps of the largest difference after one step. The drifts are
+    the differences from float64 after all `steps`, for the graph and for eager float32.
+    """
 
     steps: int
     step_error: float
@@ -80,12 +86,24 @@ def check_parity(
     steps: int = 50,
     batch_size: int = 32,
 ) -> Parity:
-    """Run every graph for `steps` steps, or for a fifth of them where it moves no tensor, on every
-    runtime that the bundle has graphs for, and compare every output at every step. Examples are x
-    (n, \\*window) float32 with labels y (n, \\*label).
+    """Compare every output of every graph with eager torch, at every step and on every runtime.
+
+    Training is chaotic: float32 drifts from float64 (1e-5 after 20 steps, more later), as a ReLU or
+    a maximum that flips changes the gradient. At every step of the graph's trajectory, the graph
+    and eager torch therefore start from the same tensors. The difference of one step must be of the
+    size of rounding. The drift over all steps is reported, beside that of eager float32.
+
+    Args:
+        bundle: the exported bundle.
+        objective: the objective that it was exported from.
+        x: examples (n, \\*window) float32.
+        y: labels (n, \\*label).
+        steps: number of steps; a fifth of them for a graph that changes no tensor.
+        batch_size: number of examples in a batch. Every fifth batch is a third of it.
 
     Raises:
-        ParityError: names the tensor, the step, the difference and what is allowed.
+        ParityError: a difference is too large. The text names the tensor, the step, the difference
+            and the limit.
     """
     graphs = bundle.manifest.graphs.items()
     moving = {n for n, g in graphs if any(names.role_of(key) == names.NEXT for key in g.outputs)}
@@ -107,8 +125,10 @@ def check_parity(
 
 
 def _check_whole(bundle: Bundle, tensors: Tensors, x: np.ndarray) -> None:
-    """Hold the model in one file against the graph that it was made from, with a single example
-    too."""
+    """Compare the one-file model with its graph, for batches of three sizes.
+
+    One of them is a single example, which the graph gets in a padded batch.
+    """
     if not (onnx := whole_model(bundle, tensors, {})):
         return
     graph = load_graph(bundle, PREDICT)
@@ -136,8 +156,10 @@ def _check_graph(
     steps: int,
     batch_size: int,
 ) -> tuple[Parity, Tensors]:
-    """Return the differences of a graph on a runtime from these tensors, and the tensors as it
-    leaves them."""
+    """Return the differences of a graph on a runtime, and the tensors after its last step.
+
+    The graph begins with the tensors `start`.
+    """
     rng = np.random.default_rng(0)
     graph, eager, exact = (
         _graph_step(bundle, name, runtime),
@@ -185,7 +207,7 @@ def _check_graph(
 
 
 def _draw(objective: Supervised, size: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """A batch's columns, random inputs, and what the split ``windows`` says of its windows."""
+    """Return a batch's random columns, random inputs, and places of the split ``windows``."""
     columns = {
         name: rng.uniform(0.5, 1.5, (size, *shape)).astype(np.float32)
         for name, shape in objective.columns.items()
@@ -216,8 +238,10 @@ def _draw(objective: Supervised, size: int, rng: np.random.Generator) -> dict[st
 
 
 def _drift(tensors: Tensors, exact: Tensors) -> float:
-    """Over what stays when a round is over: the shared and private tensors, the statistics, and the
-    memory."""
+    """Return the largest difference over the tensors that remain after a round.
+
+    These are the shared and private tensors, the statistics, and the memory.
+    """
     stays = {k: v for k, v in exact.items() if _role(k) in (*names.OF_MODEL, names.PRIVATE)}
     return max(_errors(tensors, stays).values(), default=0.0)
 
@@ -225,11 +249,12 @@ def _drift(tensors: Tensors, exact: Tensors) -> float:
 def _errors(
     found: Tensors, exact: Tensors, num_examples: int = 1, eager: Tensors | None = None
 ) -> dict[str, float]:
-    """The largest difference of each tensor, relative to its scale; where a tensor is only
-    rounding, as `eager` float32 says, what is alike is none."""
-    floor: dict[str, float] = {
-        names.NUM_CORRECT: num_examples
-    }  # a count: its scale is what was counted
+    """Return the largest difference of each tensor relative to its scale.
+
+    If `eager` float32 shows that a tensor is only rounding, differences within `ALIKE` count as 0.
+    """
+    # a count has the number of examples as its scale
+    floor: dict[str, float] = {names.NUM_CORRECT: num_examples}
     for key, value in exact.items():
         floor[_role(key)] = max(floor.get(_role(key), 1e-30), FLOOR * float(np.abs(value).max()))
     errors = {}
@@ -265,9 +290,8 @@ def _eager_step(objective: Supervised, name: str, dtype: torch.dtype) -> Step:
 
     objective = copy.deepcopy(objective)
     for part in vars(objective).values():
-        if isinstance(
-            part, nn.Module
-        ):  # what is fixed in a model is a constant of the graph, not among its tensors
+        # fixed values of a model are constants of the graph and not among its tensors
+        if isinstance(part, nn.Module):
             part.to(dtype)
 
     def step(state: Tensors, batch: dict[str, np.ndarray]) -> Tensors:

@@ -1,5 +1,4 @@
-"""An objective -> what devices and the aggregator are given: a signed bundle that was checked
-against eager torch, and the probe."""
+"""Publishes an objective: a signed bundle, checked against eager torch, and the probe."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,14 +23,20 @@ DEVICE_FILE, SERVER_FILE, TRUST_FILE, KEY_FILE = (
     "trust.pem",
     "signing.key",
 )
-"""In a bundle's folder: the bundle for devices, the probe for the aggregator, the public key for
-devices, the signing key."""
+"""Files of a bundle's folder.
+
+They are the bundle for devices, the probe for the aggregator, the public key for devices, and the
+signing key.
+"""
 
 
 @dataclass(frozen=True)
 class Publication:
-    """A bundle as devices will read it, the aggregator's probe, the key that devices trust (PEM),
-    and what the check found."""
+    """A published objective.
+
+    It has the bundle as devices will read it, the aggregator's probe, the public key that devices
+    trust (PEM), and the result of the parity check.
+    """
 
     bundle: Bundle
     probe: bytes
@@ -39,11 +44,12 @@ class Publication:
     parity: Parity
 
     def write(self, folder: Path, key: PrivateKey | None = None) -> None:
-        """Write `DEVICE_FILE`, `SERVER_FILE` and `TRUST_FILE` into a folder, and the signing key,
-        where it is given, into `KEY_FILE`, which its user alone may read.
+        """Write `DEVICE_FILE`, `SERVER_FILE` and `TRUST_FILE` into a folder.
+
+        A signing key is written into `KEY_FILE`, which only its user may read.
 
         Raises:
-            ConfigError: they cannot be written.
+            ConfigError: a file cannot be written.
         """
         files = {SERVER_FILE: self.probe, TRUST_FILE: self.trust, DEVICE_FILE: self.bundle.payload}
         try:
@@ -68,13 +74,23 @@ def publish(
     max_batch: int = MAX_BATCH,
     on_progress: Callable[[str], None] = lambda _text: None,
 ) -> Publication:
-    """Export every graph of an objective, sign them as a bundle, and run them beside eager torch on
-    a sample: examples x (n, \\*window) float32 and labels y (n, \\*label). `on_progress` is told
-    what is being done.
+    """Export every graph of an objective, sign the bundle, and compare it with eager torch.
+
+    Args:
+        objective: the objective with its model.
+        window: shape, channels and rate of an example.
+        classes: names of the classes.
+        sample: examples x (n, \\*window) float32 and labels y (n, \\*label) for the comparison.
+        key: the signing key.
+        name: name of the bundle.
+        version: version number of the bundle.
+        runtimes: runtimes to export graphs for (`export.bundle.RUNTIMES`).
+        max_batch: maximum number of examples in a batch of an ExecuTorch program.
+        on_progress: called with the next step.
 
     Raises:
         ConfigError: a layer or operator of the model cannot be exported; the text names it.
-        ParityError: an exported graph does not do what eager torch does.
+        ParityError: an exported graph differs from eager torch.
     """
     with one_thread():
         graphs = capture_graphs(objective, window.shape, runtimes, max_batch, on_progress)
@@ -98,11 +114,11 @@ def publish(
 
 
 def read_key(path: Path) -> PrivateKey:
-    """The signing key in a PEM file.
+    """Return the signing key of a PEM file.
 
     Raises:
         ConfigError: the file cannot be read.
-        BundleError: it holds no Ed25519 private key.
+        BundleError: it has no Ed25519 private key.
     """
     try:
         return read_private(path.read_bytes())
@@ -116,12 +132,13 @@ def read_key(path: Path) -> PrivateKey:
 
 
 def own_key(folder: Path) -> PrivateKey:
-    """The signing key of a bundle's folder; a new one, which is not written yet, where the folder
-    has none.
+    """Return the signing key of a bundle's folder, or a new one if the folder has none.
+
+    A new key is not written.
 
     Raises:
-        ConfigError: it cannot be read.
-        BundleError: the file holds no Ed25519 private key.
+        ConfigError: the file cannot be read.
+        BundleError: it has no Ed25519 private key.
     """
     path = folder / KEY_FILE
     return read_key(path) if path.exists() else new_key()

@@ -1,5 +1,4 @@
-"""Which layers of a model a runtime cannot carry: once a graph has been refused, its model's layers
-are tried one by one."""
+"""Finds the layers of a model that a runtime refuses, after it has refused a whole graph."""
 
 from collections.abc import Callable
 
@@ -16,12 +15,14 @@ from wire.arrays import names
 from wire.errors import ConfigError
 
 Write = Callable[[Trace], object]
-"""Writes a trace for a runtime."""
+"""Function that writes a trace for a runtime."""
 
 
 def refused_layers(objective: Supervised, window: tuple[int, ...], write: Write) -> list[str]:
-    """The innermost layers of an objective's model whose pass and gradients `write` refuses, as
-    ``name (kind)``; empty where there is none, and something outside of the model is in the way."""
+    """Return the innermost layers whose forward pass and gradients `write` refuses.
+
+    A layer is named ``name (kind)``. If the list is empty, the cause is outside of the model.
+    """
     seen: dict[str, tuple[Tensor, ...]] = {}
     model = objective.model
 
@@ -42,7 +43,7 @@ def refused_layers(objective: Supervised, window: tuple[int, ...], write: Write)
     known: dict[str, bool] = {}
 
     def innermost(name: str, layer: nn.Module) -> list[str]:
-        """What is refused in a layer, or the layer itself."""
+        """Return the refused layers inside of a layer, or else the layer itself if refused."""
         inside = [
             found
             for own, child in layer.named_children()
@@ -63,8 +64,7 @@ def refused_layers(objective: Supervised, window: tuple[int, ...], write: Write)
 
 
 def _refuses(layer: nn.Module, given: tuple[Tensor, ...], write: Write) -> bool:
-    """Whether a layer's pass in training and its gradients can be traced by themselves, but not
-    written."""
+    """Return True if a layer's training pass and gradients can be traced, but not written."""
     parameters = {names.shared(name): value.detach() for name, value in layer.named_parameters()}
     buffers = {names.statistic(name): value for name, value in layer.named_buffers()}
     examples = {names.batch(f"x{n}"): value.detach() for n, value in enumerate(given)}

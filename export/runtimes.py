@@ -1,4 +1,4 @@
-"""The runtimes that exported graphs are checked on: onnxruntime, and ExecuTorch's own."""
+"""Runtimes that exported graphs are checked on: onnxruntime, and ExecuTorch's own."""
 
 import os
 import sys
@@ -17,14 +17,17 @@ from wire.bundle import Bundle
 ONNX = "onnx"
 
 Run = Callable[[Tensors], Tensors]
-"""From everything a graph may read, by name, to its outputs by name."""
+"""Function from a graph's inputs by name to its outputs by name."""
 
 
 def load_graph(bundle: Bundle, graph: str, runtime: str = ONNX) -> Run:
-    """A graph of a bundle on a runtime: `ONNX`, or one that the bundle has programs for.
+    """Return a function that runs a bundle's graph on a runtime.
+
+    The runtime is `ONNX`, or one that the bundle has programs for.
 
     Raises:
-        BundleError: the bundle has no such graph, or no program of it for this runtime.
+        KeyError: the bundle has no such graph.
+        BundleError: it has no program of the graph for this runtime.
     """
     described = bundle.manifest.graphs[graph]
     call = (
@@ -42,13 +45,16 @@ def load_graph(bundle: Bundle, graph: str, runtime: str = ONNX) -> Run:
 
 
 def load_whole(onnx: bytes) -> Callable[[np.ndarray], np.ndarray]:
-    """A model in one file (`wire.arrays.onnx_model`): from examples to probabilities."""
+    """Return the function from examples to probabilities of a one-file model.
+
+    The file is one of `wire.arrays.onnx_model`.
+    """
     call = _onnx(onnx)
     return lambda x: np.asarray(call([x])[0])
 
 
 def runtimes_of(bundle: Bundle) -> tuple[str, ...]:
-    """Every runtime that a bundle has graphs for."""
+    """Return the names of all runtimes that a bundle has graphs for."""
     return (
         ONNX,
         *sorted(
@@ -59,7 +65,7 @@ def runtimes_of(bundle: Bundle) -> tuple[str, ...]:
 
 @cache
 def registered_operators() -> frozenset[str]:
-    """The operators that ExecuTorch's runtime has, as programs name them: ``aten::add.out``."""
+    """Return the names of ExecuTorch's operators as in programs, for example ``aten::add.out``."""
     return frozenset(_runtime().operator_registry.operator_names)
 
 
@@ -76,8 +82,8 @@ def _executorch(data: bytes) -> Callable[[list[Any]], list[Any]]:
     method = _runtime().load_program(data).load_method("forward")
 
     def call(values: list[Any]) -> list[Any]:
-        # the runtime reads 0-d and read-only arrays as torch tensors alone; its outputs lie in
-        # memory that the next call writes to
+        # the runtime accepts 0-d and read-only arrays as torch tensors only, and the next call
+        # writes to the memory of its outputs
         outputs = method.execute([torch.from_numpy(np.array(value)) for value in values])
         return [output.numpy().copy() for output in outputs]
 
@@ -90,8 +96,7 @@ def _runtime() -> Any:
         from executorch.extension.pybindings import portable_lib
         from executorch.runtime import Runtime
 
-        # ExecuTorch's threads, as they start, write to standard error which files of other boards
-        # are not here
+        # ExecuTorch's starting threads list missing files of other boards on standard error
         sys.stderr.flush()
         kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
         try:

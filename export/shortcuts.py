@@ -1,9 +1,7 @@
-"""Work of torch, onnxscript and ExecuTorch that an export does not need, and that takes most of its
-time, left out while one runs.
+"""Contexts that skip slow work of torch, onnxscript and ExecuTorch that an export does not need.
 
-Each function is a context that replaces a function of theirs and puts it back: for this process as
-a whole, so nothing else in it should transform graphs meanwhile. None of them changes a byte of
-what is written.
+Each one replaces a function of theirs in the whole process, where nothing else should transform
+graphs meanwhile. The exported bytes stay the same.
 """
 
 import gc
@@ -46,14 +44,19 @@ LOOKS_FOR: dict[str, set[str]] = {
     },
     "RemoveRedundantCopyPass": {"_to_copy", "_to_dim_order_copy"},
 }
-"""By the name of one of XNNPACK's passes, operators without which it changes nothing. Passes for
-quantised operators have none: there are none here. A pass that is not named is always run."""
+"""Operators that a pass of XNNPACK changes, by the pass's name.
+
+A pass is skipped in a graph without any of its operators. Passes for quantised operators have an
+empty set, as graphs have no such operators. A pass that is not listed always runs.
+"""
 
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """Within, Python does not search for unused cycles of objects: graphs are made of cycles, and
-    it searches all of torch's each time."""
+    """Turn Python's garbage collection off while the context is open.
+
+    Graphs are made of cycles, and each collection would search all objects of torch.
+    """
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -65,17 +68,17 @@ def no_garbage_collection() -> Iterator[None]:
 
 @contextmanager
 def no_generated_code() -> Iterator[None]:
-    """Within, a changed graph is written as Python code when it is called, not each time that it
-    changes: most are never called."""
+    """Generate a graph's Python code at its first call and not after each change.
+
+    Most graphs are never called.
+    """
     generate = GraphModule.recompile
 
     def generate_later(module: GraphModule) -> None:
         if info := getattr(module.graph._codegen, "pytree_info", None):
-            module._in_spec, module._out_spec = (
-                info.in_spec,
-                info.out_spec,
-            )  # how arguments are nested
-        module._code = ""  # ExecuTorch puts a module's code into debugging messages
+            # the nesting of arguments and results
+            module._in_spec, module._out_spec = info.in_spec, info.out_spec
+        module._code = ""  # ExecuTorch reads a module's code for debugging messages
         type(module).forward = generate_and_call
 
     def generate_and_call(module: GraphModule, *args: Any, **kwargs: Any) -> Any:
@@ -88,10 +91,11 @@ def no_generated_code() -> Iterator[None]:
 
 @contextmanager
 def known_results() -> Iterator[None]:
-    """Within, passes over a graph do not compute again what shape and type an operator's result
-    has, when its inputs have the shapes and types of inputs before: ExecuTorch's passes number
-    dozens, each goes through the whole graph, and few change anything. Results of equal shape and
-    type are one tensor without values."""
+    """Cache the shapes and types of operators' results in passes over graphs.
+
+    ExecuTorch has dozens of passes. Each one goes through the whole graph, and few change anything.
+    Results of equal shape and type are the same tensor without values.
+    """
     compute = Interpreter.call_function
     known: dict[Any, tuple[Any, Any]] = {}
     like: dict[Any, FakeTensor] = {}
@@ -114,9 +118,8 @@ def known_results() -> Iterator[None]:
         interpreter: Interpreter, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         modes = _get_current_dispatch_mode_stack()
-        if len(modes) != 1 or not isinstance(
-            modes[0], FakeTensorMode
-        ):  # a trace: it has to see every call
+        # a trace must see every call
+        if len(modes) != 1 or not isinstance(modes[0], FakeTensorMode):
             return compute(interpreter, target, args, kwargs)
         key = (
             id(modes[0]),
@@ -126,10 +129,8 @@ def known_results() -> Iterator[None]:
         )
         if key not in known:
             result = one_of_its_kind(compute(interpreter, target, args, kwargs))
-            known[key] = (
-                (modes, args, kwargs),
-                result,
-            )  # the arguments stay: a tensor's id is that of another one when it is gone
+            # the entry holds the arguments, as another tensor gets the id of one that is deleted
+            known[key] = (modes, args, kwargs), result
         return known[key][1]
 
     with _replaced(Interpreter, "call_function", call_function):
@@ -138,9 +139,10 @@ def known_results() -> Iterator[None]:
 
 @contextmanager
 def needed_passes() -> Iterator[None]:
-    """Within, XNNPACK leaves out those of its passes over a part of a program that would change
-    nothing there. A program has dozens of parts, there are seventeen passes, and each traces the
-    part again."""
+    """Skip those passes of XNNPACK that would not change a part of a program.
+
+    A program has dozens of parts, there are seventeen passes, and each pass traces the part again.
+    """
     from executorch.backends.xnnpack import xnnpack_preprocess
 
     every: Any = xnnpack_preprocess.XNNPACKPassManager
@@ -153,7 +155,7 @@ def needed_passes() -> Iterator[None]:
             operators = {part for node in nodes for part in node.target.__name__.split(".")}
             unneeded = {name for name, those in LOOKS_FOR.items() if operators.isdisjoint(those)}
             if all(node.all_input_nodes for node in nodes):
-                unneeded.add("ConstPropPass")  # it computes what depends on no input
+                unneeded.add("ConstPropPass")  # it computes values that depend on no input
             manager.passes = [one for one in manager.passes if one.__name__ not in unneeded]
         return manager
 
@@ -163,10 +165,12 @@ def needed_passes() -> Iterator[None]:
 
 @contextmanager
 def likely_patterns() -> Iterator[None]:
-    """Within, onnxscript looks for the further ends of a pattern only where the first one fits. It
-    would collect all nodes of a graph for every node, and try those of an operator in pairs: time
-    that grows with the square of a graph, and a recurrent layer is a graph of as many parts as a
-    window has samples."""
+    """Let onnxscript look for a pattern's further output nodes only if the first one matches.
+
+    Otherwise it collects all nodes of a graph for every node and tries those of an operator in
+    pairs. That time grows with the square of the graph's size, and the graph of a recurrent layer
+    has a part for each sample of a window.
+    """
     from onnx_ir import Graph
     from onnxscript.rewriter._matcher import SimplePatternMatcher
 
@@ -190,8 +194,10 @@ def likely_patterns() -> Iterator[None]:
 
 
 def _identity(value: Any) -> Any:
-    """Equal for arguments that an operator computes the same of: for tensors, that they are the
-    same one."""
+    """Return a key of an operator's arguments: equal keys mean equal results.
+
+    The key of a tensor is its id.
+    """
     if isinstance(value, (tuple, list)):
         return tuple(map(_identity, value))
     if isinstance(value, torch.SymInt):

@@ -1,1 +1,1 @@
-"""The steps of `android_bridge/build`: what Gradle does where its plugins can be had."""
+"""Steps of `android_bridge/build`. They replace Gradle, whose plugins are not available here."""

@@ -1,10 +1,6 @@
-"""The public declarations of the library, in the form of binary-compatibility-validator: what an
-app is compiled against.
+"""Public declarations of the library, in the format of binary-compatibility-validator.
 
-They are read from the jar without code that the compiler writes beside a module's own, and kept in
-`api/MODULE.api`, so that a change of one is seen. Left out is what an app cannot call: what Kotlin
-calls internal, and a class, function or property with the mark `InternalShoalApi`, which the
-compiler refuses outside of Shoal's modules.
+They are read from the jar without code of a module and written to `api/MODULE.api`.
 """
 
 import zipfile
@@ -15,13 +11,17 @@ from steps.modules import MODULES, Module, compile_module
 from steps.toolchain import ROOT
 
 MARK = "io/shoal/core/InternalShoalApi"
+"""Annotation of a class, function or property that the compiler refuses outside of Shoal's modules.
+
+Such declarations are left out, and so are Kotlin's internal ones: an app cannot call them.
+"""
 ARTEFACTS = {
     "shoal-android": ("core", "executorch", "android"),
     "shoal-android-foreground": ("foreground",),
     "shoal-android-recording": ("recording",),
     "shoal-android-ktx": ("ktx",),
 }
-"""The modules of each artefact that an app depends on."""
+"""Modules of each artefact that an app depends on."""
 PUBLIC_MODULES = tuple(module for modules in ARTEFACTS.values() for module in modules)
 PUBLIC, STATIC, FINAL, ABSTRACT, INTERFACE, SYNTHETIC, ANNOTATION, ENUM = (
     0x1,
@@ -43,18 +43,23 @@ WORDS = {
     SYNTHETIC: "synthetic",
 }
 OF_PROPERTY, OF_DEFAULTS = "$annotations", "$default"
-"""What Kotlin adds to a getter's name for the method that carries a property's annotations, and to
-a function's for the one that fills in parameters that were left out."""
+"""Suffixes of the names of two methods that Kotlin generates.
+
+The first carries a property's annotations and is named after the getter. The second fills in the
+default values of a function's parameters.
+"""
 
 
 def dump_path(module: Module) -> Path:
-    """The file in the repository that says what a module declares."""
+    """Return the path of the file with a module's declarations in the repository."""
     return ROOT / "api" / f"{module.name}.api"
 
 
 def api() -> str:
-    """Write what the modules declare into the repository; which files changed, or how much each
-    artefact declares."""
+    """Write the modules' declarations into the repository and return a line of report.
+
+    It names the changed files, or without a change the number of declarations of each artefact.
+    """
     changed = []
     for module in (MODULES[name] for name in PUBLIC_MODULES):
         path, text = dump_path(module), dump(module)
@@ -71,8 +76,11 @@ def api() -> str:
 
 
 def declarations(artefact: str) -> list[str]:
-    """What an app can name of an artefact: each class, with all that is in it, and each function,
-    property and constant outside of classes. Functions of one name are one."""
+    """Return the names of an artefact's public declarations.
+
+    These are each class (with everything in it), and each function, property and constant outside
+    of classes. Overloaded functions count once.
+    """
     found = [
         declared for module in ARTEFACTS[artefact] for declared in _public_classes(MODULES[module])
     ]
@@ -82,9 +90,8 @@ def declarations(artefact: str) -> list[str]:
 def _names(declared: ClassFile) -> list[str]:
     members = _members(declared)
     is_object = declared.access & ENUM or any(m.name == "INSTANCE" for m in members)
-    if (
-        all(m.access & STATIC for m in members) and not is_object
-    ):  # what a file declares outside of classes
+    # a class of the declarations that a file has outside of classes
+    if all(m.access & STATIC for m in members) and not is_object:
         return [
             f"{declared.name.rpartition('/')[0]}/{m.name}"
             for m in members
@@ -94,13 +101,13 @@ def _names(declared: ClassFile) -> list[str]:
 
 
 def dump(module: Module) -> str:
-    """The declarations of a module, class by class."""
+    """Compile a module and return the text of its declarations, class by class."""
     compile_module(module)
     return "\n".join(_class_text(declared) for declared in _public_classes(module))
 
 
 def public_classes(module: Module) -> list[str]:
-    """The names, with dots, of the classes that an app can name."""
+    """Return the names, with dots, of a module's public classes."""
     return [declared.name.replace("/", ".") for declared in _public_classes(module)]
 
 
@@ -125,7 +132,7 @@ def _public_classes(module: Module) -> list[ClassFile]:
 
 
 def _enclosing(name: str) -> list[str]:
-    """A class and those that it is in."""
+    """Return the names of a class and of the classes around it."""
     parts = name.split("$")
     return ["$".join(parts[:count]) for count in range(1, len(parts) + 1)]
 
@@ -145,8 +152,11 @@ def _members(declared: ClassFile) -> list[Member]:
 
 
 def _goes_with(declared: ClassFile, member: Member, marked: Member) -> bool:
-    """Whether a mark on `marked` is one on `member`: itself, what fills in its parameters, or a
-    property's getter, setter and field."""
+    """Return True if the annotation of `marked` applies to `member` as well.
+
+    This holds for the member itself, for the method with its parameters' defaults, and for a
+    property's getter, setter and field.
+    """
     if marked.name.endswith(OF_PROPERTY):
         getter = marked.name.removesuffix(OF_PROPERTY)
         name = getter.removeprefix("get").removeprefix("is")

@@ -1,5 +1,4 @@
-"""Reads a class file (JVM specification, chapter 4): its constants, its members and what annotates
-them."""
+"""Reader of class files (JVM specification, chapter 4): constants, members and annotations."""
 
 import struct
 from dataclasses import dataclass
@@ -23,13 +22,12 @@ SIZES = {
     19: 3,
     20: 3,
 }
-"""Bytes that a constant takes, by its tag; a text says its own length."""
+"""Number of bytes of a constant by its tag. A text (`UTF8`) stores its own length."""
 
 
 @dataclass(frozen=True)
 class Member:
-    """A field or a method: its access flags, its name, its descriptor, and the contents of its
-    attributes by name."""
+    """A field or method. `attributes` are the contents of its attributes by name."""
 
     access: int
     name: str
@@ -38,8 +36,11 @@ class Member:
 
 
 class ClassFile:
-    """The parts of a class file. `constants` are by number, from 1; `attributes` are the class's
-    own, which begin at `attributes_at`."""
+    """The parts of a class file.
+
+    `constants` are by number, from 1. `attributes` are those of the class itself, which begin at
+    byte `attributes_at`.
+    """
 
     def __init__(self, content: bytes) -> None:
         self.content = content
@@ -50,7 +51,7 @@ class ClassFile:
             tag = content[at]
             size = 3 + struct.unpack_from(">H", content, at + 1)[0] if tag == UTF8 else SIZES[tag]
             self.constants[index] = content[at : at + size]
-            index += 2 if tag in (5, 6) else 1  # long and double take two numbers
+            index += 2 if tag in (5, 6) else 1  # a long or double occupies two numbers
             at += size
         self.constants_end = at
         self.access, own, base, interfaces = struct.unpack_from(">HHHH", content, at)
@@ -64,24 +65,23 @@ class ClassFile:
         _, self.attributes = self._attributes(self.attributes_at)
 
     def text(self, index: int) -> bytes:
-        """A constant's text."""
+        """Return the text of a constant."""
         return self.constants[index][3:]
 
     def class_name(self, index: int) -> str:
-        """The name, with slashes, of a constant that stands for a class."""
+        """Return the name, with slashes, of a constant of a class."""
         return self.text(struct.unpack_from(">H", self.constants[index], 1)[0]).decode()
 
     def annotated(self, attributes: dict[bytes, bytes], annotation: str) -> bool:
-        """Whether among the annotations in a class's or member's attributes is this one, which has
-        no values."""
+        """Return True if these attributes have the annotation, which must be without values."""
         found = attributes.get(b"RuntimeInvisibleAnnotations", b"\0\0")
         (count,) = struct.unpack_from(">H", found)
         at, names = 2, []
         for _ in range(count):
             name, values = struct.unpack_from(">HH", found, at)
             names.append(self.text(name).decode())
-            # what follows one with values is not looked at: Kotlin writes opt-in markers without
-            # any
+            # annotations after one with values are ignored: Kotlin writes opt-in markers without
+            # values
             if values:
                 break
             at += 4

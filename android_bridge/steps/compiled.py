@@ -1,5 +1,4 @@
-"""What was made from what: a step is done again only when its input changed, and by one build at a
-time."""
+"""Skips steps whose input has not changed, and lets one build run at a time."""
 
 import fcntl
 import hashlib
@@ -13,8 +12,10 @@ from steps.toolchain import OUT
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Hold off other builds of this folder: they write the same files. A build that ends in any
-    way, killed too, lets the next one go."""
+    """Hold the lock of the output folder; other builds wait, as they write the same files.
+
+    The lock is free when a build ends, also when it is killed.
+    """
     OUT.mkdir(parents=True, exist_ok=True)
     with (OUT / "lock").open("w") as lock:
         try:
@@ -26,7 +27,7 @@ def alone() -> Iterator[None]:
 
 
 def digest_of(files: list[Path], *settings: object) -> str:
-    """One hash over settings and files."""
+    """Return the SHA-256 of settings, file paths and file contents, in hexadecimal digits."""
     seen = hashlib.sha256(repr(settings).encode())
     for path in files:
         seen.update(str(path).encode() + path.read_bytes())
@@ -34,8 +35,10 @@ def digest_of(files: list[Path], *settings: object) -> str:
 
 
 def unchanged(target: Path, seen: str) -> bool:
-    """Whether `target` was made from this input already. If not, nothing is said of it until it is
-    `made`."""
+    """Return True if `target` was made from the input with the digest `seen`.
+
+    Otherwise its stamp is deleted. `made` writes a new one.
+    """
     stamp = target.with_suffix(".stamp")
     if target.exists() and stamp.exists() and stamp.read_text() == seen:
         return True
@@ -44,14 +47,15 @@ def unchanged(target: Path, seen: str) -> bool:
 
 
 def part_of(target: Path) -> Path:
-    """Where `target` is made before `made` puts it into its place: a program that runs may have the
-    earlier one open."""
+    """Return the path to write `target` to before `made` moves it into place.
+
+    A running program may have the previous file open.
+    """
     return target.with_name(f"part-{target.name}")
 
 
 def made(target: Path, seen: str) -> None:
-    """Put `part_of` the target into its place, if it was made there, and note what it was made
-    from."""
+    """Move `part_of` the target into place, if it exists, and store the digest of its input."""
     if part_of(target).exists():
         part_of(target).replace(target)
     target.with_suffix(".stamp").write_text(seen)

@@ -1,5 +1,4 @@
-"""The host: ExecuTorch's Java classes on this machine's JVM, over the runtime of the Python
-package."""
+"""The host: ExecuTorch's Java classes on this machine's JVM, with the Python package's runtime."""
 
 import os
 import platform
@@ -22,7 +21,11 @@ ENTRIES = ("PhoneKt", "StepsKt", "PlansKt", "PredictKt", "ThreadsKt")
 
 
 def host_library() -> Path:
-    """Compile the native library, unless that was done already."""
+    """Compile the native library if its source changed, and return its path.
+
+    Raises:
+        SystemExit: it does not compile.
+    """
     wheel = executorch_wheel()
     source, target = (
         ROOT / "jvm-host" / "src" / "main" / "cpp" / "executorch_host.cpp",
@@ -69,8 +72,10 @@ def host_library() -> Path:
 
 
 def phone_command(entry: str) -> list[str]:
-    """The command that runs a phone, or another `entry` of the host, on this JVM, compiled when
-    needed; its arguments follow."""
+    """Return the command that runs a phone, or another `entry` of the host, on this JVM.
+
+    The host is compiled if needed. The entry's own arguments are appended to the command.
+    """
     library = host_library()
     classpath = os.pathsep.join(
         map(str, [*compile_module(MODULES["jvm-host"]), kotlin() / "lib" / "kotlin-stdlib.jar"])

@@ -1,5 +1,7 @@
-"""Java 8's class library as D8 and R8 read it, from the signatures that every JDK carries for
-`javac --release 8`."""
+"""Java 8's class library for D8 and R8.
+
+It is made from the signatures that every JDK has for `javac --release 8`.
+"""
 
 import zipfile
 from pathlib import Path
@@ -9,7 +11,11 @@ from steps.toolchain import OUT, Unavailable, java
 
 
 def java8_library() -> Path:
-    """A jar of Java 8's public classes, without code."""
+    """Return the path of a jar of Java 8's public classes without code.
+
+    Raises:
+        Unavailable: the JDK has no signatures.
+    """
     target = OUT / "java8.jar"
     if target.exists():
         return target
@@ -32,7 +38,7 @@ def _copy(source: Path, target: Path) -> None:
         for name in signatures.namelist():
             releases, _, rest = name.partition("/")
             path = rest.removesuffix(".sig") + ".class"
-            if not path.startswith(("java/", "javax/")):  # before it the name of a module
+            if not path.startswith(("java/", "javax/")):  # the path begins with a module's name
                 path = path.partition("/")[2]
             if (
                 "8" in releases

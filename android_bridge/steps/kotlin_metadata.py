@@ -1,9 +1,4 @@
-"""Puts the annotation `kotlin.Metadata` back into shrunk classes.
-
-The compiler reads from it what a class file cannot say (default values, names of parameters,
-properties). R8 before version 8.9 does not know the format of Kotlin 2.4 and drops it. A class that
-was kept by name with its public members still fits what was said of it.
-"""
+"""Puts the annotation `kotlin.Metadata` back into classes that R8 has shrunk."""
 
 import struct
 import zipfile
@@ -17,7 +12,12 @@ ANNOTATION = 0x2000
 
 
 def restore(original: Path, shrunk: Path) -> None:
-    """Write `shrunk` again, every class that has its name in `original` too with its metadata."""
+    """Rewrite the jar `shrunk` with the metadata of all classes that are in `original`, too.
+
+    The compiler reads from the metadata what a class file does not have: default values, names of
+    parameters, properties. R8 before version 8.9 does not know the format of Kotlin 2.4 and drops
+    it. The original metadata still fits, as these classes keep their names and public members.
+    """
     with zipfile.ZipFile(original) as before:
         known = {name: before.read(name) for name in before.namelist() if name.endswith(".class")}
     with zipfile.ZipFile(shrunk) as jar:
@@ -39,9 +39,8 @@ def _with_metadata(original: bytes, shrunk: bytes) -> bytes:
     ):
         return shrunk
     if ATTRIBUTE in target.attributes:
-        if (
-            target.access & ANNOTATION
-        ):  # of an annotation the compiler needs no more than its own annotations
+        # the compiler needs no metadata of an annotation class, only its own annotations
+        if target.access & ANNOTATION:
             return shrunk
         raise SystemExit(
             f"error: {target.name} has annotations for run time beside kotlin.Metadata: expected "
@@ -84,7 +83,7 @@ def _with_metadata(original: bytes, shrunk: bytes) -> bytes:
 def _annotation(
     source: ClassFile, content: bytes, at: int, moved: Callable[[bytes], bytes]
 ) -> tuple[int, bytes]:
-    """Where the annotation at `at` ends, and the same with its constants moved."""
+    """Return the end of the annotation at `at`, and its bytes with the constants moved."""
     type_index, pairs = struct.unpack_from(">HH", content, at)
     parts = [moved(source.constants[type_index]), struct.pack(">H", pairs)]
     at += 4

@@ -1,5 +1,4 @@
-"""The Android layer without Android's build tools of its own: resources, stubs, the archive, and
-what R8 makes of it."""
+"""The Android layer without Android's own build tools: resources, stubs, archive, D8 and R8."""
 
 import re
 import shutil
@@ -41,7 +40,7 @@ RULES = [ROOT / module / "consumer-rules.pro" for module in ("executorch", "andr
 
 
 def link() -> str:
-    """Link each module's manifest and resources; what the linked packages say of themselves."""
+    """Link each module's manifest and resources; return the manifests of the linked packages."""
     aapt2 = program_path("aapt2", "aapt")
     return "\n".join(
         run(
@@ -59,7 +58,11 @@ def link() -> str:
 
 
 def stubs() -> str:
-    """Hold every member of the hand-written Android stubs to the API 36."""
+    """Compare every member of the hand-written Android stubs with the API 36.
+
+    Raises:
+        SystemExit: a member differs.
+    """
     jar = stub_jars()[0]
     count, wrong = stub_check.check(jar, android_stubs(), java("javap"))
     if wrong:
@@ -68,7 +71,11 @@ def stubs() -> str:
 
 
 def aar() -> str:
-    """Assemble `.out/shoal-android.aar`; its own code must stay under `OWN_BYTES`."""
+    """Assemble `.out/shoal-android.aar` and return a line with its size.
+
+    Raises:
+        SystemExit: its own code has `OWN_BYTES` bytes or more.
+    """
     compile_module(MODULES["android"])
     target, linked = OUT / "shoal-android.aar", link_resources()
     classes = _shrunk_classes()
@@ -88,7 +95,7 @@ def aar() -> str:
 
 
 def _shrunk_classes() -> Path:
-    """The archive's own code, shrunk to what an app can call, unless that was done already."""
+    """Return the jar of the archive's own code, shrunk to what an app can call."""
     target, libraries = OUT / "aar-classes.jar", [*_libraries(), *_run_time()]
     rules = [ROOT / "android" / "aar-rules.pro", _public_rules(), *RULES]
     seen = digest_of([*(MODULES[name].jar for name in OWN_MODULES), *rules, *libraries])
@@ -101,8 +108,10 @@ def _shrunk_classes() -> Path:
 
 
 def app(version: str = KOTLIN) -> str:
-    """Compile `sample` and the README's lines against the archive with the Kotlin compiler of this
-    version: an app has the archive, not the modules."""
+    """Compile `sample` and the README's lines against the archive with this Kotlin version.
+
+    The modules are not on the classpath, as an app has the archive only.
+    """
     aar()
     readme = OUT / "Readme.kt"
     readme.write_text(_readme_lines())
@@ -119,8 +128,11 @@ def app(version: str = KOTLIN) -> str:
 
 
 def _readme_lines() -> str:
-    """The README's first lines of Kotlin that begin with an import: all that an app has to
-    write."""
+    """Return the README's first block of Kotlin with imports: the code that an app needs.
+
+    Raises:
+        SystemExit: there is no such block.
+    """
     found = re.search(r"```kotlin\n(import .*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     if found is None:
         raise SystemExit("error: README.md has no lines of Kotlin that begin with an import")
@@ -128,8 +140,11 @@ def _readme_lines() -> str:
 
 
 def dex() -> str:
-    """Dex the archive's classes with D8; then shrink a small app that uses it with R8 and the
-    consumer rules, and check that what is found by name is still there."""
+    """Dex the archive's classes with D8, and shrink a small app with R8 and the consumer rules.
+
+    Raises:
+        SystemExit: R8 removed or renamed a class or member that is found by name at run time.
+    """
     aar()
     classes = OUT / "aar-classes.jar"
     _run_r8(
@@ -179,7 +194,7 @@ def dex() -> str:
 
 
 def _names(listing: str) -> set[str]:
-    """`CLASS` and `CLASS.MEMBER` of everything in dexdump's listing."""
+    """Return `CLASS` and `CLASS.MEMBER` for everything in dexdump's listing."""
     names, current = set(), ""
     for line in listing.splitlines():
         if match := re.match(r"\s*Class descriptor\s*: 'L(.*);'", line):
@@ -215,7 +230,7 @@ def _run_r8(
 
 
 def _public_rules() -> Path:
-    """The rule that an archive's public classes stay by name (`api/`)."""
+    """Write R8's rules that keep the names of the archive's public classes; return their path."""
     target = OUT / "public-rules.pro"
     names = [
         name
@@ -232,13 +247,12 @@ def _rules() -> list[Any]:
 
 
 def _libraries() -> list[Path]:
-    """What the phone itself has: Java's and Android's classes, here also WorkManager's."""
+    """Return the jars of classes that the phone has: Java's, Android's and WorkManager's."""
     return [java8_library(), *stub_jars()]
 
 
 def _run_time() -> list[Path]:
-    """What an app has beside this library: ExecuTorch's and fbjni's classes, and Kotlin's
-    library."""
+    """Return the jars that an app has beside this library: ExecuTorch, fbjni, Kotlin's library."""
     lib = kotlin() / "lib"
     return [
         executorch_api(),
@@ -249,7 +263,7 @@ def _run_time() -> list[Path]:
 
 
 def _classes_jar() -> Path:
-    """The classes of the library's own modules in one jar."""
+    """Return a jar with the classes of the library's own modules."""
     target = OUT / "classes.jar"
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in OWN_MODULES:

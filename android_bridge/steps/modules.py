@@ -1,4 +1,4 @@
-"""Compiles the modules' source folders, and runs their JUnit tests."""
+"""The modules of the library: compiling their sources, and commands to run their JUnit tests."""
 
 import os
 import shutil
@@ -12,13 +12,14 @@ from steps.resources import link_resources
 from steps.toolchain import KOTLIN, OUT, ROOT, executorch_api, java, junit, kotlin, run
 
 SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
-"""Options of a compiler's JVM. It lives for half a minute: code that is optimised in earnest costs
-it more than it gives back."""
+"""Options of a compiler's JVM. It runs for half a minute, too short for optimised code to pay."""
 COMPILER_JVM = " ".join(("-Xmx768m", *SHORT_LIVED))
 JAVA_8 = ("-Xjdk-release=8", "-jvm-target", "1.8")
 OLDEST_KOTLIN = ("-language-version", "2.1", "-api-version", "2.1", "-Xsuppress-version-warnings")
-"""An app's compiler reads what was compiled for the language version before its own, its own and
-the one after it."""
+"""Options for the oldest supported Kotlin of an app.
+
+A compiler reads classes of its own language version, the one before and the one after.
+"""
 OPT_IN = "-opt-in=io.shoal.core.InternalShoalApi"
 LIBRARY = (*JAVA_8, *OLDEST_KOTLIN, OPT_IN, "-Xexplicit-api=strict")
 SMALL = (
@@ -27,16 +28,15 @@ SMALL = (
     "-Xno-param-assertions",
     "-Xno-receiver-assertions",
 )
-"""Without checks that only callers written in Java need, and what only a debugger reads: an app
-pays for every byte."""
+"""Options that save bytes in an app: no checks for callers in Java, no data for debuggers."""
 
 
 @dataclass(frozen=True)
 class Module:
     """A folder with `src/main/kotlin` and `src/test/kotlin`.
 
-    `needs` are other modules, `libraries` gives further jars to compile and run with; `options` are
-    the compiler's for the main part.
+    `needs` are the modules that it depends on. `libraries` returns further jars to compile and run
+    with. `options` are the compiler's options for the main part.
     """
 
     name: str
@@ -45,44 +45,45 @@ class Module:
     options: tuple[str, ...] = (*LIBRARY, *SMALL)
 
     def sources(self, part: str) -> list[Path]:
-        """The Kotlin files of `main` or `test`."""
+        """Return the Kotlin files of `main` or `test`."""
         return sorted((ROOT / self.name / "src" / part / "kotlin").rglob("*.kt"))
 
     @property
     def jar(self) -> Path:
-        """Where its classes go."""
+        """Path of the jar with the module's classes."""
         return OUT / f"shoal-{self.name}.jar"
 
     @property
     def public_jar(self) -> Path:
-        """Where its public declarations go, without code (`steps/api.py`)."""
+        """Path of the jar with the module's public declarations, without code (`steps/api.py`)."""
         return OUT / f"shoal-{self.name}-public.jar"
 
 
 def stub_jars() -> list[Path]:
-    """Android's and WorkManager's classes, as far as this library calls them: signatures without
-    bodies."""
+    """Return the jar of stubs of the Android and WorkManager classes that this library calls."""
     return [compile_java("android-stubs", [ROOT / "android" / "stubs"])]
 
 
 def resource_jars(module: str) -> list[Path]:
-    """The class `R` of a module's resources."""
+    """Return the jar with the class `R` of a module's resources."""
     return [compile_java(f"{module}-resources", [link_resources(module) / "java"])]
 
 
 def coroutines() -> Path:
-    """kotlinx-coroutines, which the compiler's package brings."""
+    """Return the jar of kotlinx-coroutines, which is in the compiler's package."""
     return kotlin() / "lib" / "kotlinx-coroutines-core-jvm.jar"
 
 
 def fbjni_shims() -> Path:
-    """What ExecuTorch's classes need of fbjni and soloader."""
+    """Return the jar of the fbjni and soloader classes that ExecuTorch's classes need."""
     return compile_java("fbjni-shims", [ROOT / "jvm-host" / "src" / "main" / "java" / "com"])
 
 
 def host_jars() -> list[Path]:
-    """ExecuTorch's public classes, and what they need of fbjni, soloader and Android, for a desktop
-    JVM."""
+    """Return the jars to run ExecuTorch's classes on a desktop JVM.
+
+    They have the public classes and the fbjni, soloader and Android classes that those need.
+    """
     return [
         executorch_api(),
         fbjni_shims(),
@@ -126,8 +127,11 @@ def compile_kotlin(
     options: tuple[str, ...],
     version: str = KOTLIN,
 ) -> None:
-    """Compile into a jar with the compiler of this version, unless it was made from the same
-    sources with the same options already."""
+    """Compile Kotlin sources into the jar `target` if the sources or the options changed.
+
+    Raises:
+        SystemExit: they do not compile.
+    """
     arguments = [
         *options,
         "-no-reflect",
@@ -148,7 +152,7 @@ def compile_kotlin(
 
 
 def compile_java(name: str, folders: list[Path], classpath: Sequence[Path] = ()) -> Path:
-    """Compile folders of Java sources into `.out/NAME.jar`, unless that was done already."""
+    """Compile folders of Java sources into `.out/NAME.jar` if they changed; return its path."""
     sources = sorted(path for folder in folders for path in folder.rglob("*.java"))
     target, classes = OUT / f"{name}.jar", OUT / f"{name}-classes"
     seen = digest_of([*sources, *classpath])
@@ -175,7 +179,7 @@ def compile_java(name: str, folders: list[Path], classpath: Sequence[Path] = ())
 
 
 def compile_module(module: Module) -> list[Path]:
-    """Compile a module's main part and what it needs; all their jars, its own first."""
+    """Compile a module's main part and its dependencies; return all jars, its own first."""
     jars = list(
         dict.fromkeys(
             [
@@ -195,7 +199,7 @@ def compile_module(module: Module) -> list[Path]:
 
 
 def public_declarations(target: Path) -> tuple[str, ...]:
-    """The compiler's options to write into `target` what other modules can see of one."""
+    """Return the compiler's options that write a module's public declarations into `target`."""
     plugin, given = (
         kotlin() / "lib" / "jvm-abi-gen.jar",
         {"outputDir": target, "treatInternalAsPrivate": "true", "removePrivateClasses": "true"},
@@ -209,7 +213,10 @@ def public_declarations(target: Path) -> tuple[str, ...]:
 
 
 def test_command(module: Module, arguments: list[str]) -> list[str]:
-    """Compile a module's tests; the command that runs them."""
+    """Compile a module's tests and return the command that runs them.
+
+    `arguments` select tests for JUnit's launcher. Without them all tests run.
+    """
     jars, lib = compile_module(module), kotlin() / "lib"
     libraries = [lib / "kotlin-test.jar", lib / "kotlin-test-junit5.jar", *junit()]
     tests = OUT / f"shoal-{module.name}-test.jar"

@@ -1,8 +1,6 @@
-"""Native libraries and the size of memory pages: from Android 15 on a phone may have pages of 16
-KB, and then loads no library that is laid out for less.
+"""Check that native libraries suit memory pages of 16 KB.
 
-Only what a library's own file says is checked; that it lies at such a boundary inside an APK is the
-work of Android's build (zipalign).
+Only the library files are checked. Android's build (zipalign) aligns them inside an APK.
 """
 
 import struct
@@ -10,12 +8,20 @@ import struct
 from steps.toolchain import executorch_libraries
 
 PAGE = 16 * 1024
+"""Number of bytes of a memory page.
+
+Phones may have such pages from Android 15 on. They refuse libraries for smaller pages.
+"""
 PT_LOAD = 1
 ELF64_LITTLE = b"\x7fELF\x02\x01"
 
 
 def pages() -> str:
-    """Check ExecuTorch's native libraries for Android, as far as they can be had here."""
+    """Check the native libraries of ExecuTorch for Android that are available here.
+
+    Raises:
+        SystemExit: there is no library, or one is laid out for smaller pages.
+    """
     folder = executorch_libraries()
     found = {path: alignment(path.read_bytes(), str(path)) for path in sorted(folder.rglob("*.so"))}
     if not found:
@@ -33,8 +39,13 @@ def pages() -> str:
 
 
 def alignment(library: bytes, origin: str) -> int:
-    """The least alignment, in bytes, of the segments that are loaded of a 64-bit ELF file (ELF-64
-    Object File Format, 'Program header')."""
+    """Return the smallest alignment, in bytes, of the loaded segments of a 64-bit ELF file.
+
+    See ELF-64 Object File Format, 'Program header'.
+
+    Raises:
+        SystemExit: `library` is not a 64-bit little-endian ELF file.
+    """
     if not library.startswith(ELF64_LITTLE):
         raise SystemExit(
             f"error: {origin}: begins with {library[:6]!r}, expected a 64-bit little-endian ELF "

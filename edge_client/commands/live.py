@@ -1,4 +1,4 @@
-"""`shoal-edge record`, and `shoal-edge predict --live`."""
+"""`shoal-edge record` and `shoal-edge predict --live`."""
 
 import contextlib
 import json
@@ -26,7 +26,9 @@ Publish = Callable[[str], None]
 
 
 def record(arguments: Namespace) -> int:
-    """Record until the source is over, or SIGTERM or Ctrl-C. 1 if nothing was recorded.
+    """Record until the source ends, or until SIGTERM or Ctrl-C; return the exit status.
+
+    The status is 1 if nothing was recorded.
 
     Raises:
         ShoalError: a setting cannot be used.
@@ -43,8 +45,10 @@ def record(arguments: Namespace) -> int:
 
 
 def predict_live(arguments: Namespace) -> int:
-    """Answer to each window of the live stream with the model in use, until SIGTERM or Ctrl-C: of
-    what another process records, or of a source of its own. 1 if a window could not be answered.
+    """Answer each window of the live stream with the model in use; return the exit status.
+
+    The stream is `--source`, or without it the recording of another process. It ends with SIGTERM
+    or Ctrl-C. The status is 1 if a window could not be answered.
 
     Raises:
         ShoalError: no model is in use, or a setting cannot be used.
@@ -90,7 +94,7 @@ def predict_live(arguments: Namespace) -> int:
 
 
 def stopping() -> Callable[[], bool]:
-    """Whether SIGTERM or SIGINT has come since this was called."""
+    """Return a function that is True after SIGTERM or SIGINT. It replaces their handlers."""
     signals: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda signum, _frame: signals.append(signum))
@@ -115,8 +119,14 @@ def _cutter(model: Model, channels: tuple[str, ...], rate_hz: float) -> Cutter:
 
 @contextlib.contextmanager
 def _publisher(target: str | None) -> Iterator[Publish]:
-    """Where answers go: standard output, a topic (``mqtt://HOST/TOPIC``), or a Unix socket
-    (``unix:PATH``), to all who are connected."""
+    """Open the target of the answers and yield a function that publishes a line.
+
+    The target is standard output, a topic (``mqtt://HOST/TOPIC``), or a Unix socket
+    (``unix:PATH``), which sends to every connected listener.
+
+    Raises:
+        ConfigError: the target is of another form, or the socket cannot be opened.
+    """
     if not target:
         yield _say
     elif target.startswith(("mqtt://", "mqtts://")):
@@ -146,11 +156,13 @@ def _say(line: str) -> None:
 
 @contextlib.contextmanager
 def _unix_socket(path: Path) -> Iterator[Publish]:
-    """Open a socket in the file system, for this user and group, to everybody who is connected; a
-    listener that does not read is dropped."""
+    """Open a Unix socket and yield a function that sends a line to every connected listener.
+
+    The socket's user and group may connect. A listener that does not read is dropped.
+    """
     opened, listeners = socket.socket(socket.AF_UNIX), list[socket.socket]()
     try:
-        if path.is_socket():  # of a process that was killed
+        if path.is_socket():  # left by a process that was killed
             path.unlink()
         opened.bind(str(path))
         path.chmod(0o660)

@@ -1,4 +1,4 @@
-"""`shoal-edge predict`: what the model in use makes of windows."""
+"""`shoal-edge predict`: answers of the model in use for windows of a file or standard input."""
 
 import json
 import os
@@ -20,9 +20,15 @@ from wire.tasks import CLASSIFICATION, MULTI_LABEL, PRESENT, REGRESSION, SEQUENC
 
 
 def told(task: TaskName, names: Sequence[str], answer: Array) -> dict[str, Any]:
-    """The class and the probability of each class; of steps the class of each, and by class its
-    probability in each; of several labels those that are there, and the probability of each name;
-    else the numbers by their names. `answer` is a row of `Model.predict`."""
+    """Return an answer as a JSON object. `answer` is a row of `Model.predict`.
+
+    The object depends on the task:
+
+    - classification: the class, and the probability of each class
+    - a class per step: the class of each step, and by class its probability in each step
+    - several labels: the labels that are present, and the probability of each name
+    - other tasks: the numbers by their names
+    """
     if task == SEQUENCE:
         of_steps = {
             name: [round(float(value), 6) for value in column]
@@ -37,7 +43,7 @@ def told(task: TaskName, names: Sequence[str], answer: Array) -> dict[str, Any]:
             "labels": [name for name, value in numbers.items() if value >= PRESENT],
             "probabilities": numbers,
         }
-    if task == REGRESSION:  # to seven digits, which float32 has, however small the unit
+    if task == REGRESSION:  # seven significant digits, the precision of float32
         return {
             name: float(f"{float(value):.7g}") for name, value in zip(names, answer, strict=True)
         }
@@ -45,11 +51,10 @@ def told(task: TaskName, names: Sequence[str], answer: Array) -> dict[str, Any]:
 
 
 def predict(arguments: Namespace) -> int:
-    """Print a line of JSON for each window: its class and all probabilities. 1 if a line of the
-    input was no window, else 0.
+    """Print a line of JSON with the answer to each window; return the exit status.
 
-    Lines of JSON are answered one by one, as they come; a model that comes into use meanwhile
-    answers from then on.
+    The status is 1 if a line of the input was not a window, else 0. Lines of JSON on standard input
+    are answered one by one. A model that comes into use meanwhile answers the following lines.
 
     Raises:
         ShoalError: no model is in use, or the file cannot be read.
@@ -77,21 +82,21 @@ def predict(arguments: Namespace) -> int:
 
 @contextmanager
 def reader_may_leave() -> Iterator[None]:
-    """Write what is printed; where nobody reads standard output any more, end with the status of
-    SIGPIPE. The signal itself stays ignored: it would end the process for a connection that breaks
-    as well."""
+    """Flush standard output at the end; exit with SIGPIPE's status if its reader has gone.
+
+    The signal itself stays ignored: it would also end the process when a network connection breaks.
+    """
     try:
         yield
         sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # what is still in the buffer goes nowhere
+        # the rest of the buffer is discarded
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(128 + signal.SIGPIPE) from None
 
 
 def _answer_line(model: Model, text: str) -> dict[str, Any]:
-    """The answer to one window, a nested list; or what is wrong with it."""
+    """Return the answer to one window, a nested list in JSON, or an object with its error."""
     try:
         window = np.array(json.loads(text), model.window.dtype)
         return next(iter(_answers(model, window[None])))

@@ -1,5 +1,7 @@
-"""A device's owner agrees no longer (SPEC.md, 'Withdrawal'): the aggregator is told, and says that
-it knows."""
+"""`shoal-edge withdraw`: the owner takes back the consent (SPEC.md, 'Withdrawal').
+
+The aggregator receives the withdrawal and confirms it.
+"""
 
 import argparse
 import secrets
@@ -22,7 +24,7 @@ RANDOM_BYTES = 16
 
 
 def said_by(device_id: str) -> bytes:
-    """What such a device says: other bytes each time."""
+    """Return the status message of a device that withdraws. Its bytes differ in every call."""
     return encode(DeviceStatus(device_id, online=False, withdrawn=secrets.token_hex(RANDOM_BYTES)))
 
 
@@ -34,9 +36,10 @@ def tell(
     trusted: Sequence[PublicKey],
     wait_s: float,
 ) -> bool:
-    """Say it over a link of this device; whether the aggregator confirmed it in `wait_s` seconds.
-    What was said stays at the broker either way: an aggregator that is away learns of it when it
-    comes back.
+    """Publish the withdrawal `said`; return True if the aggregator confirms it in time.
+
+    The wait is at most `wait_s` seconds. The broker retains the message in any case: an aggregator
+    that is offline receives it when it returns.
 
     Raises:
         LinkError: the broker refuses this device.
@@ -53,7 +56,7 @@ def tell(
         try:
             message = inbox.open(event)
         except WireError:
-            continue  # not for this, or not to be believed
+            continue  # another topic, or a message that cannot be verified
         if isinstance(message, AggregatorStatus):
             known.hear(message)
         elif isinstance(message, Acknowledge) and message.update == digest(said):
@@ -62,10 +65,10 @@ def tell(
 
 
 def withdraw(arguments: argparse.Namespace) -> int:
-    """`shoal-edge withdraw`: 0 if the aggregator has confirmed it, else 1.
+    """Withdraw this device; return 0 if the aggregator has confirmed it, else 1.
 
     Raises:
-        ShoalError: an argument or the broker cannot be used, or the client runs.
+        ShoalError: an argument or the broker cannot be used, or the client is running.
     """
     trusted, address, topics = (
         trusted_keys(arguments),
@@ -74,7 +77,7 @@ def withdraw(arguments: argparse.Namespace) -> int:
     )
     end_s, said = time.monotonic() + arguments.wait, said_by(arguments.id)
     with only_process(arguments.state):
-        # The will is the same: a connection that breaks must not say something else in its place.
+        # The will is the same message: a broken connection must not replace the withdrawal.
         will = Will(topics.device(arguments.id, "status"), said)
         try:
             link = MqttLink(

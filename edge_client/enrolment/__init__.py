@@ -1,1 +1,1 @@
-"""How a device gets its certificate and all else that it needs to take part, and renews it."""
+"""Enrolment of a device: getting its certificate and the files to take part, and renewal."""

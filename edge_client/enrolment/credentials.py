@@ -1,6 +1,8 @@
-"""The folder in which an enrolled device keeps what it was given: ``device.pem`` (its key and
-certificate), ``ca.pem``, ``trust.pem``, ``policy.toml`` and ``enrolment.json``. ``device.pem`` is
-written last: with it, all is there."""
+"""Credentials folder of an enrolled device.
+
+Its files are ``device.pem`` (key and certificate), ``ca.pem``, ``trust.pem``, ``policy.toml`` and
+``enrolment.json``. ``device.pem`` is written last: the folder is complete if that is there.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -35,17 +37,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Credentials:
-    """The folder. What is in it is whole after every step, whatever interrupts the writing."""
+    """Credentials of a device. An interrupted write leaves every file in the folder whole."""
 
     folder: Path
 
     @property
     def exists(self) -> bool:
-        """Whether this device is enrolled."""
+        """True if this device is enrolled."""
         return (self.folder / PAIR).exists()
 
     def pair(self) -> tuple[TlsKey, Certificate]:
-        """The key and its certificate.
+        """Return the device's key and its certificate.
 
         Raises:
             ConfigError: they cannot be read.
@@ -53,7 +55,7 @@ class Credentials:
         return self._parsed(PAIR, lambda pem: (read_tls_key(pem), read_certificate(pem.decode())))
 
     def authority(self) -> Certificate:
-        """The authority's certificate.
+        """Return the authority's certificate.
 
         Raises:
             ConfigError: it cannot be read.
@@ -61,11 +63,12 @@ class Credentials:
         return self._parsed("ca.pem", lambda pem: read_certificate(pem.decode()))
 
     def next_key(self) -> TlsKey:
-        """The key of the request that is under way, which is made now if none is: the same after a
-        restart.
+        """Return the key of the open request; create it if no request is open.
+
+        The key is stored, so a restart continues with the same one.
 
         Raises:
-            ConfigError: it cannot be read or written.
+            ConfigError: the key cannot be read or written.
         """
         path = self.folder / NEXT_KEY
         try:
@@ -79,11 +82,11 @@ class Credentials:
         return self._parsed(NEXT_KEY, read_tls_key)
 
     def tidy(self) -> None:
-        """Remove the key of a request that is in use already: a kill may have left it.
+        """Delete the key of the open request if it is in use already. A kill may have left it.
 
         Raises:
             ConfigError: a file cannot be read.
-            OSError: it cannot be removed.
+            OSError: the key cannot be deleted.
         """
         path = self.folder / NEXT_KEY
         if (
@@ -97,12 +100,21 @@ class Credentials:
     def take(
         self, key: TlsKey, given: Enrolled, service: str, authority: str, wanted: str, now_s: float
     ) -> Enrolment:
-        """Check all that the service gave, and store it. `authority`: its certificate (PEM), by
-        which the service was known.
+        """Check the service's answer, store it, and return what the device is enrolled as.
+
+        A ``policy.toml`` that is there already stays.
+
+        Args:
+            key: private key of the request.
+            given: the service's answer.
+            service: address of the service.
+            authority: certificate (PEM) of the authority by which the service was verified.
+            wanted: device id that the owner asked for, or "".
+            now_s: present time in Unix seconds.
 
         Raises:
-            ConfigError: something is not what it should be; nothing is stored. Or it cannot be
-            written.
+            ConfigError: a part of the answer is not valid, and nothing is stored; or a file cannot
+                be written.
         """
         try:
             device_id, fleet = (
@@ -124,9 +136,8 @@ class Credentials:
             "trust.pem": given.trust.encode(),
             ENROLMENT: msgspec.json.encode(enrolment),
         }
-        if (
-            given.policy and not (self.folder / "policy.toml").exists()
-        ):  # what its owner has changed stays
+        # a policy that the owner has edited stays
+        if given.policy and not (self.folder / "policy.toml").exists():
             files["policy.toml"] = given.policy.encode()
         try:
             for name, payload in files.items():
@@ -137,10 +148,10 @@ class Credentials:
         return enrolment
 
     def put_pair(self, key: TlsKey, certificate: Certificate) -> None:
-        """Take a key and its certificate into use, together.
+        """Take a key and its certificate into use together.
 
         Raises:
-            OSError: they cannot be written; the ones before are still there.
+            OSError: they cannot be written. The previous pair is still there.
         """
         write_atomically(
             self.folder / PAIR, private_pem(key) + certificate_pem(certificate).encode(), 0o600
@@ -161,7 +172,7 @@ class Credentials:
 def check_pair(
     key: TlsKey, pem: str, authority: Certificate, device_id: str, now_s: float
 ) -> Certificate:
-    """A certificate that was answered to a request.
+    """Return the parsed certificate (PEM) of an answer after checking it.
 
     Raises:
         Malformed: it is for another key or device, of another authority, or not valid now.

@@ -1,5 +1,4 @@
-"""An enrolled device's id, fleet and broker, for the command line. It loads nothing of
-certificates."""
+"""Id, fleet and broker of an enrolled device, for the command line. Imports no certificate code."""
 
 import argparse
 from pathlib import Path
@@ -10,22 +9,22 @@ from edge_client.settings import usual
 from wire.errors import ConfigError
 
 FOLDER = "enrolled"
-"""Name of the folder in the state folder, where no other is named."""
+"""Name of the default credentials folder in the state folder."""
 PAIR, ENROLMENT = "device.pem", "enrolment.json"
 
 
 class Enrolment(msgspec.Struct, frozen=True):
-    """As what a device is enrolled, and where."""
+    """Identity of an enrolled device, its broker, and its enrolment service."""
 
     device_id: str
     fleet: str
     broker: str
     service: str
-    """Where it enrolled, and renews its certificate: ``https://HOST[:PORT]``."""
+    """Address of the service that enrols devices and renews certificates, https://HOST[:PORT]."""
 
 
 def read_enrolment(folder: Path) -> Enrolment:
-    """Return what the folder of an enrolled device says.
+    """Return the enrolment that is stored in a credentials folder.
 
     Raises:
         ConfigError: the file cannot be read.
@@ -40,12 +39,14 @@ def read_enrolment(folder: Path) -> Enrolment:
 
 
 def fill_in(arguments: argparse.Namespace) -> Path | None:
-    """Fill in, from the folder of an enrolled device, what the command line leaves open, and return
-    that folder. None if the device is not enrolled, or is run with credentials of another kind.
+    """Fill in missing options from the credentials folder and return that folder.
+
+    Return None if the device is not enrolled, or if the command line names an id or a certificate
+    and no credentials folder.
 
     Raises:
-        ConfigError: the folder that is named has no credentials, or they cannot be read; or there
-        is no id.
+        ConfigError: the named folder has no credentials or those of another device, a file cannot
+            be read, or there is no id.
     """
     named = arguments.enrolled is not None
     folder: Path = arguments.enrolled if named else arguments.state / FOLDER

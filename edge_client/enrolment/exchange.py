@@ -1,6 +1,8 @@
-"""What a device says to the service that enrols it, over HTTPS. The service is known by its
-authority's certificate, and that by the fingerprint in the token: nothing is sent before it is
-known."""
+"""HTTPS requests of a device to the enrolment service.
+
+The token's fingerprint verifies the authority's certificate, and that verifies the service. The
+device sends nothing before that.
+"""
 
 import http.client
 import socket
@@ -18,15 +20,14 @@ from wire.identity.enrolment import AUTHORITY, REQUEST_BYTES, Answer, Enrol, Ren
 
 TIMEOUT_S = 20.0
 _OTHER_TIME, _OTHER_NAME = (9, 10), (62, 64)
-"""OpenSSL's numbers of a certificate that is not valid now, and of one for another name or
-address."""
+"""OpenSSL's verify codes: certificate not valid now, certificate for another name or address."""
 
 
 def read_url(url: str) -> tuple[str, int]:
-    """Host and port of ``https://HOST[:PORT]``.
+    """Return host and port of ``https://HOST[:PORT]``. The default port is 8443.
 
     Raises:
-        ConfigError: not such an address.
+        ConfigError: the address has another form.
     """
     try:
         parts = urlsplit(url)
@@ -45,17 +46,15 @@ def read_url(url: str) -> tuple[str, int]:
 
 
 def fetch_authority(url: str, fingerprint: str) -> str:
-    """The certificate (PEM) of the service's authority, which has this fingerprint.
+    """Return the certificate (PEM) of the service's authority, checked against the fingerprint.
 
     Raises:
-        LinkError: the service cannot be reached.
-        ConfigError: another one answers.
+        LinkError: the service cannot be reached or is too busy.
+        ConfigError: the answer is not a certificate, or has another fingerprint.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = (
-        False,
-        ssl.CERT_NONE,
-    )  # what comes is public, and is judged by the fingerprint alone
+    # the certificate is public, and the fingerprint alone decides
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     status, payload = _request(url, context, "GET", AUTHORITY, b"")
     if status in (429, 503):
         raise LinkError(f"{url}: it answers {status}: it has too much to do now")
@@ -76,12 +75,15 @@ def fetch_authority(url: str, fingerprint: str) -> str:
 
 
 def ask(url: str, authority: str, path: str, message: Enrol | Renew) -> Answer:
-    """Ask the service something; `authority` is its authority's certificate (PEM).
+    """Post a message to the service and return its answer.
+
+    `authority` is the authority's certificate (PEM). The service's own certificate must be issued
+    by it.
 
     Raises:
-        LinkError: it cannot be reached.
-        ConfigError: another one answers, its answer makes no sense, or this device's clock is
-        wrong.
+        LinkError: the service cannot be reached, or its answer is not a known message.
+        ConfigError: the service's certificate is not valid: another service answers, or this
+            device's clock is wrong.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(cadata=authority)

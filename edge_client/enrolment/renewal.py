@@ -1,4 +1,4 @@
-"""Renews a device's certificate long before it ends, while the device works."""
+"""Renews a device's certificate well before it expires, in a thread beside the client."""
 
 import logging
 import random
@@ -17,13 +17,13 @@ from wire.identity.enrolment import RENEW, RENEW_AFTER, Refused, Renew, Renewed,
 log = logging.getLogger("shoal.edge")
 
 LOOK_S = 600.0
-"""Seconds between two looks at the certificate."""
+"""Seconds between two checks of the certificate."""
 AGAIN_S = (60.0, 300.0, 1800.0, 3600.0)
-"""Seconds after which an attempt that failed is made again."""
+"""Seconds before a failed attempt is repeated, by number of failures."""
 
 
 class Renewal:
-    """Looks at the certificate now and then, and renews it when it is time."""
+    """Periodic check of the certificate, with a renewal when it is due."""
 
     def __init__(
         self,
@@ -31,16 +31,15 @@ class Renewal:
         renewed: Callable[[], None],
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`renewed` is called when another certificate is in the folder."""
+        """Create the renewal. `renewed` is called after a new certificate is in the folder."""
         self._credentials, self._renewed, self._wall = credentials, renewed, wall
-        self._share = RENEW_AFTER - random.uniform(
-            0.0, 0.1
-        )  # a fleet that was enrolled in an hour does not renew in one
+        # spreads the renewals of devices that were enrolled at the same time
+        self._share = RENEW_AFTER - random.uniform(0.0, 0.1)
         self._over = threading.Event()
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Renew in a thread of its own meanwhile."""
+        """Run the renewal in its own thread while the context is open."""
         thread = threading.Thread(target=self._keep, name="renewal", daemon=True)
         thread.start()
         try:
@@ -58,7 +57,7 @@ class Renewal:
                     self.renew()
                     self._renewed()
                 failures = 0
-            except Exception as error:  # a device works as long as its certificate lasts
+            except Exception as error:  # the device can work until the certificate expires
                 text = (
                     error if isinstance(error, ShoalError) else f"{type(error).__name__}: {error}"
                 )
@@ -69,7 +68,7 @@ class Renewal:
                 return
 
     def is_due(self) -> bool:
-        """Whether it is time.
+        """Return True if the certificate must be renewed now.
 
         Raises:
             ConfigError: the certificate cannot be read.
@@ -82,12 +81,14 @@ class Renewal:
         return self._wall() > begin_s + self._share * (end_s - begin_s)
 
     def renew(self) -> None:
-        """Ask for another certificate, for a new key, and take both into use. An attempt that was
-        cut short is gone on with: the key of the request stays until its certificate is here.
+        """Request a certificate for a new key and take both into use.
+
+        An interrupted attempt is continued: the key of the request is stored until its certificate
+        has arrived.
 
         Raises:
-            LinkError: the service cannot be reached, or has too much to do.
-            ConfigError: it refuses, or something cannot be read or written.
+            LinkError: the service cannot be reached or is too busy.
+            ConfigError: the service refuses, or a file cannot be read or written.
         """
         enrolment, (key, certificate) = (
             read_enrolment(self._credentials.folder),

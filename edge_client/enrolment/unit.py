@@ -1,4 +1,4 @@
-"""The systemd unit of an enrolled board: what deploy/systemd has, for this board's places."""
+"""Systemd unit of an enrolled board: the unit of deploy/systemd with this board's paths."""
 
 import os
 import shutil
@@ -65,11 +65,11 @@ SystemCallFilter=~@privileged
 WantedBy=multi-user.target
 """
 STATE = Path("/var/lib/shoal")
-"""Where systemd lets the unit write: the folder below which it makes all belong to its user."""
+"""Folder that the unit may write to. systemd gives everything in it to the unit's user."""
 
 
 def unit(program: Path, data: Path, state: Path, enrolled: Path | None = None) -> str:
-    """The unit's text."""
+    """Return the text of the unit file."""
     return UNIT.format(
         program=program,
         data=data,
@@ -79,11 +79,11 @@ def unit(program: Path, data: Path, state: Path, enrolled: Path | None = None) -
 
 
 def install(state: Path, enrolled: Path | None, data: Path) -> None:
-    """Install the unit, and start it now and with the machine.
+    """Install the unit, start it now, and enable it at every boot.
 
     Raises:
-        ConfigError: not root, no systemd, folders at other places than the unit can use, or systemd
-        refuses.
+        ConfigError: the user is not root, there is no systemd, a folder is outside `STATE`, the
+            unit file cannot be written, or systemctl fails.
     """
     if os.geteuid() != 0:
         raise ConfigError("--install: only root may install a unit; run it with sudo")

@@ -1,5 +1,4 @@
-"""A bundle's graphs on ExecuTorch, through the library that `host.executorch` builds: XNNPACK where
-the runtime has it."""
+"""A bundle's graphs on ExecuTorch, through the native library that `host.executorch` builds."""
 
 import logging
 from pathlib import Path
@@ -13,8 +12,11 @@ log = logging.getLogger("shoal.edge")
 
 
 class ExecutorchGraphs:
-    """Programs are loaded when a graph is first run. The XNNPACK ones are used; where the runtime
-    refuses one, a warning says so and the portable one of that graph takes its place."""
+    """A bundle's graphs as ExecuTorch programs, each loaded when its graph is first run.
+
+    The XNNPACK program is tried first. If the runtime refuses it, the portable program of the graph
+    is used and a warning is logged.
+    """
 
     def __init__(
         self,
@@ -23,10 +25,17 @@ class ExecutorchGraphs:
         library: Path | None = None,
         runtimes: tuple[str, ...] = (EXECUTORCH, PORTABLE),
     ):
-        """
+        """Check that the runtime can run the bundle's programs.
+
+        Args:
+            bundle: the bundle to run.
+            threads: number of threads of the runtime.
+            library: path of libshoal_executorch.so, None to build it if needed.
+            runtimes: kinds of programs to try, in this order.
+
         Raises:
-            BundleError: the bundle has no programs, or was exported by a newer ExecuTorch than this
-            runtime.
+            BundleError: the bundle has no programs, its programs' batches are too small for it, or
+                it was exported by a newer ExecuTorch than this runtime.
             ConfigError: the library cannot be built or loaded.
         """
         self._bundle, self._runtimes = bundle, runtimes
@@ -60,11 +69,13 @@ class ExecutorchGraphs:
             )
 
     def run(self, graph: str, inputs: Tensors) -> Tensors:
-        """Run a graph on the arrays it names; others in `inputs` are ignored.
+        """Run a graph and return its outputs by name.
+
+        Arrays in `inputs` that the graph does not read are ignored.
 
         Raises:
             BundleError: the bundle has no such graph or program, an input is missing, or the
-            runtime refuses the program or its inputs.
+                runtime refuses the program or its inputs.
         """
         program = self._programs.get(graph) or self._load(graph)
         described = self._bundle.manifest.graphs[graph]
@@ -97,7 +108,7 @@ class ExecutorchGraphs:
 
 
 def _number(text: str) -> tuple[int, ...]:
-    """A version's numbers, for comparing: ``1.5.1+cpu`` is (1, 5, 1). Empty: older than all."""
+    """Return the numbers of a version: (1, 5, 1) for ``1.5.1+cpu``, () for an empty text."""
     try:
         return tuple(int(part) for part in text.split("+")[0].split(".")) if text else ()
     except ValueError:

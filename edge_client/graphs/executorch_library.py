@@ -1,5 +1,7 @@
-"""The library over ExecuTorch's runtime by ctypes: programs that take and give numpy arrays. No
-torch, no ExecuTorch in Python."""
+"""Binding by ctypes of the native library over ExecuTorch's runtime, with numpy arrays.
+
+It needs neither torch nor ExecuTorch's Python package.
+"""
 
 import ctypes
 from collections.abc import Sequence
@@ -21,12 +23,12 @@ DTYPES: dict[int, np.dtype[Any]] = {
     6: np.dtype(np.float32),
     11: np.dtype(np.bool_),
 }
-"""ExecuTorch's numbers for data types."""
+"""Data types by ExecuTorch's numbers."""
 _NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
 
 
 class TensorView(ctypes.Structure):
-    """`shoal_tensor` of program.h."""
+    """The struct `shoal_tensor` of program.h."""
 
     _fields_ = (
         ("data", ctypes.c_void_p),
@@ -38,10 +40,10 @@ class TensorView(ctypes.Structure):
 
 @cache
 def load_library(path: Path | None = None) -> ctypes.CDLL:
-    """The library, built on first use where no path is given.
+    """Return the library. Without a path it is built at the first use.
 
     Raises:
-        ConfigError: it cannot be built or loaded, or is not of this version.
+        ConfigError: it cannot be built or loaded, or has another interface version.
     """
     path = path or build()
     try:
@@ -74,14 +76,14 @@ def load_library(path: Path | None = None) -> ctypes.CDLL:
 
 
 class LoadedProgram:
-    """One program, ready to run. Not for two threads at a time."""
+    """A program that is ready to run, by one thread at a time."""
 
     def __init__(self, library: ctypes.CDLL, data: bytes) -> None:
-        """`data` is kept: the runtime reads constants from it.
+        """Load a program. `data` stays in memory, as the runtime reads constants from it.
 
         Raises:
-            BundleError: not a program, or one that needs an operator or a backend that this runtime
-            does not have.
+            BundleError: `data` is not a program, or needs an operator or a backend that this
+                runtime does not have.
         """
         self._library, self._data = library, data
         self._error = ctypes.create_string_buffer(ERROR_SIZE)
@@ -92,15 +94,14 @@ class LoadedProgram:
         self._outputs = (TensorView * library.shoal_program_num_outputs(self._handle))()
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
-        """Run it on arrays, by position; its outputs as arrays of their own.
+        """Run the program on arrays by position and return copies of its outputs.
 
         Raises:
-            BundleError: the inputs are not what the program takes, or it fails; the text is the
-            runtime's.
+            BundleError: the inputs do not suit the program, or it fails. The text is the runtime's.
         """
         if len(inputs) != len(self._inputs):
             raise BundleError(f"{len(inputs)} inputs, expected {len(self._inputs)}")
-        held = [np.ascontiguousarray(value) for value in inputs]  # alive until the run is over
+        held = [np.ascontiguousarray(value) for value in inputs]  # must live until the run ends
         for view, value, given in zip(self._inputs, held, inputs, strict=True):
             if value.dtype not in _NUMBERS or given.ndim > MAX_RANK:
                 raise BundleError(
@@ -120,7 +121,7 @@ class LoadedProgram:
         )
         if code:
             raise BundleError(self._error.value.decode(errors="replace"))
-        outputs = []  # copies: the runtime writes to the same memory in the next run
+        outputs = []  # copies, as the next run writes to the same memory
         for view in self._outputs:
             array: Array = np.empty(tuple(view.sizes[: view.rank]), DTYPES[view.dtype])
             ctypes.memmove(array.ctypes.data, view.data, array.nbytes)

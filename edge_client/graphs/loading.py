@@ -1,5 +1,7 @@
-"""The runtimes that a device may have, and what loads bundles and models on them. A runtime is
-imported when it is asked for: a board has one of them."""
+"""Runtimes of a device, and loaders of bundles and models for them.
+
+A runtime is imported at the first use only, as most boards have just one.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,9 +11,9 @@ from wire.arrays.tensors import Array
 from wire.errors import ConfigError
 
 Predict = Callable[[Array], Array]
-"""Answers of a model, (n, answers), of examples x (n, \\*window)."""
+"""Function from examples x (n, \\*window) to a model's answers (n, answers)."""
 RUNTIMES = {"onnx": "onnxruntime", "executorch": "executorch"}
-"""Name of each runtime in a check-in."""
+"""Names of the runtimes in a check-in, by their names in the settings."""
 
 
 def load_graphs_of(
@@ -22,7 +24,7 @@ def load_graphs_of(
     The other runtime's package need not be installed.
 
     Raises:
-        ConfigError: there is no such runtime, or it is not here.
+        ConfigError: there is no such runtime, or its package is not installed.
     """
     if runtime not in RUNTIMES:
         raise ConfigError(f"runtime {runtime!r}: expected one of {', '.join(RUNTIMES)}")
@@ -42,10 +44,10 @@ def load_graphs_of(
 
 
 def load_model_of(provider: str = "CPU", threads: int = 1) -> Callable[[bytes], Predict]:
-    """Return the loader of models in one file.
+    """Return the loader of one-file ONNX models.
 
     Raises:
-        ConfigError: onnxruntime is not here.
+        ConfigError: onnxruntime is not installed.
     """
     try:
         from edge_client.graphs.onnx import load_model

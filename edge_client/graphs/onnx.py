@@ -1,4 +1,4 @@
-"""A bundle's graphs on onnxruntime: CPU by default, CUDA or TensorRT where its wheel has them."""
+"""A bundle's graphs on onnxruntime: CPU by default, CUDA or TensorRT if its wheel has them."""
 
 from collections.abc import Callable
 
@@ -20,19 +20,26 @@ def load_session(
     once: bool = False,
     arena: bool = False,
 ) -> onnxruntime.InferenceSession:
-    """Return a graph, ready to run. `origin` names it in the error. One that runs `once` is not
-    optimised, which would take longer than it saves. An `arena` keeps the memory of one run for the
-    next: faster where there are many.
+    """Return the session of a graph, ready to run.
+
+    Args:
+        data: the ONNX graph.
+        providers: names of onnxruntime's execution providers, in order of preference.
+        threads: number of threads.
+        origin: name of the graph in error messages.
+        once: True if the graph runs once only. It is not optimised, which would cost more than it
+            saves.
+        arena: True to keep the memory of a run for the next one, which is faster for many runs.
 
     Raises:
-        BundleError: onnxruntime refuses it.
+        BundleError: onnxruntime refuses the graph.
     """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
     options.enable_cpu_mem_arena = arena
-    options.enable_mem_pattern = not arena  # an arena and a pattern would both hold the memory
+    options.enable_mem_pattern = not arena  # with an arena, the memory would be held twice
     if once:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:
@@ -44,9 +51,10 @@ def load_session(
 def load_model(
     data: bytes, providers: tuple[str, ...] = ("CPUExecutionProvider",), threads: int = 1
 ) -> Callable[[Array], Array]:
-    """Return a function that answers with a model in one file (`wire.arrays.onnx_model`): class
-    probabilities (n, classes) float32 of examples x (n, \\*window). It raises BundleError where
-    onnxruntime refuses x.
+    """Return the prediction function of a one-file model (`wire.arrays.onnx_model`).
+
+    The function returns class probabilities (n, classes) float32 of examples x (n, \\*window). It
+    raises BundleError if onnxruntime refuses x.
 
     Raises:
         BundleError: onnxruntime refuses the file.
@@ -64,8 +72,11 @@ def load_model(
 
 
 class OnnxGraphs:
-    """Holds the session of one graph at a time, that of the last run: a device has little memory.
-    One thread per session: it has other work to do."""
+    """A bundle's graphs on onnxruntime.
+
+    Only the session of the last graph is in memory, as a device has little of it. A session has one
+    thread by default, as the device has other work.
+    """
 
     max_batch: int | None = None
 
@@ -79,14 +90,16 @@ class OnnxGraphs:
         self._loaded: tuple[str, onnxruntime.InferenceSession] | None = None
 
     def run(self, graph: str, inputs: Tensors) -> Tensors:
-        """Run a graph on the arrays it names; others in `inputs` are ignored.
+        """Run a graph and return its outputs by name.
+
+        Arrays in `inputs` that the graph does not read are ignored.
 
         Raises:
             BundleError: the bundle has no such graph, an input is missing, or onnxruntime refuses
-            the graph or its inputs.
+                the graph or its inputs.
         """
         if self._loaded is None or self._loaded[0] != graph:
-            self._loaded = None  # its memory is free before the next one takes some
+            self._loaded = None  # frees the memory before the next session is loaded
             self._loaded = graph, self._load(graph)
         session, described = self._loaded[1], self._bundle.manifest.graphs[graph]
         if missing := [name for name in described.inputs if name not in inputs]:
@@ -95,16 +108,16 @@ class OnnxGraphs:
             outputs = session.run(None, {name: inputs[name] for name in described.inputs})
         except Exception as error:  # onnxruntime's exceptions share no base but Exception
             raise BundleError(f"graph {graph!r}: {str(error)[:300]}") from None
-        # copies: an output of a session with an arena keeps the whole of it
+        # copies, as an output of a session with an arena keeps the whole arena in memory
         return {
             name: np.array(value) for name, value in zip(described.outputs, outputs, strict=True)
         }
 
     def answer(self, model: bytes, x: Array) -> Array:
-        """Return what a model in one file says of examples.
+        """Return the answers of a one-file model for examples x (n, \\*window).
 
         Raises:
-            BundleError: onnxruntime refuses it or its input.
+            BundleError: onnxruntime refuses the model or its input.
         """
         return load_model(model, self._providers, self._threads)(x)
 

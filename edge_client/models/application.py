@@ -23,31 +23,32 @@ from wire.tasks import TaskName, answer_of
 log = logging.getLogger("shoal.edge")
 
 TRIES = 3
-"""How often the folder is read, at most, where the client changes it meanwhile."""
+"""Maximum number of attempts to read the folder while the client changes it."""
 AGAIN_S = 5.0
-"""Seconds after which a model that cannot be loaded is tried again: the client may have mended
-it."""
+"""Seconds before a model that cannot be loaded is tried again. The client may repair it."""
 
 
 class Model:
-    """The model that the client of this state folder has in use::
+    """The model in use of the client with this state folder::
 
         model = Model("/var/lib/shoal/state")
         probabilities = model.predict(x)
 
-    It only reads the folder, whether the client runs or not. Before each prediction it looks
-    whether the client has another model in use; one that cannot be loaded leaves the one before.
-    Several threads may use it.
+    It only reads the folder, and the client need not run. Each prediction first takes up the
+    client's model in use if that has changed. If the new model cannot be loaded, the previous one
+    keeps answering. Several threads may use it.
     """
 
     current: Current
-    """Which model it is: the release, the group, digests of its bundle and its tensors, its run,
-    and since when it is in use."""
+    """Identity of the model in use.
+
+    It has the release, the group, the digests of bundle and tensors, the campaign, and the time
+    since when the model is in use.
+    """
     classes: tuple[str, ...]
-    """The names of the classes, in the order of the probabilities; in another task, of the numbers
-    that it answers."""
+    """Names of the classes in the order of the probabilities, or of the numbers in other tasks."""
     task: TaskName
-    """Task of the model, which says what its answers are."""
+    """Task of the model. It decides the meaning of the answers."""
     window: Window
     """Shape, channels and rate of one example."""
 
@@ -61,13 +62,19 @@ class Model:
         library: Path | None = None,
         on_replaced: Callable[[Current], None] = lambda _current: None,
     ) -> None:
-        """`runtime`: onnx or executorch, which need not be the one that trains. `provider`: CPU,
-        CUDA or Tensorrt, for the first one. `library`: libshoal_executorch.so, for the second.
-        `on_replaced` is told when another model answers from then on, by the thread that found it.
+        """Load the model in use.
+
+        Args:
+            state: path of the client's state folder.
+            runtime: ``onnx`` or ``executorch``. The client may train with the other one.
+            provider: CPU, CUDA or Tensorrt, for ``onnx``.
+            threads: number of threads of a prediction.
+            library: path of libshoal_executorch.so, for ``executorch``.
+            on_replaced: called when another model starts to answer, in the thread that found it.
 
         Raises:
-            ConfigError: no model is in use, or it cannot be read; or the runtime is not here.
-            BundleError: the runtime does not load it.
+            ConfigError: no model is in use, it cannot be read, or the runtime is not installed.
+            BundleError: the runtime cannot load the model.
         """
         self._folder = Path(state)
         self._state = DeviceState(self._folder, read_only=True)
@@ -79,14 +86,18 @@ class Model:
         self._read()
 
     def predict(self, x: Array) -> Array:
-        """Class probabilities (n, classes) float32 of examples x (n, \\*window) in the units that
-        the device trains on; of steps (n, steps, classes), of several labels the probability (n,
-        names) of each name, the quantities (n, quantities) of a regression, in a reconstruction the
-        error (n, 1) of each window.
+        """Return class probabilities (n, classes) float32 of examples x (n, \\*window).
+
+        The examples are in the units that the device trains on. Other tasks have other answers:
+
+        - a class per step: probabilities (n, steps, classes)
+        - several labels: the probability of each name (n, names)
+        - regression: quantities (n, quantities)
+        - reconstruction: the error of each window (n, 1)
 
         Raises:
-            DataError: x has another shape, or holds values that are not finite, or that are no ids
-                where the model takes ids.
+            DataError: x has another shape, has values that are not finite, or has values that are
+                not ids while the model takes ids.
         """
         self.refresh()
         check_windows(to_length(x, self.window), self.window.shape)
@@ -97,8 +108,11 @@ class Model:
         return self._predict(fitting(x, self.window, "x"))
 
     def refresh(self) -> bool:
-        """Take up the model that the client has in use now, if it is another one. Returns whether
-        it is."""
+        """Take up the client's model in use; return True if it is another one than before.
+
+        If the new model cannot be loaded, the previous one keeps answering, and the result is
+        False.
+        """
         if self._stamp() == self._seen or time.monotonic() < self._read_at_s:
             return False
         before = self.current
@@ -119,7 +133,7 @@ class Model:
         return True
 
     def _stamp(self) -> tuple[int, int] | None:
-        """Return what changes whenever another model comes into use; None where there is none."""
+        """Return a stamp that changes with the model in use, or None if no model is in use."""
         try:
             status = (self._folder / CURRENT / MODEL_JSON).stat()
         except OSError:
@@ -136,9 +150,8 @@ class Model:
                 )
             try:
                 self._take(current)
-            except (
-                BlobMissing
-            ) as error:  # the client may have taken another model into use, and removed this one's
+            # the client may have taken another model into use and deleted the files of this one
+            except BlobMissing as error:
                 if tried == TRIES or self._stamp() == seen:
                     raise ConfigError(
                         f"state folder {self._folder}: {error} of the model in use is missing or "
@@ -149,8 +162,11 @@ class Model:
             return
 
     def _take(self, current: Current) -> None:
-        """Answer with this model: from its one file; from its bundle where that is not there or
-        damaged, and on another runtime."""
+        """Answer with this model from now on.
+
+        On onnxruntime it is loaded from its single ONNX file. If that is missing or damaged, and on
+        another runtime, it is loaded from its bundle.
+        """
         onnx = self._state.onnx(current) if self._load_model is not None and current.onnx else None
         if self._load_model is not None and onnx is not None and current.window is not None:
             window, classes, task, answering = (
@@ -160,9 +176,8 @@ class Model:
                 self._load_model(onnx),
             )
         else:
-            bundle = unpack(
-                read_blob(self._state.blob, current.bundle)
-            )  # the client has checked its signature
+            # the client has checked the bundle's signature
+            bundle = unpack(read_blob(self._state.blob, current.bundle))
             window, classes, task = (
                 bundle.manifest.window,
                 bundle.manifest.classes,

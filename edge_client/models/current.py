@@ -1,5 +1,4 @@
-"""The model that answers predictions on this device. It is apart from any run: training never
-touches it."""
+"""The model in use, inside the client. Training never changes it."""
 
 import logging
 import threading
@@ -19,15 +18,19 @@ from wire.errors import ConfigError, DataError, ShoalError
 log = logging.getLogger("shoal.edge")
 
 AGAIN_S = 5.0
-"""Seconds after which a model that cannot be loaded is tried again."""
+"""Seconds before a model that cannot be loaded is tried again."""
 
 
 class CurrentModel:
-    """Which model is in use, and its predictions. It has graphs of its own, so that it answers
-    while a plan is carried out. If it cannot be loaded, the one before answers."""
+    """The model in use and its predictions.
+
+    It has its own graphs, so it can answer while a plan is carried out. If it cannot be loaded, the
+    previous model answers.
+    """
 
     def __init__(self, state: DeviceState, windows: Windows, load_graphs: GraphLoader) -> None:
-        """
+        """Read from the state folder which model is in use.
+
         Raises:
             ConfigError: the state folder cannot be read.
         """
@@ -37,15 +40,14 @@ class CurrentModel:
         self._loaded: LoadedModel | None = None
         self._stand_in: LoadedModel | None = None
         self.problem = ""
-        """Why the model before answers: the one in use could not be loaded. Empty while it does
-        not."""
+        """Error that keeps the model in use from loading. Empty unless the previous one answers."""
         self._load_at_s = 0.0
         self._lock, self.failures = threading.Lock(), 0
-        """Predictions that have failed since `drain_failures`."""
+        """Number of failed predictions since the last `drain_failures`."""
 
     @property
     def blobs(self) -> set[str]:
-        """What has to stay stored for the model in use and the one before."""
+        """Names of the blobs of the model in use and the previous one. They must stay stored."""
         return {
             name
             for model in (self.current, self.before)
@@ -54,13 +56,15 @@ class CurrentModel:
         } - {""}
 
     def predict(self, x: Array) -> Array:
-        """Class probabilities (n, classes) float32 of examples x (n, \\*window). What fails, but
-        for x itself, is counted.
+        """Return class probabilities (n, classes) float32 of examples x (n, \\*window).
+
+        Failures are counted in `failures`, except for a fault in x.
 
         Raises:
-            ConfigError: no model is in use, or it is damaged and so is the one before.
-            DataError: x has another shape, or holds values that are not finite.
-            ShoalError: it cannot be loaded.
+            ConfigError: no model is in use, or both the model in use and the previous one are
+                damaged.
+            DataError: x has another shape, or has values that are not finite.
+            ShoalError: the model cannot be loaded.
         """
         if self.current is None:
             raise ConfigError(
@@ -86,11 +90,11 @@ class CurrentModel:
         return answer
 
     def loaded(self) -> LoadedModel:
-        """The model in use, or the one before if it cannot be loaded.
+        """Return the model in use, or the previous one if that cannot be loaded.
 
         Raises:
-            ConfigError: neither can be, since a blob is damaged or missing.
-            ShoalError: neither can be.
+            ConfigError: neither can be loaded, as a blob is damaged or missing.
+            ShoalError: neither can be loaded.
         """
         assert self.current is not None
         if self._loaded is None and (self._stand_in is None or time.monotonic() >= self._load_at_s):
@@ -110,20 +114,21 @@ class CurrentModel:
         return loaded
 
     def try_load(self, bundle: Bundle, current: Current) -> LoadedModel:
-        """Another model, ready to answer; the one in use stays.
+        """Return another model, ready to answer. The model in use does not change.
 
         Raises:
-            BlobMissing: a blob of it is not there, or was damaged.
+            BlobMissing: one of its blobs is missing or damaged.
             ShoalError: it cannot be loaded.
         """
         return LoadedModel(bundle, self._state.blob, current, self._load_graphs, self._windows)
 
     def replace(self, current: Current, loaded: LoadedModel, onnx: bytes) -> None:
-        """Another model, which is loaded, is in use from now on; `onnx` is the whole of it in one
-        file, or empty.
+        """Take a loaded model into use.
+
+        `onnx` is the whole model as one ONNX file, or empty.
 
         Raises:
-            OSError: it cannot be stored; the one in use stays.
+            OSError: it cannot be stored. The model in use does not change.
         """
         self._state.put_current(current, onnx)
         self.before = self._state.before()
@@ -131,7 +136,7 @@ class CurrentModel:
         self.drain_failures()
 
     def drain_failures(self) -> int:
-        """How many predictions have failed since this was last asked."""
+        """Return the number of failed predictions since the last call, and reset it."""
         with self._lock:
             failures, self.failures = self.failures, 0
         return failures
@@ -142,9 +147,8 @@ class CurrentModel:
 
     def _load(self, current: Current) -> LoadedModel:
         try:
-            bundle = unpack(
-                read_blob(self._state.blob, current.bundle)
-            )  # its signature was checked when it came into use
+            # the bundle's signature was checked when the model came into use
+            bundle = unpack(read_blob(self._state.blob, current.bundle))
             return self.try_load(bundle, current)
         except BlobMissing as error:
             if str(error) == current.private:

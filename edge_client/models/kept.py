@@ -1,5 +1,4 @@
-"""What the device has kept, in its state folder: stored after a plan, and found again for the model
-that it is of."""
+"""Personal models in the state folder: stored after a plan, looked up for the group's model."""
 
 import logging
 from contextlib import suppress
@@ -19,14 +18,16 @@ from wire.messages import Plan
 log = logging.getLogger("shoal.edge")
 
 LAST_ROUND = 2**31 + 1
-"""After every round of a run."""
+"""A round number above every round of a campaign."""
 
 
 @dataclass(frozen=True)
 class Own:
-    """What a device answers with beside an offered model: `tensors`, the digest of what it has
-    `kept` of that model (empty where it has kept nothing), and why the model stands `alone`
-    although something was kept."""
+    """The tensors that a device uses with an offered model.
+
+    `kept` is the digest of its personal model, empty if there is none. `alone` is the reason why
+    existing personal models are not used, or empty.
+    """
 
     tensors: Tensors
     kept: str = ""
@@ -35,14 +36,13 @@ class Own:
 
 @dataclass(frozen=True)
 class KeptModels:
-    """What this device has kept, of the last few models."""
+    """Personal models that this device made of the last few models."""
 
     state: DeviceState
     memory: Memory
 
     def models(self) -> tuple[str, ...]:
-        """Return the digests of the models of which something is kept that can be read and is not
-        damaged."""
+        """Return the digests of the models that have a readable, undamaged personal model."""
         models = []
         for kept in self.memory.session.kept:
             with suppress(OSError):
@@ -51,7 +51,7 @@ class KeptModels:
         return tuple(models)
 
     def put(self, plan: Plan, result: Result) -> None:
-        """Keep what a plan made of the model that it started from, if it made something.
+        """Store the personal model that a plan made of its starting model, if it made one.
 
         Raises:
             OSError: it cannot be stored.
@@ -67,11 +67,13 @@ class KeptModels:
         )
 
     def beside(self, offer: Offer) -> Own:
-        """What is to be used with an offered model: what was kept of it. Where nothing was, the
-        private tensors of its run, which belong to no model.
+        """Return the tensors to use with an offered model: those of its personal model.
+
+        Without a personal model these are the private tensors of the campaign, which belong to no
+        particular model.
 
         Raises:
-            OSError: it cannot be noted that what was kept is damaged.
+            OSError: the loss of a damaged personal model cannot be stored.
         """
         session, alone = self.memory.session, ""
         kept = kept_of(session.kept, offer.bundle, offer.model)

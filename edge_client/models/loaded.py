@@ -23,7 +23,7 @@ from wire.messages import Metrics
 
 
 class LoadedModel:
-    """A model of a bundle, with this device's private tensors, ready to answer."""
+    """A bundle's model with this device's private tensors, ready to answer."""
 
     def __init__(
         self,
@@ -33,10 +33,11 @@ class LoadedModel:
         load_graphs: GraphLoader,
         windows: Windows,
     ) -> None:
-        """
+        """Load the model `current` of the bundle.
+
         Raises:
-            BlobMissing: a blob of it is not there, or was damaged.
-            WireError: it is not what its bundle says.
+            BlobMissing: one of its blobs is missing or damaged.
+            WireError: its tensors are not those of the bundle's manifest.
         """
         model = decode_tensors(read_blob(blob, current.model), RECEIVED_FILES)[0]
         check_layout(
@@ -56,32 +57,33 @@ class LoadedModel:
 
     @property
     def tensors(self) -> Tensors:
-        """All that its graph may read, by ``ROLE/NAME``."""
+        """Tensors that the model's graph may read, by ``ROLE/NAME``."""
         return own_tensors(self.bundle, self._model, self._private)
 
     def predict(self, x: Array) -> Array:
-        """Class probabilities (n, classes) float32 of examples x (n, \\*window)."""
-        with self._lock:  # a program of ExecuTorch is not for two threads at a time
+        """Return class probabilities (n, classes) float32 of examples x (n, \\*window)."""
+        with self._lock:  # ExecuTorch programs must not be run by two threads at a time
             return self._executor.predict(self._model, self._private, x)
 
     def evaluate(self, x: Array, y: Array, between: Between) -> Metrics:
-        """The metrics over examples x (n, \\*window) with the labels y of the task; `between` is
-        called before each batch."""
+        """Return the metrics over examples x (n, \\*window) with the task's labels y.
+
+        `between` is called before each batch.
+        """
         with self._lock:
             return self._executor.evaluate(self._model, self._private, x, y, between)
 
     def answer(self, onnx: bytes, x: Array) -> Array | None:
-        """What the whole model in one file says of examples x (n, \\*window); None where this
-        runtime cannot read it."""
+        """Return the answers of a one-file ONNX model for examples x (n, \\*window).
+
+        None if this runtime cannot read the file.
+        """
         x = fitting(x, self.bundle.manifest.window, "windows to predict")
         return self._graphs.answer(onnx, x) if isinstance(self._graphs, WholeModels) else None
 
 
 def check_windows(x: Array, shape: tuple[int, ...]) -> None:
-    """
-    Raises:
-        DataError: x is not examples (n, \\*shape) of finite numbers.
-    """
+    """Raise DataError unless x holds examples (n, \\*shape) of finite numbers."""
     if x.ndim != 1 + len(shape) or x.shape[1:] != shape or x.dtype.kind not in "fiu":
         raise DataError(
             f"x is {x.dtype}{list(x.shape)}, expected numbers of shape (n, "

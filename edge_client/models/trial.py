@@ -1,5 +1,4 @@
-"""What is found out about a model before it is taken into use: whether it answers, how well, and
-how fast."""
+"""Trial of a model before it comes into use: sound answers, accuracy, latency."""
 
 import time
 
@@ -18,30 +17,30 @@ from wire.messages import Metrics, Policy
 from wire.tasks import CLASSIFICATION, MULTI_LABEL, SEQUENCE
 
 SUM_TOLERANCE = 1e-3
-"""The probabilities of a window's classes sum to 1 but for so much."""
+"""Maximum difference from 1 of the sum of a window's class probabilities."""
 SAME = 1e-5
-"""So far may the model in one file be from the graph that it was made from."""
+"""Maximum difference between the one-file model and the graph that it was made from."""
 LEAST_PROBABILITY = 1e-7
-"""The loss of a window counts no smaller probability of its class."""
+"""Lower limit of a class probability in the loss of a window."""
 TIMES = 5
-"""Of so many predictions of one window, the median's time counts."""
+"""Number of timed predictions of one window. Their median is the latency."""
 BATCH = 64
 
 
 def check_answer(loaded: LoadedModel, windows: Windows) -> None:
-    """Have a model answer on `one_window` of this device.
+    """Check a model's answer for `one_window` of this device.
 
     Raises:
-        BundleError: its answer is not a number for each name in the manifest, of steps for each
-        name of each, and of classes and names a
-            probability.
+        BundleError: the answer has not one finite number per name in the manifest (per step and
+            name in a task of steps), or the numbers of a classification or of several labels are
+            not probabilities.
     """
     manifest = loaded.bundle.manifest
     answer, expected = loaded.predict(one_window(windows, manifest.window)), (1, *manifest.answer)
     if answer.shape != expected:
         raise BundleError(f"the model answers with shape {answer.shape}, expected {expected}")
     totals = answer.sum(-1, dtype=np.float64)
-    total = float(totals.ravel()[np.abs(totals - 1).argmax()])  # of steps, the worst one
+    total = float(totals.ravel()[np.abs(totals - 1).argmax()])  # the worst step
     if manifest.task in (CLASSIFICATION, SEQUENCE):
         if not np.isfinite(answer).all() or abs(total - 1) > SUM_TOLERANCE:
             raise BundleError(
@@ -56,11 +55,12 @@ def check_answer(loaded: LoadedModel, windows: Windows) -> None:
 
 
 def check_whole(loaded: LoadedModel, onnx: bytes, windows: Windows) -> None:
-    """Have the same model in one file answer on `one_window` of this device, if this runtime can
-    read it.
+    """Compare the one-file model with the graph on `one_window` of this device.
+
+    Nothing is compared if this runtime cannot read the file.
 
     Raises:
-        BundleError: it answers otherwise than the graph.
+        BundleError: their answers differ by more than `SAME`.
     """
     x = one_window(windows, loaded.bundle.manifest.window)
     answer, expected = loaded.answer(onnx, x), loaded.predict(x)
@@ -78,9 +78,11 @@ def measure(
     policy: Policy,
     between: Between,
 ) -> Offer:
-    """Evaluate an offered model, and the one that is in use, on windows that are held back, and
-    time a prediction of one window. Return the offer with these; `between` is called before each
-    batch."""
+    """Evaluate an offered model and the model in use; return the offer with the measurements.
+
+    Both are evaluated on the `held_back` windows. The latency is the time of a prediction of one
+    window by the offered model, in milliseconds. `between` is called before each batch.
+    """
     x, y = held_back(windows, policy)
     before = offer.before if used is None else _evaluate(used, x, y, between)
     evaluated = _evaluate(loaded, x, y, between)
@@ -94,23 +96,25 @@ def measure(
 
 
 def held_back(windows: Windows, policy: Policy) -> tuple[Array, Array]:
-    """The windows that neither training nor a memory has seen: the test windows. What a plan holds
-    out of the training windows is not among them: other plans train on it, and a memory holds it
-    with its labels. None where the owner does not permit evaluations, or asks for more windows
-    behind one."""
+    r"""Return the test windows x (n, \*window) and their labels y (n, \*label).
+
+    Neither training nor a memory has seen them. Windows that a plan holds out of the training
+    windows are not used: other plans train on them, and a memory stores them with their labels.
+    The result is empty if the policy forbids evaluations or requires more windows for one.
+    """
     x, y = windows.test_x, windows.test_y
     permitted = policy.verbs is None or "evaluate" in policy.verbs
     return (x, y) if permitted and len(y) >= policy.min_windows else (x[:0], y[:0])
 
 
 def one_window(windows: Windows, window: Window) -> Array:
-    r"""A window of this device, x (1, \*window); of one that has none, zeros."""
+    r"""Return one window of this device, x (1, \*window), or zeros if it has no window."""
     held = next((stored for stored in _parts(windows) if len(stored)), None)
     return np.zeros((1, *window.shape), window.dtype) if held is None else held[:1]
 
 
 def has_any(windows: Windows) -> bool:
-    """Whether this device has a window of any part."""
+    """Return True if this device has a training, test or unlabelled window."""
     return any(len(stored) for stored in _parts(windows))
 
 

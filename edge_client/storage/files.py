@@ -1,10 +1,6 @@
-"""Named files, in a folder or in memory (simulations): what a device's state is made of.
+"""Named files of a device's state, in a folder or in memory (for simulations).
 
-`FolderFiles` writes each file completely or not at all. A name may be that of a file in a folder
-below, ``blobs/SHA256``. The model in use and the one before are folders of their own, so that any
-program may read them: ``current`` and ``before`` are symbolic links to folders in ``models``, which
-are written before a link names them and never changed afterwards. A program that resolves the link
-once reads all files of one model.
+A name may have a folder in it, as in ``blobs/SHA256``.
 """
 
 import io
@@ -23,12 +19,23 @@ CURRENT, BEFORE, MODELS = "current", "before", "models"
 
 @dataclass(frozen=True)
 class FolderFiles:
-    """Files in a folder. `MemoryFiles` has the same methods; each may raise OSError."""
+    """Files in a folder. `MemoryFiles` has the same methods; each may raise OSError.
+
+    Each file is written completely or not at all.
+
+    The model in use and the previous one are folders that other programs may read: ``current`` and
+    ``before`` are symbolic links to folders in ``models``. Such a folder is complete before a link
+    points to it and never changes afterwards. A program that resolves the link once therefore reads
+    the files of a single model.
+    """
 
     folder: Path
 
     def read(self, name: str, offset: int = 0, size: int = -1) -> bytes | None:
-        """Return the bytes of a file, all or so many from an offset on; None if there is none."""
+        """Return `size` bytes of a file from an offset on, or None if there is no such file.
+
+        A negative size means all bytes up to the end.
+        """
         try:
             with (self.folder / name).open("rb") as file:
                 file.seek(offset)
@@ -37,30 +44,33 @@ class FolderFiles:
             return None
 
     def size(self, name: str) -> int:
-        """Return the number of bytes of a file; 0 if there is none."""
+        """Return the number of bytes of a file, 0 if there is no such file."""
         with suppress(FileNotFoundError):
             return (self.folder / name).stat().st_size
         return 0
 
     def write(self, name: str, payload: bytes) -> None:
-        """Write a file in place of the one before, completely or not at all."""
+        """Replace a file, completely or not at all."""
         write_atomically(self.folder / name, payload)
 
     def delete(self, *names: str) -> None:
-        """Delete the files that are there, and what a kill left of writing one."""
+        """Delete the files that exist, and their partial copies from an interrupted write."""
         for name in names:
             for path in (self.folder / name, self.folder / f"{name}.new"):
                 path.unlink(missing_ok=True)
 
     def names(self, prefix: str) -> list[str]:
-        """Return the names that begin so, up to the last ``/``; those written last are last."""
+        """Return the names with a prefix, ordered by the time of their last write.
+
+        Folders below the prefix's folder are not searched.
+        """
         place, _, begin = prefix.rpartition("/")
         paths = [path for path in (self.folder / place).glob("*") if path.name.startswith(begin)]
         paths.sort(key=lambda path: path.stat().st_mtime_ns)
         return [str(path.relative_to(self.folder)) for path in paths]
 
     def set_aside(self, name: str) -> None:
-        """Rename a damaged file to ``NAME.damaged``; delete it where even that fails."""
+        """Rename a damaged file to ``NAME.damaged``, or delete it if that fails."""
         path = self.folder / name
         try:
             path.replace(path.with_name(path.name + ".damaged"))
@@ -68,19 +78,23 @@ class FolderFiles:
             path.unlink(missing_ok=True)
 
     def part(self, name: str, pieces: Pieces) -> PartFile:
-        """Begin a file that comes in pieces, or go on with it."""
+        """Return the partial file of a download in pieces: a new one, or the one that exists."""
         return PartFile(self.folder / name, pieces)
 
     def finish(self, part: PartFile, name: str) -> None:
-        """Let a whole part be the file of this name."""
+        """Move a completed partial file to its final name."""
         part.move(self.folder / name)
 
     def switch(self, place: str, files: Mapping[str, bytes], keep: bool) -> None:
-        """Let ``current`` have these files, all at once, in a folder of the name `place`. The files
-        that it had are in ``before`` from then on, if they are to be kept.
+        """Make ``current`` a new folder with these files, in one step.
+
+        Args:
+            place: name of the new folder in ``models``.
+            files: content of its files by name.
+            keep: True if ``before`` becomes the folder that was ``current``.
 
         Raises:
-            OSError: they cannot be written; the links name what they named.
+            OSError: a file cannot be written. The links are unchanged.
         """
         new = self.folder / MODELS / place
         try:
@@ -96,7 +110,7 @@ class FolderFiles:
                 temporary.symlink_to(target.relative_to(self.folder))
                 temporary.replace(self.folder / link)
                 sync_folder(self.folder)
-        finally:  # folders that no link names are removed
+        finally:  # remove folders that no link points to
             linked = {self._target(CURRENT), self._target(BEFORE)}
             for path in [path for path in new.parent.glob("*") if path not in linked]:
                 shutil.rmtree(path, ignore_errors=True)
@@ -109,7 +123,7 @@ class FolderFiles:
 
 @dataclass
 class MemoryFiles:
-    """Files in memory."""
+    """Files in memory, with the methods of `FolderFiles`."""
 
     _files: dict[str, bytes] = field(default_factory=dict)
 

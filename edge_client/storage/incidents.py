@@ -1,5 +1,7 @@
-"""Failures that a device survived: counted by cause, and logged so that a rare defect shows in a
-flood of others."""
+"""Failures that a device survived, counted by cause.
+
+The log thins out frequent causes, so that a rare defect stays visible.
+"""
 
 import logging
 import traceback
@@ -11,21 +13,22 @@ from wire.errors import ShoalError
 log = logging.getLogger("shoal.edge")
 
 LOGGED = 10
-"""Number of failures of a cause that are logged one by one; then one in ten, in a hundred, and
-so on."""
+"""Number of failures of a cause that are all logged. Later only the 100th, 1000th, ... are."""
 
 
 @dataclass(frozen=True)
 class Incidents:
-    """The counts of one device; `counts` is by cause."""
+    """Failures of one device. `counts` is the number of failures by cause."""
 
     device_id: str
     counts: Counter[str] = field(default_factory=Counter)
 
     def add(self, what: str, error: Exception) -> None:
-        """Count that something failed, or was ignored, and the client goes on. An error that Shoal
-        raises, and one of the operating system, explain themselves; of any other the first has its
-        traceback."""
+        """Count and log a failure after which the client continues.
+
+        Errors of Shoal and of the operating system are warnings. Any other error is a defect: it is
+        logged as an error, the first one of its cause with a traceback.
+        """
         foreseen = isinstance(error, ShoalError | OSError)
         cause = f"{what}: {type(error).__name__}"
         if not foreseen:

@@ -1,4 +1,4 @@
-"""The session in memory and on disk, and the update that belongs to it."""
+"""The session in memory and on disk, with the update that belongs to it."""
 
 import logging
 
@@ -16,11 +16,16 @@ log = logging.getLogger("shoal.edge")
 
 
 class Memory:
-    """`session` is what is stored; after `note`, on a broken disk, what would be."""
+    """The session of a device.
+
+    `session` is the stored session. If the disk failed in `note`, it is the session that should be
+    stored.
+    """
 
     def __init__(self, device_id: str, state: DeviceState, incidents: Incidents) -> None:
-        """Take up what is stored. A crash may have come between the session and its update, or one
-        of them may be damaged.
+        """Load the stored session and make it fit the stored update.
+
+        They may not fit after a crash between the two writes, or if one of them is damaged.
 
         Raises:
             ConfigError: the state folder cannot be read.
@@ -35,11 +40,12 @@ class Memory:
             self._delete(CHECKPOINT)
 
     def save(self, session: Session) -> None:
-        """Store a session before anything is done because of it. An update that it no longer has is
-        deleted.
+        """Store a session. Call it before acting on the session.
+
+        An update or checkpoint that the session no longer needs is deleted.
 
         Raises:
-            OSError: it cannot be stored, and nothing has changed.
+            OSError: it cannot be stored. The session is unchanged.
         """
         if session == self.session:
             return
@@ -49,7 +55,7 @@ class Memory:
         except OSError:
             if not over:
                 raise
-            self._state.files.delete(UPDATE)  # so there may be space
+            self._state.files.delete(UPDATE)  # the disk may be full
             self._state.save(session)
         before, self.session = self.session, session
         if over:
@@ -58,8 +64,10 @@ class Memory:
             self._delete(CHECKPOINT)
 
     def note(self, session: Session) -> None:
-        """Store a session that holds whether it can be stored or not: after a restart, the worst is
-        that work is done twice."""
+        """Store a session that is valid even if it cannot be stored.
+
+        A failure is logged. Its worst effect is that work is repeated after a restart.
+        """
         try:
             self.save(session)
         except OSError as error:
@@ -67,16 +75,20 @@ class Memory:
             self.session = session
 
     def _delete(self, name: str) -> None:
-        """Delete what is over: the update, or the checkpoint, which holds what the device alone may
-        have."""
+        """Delete the update or the checkpoint; a failure is logged.
+
+        A checkpoint must not outlive its plan, as it contains private tensors.
+        """
         try:
             self._state.files.delete(name)
         except OSError as error:
             self._incidents.add(f"failed deleting {name}", error)
 
     def _recovered(self, payload: bytes | None) -> Session:
-        """The session that fits the update on disk. A session without a plan is a fresh one: an
-        update of this device is sent then, too."""
+        """Return the session that fits the update on disk.
+
+        A session without a plan is a new one. An update of this device is sent then, too.
+        """
         session, plan = self.session, self.session.plan
         if payload is not None and session.stage == "pending" and session.update == digest(payload):
             return session
@@ -91,7 +103,7 @@ class Memory:
                 return msgspec.structs.replace(
                     session, stage="pending", update=digest(payload), tries=0
                 )
-        if session.stage == "pending":  # its update is lost: the work is done again
+        if session.stage == "pending":  # its update is lost, so the work is repeated
             return msgspec.structs.replace(
                 session, stage="working" if plan is not None else "answered", update=""
             )

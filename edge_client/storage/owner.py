@@ -1,5 +1,7 @@
-"""Whose a state folder is: its model, and what it keeps, were made of one device's data, and say
-nothing of another's."""
+"""Owner of a state folder, and its policy file.
+
+A state folder serves one device only: its models were made from that device's data.
+"""
 
 import logging
 import math
@@ -18,7 +20,7 @@ log = logging.getLogger("shoal.edge")
 
 DEVICE_JSON = "device.json"
 FORMAT = 1
-"""The format of state folders that this client reads and writes."""
+"""Format number of the state folders that this client reads and writes."""
 
 
 class Owner(msgspec.Struct, frozen=True):
@@ -33,14 +35,14 @@ class Owner(msgspec.Struct, frozen=True):
 
 
 def owner_of(folder: Path) -> Owner | None:
-    """Return whose a state folder is; None where nothing says it."""
+    """Return the owner of a state folder, or None if it has none or the file is damaged."""
     with suppress(OSError, msgspec.MsgspecError, ValueError, RecursionError):
         return msgspec.json.decode((folder / DEVICE_JSON).read_bytes(), type=Owner)
     return None
 
 
 def check_owner(folder: Path, owner: Owner) -> None:
-    """Check that a state folder is this device's, or nobody's yet.
+    """Check that a state folder belongs to this device or has no owner yet.
 
     Raises:
         ConfigError: the folder is another device's, or of another format.
@@ -61,8 +63,9 @@ def check_owner(folder: Path, owner: Owner) -> None:
 
 
 def claim(folder: Path, owner: Owner) -> None:
-    """Note in a state folder whose it is. A disk that is full does not keep the client from
-    starting.
+    """Store the owner in a state folder.
+
+    A failed write is logged only: the client starts with a full disk, too.
 
     Raises:
         ConfigError: the folder is another device's, or of another format.
@@ -80,11 +83,11 @@ VERBS = tuple(str(verb.__struct_config__.tag) for verb in typing.get_args(Verb))
 
 
 def read_policy(path: Path) -> Policy:
-    """
+    """Return the policy of a TOML file.
+
     Raises:
-        ConfigError: the file cannot be read, or a field is unknown or has a value that it cannot
-        have; the text names the file and the
-            field.
+        ConfigError: the file cannot be read, or a field is unknown or has a value that is not
+            permitted. The text names the file and the field.
     """
     try:
         given = tomllib.loads(path.read_text())

@@ -1,4 +1,4 @@
-"""State of a device that must survive a restart."""
+"""Files of a device that must survive a restart."""
 
 import logging
 import os
@@ -29,20 +29,22 @@ SESSION, UPDATE, CHECKPOINT, TRAFFIC = (
 BLOBS, PRIVATE, PART = "blobs/", "private.", ".part"
 MODEL_JSON, MODEL_ONNX = "model.json", "model.onnx"
 DIGEST_BYTES = 64
-"""A file of private tensors, and a checkpoint, begins with the SHA-256 of the rest, in so many
-hexadecimal digits."""
+"""Number of hexadecimal digits of the SHA-256 at the start of a checked file.
+
+Files of private tensors and checkpoints are checked. The hash is that of the rest of the file.
+"""
 ROUND_DIGITS = 8
 MOST_RUNS = 4
-"""Number of runs besides the last one whose private tensors are kept: those written last."""
+"""Number of campaigns besides the present one whose private tensors stay stored."""
 T = TypeVar("T")
 
 
 @contextmanager
 def only_process(folder: Path) -> Iterator[None]:
-    """While the context is open, no other process may use this state folder.
+    """Lock this state folder against other processes while the context is open.
 
     Raises:
-        ConfigError: another process uses it, or it cannot be made or written.
+        ConfigError: another process uses it, or it cannot be created or written.
     """
     try:
         held = lock_folder(folder)
@@ -63,19 +65,24 @@ class DeviceState:
 
     Its files are ``device.json session.json traffic.json update.safetensors checkpoint
     private.RUN_ID.ROUND blobs/SHA256 blobs/SHA256.part``, and ``current`` and ``before`` with
-    ``model.json`` and ``model.onnx``. Every write is complete or did not happen; an OSError says
-    that it did not. A file that is damaged is set aside as ``NAME.damaged``, with a warning; a
-    checkpoint is deleted.
+    ``model.json`` and ``model.onnx``. A file is written completely or, with an OSError, not at all.
+    A damaged file is set aside as ``NAME.damaged``, with a warning. A damaged checkpoint is
+    deleted.
     """
 
     def __init__(
         self, folder: Path | None = None, owner: Owner | None = None, *, read_only: bool = False
     ) -> None:
-        """`folder`: where it is; in memory if None. `owner`: whose it is; without, nobody asks.
-        `read_only`: another process writes, and nothing is made, moved or removed here.
+        """Open the state of a device.
+
+        Args:
+            folder: path of the state folder, None for a state in memory.
+            owner: device that must own the folder, None for no check.
+            read_only: True if another process writes the folder. Nothing is created, moved or
+                deleted here then.
 
         Raises:
-            ConfigError: the folder cannot be made or written, or is another device's.
+            ConfigError: the folder cannot be created or written, or is another device's.
         """
         self.files: Files = MemoryFiles() if folder is None else FolderFiles(folder)
         self._folder, self._read_only = folder, read_only
@@ -89,7 +96,11 @@ class DeviceState:
             claim(folder, owner)
 
     def load(self) -> Session:
-        """The session as last saved; a new one at first, and if the saved one is damaged."""
+        """Return the saved session, or a new one if there is none or it is damaged.
+
+        Raises:
+            ConfigError: it cannot be read.
+        """
         return self.document(SESSION, Session) or Session()
 
     def save(self, session: Session) -> None:
@@ -97,10 +108,10 @@ class DeviceState:
         self.files.write(SESSION, msgspec.json.encode(session))
 
     def document(self, name: str, kind: type[T]) -> T | None:
-        """Return what a JSON file says; None if there is none, or if it is damaged.
+        """Return the content of a JSON file, or None if there is none or it is damaged.
 
         Raises:
-            ConfigError: it cannot be read; or is damaged, where nothing may be set aside.
+            ConfigError: it cannot be read, or it is damaged and the state is read-only.
         """
         try:
             payload = self.files.read(name)
@@ -115,9 +126,9 @@ class DeviceState:
             return None
 
     def blob(self, digest: str) -> bytes | None:
-        """Return a downloaded blob; None if there is none.
+        """Return a stored blob, or None if there is none.
 
-        One whose bytes no longer have this hash is set aside.
+        A blob whose bytes no longer have this hash is set aside.
         """
         try:
             payload = self.files.read(BLOBS + digest)
@@ -132,16 +143,20 @@ class DeviceState:
         return None
 
     def put_blob(self, digest: str, payload: bytes) -> None:
-        """Keep a downloaded blob."""
+        """Store a blob."""
         self.files.write(BLOBS + digest, payload)
 
     def keep_blobs(self, digests: set[str]) -> None:
-        """Forget every blob but these, and every part of one."""
+        """Delete all blobs and partial downloads except those of these digests."""
         kept = {BLOBS + digest + end for digest in digests for end in ("", PART)}
         self.files.delete(*(name for name in self.files.names(BLOBS) if name not in kept))
 
     def put_update(self, run_id: str, round: int, payload: bytes, private: Tensors) -> None:
-        """Keep a finished update, and the private tensors as they are after that round."""
+        """Store a finished update and the private tensors after its round.
+
+        Private tensors of the two latest rounds of the campaign and of `MOST_RUNS` other campaigns
+        stay stored; older ones are deleted.
+        """
         if private:
             self._write_checked(
                 f"{PRIVATE}{run_id}.{round:0{ROUND_DIGITS}d}", encode_tensors(private)
@@ -156,8 +171,11 @@ class DeviceState:
         )
 
     def private(self, run_id: str, round: int) -> Tensors:
-        """Return the private tensors (``private/NAME``) as they were before this round of this run;
-        empty at first. A round that is carried out again after a crash starts from the same."""
+        """Return a campaign's private tensors (``private/NAME``) as they were before a round.
+
+        Without stored tensors the result is empty. A round that is repeated after a crash starts
+        from the same tensors.
+        """
         for name in reversed(self._private_names(run_id, round - 1)):
             try:
                 return decode_tensors(self._checked(name) or b"", OWN_FILES)[0]
@@ -169,9 +187,9 @@ class DeviceState:
         return {}
 
     def checkpoint(self) -> bytes | None:
-        """Return what `put_checkpoint` kept; None if there is nothing.
+        """Return the stored checkpoint, or None if there is none.
 
-        A checkpoint that is damaged is deleted.
+        A damaged checkpoint is deleted.
         """
         try:
             return self._checked(CHECKPOINT)
@@ -185,19 +203,19 @@ class DeviceState:
             return None
 
     def put_checkpoint(self, payload: bytes) -> None:
-        """Keep this in place of the one before."""
+        """Store a checkpoint in place of the previous one."""
         self._write_checked(CHECKPOINT, payload)
 
     def current(self) -> Current | None:
-        """Return which model is in use, as last put; None if none is, or if that is damaged."""
+        """Return the model in use, or None if there is none or its file is damaged."""
         return self.document(f"{CURRENT}/{MODEL_JSON}", Current)
 
     def before(self) -> Current | None:
-        """Return which model was in use before that one."""
+        """Return the model that was in use before, or None if there is none."""
         return self.document(f"{BEFORE}/{MODEL_JSON}", Current)
 
     def onnx(self, current: Current) -> bytes | None:
-        """Return the one file of the model in use; None if there is none, or if it is damaged."""
+        """Return the model in use as one ONNX file, or None if it is missing or damaged."""
         with suppress(OSError):
             payload = self.files.read(f"{CURRENT}/{MODEL_ONNX}")
             if payload is not None and digest_of(payload) == current.onnx:
@@ -205,9 +223,10 @@ class DeviceState:
         return None
 
     def put_current(self, current: Current, onnx: bytes) -> None:
-        """Take another model into use, all at once; the one before is kept until the next.
+        """Take another model into use, in one step. The previous one stays stored as ``before``.
 
-        Its blobs are stored already; `onnx` is the whole of it in one file, or empty.
+        The model's blobs must be stored already. `onnx` is the whole model as one ONNX file, or
+        empty.
         """
         text = msgspec.json.format(msgspec.json.encode(current), indent=1)
         files = {MODEL_ONNX: onnx, MODEL_JSON: text} if onnx else {MODEL_JSON: text}
@@ -215,7 +234,7 @@ class DeviceState:
         self.files.switch(place, files, keep=self.current() is not None)
 
     def _private_names(self, run_id: str, up_to: int) -> list[str]:
-        """Return the names of a run's private tensors up to a round, in order."""
+        """Return the file names of a campaign's private tensors up to a round, in order."""
         names = sorted(name for name in self.files.names(PRIVATE) if _run_of(name) == run_id)
         return [name for name in names if int(name[-ROUND_DIGITS:]) <= up_to]
 
@@ -223,10 +242,10 @@ class DeviceState:
         self.files.write(name, digest_of(payload).encode() + payload)
 
     def _checked(self, name: str) -> bytes | None:
-        """Return what a file holds behind its hash; None if there is none.
+        """Return the content of a file behind its hash, or None if there is no file.
 
         Raises:
-            Malformed: it is damaged.
+            Malformed: the content has another hash.
         """
         payload = self.files.read(name)
         if payload is None:
@@ -247,6 +266,6 @@ class DeviceState:
 
 
 def _run_of(name: str) -> str:
-    """Return the run of a file of private tensors; empty if it is none."""
+    """Return the campaign of a file of private tensors, or "" for another file."""
     run, _, number = name.removeprefix(PRIVATE).rpartition(".")
     return run if len(number) == ROUND_DIGITS and number.isdigit() else ""

@@ -1,5 +1,4 @@
-"""When a checkpoint of a plan is written, and when work goes on from one (the rules are in
-`edge_client.core.checkpoint`)."""
+"""Writes checkpoints of a plan and resumes work from them. The rules are in `core.checkpoint`."""
 
 import logging
 from collections.abc import Callable
@@ -24,8 +23,11 @@ log = logging.getLogger("shoal.edge")
 
 
 class Checkpoints:
-    """The checkpoints of one plan at a time. A device trains as well without one: whatever is wrong
-    with a checkpoint or with the disk costs a line of the log."""
+    """Checkpoints of one plan at a time.
+
+    A device can train without checkpoints. A fault in a checkpoint or on the disk is therefore
+    logged and never raised.
+    """
 
     def __init__(
         self,
@@ -36,24 +38,28 @@ class Checkpoints:
         progressed: Callable[[int, bool], None],
         clock: Callable[[], float],
     ) -> None:
-        """`progressed` is told of each checkpoint that is on the disk: how often a graph was run
-        until then, and whether work goes on from it now. `clock`: seconds, from a clock that cannot
-        be set."""
+        """Create the checkpoints of a device.
+
+        Args:
+            progressed: called for each checkpoint on the disk, with the number of graph runs up to
+                it and True if the work resumes from it now.
+            clock: returns seconds of a monotonic clock.
+        """
         self._device_id, self._state, self._runtime, self._pace = device_id, state, runtime, pace
         self._progressed, self._clock = progressed, clock
         self._plan: Plan | None = None
         self._executor: Executor | None = None
         self._began_s = self._due_s = 0.0
         self.before_s = 0.0
-        """How long the work took before this start of it."""
+        """Seconds spent on the plan before the client's last start."""
 
     @property
     def worked_s(self) -> float:
-        """How long the plan's work took so far, that of earlier starts included."""
+        """Seconds spent on the plan so far, earlier starts of the client included."""
         return self.before_s + self._clock() - self._began_s
 
     def begin(self, plan: Plan, executor: Executor) -> Checkpoint | None:
-        """Work on a plan begins; the checkpoint that it goes on from, or None."""
+        """Begin a plan and return the checkpoint to resume from, or None if there is none."""
         self._plan, self._executor = plan, executor
         self.before_s, self._began_s = 0.0, self._clock()
         self._due_s = self._began_s + self._pace.every_s
@@ -71,7 +77,7 @@ class Checkpoints:
         return made
 
     def drop(self, problem: str) -> None:
-        """The plan starts anew."""
+        """Delete the checkpoint and log the problem; the plan starts from the beginning."""
         log.warning(
             "the checkpoint is dropped, the plan starts anew device=%s: %s",
             self._device_id,
@@ -84,12 +90,16 @@ class Checkpoints:
             log.warning("the checkpoint cannot be deleted device=%s: %s", self._device_id, error)
 
     def between(self) -> None:
-        """Before each batch: write one if it is time to."""
+        """Write a checkpoint if one is due. Called before each batch."""
         if self._clock() >= self._due_s:
             self.write()
 
     def write(self) -> None:
-        """Write one now, between two batches."""
+        """Write a checkpoint now. Call it only between two batches.
+
+        A failure is logged. After a checkpoint that cannot be encoded or is too large, this plan
+        gets no further ones.
+        """
         if self._executor is None or self._plan is None or self._due_s == float("inf"):
             return
         began_s = self._clock()
@@ -115,7 +125,7 @@ class Checkpoints:
         return Basis(FORMAT, CLIENT, self._runtime, work_digest(plan), executor.windows_digest)
 
     def _stored(self) -> Checkpoint | None:
-        """The checkpoint on the disk, if it is of this plan and these windows."""
+        """Return the checkpoint on the disk, or None if it is not of this plan and its windows."""
         assert self._plan is not None
         assert self._executor is not None
         try:

@@ -1,4 +1,4 @@
-"""Carries out a plan: runs the bundle's graphs over local windows. Knows verbs, no algorithm."""
+"""Carries out plans with a bundle's graphs over local windows. Knows verbs, no algorithm."""
 
 from functools import cached_property
 from math import prod
@@ -22,26 +22,28 @@ from wire.errors import BundleError, DataError
 from wire.messages import Metrics, Plan
 
 MOST_EXAMPLES = 4096
-"""Examples in a batch, at most."""
+"""Maximum number of examples in a batch."""
 MOST_RANDOM = 2**24
-"""Random numbers for one example, at most: a manifest may ask for any shape."""
+"""Maximum number of random numbers per example. A manifest may name any shape."""
 
 
 def from_entropy(_plan: Plan) -> "np.random.Generator":
-    """Noise from the operating system's entropy."""
+    """Return a generator seeded from the operating system's entropy."""
     return np.random.default_rng()
 
 
 class Executor:
-    """Carries out plans with one bundle's graphs over one device's windows."""
+    """Executor of plans with one bundle's graphs over one device's windows."""
 
     def __init__(
         self, bundle: Bundle, graphs: Graphs, windows: Windows, secret: Secret = from_entropy
     ) -> None:
-        """
+        """Check that the bundle fits the windows and the limits of a device.
+
         Raises:
-            DataError: the windows do not fit the bundle.
-            BundleError: it asks for larger batches, or more random numbers, than anybody needs.
+            DataError: the windows do not have the shape that the bundle expects.
+            BundleError: the bundle needs batches above `MOST_EXAMPLES` or more random numbers than
+                `MOST_RANDOM`.
         """
         self._bundle, self._graphs, self._secret = bundle, graphs, secret
         fitted = fit_windows(windows, bundle.manifest.window, PARTS)
@@ -78,18 +80,26 @@ class Executor:
         between: Between = lambda: None,
         resumed: Checkpoint | None = None,
     ) -> Result:
-        """Carry out every verb in order. The first one starts from the tensors in `model` (shared,
-        statistic, received) and in `private`; private tensors of another layout, and columns that
-        were made for another number of windows, are as if they were not there. With `resumed`, what
-        is left after this checkpoint of the same plan over the same windows; `private` is not read
-        then.
+        """Carry out the verbs of the plan in order and return the result.
+
+        The first verb starts from the tensors in `model` (shared, statistic, received) and in
+        `private`. Private tensors of another layout are ignored, and so are columns for another
+        number of windows.
+
+        Args:
+            plan: the plan to carry out.
+            model: tensors of the model that the plan names.
+            private: private tensors and columns that earlier plans left on the device.
+            fetch: returns the tensors of a blob that the plan names.
+            between: called before each batch; an exception from it ends the work.
+            resumed: checkpoint of the same plan over the same windows. Only the work after it is
+                done, and `private` is not read.
 
         Raises:
             WrongLayout: the model's tensors are not the manifest's.
-            DataError: training is asked of a device with fewer than `min_batch` windows.
-            BundleError: a verb names a graph that the bundle does not have or that cannot do what
-            the verb asks; or training is asked with
-                larger batches than the bundle's programs take.
+            DataError: the plan trains and the device has fewer than `min_batch` windows.
+            BundleError: a verb names a graph that is not in the bundle or does not suit the verb,
+                or the plan's batches are larger than the bundle's programs take.
             Unfit: the checkpoint cannot be of this plan.
         """
         check_verbs(self._bundle.manifest, plan.verbs)
@@ -108,21 +118,26 @@ class Executor:
             self._job = None
 
     def checkpoint(self, seconds: float) -> Checkpoint:
-        """What is done so far of the plan that is carried out, to be asked for from `between`.
-        `seconds`: how long it took."""
+        """Return a checkpoint of the plan in work. Call it from `between` only.
+
+        Args:
+            seconds: time spent on the plan so far.
+        """
         assert self._job is not None
         return self._job.checkpoint(seconds)
 
     @cached_property
     def windows_digest(self) -> str:
-        """The SHA-256 of the windows that plans are carried out over; made once, when it is first
-        asked for."""
+        """SHA-256 of the windows that plans are carried out over, computed at the first access."""
         return windows_digest(self._windows)
 
     def predict(self, model: Tensors, private: Tensors, x: Array) -> Array:
-        """What the bundle's task answers (n, answers) float32, class probabilities or others in
-        their place, of examples x (n, \\*window), whole numbers where the bundle asks for ids, with
-        the device's own model: what it was given, and what it has kept."""
+        """Return the answers (n, answers) float32 for examples x (n, \\*window).
+
+        The answers are class probabilities, or the values that the bundle's task has instead. If
+        the bundle takes ids, x holds whole numbers. `model` are the tensors that the device
+        received, `private` those of its personal model.
+        """
         held = own_tensors(self._bundle, model, private)
         least = self._bundle.manifest.min_batch
         x = fitting(x, self._bundle.manifest.window, "windows to predict")
@@ -137,9 +152,12 @@ class Executor:
     def evaluate(
         self, model: Tensors, private: Tensors, x: Array, y: Array, between: Between = lambda: None
     ) -> Metrics:
-        """The metrics of the device's own model, with what it has kept, over examples x (n,
-        \\*window) with the labels y (n, \\*label) of the task; of fewer than the bundle's least
-        batch there are none. `between` is called before each batch."""
+        """Return the metrics over examples x (n, \\*window) with labels y (n, \\*label).
+
+        `model` are the tensors that the device received, `private` those of its personal model.
+        The metrics are empty if there are fewer examples than the bundle's smallest batch.
+        `between` is called before each batch.
+        """
         manifest, held = self._bundle.manifest, own_tensors(self._bundle, model, private)
         least, graph = manifest.min_batch, manifest.measuring
         if len(x) < least:

@@ -1,5 +1,4 @@
-"""One plan being carried out over a device's windows: a function for each verb, and where it is
-between two runs of a graph."""
+"""State of a plan in work: one method per verb, and the position between two runs of a graph."""
 
 import zlib
 from collections.abc import Callable
@@ -27,25 +26,25 @@ from wire.held import held_out
 from wire.messages import Annotate, Apply, Choose, Evaluate, Metrics, Plan, Protect, Respond, Train
 
 Fetch = Callable[[str], Tensors]
-"""The tensors of a blob that the plan names."""
+"""Function that returns the tensors of a blob that the plan names."""
 Secret = Callable[[Plan], "np.random.Generator"]
-"""Where a device's private noise comes from. The aggregator must not be able to repeat it."""
+"""Source of a device's private noise. The aggregator must not be able to reproduce it."""
 Between = Callable[[], None]
-"""Called before each batch; what it raises ends the work."""
+"""Function called before each batch. An exception from it ends the work."""
 
 
 class Unfit(Malformed):
-    """A checkpoint cannot be of this plan, whatever it says: the plan starts anew."""
+    """A checkpoint that cannot be of this plan. The plan starts from the beginning."""
 
 
 @dataclass
 class Result:
-    """The result of a plan: the digest of the model that the device started from, metrics, and the
-    tensors of the update.
+    """Result of a plan: the digest of the starting model, metrics, and the update's tensors.
 
-    `private` stays on the device: ``private/NAME`` and ``column/COLUMN``, from which its next plan
-    goes on, and ``kept/ROLE/NAME``, what it made of that model for itself alone, which is of use
-    with that model only."""
+    The tensors in `private` stay on the device. The next plan starts from ``private/NAME`` and
+    ``column/COLUMN``. The tensors ``kept/ROLE/NAME`` are the personal model, which is of use with
+    that starting model only.
+    """
 
     model: str
     evaluated: Metrics = field(default_factory=Metrics)
@@ -56,8 +55,11 @@ class Result:
 
 
 class Job:
-    """One plan being carried out. `tensors` are all that graphs may read, by name; `model` is what
-    the device started from."""
+    """A plan in work.
+
+    `tensors` holds every tensor that graphs may read, by name. `model` holds the tensors of the
+    model that the device started from.
+    """
 
     def __init__(
         self,
@@ -79,7 +81,7 @@ class Job:
         self._rng = np.random.default_rng([plan.seed, zlib.crc32(plan.device_id.encode())])
         self._initial = bundle.initial
         self._given = dict(bundle.initial)
-        """Tensors of the bundle and the model, which no checkpoint needs."""
+        """Tensors of the bundle and the model. A checkpoint leaves them out."""
         self.tensors: Tensors = dict(bundle.initial)
         self.model: Tensors = {}
         self.result = Result(plan.model)
@@ -93,15 +95,17 @@ class Job:
             names.hyper(name): np.asarray(value, np.float32)
             for name, value in {**self._manifest.hyper, **asked}.items()
         }
-        """The bundle's hyper-parameters, and in their place those that the plan's training asks
-        for: the same in every verb."""
+        """Hyper-parameters of the bundle, overridden by the plan's training verbs.
+
+        Every verb of the plan uses the same values.
+        """
         self._specs = {spec.key: spec for spec in self._manifest.tensors}
 
     def carry_out(self) -> Result:
-        """Carry out the verbs that are left, in order.
+        """Carry out the remaining verbs in order and return the result.
 
         Raises:
-            Unfit: the checkpoint that it goes on from cannot be of this plan.
+            Unfit: the checkpoint that the work resumed from cannot be of this plan.
         """
         for verb in self._plan.verbs[self._verb :]:
             match verb:
@@ -123,8 +127,10 @@ class Job:
         return self.finish()
 
     def checkpoint(self, seconds: float) -> Checkpoint:
-        """What is done so far, to be asked for from `between`. `seconds`: how long it took. Nothing
-        of it is changed by what follows."""
+        """Return a checkpoint of the work so far. Later work does not change it.
+
+        Call it from `between` only. `seconds` is the time spent on the plan so far.
+        """
         place = Place(
             self._verb,
             self._within.batches,
@@ -151,10 +157,10 @@ class Job:
         )
 
     def go_on(self, made: Checkpoint, model: Tensors) -> None:
-        """Go on from a checkpoint instead of the plan's start. `model`: the plan's.
+        """Resume from a checkpoint. `model` holds the tensors of the plan's model.
 
         Raises:
-            Unfit: it cannot be of this plan.
+            Unfit: the checkpoint cannot be of this plan.
         """
         place, order = made.place, made.within.order
         candidates = {
@@ -222,7 +228,11 @@ class Job:
         return self._make_secret(self._plan)
 
     def receive(self, digest: str, model: Tensors) -> None:
-        """Start from this model."""
+        """Start from this model.
+
+        Raises:
+            WrongLayout: its tensors are not the manifest's.
+        """
         expected = [(s.key, s.dtype, s.shape) for s in self._manifest.received()]
         check_layout(model, expected, f"model {digest[:12]} of round {self._plan.round}")
         self.model, self.result.model = model, digest
@@ -296,9 +306,12 @@ class Job:
         within.num_correct += float(outputs[names.NUM_CORRECT])
 
     def evaluate(self, verb: Evaluate) -> None:
-        """Sum a graph's metrics over a split. ``loss_sum`` and ``num_correct`` become the metrics
-        of the model as it is now, unless nothing is reported; other sums become responses, which
-        over no windows are zero for later graphs and are not reported."""
+        """Sum a graph's metrics over a split.
+
+        ``loss_sum`` and ``num_correct`` become the metrics of the model in its present state if
+        the verb reports. The other sums, divided by the number of windows, become responses. Over
+        no windows, responses are zero for later graphs and are not reported.
+        """
         held = {**self.tensors, **self._initial} if verb.model == "initial" else self.tensors
         sums, count = self._sums(verb.graph, held, verb.split, verb.holdout, verb.most)
         if "num_correct" in sums:
@@ -315,8 +328,10 @@ class Job:
         self.result.tensors |= self._declared(verb.graph, responses) if verb.report else {}
 
     def choose(self, verb: Choose) -> None:
-        """Go on from the model with the least loss over the training windows; a NaN counts as
-        infinite."""
+        """Continue from the model with the least loss over the training windows.
+
+        A loss of NaN counts as infinite.
+        """
         losses = self._within.losses
         for digest in verb.models[len(losses) :]:
             sums, _ = self._sums(verb.graph, {**self.tensors, **self._fetch(digest)}, "train")
@@ -370,12 +385,20 @@ class Job:
         self.result.tensors[names.response(verb.graph)] = np.concatenate(rows)
 
     def protect(self, verb: Protect) -> None:
-        """Clip and noise what training changed, as one vector in the manifest's order."""
+        """Clip the change of the model by training and add noise to it.
+
+        The changed tensors are one vector, in the manifest's order. Without a change nothing is
+        done.
+
+        Raises:
+            DataError: the change has values that are not finite.
+        """
         keys = [s.key for s in self._manifest.of_role(*names.EXCHANGED) if s.key in self._changed]
         if not keys:
             return
         flat = np.concatenate([(self.tensors[k] - self.model[k]).ravel() for k in keys])
-        if not np.isfinite(flat).all():  # clipped, these values would tell where they are
+        # clipping does not hide the position of these values
+        if not np.isfinite(flat).all():
             raise DataError("training changed the model to values that are not finite")
         flat = add_noise(clip(flat, verb.clip_norm), verb.noise_std, self._secret)
         at = 0
@@ -389,11 +412,11 @@ class Job:
             at += base.size
 
     def finish(self) -> Result:
-        """The result, with the changes of the model, and what the device keeps."""
+        """Return the result, with the model's changes and the tensors that stay on the device."""
         for key in self._changed:
             if names.role_of(key) == names.STATISTIC:
                 self.result.tensors[key] = self.tensors[key]
-            # a protected change as it is: added to the model and taken off again, it would be
+            # a protected change is sent unaltered: computed again as a difference it would be
             # rounded
             else:
                 change = self._protected.get(key)
@@ -415,8 +438,7 @@ class Job:
             self._tuned |= of_model
 
     def _declared(self, graph: str, measured: Tensors) -> Tensors:
-        """Of what a graph measured, what its bundle says that it reports: nothing else leaves the
-        device."""
+        """Return the measurements that the manifest declares; nothing else leaves the device."""
         return {
             key: measured[key] for key, _, _ in self._manifest.responses(graph) if key in measured
         }
@@ -434,8 +456,10 @@ class Job:
         return outputs
 
     def _check_moved(self, graph: str) -> None:
-        """What a graph has changed must still be what the manifest says: it is stored, sent, and
-        read by other graphs."""
+        """Raise BundleError if a tensor that the graph changed has another shape or dtype now.
+
+        These tensors are stored, sent and read by other graphs.
+        """
         for key in map(
             names.name_of,
             names.of_role(dict.fromkeys(self._manifest.graphs[graph].outputs), names.NEXT),
@@ -458,7 +482,10 @@ class Job:
         return {names.X: x[chosen], names.Y: y[chosen], **columns}
 
     def _draw(self, size: int) -> Tensors:
-        """A batch's random inputs."""
+        """Return a batch's random inputs, float32.
+
+        Uniform numbers come from the plan's seed, normal ones from the device's secret.
+        """
         drawn: Tensors = {}
         for name, shape in self._manifest.random.items():
             if names.role_of(name) == names.UNIFORM:
@@ -470,7 +497,7 @@ class Job:
     def _sums(
         self, graph: str, held: Tensors, split: str, holdout: float = 0.0, most: int = 0
     ) -> tuple[Tensors, int]:
-        """The sums of a graph's metrics over a split, and how many examples it has."""
+        """Return the sums of a graph's metrics over a split, and its number of examples."""
         x, y, places, order = split_of(self._windows, self._manifest.label, split, holdout, most)
         within, scalars = self._within, self._hyper
         slices = (
@@ -498,7 +525,7 @@ class Job:
     def _rows(
         self, graph: str, num_examples: int, inputs: Callable[[slice], Tensors]
     ) -> list[Array]:
-        """What a graph gives for each example, batch by batch."""
+        """Return the per-example output of a graph, one array per batch."""
         within = self._within
         for chosen in evaluation_slices(
             num_examples, self._manifest.min_batch, self._graphs.max_batch

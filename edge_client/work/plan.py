@@ -1,5 +1,7 @@
-"""The work on one plan, and what keeps its failures inside: whatever a plan, a bundle or a blob
-holds, the work ends with a result or a reason."""
+"""Work on a plan, which always ends with a result or a reason to decline.
+
+No content of a plan, a bundle or a blob makes it fail in another way.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class Declined(Exception):
-    """A plan is not carried out."""
+    """A plan that the device declines, with the reason for the aggregator."""
 
     def __init__(self, reason: DeclineReason, detail: str) -> None:
         super().__init__(detail)
@@ -45,18 +47,24 @@ class Declined(Exception):
 
 
 class Stopped(Exception):
-    """The client is to end in good order; the work is not done."""
+    """A request to stop the client, raised before the work is finished."""
 
 
 @dataclass(frozen=True)
 class Done:
-    """A plan was carried out."""
+    """A finished plan: its result and the seconds that it took."""
 
     result: Result
     seconds: float
 
     def update(self, plan: Plan, num_train: int, bytes_received: int) -> bytes:
-        """The update that answers the plan. `bytes_received`: what came since the update before."""
+        """Return the encoded update that answers the plan.
+
+        Args:
+            plan: the plan that was carried out.
+            num_train: number of training windows of the device.
+            bytes_received: bytes received since the previous update.
+        """
         update = Update(
             run_id=plan.run_id,
             epoch=plan.epoch,
@@ -77,14 +85,14 @@ class Done:
 
 
 class BlobMissing(Exception):
-    """A stored blob is gone, or was damaged and set aside: it has to be fetched again."""
+    """A stored blob that is missing, or damaged and set aside. It must be fetched again."""
 
 
 def read_blob(blob: ReadBlob, name: str) -> bytes:
-    """A stored blob.
+    """Return the bytes of a stored blob.
 
     Raises:
-        BlobMissing: it is not there, or was damaged.
+        BlobMissing: the blob is missing or damaged.
     """
     payload = blob(name)
     if payload is None:
@@ -93,8 +101,10 @@ def read_blob(blob: ReadBlob, name: str) -> bytes:
 
 
 class Work:
-    """Carries out plans, with one bundle loaded at a time. `bundle` is that one, `windows` are
-    those of the last plan."""
+    """Work on plans, with one bundle loaded at a time.
+
+    `bundle` is the loaded bundle, `windows` are the windows of the last plan.
+    """
 
     def __init__(
         self,
@@ -109,7 +119,10 @@ class Work:
         checkpoints: Checkpoints,
         live: "LiveData | None" = None,
     ) -> None:
-        """`live`: where windows are taken from anew for each plan."""
+        """Prepare the work on plans.
+
+        If `live` is not None, each plan takes its windows from there instead of from `windows`.
+        """
         self._checkpoints = checkpoints
         self._stored, self._live, self._memory, self._state, self._load_graphs = (
             windows,
@@ -125,14 +138,17 @@ class Work:
             incidents,
         )
         self.windows = windows
-        """Those that the last plan was carried out over."""
+        """Windows that the last plan was carried out over."""
         self.bundle: Bundle | None = None
         self._graphs: Graphs | None = None
         self._executor: Executor | None = None
 
     def attempt(self, plan: Plan, between: Between) -> Done | Declined | None:
-        """Carry out the plan of the session, whatever it holds; that it begins is stored before it
-        does. None if it has to be attempted again: the client is to end, or a blob was damaged."""
+        """Carry out the session's plan and return its result or the reason to decline it.
+
+        Return None if the plan must be attempted again: the client is stopping, or a blob was
+        damaged. The start is stored before the work begins. No exception leaves this method.
+        """
         try:
             session, action = core.on_start(self._memory.session)
             if action.kind == "decline":
@@ -164,19 +180,18 @@ class Work:
             return decline_of(error)
 
     def _open(self, plan: Plan) -> None:
-        """Verify the plan's bundle, hold the plan against the policy, and only then load graphs.
+        """Verify the plan's bundle, check the plan against the policy, and only then load graphs.
 
         Raises:
             Declined: the plan breaks a rule of the policy, or the bundle cannot be used.
-            BlobMissing: the bundle has to be fetched again.
+            BlobMissing: the bundle must be fetched again.
         """
         if self.bundle is None or self.bundle.digest != plan.bundle:
             self.bundle = self._graphs = self._executor = None
             payload = read_blob(self._state.blob, plan.bundle)
             try:
                 self.bundle = unpack(payload, self._trusted)
-            # whatever it is, it is the bundle's fault: these bytes have the hash that the plan
-            # names
+            # the bytes have the hash that the plan names, so every error is the bundle's fault
             except Exception as error:
                 raise Declined("bundle", _text(error)) from error
         bundle = self.bundle
@@ -186,7 +201,7 @@ class Work:
                 self._live.now(bundle.manifest.window, bundle.manifest.classes),
                 None,
             )
-        if self._executor is None:  # another bundle, or other windows
+        if self._executor is None:  # the bundle or the windows changed
             self.windows = windows_for(bundle.manifest, self._stored)
         windows, asking = self.windows, measuring(bundle.manifest)
         rule = broken_rule(
@@ -210,7 +225,7 @@ class Work:
     def _run(self, plan: Plan, between: Between) -> Result:
         assert self._executor is not None
         private = self._state.private(plan.run_id, plan.round)
-        if self._live is not None:  # columns are of the windows of an earlier plan
+        if self._live is not None:  # the columns belong to the windows of an earlier plan
             private = {
                 key: value for key, value in private.items() if names.role_of(key) != names.COLUMN
             }
@@ -237,7 +252,7 @@ class Work:
 
 
 def decline_of(error: Exception) -> Declined:
-    """What an exception that ended work is to the aggregator."""
+    """Return the decline that reports an exception from the work to the aggregator."""
     match error:
         case Declined():
             return error

@@ -1,4 +1,4 @@
-"""Which windows of a device an evaluation is over, and in which order."""
+"""Selection and order of the windows that an evaluation covers."""
 
 import numpy as np
 
@@ -14,28 +14,41 @@ from wire.tasks import Label
 def split_of(
     windows: Windows, label: Label, name: str, holdout: float = 0.0, most: int = 0
 ) -> tuple[Array, Array, Tensors, Array]:
-    r"""Return a split (`train test holdout windows unlabelled`), as the verb `evaluate` says the
-    rest: windows x (n, \*window) and their labels y (n, \*label); by name what else is said of each
-    (n,); and the order (m,) of those that are meant."""
+    r"""Return the windows, labels, places and order of a split.
+
+    The windows are x (n, \*window) and their labels y (n, \*label). The places are further inputs
+    per window, by name (n,), and empty for `train`, `test` and `holdout`. The order (m,) holds the
+    indices of the split's windows, shuffled with a fixed seed.
+
+    Args:
+        windows: the device's windows.
+        label: the label of the bundle's task.
+        name: `train`, `test`, `holdout`, `windows` or `unlabelled`.
+        holdout: fraction of the training windows that is held out, as in the verb `evaluate`.
+        most: maximum number of windows for `windows` and `unlabelled`, 0 for no limit.
+    """
     x, y = (
         (windows.test_x, windows.test_y) if name == "test" else (windows.train_x, windows.train_y)
     )
     places: Tensors = {}
     if name in ("windows", "unlabelled"):
         x, y, places = _every_window(windows, label, name, holdout, most)
-    order = np.random.default_rng(0).permutation(
-        len(y)
-    )  # recordings are sorted by class; a batch should not be
+    # recordings are sorted by class, and a batch must hold several classes
+    order = np.random.default_rng(0).permutation(len(y))
     return x, y, places, order[held_out(y, holdout)[order]] if name == "holdout" else order
 
 
 def _every_window(
     windows: Windows, label: Label, name: str, holdout: float, most: int
 ) -> tuple[Array, Array, Tensors]:
-    r"""The training windows, unless only those without labels are asked for, and after them these,
-    x (n, \*window) and y (n, \*label), `no_labels`; and for each its ``rank`` among all of them,
-    how many take part (``count``), and whether it is ``held`` out, all float32 (n,). Without those
-    whose rank is `most` or above, unless it is 0."""
+    r"""Return windows x (n, \*window), labels y (n, \*label) and places of an unlabelled split.
+
+    In ``windows`` the unlabelled windows follow the training windows; ``unlabelled`` has the
+    unlabelled ones only. These have `no_labels` in place of labels. Windows of rank `most` or above
+    are left out, unless `most` is 0. The places are float32 (n,): the ``rank`` of the window among
+    all windows, the ``count`` of windows in the split, and ``held``, which is 1 if the window is
+    held out.
+    """
     of = windows.num_train
     rank = ranks(of, windows.num_unlabelled)
     takes_part = (rank < most) if most else np.ones(len(rank), bool)

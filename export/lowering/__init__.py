@@ -1,2 +1,1 @@
-"""Tables of decompositions, one for each runtime: by operator of a training step, the operators
-that the runtime has instead."""
+"""Lowering of training graphs: a table per runtime that replaces operators it does not have."""

@@ -1,5 +1,4 @@
-"""A graph of core operators as the `torch.export.ExportedProgram` that the converters for runtimes
-take."""
+"""Makes a `torch.export.ExportedProgram`, which the converters read, of a graph's operators."""
 
 import operator
 from collections.abc import Callable
@@ -22,13 +21,15 @@ from torch.utils._sympy.value_ranges import ValueRanges
 
 
 class CoreProgram(ExportedProgram):
-    """An exported program that a converter does not decompose again where nothing is left to
-    decompose: each time takes seconds."""
+    """An exported program that skips decompositions that would change nothing.
+
+    Each one would take seconds.
+    """
 
     def run_decompositions(
         self, decomp_table: dict[Any, Any] | None = None, **options: Any
     ) -> ExportedProgram:
-        """As that of torch; the program itself where none of its operators is in the table."""
+        """Return the decomposed program, or this one if the table has none of its operators."""
         called = [node for node in self.graph.nodes if node.op == "call_function"]
         operators = {
             node.target for node in called if not isinstance(node.meta["val"], torch.SymInt)
@@ -42,11 +43,10 @@ class CoreProgram(ExportedProgram):
 def core_program(
     module: torch.fx.GraphModule, values: tuple[Tensor, ...], sizes: dict[Any, ValueRanges[Any]]
 ) -> CoreProgram:
-    """The program of a graph that has neither side effects nor operators to decompose.
+    """Return the program of a graph without side effects and without operators to decompose.
 
-    `values` are the inputs of an example, `sizes` the ranges of the symbols that stand for sizes.
-    Constants of the graph become inputs of the program's graph, in front, as in every exported
-    program.
+    `values` are the inputs of an example. `sizes` are the ranges of the symbolic sizes. Constants
+    of the graph become the first inputs of the program's graph, as in every exported program.
     """
     inputs = [
         InputSpec(InputKind.USER_INPUT, TensorArgument(node.name), None)
@@ -75,8 +75,10 @@ def core_program(
 
 
 def read_sizes_once(module: torch.fx.GraphModule) -> None:
-    """Read a size that follows from the batch off an input, once, and write the number of a
-    tensor's values as a product of sizes: runtimes have no operator for it."""
+    """Read each size that depends on the batch once, from an input of the graph.
+
+    The number of a tensor's values becomes a product of sizes, as runtimes have no operator for it.
+    """
     graph = module.graph
     inputs = graph.find_nodes(op="placeholder")
     known: dict[Any, torch.fx.Node] = {}
@@ -118,8 +120,10 @@ def _computed(
 
 
 def _lift_constants(module: torch.fx.GraphModule) -> tuple[dict[str, Any], list[InputSpec]]:
-    """Replace the graph's constants by inputs in front of the others; the constants by name, and
-    what the signature says of them."""
+    """Replace the graph's constants by inputs before the others.
+
+    Return the constants by name, and their entries of the signature.
+    """
     constants: dict[str, Any] = {}
     lifted: dict[int, torch.fx.Node] = {}
     specs = []

@@ -1,14 +1,6 @@
-"""The table for ExecuTorch: convolutions, linear layers, pooling and BatchNorm, forward and
-backward, as batched matrix products and element-wise operators.
+"""Table for ExecuTorch: layers as batched matrix products and element-wise operators.
 
-ExecuTorch's own convolutions are plain loops, and XNNPACK has convolutions for weights that are
-constants only, which a training step's are not. XNNPACK's batched matrix product takes any two
-tensors: a convolution is the product of its weight with the unfolded input, and so are its
-gradients. A sum over a channel is a product with ones and then a sum over the batch: ExecuTorch's
-sums add number after number, which loses digits over thousands of them.
-
-XNNPACK has no comparisons, and ExecuTorch's are slow: where a gradient passes, and where it does
-not, is found by arithmetic.
+The layers are convolutions, linear layers, pooling and BatchNorm, forward and backward.
 """
 
 import functools
@@ -31,12 +23,23 @@ from export.lowering.shared import (
 
 _aten = torch.ops.aten
 LARGE = 1e38
-"""Brings every positive normal float32 to at least 1."""
+"""Factor that makes every positive normal float32 at least 1."""
 
 
 @functools.cache
 def executorch_decompositions() -> Table:
-    """The whole table: the shared part, and what is computed otherwise for ExecuTorch."""
+    """Return the whole table: the shared part, and the operators with a form for ExecuTorch.
+
+    ExecuTorch's own convolutions are plain loops, and XNNPACK's need constant weights, which a
+    training step does not have. XNNPACK's batched matrix product takes any two tensors. So a
+    convolution is the product of its weight with the unfolded input, and so are its gradients.
+
+    ExecuTorch's sums add number after number and lose digits over thousands of them. So a sum over
+    a channel is a product with ones, followed by a sum over the batch.
+
+    XNNPACK has no comparisons, and ExecuTorch's are slow. So arithmetic decides which gradients
+    pass.
+    """
     return {
         **shared_decompositions(),
         _aten.convolution.default: convolution,
@@ -53,12 +56,12 @@ def executorch_decompositions() -> Table:
 
 
 def mm(a: Tensor, b: Tensor) -> Tensor:
-    """A matrix product as a batch of one, which XNNPACK takes."""
+    """Return the matrix product a b, as a batch of one for XNNPACK."""
     return torch.bmm(a.unsqueeze(0), b.unsqueeze(0)).squeeze(0)
 
 
 def addmm(bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    """beta * bias + alpha * a b."""
+    """Return beta * bias + alpha * a b."""
     product = mm(a, b) if alpha == 1 else alpha * mm(a, b)
     return product + (bias if beta == 1 else beta * bias)
 
@@ -74,7 +77,11 @@ def convolution(
     output_padding: list[int],
     groups: int,
 ) -> Tensor:
-    """A convolution in one or two dimensions."""
+    """Return a convolution in one or two dimensions.
+
+    Raises:
+        ConfigError: it is transposed or has another number of dimensions.
+    """
     geometry = convolution_geometry(weight, stride, padding, dilation, transposed)
     result = _convolve(x, weight, geometry, groups, geometry.out(x.shape[2:]))
     return result if bias is None else result + _over_channels(bias, result)
@@ -93,9 +100,14 @@ def convolution_backward(
     groups: int,
     wanted: list[bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Gradients of a convolution in one or two dimensions, by input, weight and bias. That of the
-    input is the convolution of the gradient, spread out where the stride is not 1, with the flipped
-    kernel."""
+    """Return the gradients of a convolution in one or two dimensions by input, weight and bias.
+
+    The gradient by the input is the convolution of `grad` with the flipped kernel. For a stride
+    above 1, `grad` is spread out first.
+
+    Raises:
+        ConfigError: the convolution is transposed or has another number of dimensions.
+    """
     geometry = convolution_geometry(weight, stride, padding, dilation, transposed)
     grad_x = grad_weight = grad_bias = None
     if wanted[0]:
@@ -124,15 +136,18 @@ def batch_norm(
     momentum: float,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The output, the batch's mean and 1 / sqrt(variance + eps) (channels,), and the running
-    statistics after it."""
+    """Return the output of BatchNorm and its statistics.
+
+    These are the batch's mean and 1 / sqrt(variance + eps), and the new running mean and variance,
+    each (channels,).
+    """
     if not training:
         return (
             *batch_norm_without_training(x, weight, bias, running_mean, running_var, momentum, eps),
             running_mean,
             running_var,
         )
-    count = x.shape[0] * prod(x.shape[2:])  # values of a channel
+    count = x.shape[0] * prod(x.shape[2:])  # number of values of a channel
     mean = channel_sums(x) / count
     centred = x - _over_channels(mean, x)
     variance = channel_sums(centred * centred) / count
@@ -153,7 +168,7 @@ def batch_norm_without_training(
     momentum: float,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The output by the running statistics, and two empty tensors."""
+    """Return the output of BatchNorm with the running statistics, and two empty tensors."""
     centred = x - _over_channels(running_mean, x)
     return (
         _scaled(centred, torch.rsqrt(running_var + eps), weight, bias),
@@ -174,7 +189,10 @@ def batch_norm_backward(
     eps: float,
     wanted: list[bool],
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Gradients by input, weight and bias. S. Ioffe, C. Szegedy, ICML 2015, section 3."""
+    """Return the gradients of BatchNorm by input, weight and bias.
+
+    See S. Ioffe, C. Szegedy, ICML 2015, section 3.
+    """
     if not training:
         assert running_mean is not None
         assert running_var is not None
@@ -184,7 +202,7 @@ def batch_norm_backward(
     slope = scale if weight is None else scale * weight
     grad_x = grad * _over_channels(slope, x)
     if training:
-        count = x.shape[0] * prod(x.shape[2:])  # values of a channel
+        count = x.shape[0] * prod(x.shape[2:])  # number of values of a channel
         grad_x = (
             grad_x
             - centred * _over_channels(slope * scale * scale * (product / count), x)
@@ -194,7 +212,7 @@ def batch_norm_backward(
 
 
 def channel_sums(x: Tensor) -> Tensor:
-    """(batch, channels, \\*size) -> (channels,)"""
+    """Return the sums (channels,) of x (batch, channels, \\*size)."""
     channels, size = x.shape[1], prod(x.shape[2:])
     if x.dim() > 2 and size > 1:
         ones = torch.ones((1, size, 1), dtype=x.dtype, device=x.device)
@@ -204,7 +222,7 @@ def channel_sums(x: Tensor) -> Tensor:
 
 
 def _over_channels(values: Tensor, x: Tensor) -> Tensor:
-    """(channels,) as it meets x (batch, channels, \\*size)"""
+    """Return values (channels,) in a shape that broadcasts to x (batch, channels, \\*size)."""
     return values.reshape(1, -1, *[1] * (x.dim() - 2))
 
 
@@ -221,13 +239,16 @@ def max_pool(
     dilation: list[int] = (1, 1),  # type: ignore[assignment]
     ceil_mode: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """The maxima and their places, flat over the last two dimensions of x, where windows do not
-    overlap."""
+    """Return the maxima and their places, for windows that do not overlap.
+
+    The places are flat indices over the last two dimensions of x. Windows that overlap keep torch's
+    operator.
+    """
     if not _apart(kernel, stride, padding, dilation, ceil_mode):
         return NotImplemented  # type: ignore[no-any-return]  # torch then keeps the operator
     parts = _windows(x, kernel)
     best = functools.reduce(torch.maximum, parts)
-    # the places: nobody reads them in a training step, and they are dropped then
+    # a training step does not read the places, and they are removed from its graph
     shares = _first_best(torch.ones_like(best), best, parts)
     offsets = [x.shape[3] * (k // kernel[1]) + k % kernel[1] for k in range(len(parts))]
     inside = functools.reduce(
@@ -247,7 +268,7 @@ def max_pool_backward(
     ceil_mode: bool,
     indices: Tensor,
 ) -> Tensor:
-    """The gradient goes to the first of the values that are the maximum of their window."""
+    """Return the gradient by x: it goes to the first value that is the maximum of its window."""
     if not _apart(kernel, stride, padding, dilation, ceil_mode):
         return shared.max_pool_backward(
             grad, x, kernel, stride, padding, dilation, ceil_mode, indices
@@ -267,7 +288,7 @@ def max_pool_backward(
 
 
 def threshold_backward(grad: Tensor, result: Tensor, threshold: float) -> Tensor:
-    """ReLU: the gradient where the result is above 0."""
+    """Return the gradient of ReLU, which is `grad` for results above 0."""
     if threshold != 0:
         return torch.where(result <= threshold, 0.0, grad)
     return grad * _is_positive(torch.relu(result))
@@ -276,7 +297,7 @@ def threshold_backward(grad: Tensor, result: Tensor, threshold: float) -> Tensor
 def _apart(
     kernel: list[int], stride: list[int], padding: list[int], dilation: list[int], ceil_mode: bool
 ) -> bool:
-    """Whether windows lie side by side, so that every value is in one at most."""
+    """Return True if the windows do not overlap: every value is in at most one."""
     return (
         list(stride or kernel) == list(kernel)
         and not any(padding)
@@ -287,8 +308,10 @@ def _apart(
 
 
 def _windows(x: Tensor, kernel: list[int]) -> list[Tensor]:
-    """The values at each place of a window, (batch, channels, windows down, windows across), in the
-    order of the places."""
+    """Return the values at each place of a window, in the order of the places.
+
+    Each is (batch, channels, windows down, windows across).
+    """
     channels, height, width = x.shape[1], x.shape[2] // kernel[0], x.shape[3] // kernel[1]
     for d, size in ((2, height * kernel[0]), (3, width * kernel[1])):
         x = x.narrow(d, 0, size) if size < x.shape[d] else x
@@ -302,7 +325,7 @@ def _windows(x: Tensor, kernel: list[int]) -> list[Tensor]:
 
 
 def _first_best(values: Tensor, best: Tensor, parts: list[Tensor]) -> list[Tensor]:
-    """For each part `values` where it is the first that equals `best`, and 0 elsewhere."""
+    """Return for each part: `values` where it is the first that equals `best`, and 0 elsewhere."""
     shares, left = [], values
     for candidate in parts[:-1]:
         passed = left * _is_positive(best - candidate)
@@ -312,14 +335,18 @@ def _first_best(values: Tensor, best: Tensor, parts: list[Tensor]) -> list[Tenso
 
 
 def _is_positive(x: Tensor) -> Tensor:
-    """1 where x is above 0, 0 where it is 0 (it is never below); of an x that is no normal float32,
-    something between."""
+    """Return 1 where x is above 0, and 0 where it is 0. x must not be negative.
+
+    For a subnormal float32 the result is between 0 and 1.
+    """
     return torch.minimum(x * LARGE, torch.ones(1, dtype=x.dtype, device=x.device))
 
 
 def _columns(x: Tensor, geometry: Geometry, groups: int, out: torch.Size) -> Tensor:
-    """The input under each kernel position: (groups, positions * channels, batch * out), channels
-    being those of a group."""
+    """Return the input under each kernel position, (groups, positions * channels, batch * out).
+
+    `channels` are those of a group.
+    """
     found = taps(x.transpose(0, 1), geometry, out)
     if groups > 1:
         found = [view(tap, [groups, x.shape[1] // groups, -1]) for tap in found]
@@ -332,8 +359,11 @@ def _columns(x: Tensor, geometry: Geometry, groups: int, out: torch.Size) -> Ten
 def _convolve(
     x: Tensor, weight: Tensor, geometry: Geometry, groups: int, out: torch.Size
 ) -> Tensor:
-    """(batch, outputs, \\*out): for each group, weight (outputs, positions * channels) times
-    columns (positions * channels, batch * out)."""
+    """Return the convolution (batch, outputs, \\*out).
+
+    For each group it is weight (outputs, positions * channels) times columns (positions * channels,
+    batch * out).
+    """
     rows = weight.movedim(1, -1).reshape(groups, weight.shape[0] // groups, -1)
     product = torch.bmm(rows, _columns(x, geometry, groups, out))
     return view(product, [weight.shape[0], -1, *out]).transpose(0, 1).contiguous()

@@ -1,5 +1,8 @@
-"""A captured function as an ExecuTorch program: positional inputs and outputs, one method
-``forward``, a dynamic batch up to a maximum."""
+"""Writes a captured function as an ExecuTorch program.
+
+A program has positional inputs and outputs, the single method ``forward``, and a dynamic batch with
+a maximum size.
+"""
 
 from collections import Counter
 from typing import Any
@@ -18,12 +21,13 @@ METHOD = "forward"
 
 
 def to_executorch(traced: Trace, max_batch: int) -> dict[str, tuple[Program, bytes]]:
-    """A trace as a program, whose bytes are in no file yet, for each of ExecuTorch's two ways,
-    `wire.bundle.EXECUTORCH` and `wire.bundle.PORTABLE`.
+    """Return a trace as two programs: `wire.bundle.EXECUTORCH` and `wire.bundle.PORTABLE`.
+
+    The programs' file names are empty. Batches have at most `max_batch` examples.
 
     Raises:
         ConfigError: an operator cannot be lowered, or ExecuTorch's runtime does not have it; the
-        text names it.
+            text names it. Also if ExecuTorch is not installed.
     """
     try:
         with quiet():
@@ -48,9 +52,8 @@ def to_executorch(traced: Trace, max_batch: int) -> dict[str, tuple[Program, byt
             }
     except ConfigError:
         raise
-    except (
-        Exception
-    ) as error:  # torch raises many kinds; the user needs the operator, not the trace
+    # torch raises exceptions of many types, and the user needs the operator, not the traceback
+    except Exception as error:
         raise ConfigError(
             f"the graph cannot be written for ExecuTorch: {type(error).__name__}: "
             f"{str(error).splitlines()[0]}"
@@ -62,7 +65,7 @@ def _write(edge: Any, max_batch: int) -> tuple[Program, bytes]:
     from executorch.exir.passes import MemoryPlanningPass
     from executorch.exir.passes.sym_shape_eval_pass import ConstraintBasedSymShapeEvalPass
 
-    planning = MemoryPlanningPass(alloc_graph_input=False)  # inputs stay where the caller has them
+    planning = MemoryPlanningPass(alloc_graph_input=False)  # inputs stay in the caller's memory
     made = edge.to_executorch(
         ExecutorchBackendConfig(
             sym_shape_eval_pass=ConstraintBasedSymShapeEvalPass(), memory_planning_pass=planning
@@ -90,8 +93,10 @@ def _write(edge: Any, max_batch: int) -> tuple[Program, bytes]:
 
 
 def drop_copies(module: torch.fx.GraphModule) -> PassResult:
-    """Remove copies of what was computed: ExecuTorch's operators never share memory and always
-    write row-major."""
+    """Remove copies of computed tensors.
+
+    They are not needed, as ExecuTorch's operators never share memory and always write row-major.
+    """
     for node in list(module.graph.nodes):
         if (
             node.op == "call_function"
@@ -105,8 +110,7 @@ def drop_copies(module: torch.fx.GraphModule) -> PassResult:
 
 
 def infer_batch_in_views(module: torch.fx.GraphModule) -> None:
-    """Write the size of a view that follows from the batch as -1: XNNPACK takes no other dynamic
-    one."""
+    """Write the size of a view that depends on the batch as -1, XNNPACK's only dynamic size."""
     for node in module.graph.nodes:
         if node.op == "call_function" and node.target in (
             torch.ops.aten.view.default,

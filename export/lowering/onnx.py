@@ -1,8 +1,4 @@
-"""The table for ONNX, which has no operator for the backward of a convolution.
-
-The gradient of a convolution's input is a convolution with the flipped kernel (a transposed one
-where the stride is not 1), the gradient of its weight a matrix product over the unfolded input.
-"""
+"""Table for ONNX, which has no operator for the backward pass of a convolution."""
 
 from functools import cache
 
@@ -17,10 +13,9 @@ _aten = torch.ops.aten
 
 @cache
 def onnx_decompositions() -> Table:
-    """The whole table: the shared part, and the backward of a convolution."""
-    own = get_decompositions(
-        [_aten.var.correction, _aten.squeeze.dims]
-    )  # torch's exporter for ONNX would decompose them
+    """Return the whole table: the shared part, and the backward pass of a convolution."""
+    # torch's exporter for ONNX would decompose these two
+    own = get_decompositions([_aten.var.correction, _aten.squeeze.dims])
     return {
         **shared_decompositions(),
         **own,
@@ -41,7 +36,15 @@ def convolution_backward(
     groups: int,
     wanted: list[bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Gradients of a convolution in one or two dimensions, by input, weight and bias."""
+    """Return the gradients of a convolution in one or two dimensions by input, weight and bias.
+
+    The gradient by the input is a convolution with the flipped kernel, or a transposed convolution
+    for a stride above 1 or several groups. The gradient by the weight is a matrix product with the
+    unfolded input.
+
+    Raises:
+        ConfigError: the convolution is transposed or has another number of dimensions.
+    """
     geometry = convolution_geometry(weight, stride, padding, dilation, transposed)
     dims = range(2, weight.dim())
     grad_x = grad_weight = grad_bias = None

@@ -1,4 +1,4 @@
-"""A captured function as an ONNX graph with named inputs and outputs."""
+"""Writes a captured function as an ONNX graph with named inputs and outputs."""
 
 import re
 from collections import Counter
@@ -19,22 +19,22 @@ from wire.arrays.onnx_model import INPUT, OUTPUT
 from wire.errors import ConfigError
 
 OPSET = 20
-"""The version of ONNX's operators that graphs are written with."""
+"""Version of ONNX's operator set that graphs are written with."""
 
 
 @dataclass(frozen=True)
 class OnnxGraph:
-    """One graph: its ONNX bytes and the names of its inputs and outputs, in order."""
+    """An ONNX graph with the names of its inputs and outputs, in order."""
 
     onnx: bytes
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     shapes: TorchTensors = field(default_factory=dict, repr=False)
-    """The outputs for the example."""
+    """Outputs for the example."""
 
 
 def to_onnx(traced: Trace) -> OnnxGraph:
-    """A trace as ONNX.
+    """Return a trace as an ONNX graph.
 
     Raises:
         ConfigError: an operator cannot be lowered or written; the text names it.
@@ -42,9 +42,8 @@ def to_onnx(traced: Trace) -> OnnxGraph:
     program = lower(traced, onnx_decompositions())
     try:
         exported = _export(traced, program)
-    except (
-        Exception
-    ) as error:  # torch raises many kinds; the user needs the operator, not the trace
+    # torch raises exceptions of many types, and the user needs the operator, not the traceback
+    except Exception as error:
         raise ConfigError(f"the graph cannot be written as ONNX: {_said(error)}") from error
     model = exported.model_proto
     # stack traces and inferred shapes are nine tenths of the file
@@ -63,8 +62,11 @@ def to_onnx(traced: Trace) -> OnnxGraph:
 
 
 def to_template(graph: OnnxGraph) -> bytes:
-    """A graph for predictions as the half of a model in one file (`wire.arrays.onnx_model`): the
-    examples are its only input, and the tensors are names that the other half gives values."""
+    """Return the template of a one-file model (`wire.arrays.onnx_model`) from a prediction graph.
+
+    The examples are its only input. The tensors of the model are names without values, which are
+    added to complete the file.
+    """
     model = onnx.load_model_from_string(graph.onnx)
     examples = next(value for value in model.graph.input if value.name == names.X)
     (answer,) = model.graph.output
@@ -79,7 +81,11 @@ def to_template(graph: OnnxGraph) -> bytes:
 
 
 def count_operators(data: bytes) -> dict[str, int]:
-    """How often each operator occurs in an ONNX graph, by name."""
+    """Return the number of uses of each operator in an ONNX graph, by name.
+
+    Raises:
+        ConfigError: `data` is not an ONNX graph.
+    """
     try:
         model = onnx.load_model_from_string(data)
     except Exception as error:
@@ -88,8 +94,10 @@ def count_operators(data: bytes) -> dict[str, int]:
 
 
 def _export(traced: Trace, program: CoreProgram) -> torch.onnx.ONNXProgram:
-    """Translate the program of a trace as `torch.onnx.export` does, which would read its hundreds
-    of translations anew for every graph."""
+    """Translate the program of a trace to ONNX.
+
+    `torch.onnx.export` does the same, but reads its hundreds of translations again for every graph.
+    """
     with quiet(), likely_patterns():
         return _core.export(
             program,
@@ -103,13 +111,15 @@ def _export(traced: Trace, program: CoreProgram) -> torch.onnx.ONNXProgram:
 
 @cache
 def _translations() -> _registration.ONNXRegistry:
-    """How torch's exporter writes each operator in ONNX."""
+    """Return the translations of torch's operators to ONNX."""
     return _registration.ONNXRegistry.from_torchlib(opset_version=OPSET)
 
 
 def _said(error: BaseException) -> str:
-    """The operator that torch's exporter failed at, where one of the errors that this one followed
-    from names it; what it says, else."""
+    """Return the operator at which torch's exporter failed, or else the text of the error.
+
+    The operator is read from the chain of errors that caused this one.
+    """
     met: BaseException | None = error
     while met is not None:
         if found := re.search(r"target=torch\.ops\.([\w.]+)", str(met)):
@@ -119,8 +129,10 @@ def _said(error: BaseException) -> str:
 
 
 def _rename(graph: onnx.GraphProto, numbers: dict[str, str]) -> None:
-    """Number what a graph computes on its way: the exporter's own names depend on what it did
-    before, and a bundle's digest on them."""
+    """Replace the names of a graph's intermediate values by numbers.
+
+    The exporter's names depend on its earlier exports, and a bundle's digest depends on the names.
+    """
 
     def numbered(name: str) -> str:
         return numbers.setdefault(name, f"v{len(numbers)}") if name else name

@@ -1,5 +1,4 @@
-"""What the tables of all runtimes have in common: operators of a backward pass that no runtime has,
-as operators that each of them has."""
+"""Shared part of the tables: operators of backward passes that no runtime has."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -16,13 +15,19 @@ from wire.errors import ConfigError
 _aten = torch.ops.aten
 
 Table = dict[Any, Callable[..., Any]]
-"""By operator, a function of the same arguments that computes the same by other operators."""
+"""Functions that compute an operator from other operators, by the operator.
+
+A function takes the operator's arguments.
+"""
 
 
 @functools.cache
 def shared_decompositions() -> Table:
-    """The part of the tables that is the same for every runtime: torch's own for its core
-    operators, and pooling and BatchNorm backward."""
+    """Return the part of the tables that all runtimes share.
+
+    It has torch's decompositions into core operators, and the backward passes of BatchNorm, pooling
+    and embeddings.
+    """
     table: Table = dict(core_aten_decompositions().items())
     table.update(
         get_decompositions(
@@ -50,23 +55,27 @@ def var_mean(
     correction: float | None = None,
     keepdim: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """torch's own decomposition of var_mean fails on a dynamic batch."""
+    """Return variance and mean. torch's own decomposition fails for a dynamic batch."""
     return _aten.var.correction(x, dim, correction=correction, keepdim=keepdim), _aten.mean.dim(
         x, dim, keepdim
     )
 
 
 def empty_like(x: Tensor, **_options: object) -> Tensor:
-    """What is about to be filled, as in the gradients of SiLU and Mish: no runtime has tensors
-    without values."""
+    """Return zeros for a tensor that is filled later, as in the gradients of SiLU and Mish.
+
+    No runtime has tensors without values.
+    """
     return torch.zeros_like(x)
 
 
 def embedding_backward(
     grad: Tensor, ids: Tensor, rows: int, padding_idx: int, scale_grad_by_freq: bool
 ) -> Tensor:
-    """Every row of the table gets the sum of the gradients of the places where its id stands; that
-    of `padding_idx` none."""
+    """Return the gradient of an embedding's table (rows, width).
+
+    A row is the sum of the gradients at the places of its id. The row of `padding_idx` is zero.
+    """
     width = grad.shape[-1]
     flat, places = view(grad, [-1, width]), view(ids, [-1, 1])
     if padding_idx >= 0:
@@ -77,8 +86,11 @@ def embedding_backward(
 
 
 def pad(x: Tensor, pads: Sequence[int], value: float = 0.0) -> Tensor:
-    """Slices where a padding is below 0, as in the gradient of a padding: ExecuTorch takes none.
-    Any other padding stays what it is."""
+    """Return x with negative paddings as slices, which ExecuTorch needs.
+
+    They occur in the gradient of a padding. A padding without negative sizes keeps torch's
+    operator.
+    """
     if min(pads) >= 0:
         return NotImplemented  # type: ignore[no-any-return]
     for at, (before, after) in enumerate(zip(pads[::2], pads[1::2], strict=True)):
@@ -91,7 +103,7 @@ def pad(x: Tensor, pads: Sequence[int], value: float = 0.0) -> Tensor:
 
 @dataclass(frozen=True)
 class Geometry:
-    """Where the taps of a convolution or a pool lie: each field has an entry per dimension."""
+    """Positions of the taps of a convolution or pool. Each field has an entry per dimension."""
 
     kernel: tuple[int, ...]
     stride: tuple[int, ...]
@@ -100,18 +112,18 @@ class Geometry:
 
     @property
     def extent(self) -> tuple[int, ...]:
-        """From the first tap to the last, both included."""
+        """Number of values from the first tap to the last, both included, by dimension."""
         return tuple((k - 1) * d + 1 for k, d in zip(self.kernel, self.dilation, strict=True))
 
     def out(self, size: torch.Size) -> torch.Size:
-        """How often it fits into an input of this size."""
+        """Return the number of positions of the kernel in an input of this size, by dimension."""
         sides = zip(size, self.padding, self.extent, self.stride, strict=True)
         return torch.Size(
             (side + 2 * padding - extent) // stride + 1 for side, padding, extent, stride in sides
         )
 
     def turned(self) -> "Geometry":
-        """That of the gradient of the input, over a gradient that `outer` has padded."""
+        """Return the geometry of the gradient by the input, over a gradient padded by `outer`."""
         ones = (1,) * len(self.kernel)
         return Geometry(self.kernel, ones, (0,) * len(ones), self.dilation)
 
@@ -119,9 +131,11 @@ class Geometry:
 def convolution_geometry(
     weight: Tensor, stride: list[int], padding: list[int], dilation: list[int], transposed: bool
 ) -> Geometry:
-    """
+    """Return the geometry of a convolution in one or two dimensions.
+
     Raises:
-        ConfigError: a convolution whose gradients no runtime is given.
+        ConfigError: it is transposed or has another number of dimensions, for which no runtime has
+            gradients.
     """
     count = weight.dim() - 2
     if transposed or count not in (1, 2):
@@ -136,13 +150,15 @@ def convolution_geometry(
 
 
 def per_dimension(values: list[int], count: int) -> list[int]:
-    """A stride or padding for each dimension, where one may stand for all."""
+    """Return one value per dimension. A single value holds for all dimensions."""
     return list(values) * count if len(values) == 1 else list(values)
 
 
 def taps(x: Tensor, geometry: Geometry, out: torch.Size) -> list[Tensor]:
-    """What each position of the kernel meets: views of the padded x (rows, columns, \\*size), each
-    (rows, columns, \\*out), in the order of the kernel's positions."""
+    """Return the values of x under each position of the kernel, in the order of the positions.
+
+    They are views (rows, columns, \\*out) of the padded x (rows, columns, \\*size).
+    """
     pads = [p for size in reversed(geometry.padding) for p in (size, size)]
     padded = _aten.constant_pad_nd(x, pads, 0.0) if any(pads) else x
     found = []
@@ -166,8 +182,10 @@ def max_pool_backward(
     ceil_mode: bool,
     indices: Tensor,
 ) -> Tensor:
-    """Send each gradient back to the place its maximum came from (indices are flat over the last
-    two dimensions of x)."""
+    """Return the gradient by x: each value of `grad` goes to the place of its maximum.
+
+    `indices` are flat over the last two dimensions of x.
+    """
     batch, channels, height, width = x.shape
     plain = (
         list(stride or kernel) == list(kernel)
@@ -175,8 +193,8 @@ def max_pool_backward(
         and all(d == 1 for d in dilation)
     )
     if plain and height == 1 and kernel[0] == 1 and width % kernel[1] == 0:
-        # windows of one dimension that do not overlap: comparing is faster than scattering and
-        # needs no zero tensor
+        # for one-dimensional windows that do not overlap, a comparison is faster than scattering
+        # and needs no zero tensor
         places = torch.arange(width, device=x.device).reshape(1, 1, width // kernel[1], kernel[1])
         hit = indices.reshape(batch, channels, -1, 1) == places
         return torch.where(hit, grad.reshape(batch, channels, -1, 1), 0.0).reshape(
@@ -190,10 +208,10 @@ def max_pool_backward(
 
 
 def adaptive_average_pool(x: Tensor, size: list[int]) -> Tensor:
-    """Means over windows that lie side by side.
+    """Return the means over windows that lie side by side.
 
     Raises:
-        ConfigError: windows would be of different sizes.
+        ConfigError: the windows would have different sizes.
     """
     kernel = [whole // parts for whole, parts in zip(x.shape[2:], size, strict=True)]
     if [side * parts for side, parts in zip(kernel, size, strict=True)] != list(x.shape[2:]):
@@ -206,7 +224,7 @@ def adaptive_average_pool(x: Tensor, size: list[int]) -> Tensor:
 
 
 def adaptive_average_pool_backward(grad: Tensor, x: Tensor) -> Tensor:
-    """As that of the average over windows that lie side by side."""
+    """Return the gradient by x of the means over windows that lie side by side."""
     kernel = [whole // parts for whole, parts in zip(x.shape[2:], grad.shape[2:], strict=True)]
     return average_pool_backward(grad, x, kernel, kernel, [0, 0], False, True, None)
 
@@ -221,7 +239,11 @@ def average_pool_backward(
     count_include_pad: bool,
     divisor_override: int | None,
 ) -> Tensor:
-    """Every value gets its share of the gradient of each window that it lies in."""
+    """Return the gradient by x: a value gets its share of the gradient of each of its windows.
+
+    Raises:
+        ConfigError: the pool has `ceil_mode`, `divisor_override`, or a padding that is not counted.
+    """
     kernel, stride, padding = (
         per_dimension(values, 2) for values in (kernel, stride or kernel, padding)
     )
@@ -252,8 +274,11 @@ def average_pool_backward(
 
 
 def outer(spread: Tensor, size: torch.Size, geometry: Geometry) -> Tensor:
-    """Padded so that the turned geometry gives `size` again. Output p reads input p * stride -
-    padding + k * dilation: what is at the end of the input and never read meets zeros."""
+    """Return `spread` padded so that the turned geometry has the output size `size`.
+
+    Output p of the convolution reads input p * stride - padding + k * dilation. Values at the end
+    of the input that are never read meet zeros.
+    """
     sides = list(zip(geometry.extent, geometry.padding, size, spread.shape[2:], strict=True))
     pads = [
         side
@@ -265,8 +290,10 @@ def outer(spread: Tensor, size: torch.Size, geometry: Geometry) -> Tensor:
 
 
 def spread(grad: Tensor, stride: Sequence[int]) -> Tensor:
-    """Zeros between neighbours, for strides above 1: (batch, channels, \\*out) -> each side (out -
-    1) * stride + 1."""
+    """Return `grad` (batch, channels, \\*out) with zeros between neighbours for strides above 1.
+
+    Each side of the result has (out - 1) * stride + 1 values.
+    """
     for d, step in enumerate(stride):
         if step > 1:
             side = grad.shape[d + 2]
@@ -279,7 +306,9 @@ def spread(grad: Tensor, stride: Sequence[int]) -> Tensor:
 
 
 def view(x: Tensor, shape: list[int]) -> Tensor:
-    """A view that leaves the size that follows from the batch to the runtime, as -1: XNNPACK takes
-    no other dynamic one."""
+    """Return a view of x, in whose shape -1 stands for the size that depends on the batch.
+
+    XNNPACK accepts no other dynamic size.
+    """
     viewed: Tensor = _aten.view.default(x.contiguous(), shape)
     return viewed
