@@ -138,7 +138,6 @@ def test_help_and_usage_are_plain_as_those_of_the_whole_are(
 
 
 def test_the_list_of_commands_has_each_once_and_its_examples_are_in_the_docs() -> None:
-    from tests.support.operator import PAGE
     from tests.support.pages import COMMANDS as DOCUMENTED
 
     assert sorted(name for names in GROUPS.values() for name in names) == sorted(COMMANDS)
