@@ -24,10 +24,10 @@ $(VENV)/.dev: $(DEPENDENCIES)
 demo: $(VENV)/.demo
 	$(BIN)/shoal demo
 
-# Many tests wait for processes and brokers: one worker more than there are cores keeps the cores busy. `test` runs one representative of
+# Many tests wait for processes and brokers: two workers more than there are cores keep the cores busy. `test` runs one representative of
 # each mechanism, `test-all` what `test` leaves out, and `slow` what takes minutes each or needs programs that few machines
 # have, and ten times as many examples of each property.
-WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
+WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 2 )))
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal
 test: setup deploy/.debian
 	$(PYTEST) $(ARGS)

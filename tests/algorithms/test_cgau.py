@@ -241,7 +241,7 @@ def test_any_classifier_can_be_stood_on() -> None:
     assert Cgau(ready).model is ready
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize("gated", [True, False])
 def test_graphs_run_on_a_device(gated: bool) -> None:
     objective: Supervised = Cgau(

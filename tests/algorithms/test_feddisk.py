@@ -214,7 +214,7 @@ def metrics_of(outputs: TorchTensors) -> list[tuple[str, Tensor]]:
     return [(k.removeprefix("metric/"), v) for k, v in outputs.items() if k.startswith("metric/")]
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_graphs_of_feddisk_run_on_a_device() -> None:
     check_graphs(FedDisk(small_model(), density_units=5, density_features=16), SHAPE)
 

@@ -235,7 +235,7 @@ class TestRegistry:
 LOWERED = [
     pytest.param("har-cnn-gn", Window(("a", "b"), 16, 16), id="har-cnn-gn"),
     pytest.param("har-cnn-dbe", Window(("a",), 40, 40), id="har-cnn-dbe"),
-    pytest.param("cnn2-bn", Window(("a",), 7, 7, height=6), id="cnn2-bn"),
+    pytest.param("cnn2-bn", Window(("a",), 7, 7, height=6), id="cnn2-bn", marks=pytest.mark.slow),
     pytest.param("mlp", DIGITS, id="mlp"),
     *(
         pytest.param(name, window, marks=pytest.mark.slow, id=f"{name}-{kind}")

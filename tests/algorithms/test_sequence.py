@@ -289,7 +289,7 @@ def test_the_watches_go_from_one_exercise_to_the_next() -> None:
     assert 0 < (windows.train_y == NO_LABEL).mean() < 0.02, "a step in which the exercise changes"
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_graphs_on_devices_and_files_of_models_are_those_of_eager_torch() -> None:
     fleet = steps(synthetic_fleet(2))
     objective = some_graphs(

@@ -213,7 +213,7 @@ class TestBalancedClasses:
             Evaluate(),
         )  # fedrep trains in rounds, not after the last
 
-    @pytest.mark.full
+    @pytest.mark.slow
     def test_steps_on_a_device_are_those_of_eager_torch(self) -> None:
         fleet = skewed_fleet(2)
         shape = fleet.window.shape

@@ -104,7 +104,7 @@ def test_what_needs_no_android_runs_on_a_jvm(tmp_path: Path) -> None:
     np.testing.assert_array_equal(recorded.train_x, cut)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_flows_tell_what_the_fleet_does() -> None:
     assert "0 tests failed" in run_build("test", "ktx")
@@ -124,7 +124,7 @@ def test_ten_thousand_acts_of_an_app_with_two_fleets_lose_nothing_and_mix_nothin
     assert f"{STRESS_ACTS} acts of the app" in printed
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_calls_are_those_of_api_36() -> None:
     printed = run_build("stubs")
     found = re.fullmatch(r"(\d+) members of Android's classes are as in API 36\n", printed)
@@ -453,7 +453,7 @@ def test_public_declarations_are_those_that_the_repository_says_and_few() -> Non
     assert set(aliases) == {"@InternalShoalApi"}
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_mark_hides_a_declaration_and_what_belongs_to_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -32,7 +32,7 @@ from wire.bundle import Bundle, unpack
 from wire.codec import digest, encode
 from wire.messages import Plan, Train
 
-pytestmark = pytest.mark.full
+pytestmark = pytest.mark.slow
 
 ALGORITHM = "personal"
 KEPT, WINDOWS = "response/choose.kept", "response/choose.windows"
@@ -146,10 +146,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     return prepare(data, ALGORITHM, devices, tmp_path_factory.mktemp("personal"))
 
 
-@pytest.fixture(
-    scope="module",
-    params=[pytest.param(task, marks=pytest.mark.slow) for task in TASKS],
-)
+@pytest.fixture(scope="module", params=TASKS)
 def in_task(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     """Devices that learn another task than classes, with all labels, few, too few to hold any out,
     and one."""
@@ -195,7 +192,6 @@ def prepare(data: FleetData, name: str, devices: dict[str, Windows], folder: Pat
     return Prepared(path, objective, bundle, model, plan, devices)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_three_clients_tell_the_same_of_the_inputs_of_a_device_without_labels(
     prepared: Prepared,

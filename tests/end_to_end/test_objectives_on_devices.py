@@ -7,20 +7,16 @@ import pytest
 
 from tests.end_to_end.boards import check_on_devices
 
-ALGORITHMS = [
-    "fedavg",
+ALGORITHMS = ["fedavg", "ditto", "dbe+distfl+irls"]
+MORE = [
     "fedprox:mu=0.1",
     "scaffold",
     "fedper",
     "fedrod",
-    "ditto",
     "lg-net:fine_tune_epochs=1",
     "cgau:units=8",
     "fedavg+dp-sgd",
     "fedavg+local-gaussian:noise_multiplier=0.01",
-    "dbe+distfl+irls",
-]
-MORE = [
     "moon",
     "fedbn",
     "fedrep",

@@ -198,6 +198,7 @@ def test_a_real_fleet_of_processes_trains_with_it_and_a_service_finds_it_again(
             stop_processes(processes)
 
 
+@pytest.mark.slow
 def test_a_service_says_what_its_bundle_was_exported_for(elsewhere: Path) -> None:
     shoal(
         "export",

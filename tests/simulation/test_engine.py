@@ -139,7 +139,14 @@ def test_same_bits_in_int8(algorithm: str, others: dict[str, Any]) -> None:
 
 
 @pytest.mark.representatives("distfl+fedadam")
-@pytest.mark.parametrize("algorithm", ["distfl+fedadam", "ditto", "feddisk:preparations=2"])
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        "distfl+fedadam",
+        "ditto",
+        pytest.param("feddisk:preparations=2", marks=pytest.mark.slow),
+    ],
+)
 def test_an_interrupted_run_goes_on_with_the_same_bits(algorithm: str, tmp_path: Path) -> None:
     whole = run(algorithm, "eager", rounds=3)
     seen: list[int] = []

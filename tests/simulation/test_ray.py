@@ -110,6 +110,7 @@ def test_same_bits_as_in_one_process(cluster: Any, workers: list[Any]) -> None:
     assert not ray.is_initialized()
 
 
+@pytest.mark.slow
 def test_methods_of_a_users_own_file_go_to_machines_that_do_not_have_it(
     cluster: Any, workers: list[Any], tmp_path: Path
 ) -> None:
