@@ -120,7 +120,8 @@ def read_lengths(
 def to_length(x: Array, window: Window) -> Array:
     """Return windows (n, channels, time) padded with zeros to the length of `window`.
 
-    X
+    Windows that are long enough are returned unchanged, as are all windows if the last channel of
+    `window` is not `PRESENCE`.
     """
     short = window.length - x.shape[-1] if x.ndim == 3 else 0
     if short <= 0 or x.shape[1] != len(window.channels) or window.channels[-1] != PRESENCE:
