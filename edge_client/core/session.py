@@ -1,7 +1,7 @@
 """Memory of a device between messages, and its reaction to the next one. Pure.
 
 Rules (SPEC.md, 'Order of plans'): a plan is carried out once. A finished update is kept until the
-aggregator acknowledges or refuses it. A message from an earlier epoch than the latest one is
+aggregator acknowledges or refuses it. A plan from an earlier epoch than the latest one is
 answered with the proof of the later epoch. Work that ends the client repeatedly is given up.
 """
 
@@ -45,9 +45,9 @@ class Offer(msgspec.Struct, frozen=True):
     is_again: bool = False
     """True if it is to be tried again in spite of a problem."""
     evaluated: Metrics = Metrics()
-    """Accuracy of this model over the windows that the device holds out."""
+    """Metrics of this model over the windows that the device holds out."""
     before: Metrics = Metrics()
-    """Accuracy of the model in use before, over the same windows."""
+    """Metrics of the model in use before, over the same windows."""
     latency_ms: float = 0.0
     """Duration of a prediction of one window."""
 
@@ -66,7 +66,7 @@ class Session(msgspec.Struct, frozen=True):
     its update was answered.
     """
     tries: int = 0
-    """Number of starts of work on it that ended the client, since it last made progress."""
+    """Number of starts of work on it that did not end, since its last progress."""
     update: MaybeDigest = ""
     """Digest of the pending update; its bytes are in the state folder."""
     reason: DeclineReason | None = None

@@ -214,7 +214,7 @@ class Labels:
 
 
 def read_statement(payload: bytes, now_s: float, labels: Labels) -> None:
-    """Store a label that somebody published.
+    """Store a label from a published payload.
 
     The payload is a label as plain text, which applies from now on (``none`` or nothing removes the
     label), or an object with ``label`` and, optionally, ``from`` and ``to`` in Unix seconds.
