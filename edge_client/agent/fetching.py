@@ -1,4 +1,4 @@
-"""The blobs that a device waits for."""
+"""Download of the blobs that a device needs, whole or in pieces."""
 
 from collections.abc import Callable
 from itertools import islice
@@ -17,7 +17,7 @@ from wire.topics import Topics
 
 
 def blobs_of(plan: Plan) -> set[str]:
-    """The digests of all that a plan needs."""
+    """Return the digests of all blobs that a plan needs."""
     needed = {
         plan.bundle,
         plan.model,
@@ -29,8 +29,10 @@ def blobs_of(plan: Plan) -> set[str]:
 
 
 def needed(session: Session, model: CurrentModel) -> set[str]:
-    """The blobs that have to be here and that an aggregator has: of the model in use, of the one
-    that is offered, and of the plan."""
+    """Return the digests of the blobs that the device must have and an aggregator can send.
+
+    They belong to the model in use, the offered model and the current plan.
+    """
     current = model.current
     names = {current.bundle, current.model} if current is not None else set()
     if (offer := open_offer(session, current)) is not None:
@@ -41,12 +43,12 @@ def needed(session: Session, model: CurrentModel) -> set[str]:
 
 
 class Fetching:
-    """Subscribes to what is missing, and stores what comes. `wanted` are the digests that are
-    missing.
+    """Subscriber to missing blobs, which stores them as they come.
 
-    In place of a large blob its pieces are named. The device then subscribes to those that it
-    lacks, a few at a time, so that a connection that is lost costs only these. It keeps what it has
-    over restarts."""
+    `wanted` has the digests of the missing blobs. In place of a large blob comes a list of its
+    pieces. The device then subscribes to the missing pieces, a few at a time, so that a lost
+    connection costs only these. Stored pieces survive a restart.
+    """
 
     def __init__(
         self,
@@ -56,15 +58,23 @@ class Fetching:
         open_pieces: Callable[[bytes], Pieces],
         most_bytes: int,
     ) -> None:
-        """`open_pieces` reads what came in place of a blob; it raises `WireError` if that is not to
-        be believed. `most_bytes`: the largest blob that is taken."""
+        """Start without missing blobs.
+
+        Args:
+            topics: topics of the fleet.
+            link: connection to the broker.
+            state: folder for blobs and pieces.
+            open_pieces: reads the list of pieces that came in place of a blob; it raises
+                `WireError` if the list is not trustworthy.
+            most_bytes: size of the largest blob that is accepted.
+        """
         self._most_bytes = most_bytes
         self._topics, self._link, self._state, self._open_pieces = topics, link, state, open_pieces
         self.wanted: set[str] = set()
         self._parts: dict[str, PartFile] = {}
-        """By blob, what comes in pieces."""
+        """Stored pieces by blob, for blobs that come in pieces."""
         self._awaited: dict[str, tuple[str, ...]] = {}
-        """By piece that is subscribed to, the blobs that it belongs to."""
+        """Blobs by piece, for each piece that is subscribed to."""
 
     @property
     def unknown(self) -> set[str]:
@@ -73,16 +83,20 @@ class Fetching:
 
     @property
     def unanswered(self) -> set[str]:
-        """What an aggregator is asked for when nothing came for a while: missing blobs, and pieces
-        that should be on their way. A piece may have been cut anew, so that what is in place of its
-        blob is needed again."""
+        """Digests to request from an aggregator after a silence: missing blobs and expected pieces.
+
+        It also subscribes to the blobs in pieces again, since a blob may have been cut anew, and
+        then the new list of its pieces is needed.
+        """
         if self._parts:
             self._link.subscribe(*map(self._topics.blob, sorted(self._parts)))
         return self.wanted | self._awaited.keys()
 
     def need(self, names: set[str]) -> bool:
-        """Wait for those of these blobs that are not stored, and for no others; whether that are
-        more than before."""
+        """Wait for the blobs among `names` that are not stored; return True if some are new.
+
+        Blobs that are not among `names` are no longer waited for.
+        """
         missing = {name for name in names if not self._state.files.size(BLOBS + name)}
         over, new = self.wanted - missing, missing - self.wanted
         self.wanted = missing
@@ -96,13 +110,14 @@ class Fetching:
         return bool(new)
 
     def take(self, name: str, payload: bytes, keep: set[str]) -> bool:
-        """Store a blob or a piece that came, or note what a blob's pieces are; whether it was
-        waited for. On a full disk, all but the blobs to `keep` are removed first.
+        """Store a blob, a piece or a list of pieces; return True if the device waited for it.
+
+        On a full disk, all blobs except those in `keep` are removed first.
 
         Raises:
             Malformed: its bytes have another hash.
-            LimitExceeded: the blob is larger than this device takes.
-            OSError: it cannot be stored. It is still wanted.
+            LimitExceeded: the blob is larger than this device accepts.
+            OSError: it cannot be stored. The device still waits for it.
         """
         if name not in self.wanted and name not in self._awaited:
             return False
@@ -151,8 +166,10 @@ class Fetching:
             self._go_on(blob)
 
     def _go_on(self, blob: str) -> None:
-        """Take a blob of which nothing is missing any more, and wait for the next pieces. One that
-        is not what its hash says comes anew."""
+        """Accept the blob if its pieces are complete, and wait for the next pieces.
+
+        If a complete blob does not match its hash, it is fetched anew.
+        """
         part = self._parts.get(blob)
         if part is not None and not part.missing:
             if part.is_whole():
@@ -170,7 +187,7 @@ class Fetching:
         self._link.unsubscribe(self._topics.blob(name))
 
     def _await_pieces(self) -> None:
-        """Subscribe to the next pieces, and to none that is here."""
+        """Subscribe to the next missing pieces and unsubscribe from the others."""
         awaited: dict[str, tuple[str, ...]] = {}
         for blob in sorted(self._parts):
             part = self._parts[blob]

@@ -1,5 +1,7 @@
-"""What a Linux board can say of itself: from /sys, /proc and the file system. Whether the way out
-is metered only NetworkManager knows: it is not asked."""
+"""State of a Linux board, read from /sys, /proc and the file system.
+
+Only NetworkManager knows whether the connection is metered; it is not queried.
+"""
 
 import os
 import platform
@@ -14,9 +16,9 @@ from edge_client.core.ports import Health
 T = TypeVar("T")
 
 IDLE_LOAD = 0.5
-"""A board is idle while less of each processor core was wanted in the last minute."""
+"""Maximum load per processor core, over the last minute, at which a board counts as idle."""
 _COLDEST_C, _HOTTEST_C = -40.0, 150.0
-"""A sensor that says something else is broken, or is none."""
+"""Plausible temperatures (degrees Celsius); others come from a broken or unused sensor."""
 _LONGEST = 200
 
 
@@ -26,8 +28,14 @@ def linux_health(
     thermal: Path = Path("/sys/class/thermal"),
     model: Path = Path("/proc/device-tree/model"),
 ) -> Health:
-    """What can be found out now; what cannot be is None. It raises nothing. `state`: a folder on
-    the file system that the client writes to."""
+    """Return the board's present state, None for each value that cannot be read. Raise nothing.
+
+    Args:
+        state: folder on the file system that the client writes to.
+        power: folder of the power supplies.
+        thermal: folder of the thermal zones.
+        model: file with the name of the board.
+    """
     return Health(
         battery_percent=_found(lambda: _battery(power)),
         hardware=_found(lambda: _hardware(model)) or "",
@@ -50,7 +58,7 @@ def _number(path: Path) -> float:
 
 
 def _battery(power: Path) -> float | None:
-    """The first battery's charge."""
+    """Return the charge of the first battery (percent), None if there is no battery."""
     charges = (_found(partial(_number, path)) for path in sorted(power.glob("*/capacity")))
     return next(
         (
@@ -63,8 +71,10 @@ def _battery(power: Path) -> float | None:
 
 
 def _charging(power: Path) -> bool | None:
-    """Whether a supply from outside is there, or a battery says that it is charged; None where
-    nothing says anything of it."""
+    """Return True if outside power is present or a battery charges or is full.
+
+    None if no power supply reports it.
+    """
     online = [path.read_text().strip() == "1" for path in sorted(power.glob("*/online"))]
     states = [path.read_text().strip().lower() for path in sorted(power.glob("*/status"))]
     known = [
@@ -76,14 +86,14 @@ def _charging(power: Path) -> bool | None:
 
 
 def _temperature(thermal: Path) -> float | None:
-    """That of the warmest zone, in degrees Celsius."""
+    """Return the temperature of the warmest zone (degrees Celsius), None if there is no sensor."""
     found = (_found(partial(_number, path)) for path in sorted(thermal.glob("thermal_zone*/temp")))
     zones = (thousandths / 1000 for thousandths in found if thousandths is not None)
     return max((zone for zone in zones if _COLDEST_C <= zone <= _HOTTEST_C), default=None)
 
 
 def _hardware(model: Path) -> str:
-    """What the board calls itself; on a machine that does not, its processor's architecture."""
+    """Return the name of the board, or the processor's architecture if the board has no name."""
     named = (
         model.read_bytes().rstrip(b"\0").decode(errors="replace").strip() if model.exists() else ""
     )

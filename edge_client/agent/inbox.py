@@ -1,4 +1,4 @@
-"""What comes from the broker, read and verified."""
+"""Messages from the broker, parsed and verified."""
 
 from collections.abc import Callable, Sequence
 
@@ -20,7 +20,7 @@ _KINDS = {
 
 
 class Inbox:
-    """Reads what one device is sent."""
+    """Reader of the messages to one device."""
 
     def __init__(
         self,
@@ -30,17 +30,26 @@ class Inbox:
         now: Callable[[], float],
         most_bytes: int,
     ) -> None:
-        """`now`: Unix time, as well as the device knows it. `most_bytes`: the largest blob that is
-        taken."""
+        """Trust the signatures of the root keys `trusted`.
+
+        Args:
+            device_id: device whose messages are read.
+            topics: topics of the fleet.
+            trusted: root keys.
+            now: clock, Unix time as well as the device knows it.
+            most_bytes: size of the largest blob that is accepted.
+        """
         self._most_bytes = most_bytes
         self._device_id, self._topics, self._now = device_id, topics, now
         self._verifier = Verifier(topics.fleet, trusted)
 
     def open(self, delivery: Delivery) -> Plan | Reply | Release | Want | AggregatorStatus | str:
-        """The message; of a blob its digest, which is not compared with its bytes.
+        """Return the verified message, or the digest of a blob.
+
+        The digest of a blob is not compared with its bytes here.
 
         Raises:
-            WireError: it is to be ignored.
+            WireError: the message is to be ignored.
         """
         address = self._topics.parse(delivery.topic)
         if address.kind == "blob":
@@ -60,11 +69,11 @@ class Inbox:
         return message
 
     def open_pieces(self, payload: bytes) -> Pieces:
-        """What came in place of a large blob.
+        """Return the list of pieces that came in place of a large blob.
 
         Raises:
-            LimitExceeded: the blob is larger than this device takes.
-            WireError: it is to be ignored.
+            LimitExceeded: the blob is larger than this device accepts.
+            WireError: the message is to be ignored.
         """
         pieces: Pieces = self._verifier.open(payload, Pieces, self._now())
         return check_pieces(pieces, self._most_bytes)

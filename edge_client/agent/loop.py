@@ -1,9 +1,7 @@
-"""The device's loop: check in, take a plan, fetch what it needs, carry it out, keep the update
-until it is acknowledged.
+"""Loop of a device: check in, take a plan, fetch its blobs, carry it out, send the update.
 
-What can go wrong is kept inside three rings. A message that cannot be read is ignored. Whatever
-goes wrong with one plan declines that plan. What nobody foresaw ends one event, in
-`Agent._contained`, and nothing else.
+Faults are contained in three rings. A message that cannot be read is ignored. A fault in a plan
+declines that plan. An unforeseen fault ends one event, in `Agent._contained`, and nothing else.
 """
 
 import logging
@@ -44,18 +42,20 @@ from wire.messages import CLIENT
 from wire.pieces import MOST_BYTES, WHOLE_BYTES
 from wire.topics import RECEIVED, Topics
 
-if TYPE_CHECKING:  # a board that does not record has no memory for what does
+if TYPE_CHECKING:  # a board that does not record lacks the memory for this
     from edge_client.live.store import LiveData
 
 log = logging.getLogger("shoal.edge")
 
 STATUS_WAIT_S = 3.0
-"""After a new connection the device waits so long for the aggregator's status, which has the time,
-before it works."""
+"""Time to wait for the aggregator's status, which has the time, after a new connection."""
 
 
 class Agent:
-    """One device. `handle` takes one event and never waits; `run` is the loop over a real link."""
+    """Client of one device.
+
+    `handle` processes one event and never waits; `run` is the loop over a real link.
+    """
 
     def __init__(
         self,
@@ -78,11 +78,26 @@ class Agent:
         most_whole: int = WHOLE_BYTES,
         pace: Pace = USUAL,
     ) -> None:
-        """`live`: where windows are taken from anew for each plan, if not `windows` all the time.
-        `trusted`: the root keys; without any, everything is believed. `clock`: seconds, from a
-        clock that cannot be set. `wall`: Unix time, which may be wrong. `most_bytes`: of the
-        largest blob and update; `most_whole`: of the largest update that is sent whole. `pace`: of
-        checkpoints.
+        """Open the state folder and subscribe to the device's topics.
+
+        Args:
+            device_id: id of the device.
+            topics: topics of the fleet.
+            link: connection to the broker.
+            windows: the device's examples, unless `live` is set.
+            state: the state folder.
+            load_graphs: loader of a bundle's graphs.
+            trusted: root keys; without any, every message is believed.
+            policy: what the owner permits.
+            health: function that reads the state of the hardware.
+            clock: seconds, from a clock that cannot be set.
+            wall: Unix time, which may be wrong.
+            runtime: name and version of the runtime.
+            secret: source of the noise that protects updates.
+            live: recorded data, from which each plan gets new windows.
+            most_bytes: size of the largest blob and update.
+            most_whole: size of the largest update that is sent whole.
+            pace: interval between checkpoints.
 
         Raises:
             ConfigError: the state folder cannot be read.
@@ -126,13 +141,15 @@ class Agent:
 
     @property
     def session(self) -> core.Session:
-        """What the device remembers."""
+        """Memory of the device."""
         return self._memory.session
 
     @property
     def retry_at_s(self) -> float:
-        """When `tick` has something to do, by the agent's clock; infinity if nothing waits. The
-        heartbeat is not counted."""
+        """Time of the next task of `tick`, by the agent's clock; infinity if nothing waits.
+
+        The heartbeat does not count.
+        """
         has_work = self.session.stage == "working" or self._releases.offer is not None
         return min(
             self._backoff.at_s,
@@ -140,8 +157,10 @@ class Agent:
         )
 
     def run(self, stop: Callable[[], bool]) -> None:
-        """Handle events until `stop` says so. It is asked at least once a second, and between
-        batches."""
+        """Handle events until `stop` returns True.
+
+        `stop` is called at least once a second, and between batches.
+        """
         self._stop = stop
         while not stop():
             event = self.link.receive(timeout_s=1.0)
@@ -153,12 +172,12 @@ class Agent:
         self._outbox.publish("status", encode(status), retain=True)
 
     def handle(self, event: LinkEvent) -> None:
-        """Act on one event, and go on with what it makes possible."""
+        """Handle one event, and continue with the work that it makes possible."""
         self._contained("event", lambda: self._on_event(event))
         self._contained("work", self._go_on)
 
     def tick(self) -> None:
-        """Send or ask again what had no answer for too long, and go on with what had to wait."""
+        """Retry requests without an answer, and continue with postponed work."""
         self._contained("heartbeat", self._beat)
         self._contained("retry", self._retry)
         self._contained(
@@ -168,18 +187,19 @@ class Agent:
         self._contained("work", self._go_on)
 
     def predict(self, x: Array) -> Array:
-        """Class probabilities (n, classes) float32 of examples x (n, \\*window) by the model in
-        use: the last one that was released, or left by a finished run, and could be taken into use.
-        It may be called from another thread.
+        """Return the class probabilities (n, classes) float32 of examples x (n, \\*window).
+
+        The model in use answers: the last model that a release or a finished campaign offered and
+        that passed its trial. Any thread may call this.
 
         Raises:
-            ConfigError: there is none yet, or it is damaged.
-            DataError: x is no windows of the model's.
+            ConfigError: there is no model yet, or it is damaged.
+            DataError: x has not the shape of the model's windows.
         """
         return self._model.predict(x)
 
     def _contained(self, what: str, act: Callable[[], None]) -> None:
-        """The outermost ring: what nobody foresaw is counted, logged, and survived."""
+        """Run `act` as the outermost ring: count, log and survive an unforeseen fault."""
         try:
             act()
         except Exception as error:
@@ -208,7 +228,7 @@ class Agent:
             message = self._inbox.open(delivery)
         except (
             Exception
-        ) as error:  # the innermost ring: whatever was sent, it costs one line of the log
+        ) as error:  # the innermost ring: an unreadable message costs one line of the log
             self.incidents.add("ignored a message", error)
             return
         try:
@@ -278,7 +298,7 @@ class Agent:
     def _on_blob(self, name: str, payload: bytes) -> None:
         try:
             if self._fetching.take(name, payload, self._kept()):
-                self._backoff.begin()  # something comes: nothing needs to be asked for again
+                self._backoff.begin()  # something comes: no request has to be repeated
         except (OSError, LimitExceeded) as error:
             plan = self.session.plan
             if self.session.stage != "working" or plan is None or name not in blobs_of(plan):
@@ -288,7 +308,7 @@ class Agent:
         self._rest()
 
     def _check_in(self) -> None:
-        """Say what there is on this device, and send again what had no answer."""
+        """Report the device's facts, and send again what had no answer."""
         windows = self._windows_now()
         message = m.CheckIn(
             self.device_id,
@@ -312,13 +332,13 @@ class Agent:
         self._outbox.ask(self._fetching.unknown)
 
     def _windows_now(self) -> Windows:
-        """The windows that the next plan would be carried out over."""
+        """Return the windows that the next plan would use."""
         return self._windows if self._live is None else self._live.now()
 
     def _retry(self) -> None:
         if (
             self._clock() < self._backoff.at_s or not self._outbox.connected
-        ):  # what is published meanwhile would wait in the link, again and again
+        ):  # the link queues messages while it is down: every retry would add one
             return
         self._backoff.tried()
         self._outbox.ask(self._fetching.unanswered)
@@ -328,15 +348,14 @@ class Agent:
         self._rest()
 
     def _rest(self) -> None:
-        """Try nothing again if nothing waits for an answer."""
+        """Stop the retries if nothing waits for an answer."""
         if not (
             self._fetching.wanted or self.session.stage == "pending" or self._unstored is not None
         ):
             self._backoff.end()
 
     def _go_on(self) -> None:
-        """Fetch what is missing, take an offered model into use, and carry out the plan, if it is
-        time to."""
+        """Fetch blobs, take up an offered model and carry out the plan, as far as possible."""
         plan = self._plan_in_work()
         if plan is not None and (
             exceeded := self._traffic.exceeds(self._permitted.max_bytes_a_day)
@@ -381,7 +400,7 @@ class Agent:
         self._contained("traffic", self._traffic.save)
 
     def _store_update(self, plan: m.Plan, done: Done) -> Declined | None:
-        """Put the update on disk, and then send it; or why it is not to be sent."""
+        """Store the update and send it, or return the reason to decline the plan."""
         payload = self._encode(plan, done)
         if len(payload) > self._most_bytes:
             return Declined(
@@ -414,7 +433,12 @@ class Agent:
         return done.update(plan, self._work.windows.num_train, self._bytes_received)
 
     def _between(self) -> None:
-        """Before each batch: say that the device is here, and end the work if it is to end."""
+        """Send a heartbeat before each batch, and end the work if it has to end.
+
+        Raises:
+            Declined: the work takes longer than the policy permits.
+            Stopped: the client stops.
+        """
         self._between_windows()
         most_s, took_s = (
             self._permitted.max_seconds,
@@ -424,13 +448,17 @@ class Agent:
             raise Declined("policy", f"max_seconds: the work takes longer than {most_s:g} s")
 
     def _between_windows(self) -> None:
-        """The same where no plan is carried out."""
+        """Send a heartbeat between two windows outside a plan.
+
+        Raises:
+            Stopped: the client stops.
+        """
         self._contained("heartbeat", self._beat)
         if self._stop():
             raise Stopped
 
     def _progressed(self, runs: int, resumed: bool) -> None:
-        """A checkpoint of the plan in work is on the disk; whether work goes on from it now."""
+        """Remember that a checkpoint of the plan was stored, or that work resumed from it."""
         if self.session.plan is not None:
             on = core.on_resumed if resumed else core.on_progress
             self._memory.note(on(self.session, self.session.plan, runs))
@@ -440,7 +468,7 @@ class Agent:
         self._releases.beat()
 
     def _decline(self, plan: m.Plan, declined: Declined) -> None:
-        """The plan in work is not carried out."""
+        """Decline the current plan."""
         changed, _ = core.on_declined(
             self.session, plan, declined.reason, printable(declined.detail)[:1000]
         )
@@ -448,9 +476,11 @@ class Agent:
         self._outbox.decline(plan, declined)
 
     def _kept(self) -> set[str]:
-        """The blobs that have to stay: what is needed, the private tensors of the model in use,
-        what is kept, the model offered last, which may be tried again, and the bundle that is
-        loaded."""
+        """Return the digests of the blobs that must stay in the state folder.
+
+        They are the needed blobs, the private tensors of the model in use, the personal models, the
+        last offered model, which may be tried again, and the loaded bundle.
+        """
         loaded = {self._work.bundle.digest} if self._work.bundle else set()
         offer = self.session.offer
         offered = {offer.bundle, offer.model} if offer is not None else set()
@@ -463,7 +493,7 @@ class Agent:
         )
 
     def _now_s(self) -> float:
-        """Unix time: the later of this device's clock and the aggregator's."""
+        """Return Unix time: the later of the device's clock and the aggregator's."""
         return max(self._wall(), self._time.now_s)
 
     def _send_update(self, again: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""What a device says to its aggregator."""
+"""Messages from a device to its aggregator."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -18,7 +18,7 @@ log = logging.getLogger("shoal.edge")
 
 @dataclass
 class Outbox:
-    """Publishes on one device's topics, and counts the bytes.
+    """Publisher on one device's topics, which counts the bytes.
 
     `connected`: True if the link is up. `beat_at_s`: time of the next heartbeat.
     """
@@ -38,20 +38,20 @@ class Outbox:
         self.link.publish(self.topics.device(self.device_id, kind), payload, retain=retain)
 
     def count(self, payload: bytes) -> None:
-        """These bytes came or went."""
+        """Count the bytes of a message that was sent or received."""
         try:
             self.traffic.add(len(payload))
         except OSError as error:
             self.incidents.add("failed to store the traffic", error)
 
     def beat(self, now: bool = False) -> None:
-        """Say that this device is here, if it is time to, or now."""
+        """Send a heartbeat if one is due, or in any case if `now` is True."""
         if self.connected and (now or self.clock() >= self.beat_at_s):
             self.beat_at_s = self.clock() + m.HEARTBEAT_S / 2
             self.publish("status", encode(m.DeviceStatus(self.device_id, True)), retain=True)
 
     def decline(self, plan: m.Plan, declined: Declined, proof: str = "") -> None:
-        """Say that a plan is not carried out."""
+        """Tell the aggregator that a plan is not carried out."""
         detail = printable(declined.detail)[:1000]
         log.error(
             "declined round=%d device=%s reason=%s: %s",

@@ -1,4 +1,7 @@
-"""Takes models that are offered into use, and says which one answers (SPEC.md, 'Releases')."""
+"""Device's side of releases: take up offered models and report which one is in use.
+
+The protocol is in SPEC.md, 'Releases'.
+"""
 
 import json
 import logging
@@ -32,13 +35,13 @@ from wire.messages import Metrics, Policy, Release
 log = logging.getLogger("shoal.edge")
 
 FAILURES_S = 60.0
-"""Predictions that failed are reported at most so often."""
+"""Minimum interval between reports of failed predictions."""
 AGAIN_S = 3600.0
-"""After so long an offered model that could not be used is tried again."""
+"""Pause before an offered model that failed is tried again."""
 
 
 class Releases:
-    """The device's side of releases. `model` is the one in use."""
+    """Device's side of releases. `model` is the model in use."""
 
     def __init__(
         self,
@@ -63,30 +66,32 @@ class Releases:
         self._mend()
         if (
             offer is not None and offer.tries and not offer.problem and self.offer is None
-        ):  # it ended after the model was in use
+        ):  # the client ended after the model was in use
             memory.note(offers.on_taken(memory.session))
         memory.note(offers.on_again(memory.session))
 
     @property
     def offer(self) -> Offer | None:
-        """What is still to be taken into use, if only anew, since what was used with it is
-        damaged."""
+        """Offer that is still to be taken into use, or None.
+
+        The offer of the model in use is open again if the model's private tensors are damaged.
+        """
         session, current = self._memory.session, self.model.current
         return offers.open_offer(
             session, None if self._is_own_lost and offers.is_of_offer(session, current) else current
         )
 
     def on_release(self, release: Release) -> None:
-        """A release came.
+        """Remember a release that came.
 
         Raises:
-            OSError: that it came cannot be stored.
+            OSError: the session cannot be stored.
         """
         self._memory.save(offers.on_release(self._memory.session, release))
 
     def report(self) -> None:
-        """Say which release is in use."""
-        if not self._outbox.connected:  # it is said after the next check-in
+        """Report which release is in use."""
+        if not self._outbox.connected:  # the next check-in is followed by a report
             return
         session = self._memory.session
         if failures := self.model.drain_failures():
@@ -98,8 +103,7 @@ class Releases:
         self._failures_at_s = self._clock() + FAILURES_S
 
     def beat(self) -> None:
-        """Say it again if predictions have failed, and let a model that could not be used be tried
-        again, now and then."""
+        """Report failed predictions, and let a failed offer be tried again, each now and then."""
         if self.model.failures and self._clock() >= self._failures_at_s:
             self.report()
         if self._clock() >= self._again_at_s:
@@ -107,12 +111,16 @@ class Releases:
             self._memory.note(offers.on_again(self._memory.session))
 
     def take_up(self, now_s: float, between: Between) -> None:
-        """Take the offered model into use, or note why that cannot be, and report it; that it
-        begins is stored before it does. `now_s`: Unix time, as well as it is known. What `between`
-        raises breaks it off.
+        """Take the offered model into use, or remember why it failed, and report the outcome.
+
+        The start is stored before it happens. An exception of `between` interrupts the take-up.
+
+        Args:
+            now_s: Unix time, as well as the device knows it.
+            between: function that is called between windows.
 
         Raises:
-            OSError: something cannot be stored; it is tried again after a while.
+            OSError: something cannot be stored; the take-up is tried again after a while.
         """
         if self._clock() < self._take_up_at_s:
             return
@@ -150,11 +158,15 @@ class Releases:
         self.report()
 
     def _adopt(self, offer: Offer, now_s: float, between: Between) -> None:
-        """Take the offered model into use, if its bundle verifies, its graphs load, and it answers
-        on one of this device's windows. If anything is raised, the model before stays in use."""
+        """Take up the offered model if its bundle verifies, its graphs load and it answers.
+
+        It has to answer on one of this device's windows. After any exception the model before stays
+        in use.
+        """
         bundle = unpack(read_blob(self._state.blob, offer.bundle), self._trusted)
         manifest = bundle.manifest
-        # a release may go back: its number only grows, so that nobody can bring an old one again
+        # a release may go back to an older version; its own number only grows, so no old one can be
+        # replayed
         if not offer.number:
             check_version(manifest, self._memory.session.versions)
         if self._policy.bundles is not None and manifest.name not in self._policy.bundles:
@@ -189,7 +201,7 @@ class Releases:
             trial.check_whole(loaded, onnx, stored)
             current = msgspec.structs.replace(current, onnx=digest(onnx))
         session, used = self._memory.session, self.model.current
-        # the offer may be in use already: what was before it was measured when it came
+        # if the offer is in use already, the model before it was measured when the offer came
         is_again = offers.is_of_offer(session, used) and used and used.release == offer.number
         measured = trial.measure(
             offer if is_again else msgspec.structs.replace(offer, before=Metrics()),
@@ -217,8 +229,11 @@ class Releases:
         log.info("%s", told + untried)
 
     def _mend(self) -> None:
-        """Write the one file of the model in use again if it is damaged; where the device's own
-        tensors are, it is taken into use anew."""
+        """Repair the model in use after damage.
+
+        Its ONNX file is written again. If private tensors are damaged, the model is to be taken up
+        anew.
+        """
         current = self.model.current
         if current is not None and current.private and self._state.blob(current.private) is None:
             log.warning("the device's own tensors of the model in use are damaged or missing")
@@ -229,7 +244,7 @@ class Releases:
         try:
             loaded = self.model.loaded()
             onnx = whole_model(loaded.bundle, loaded.tensors, about(current))
-            if digest(onnx) == current.onnx:  # otherwise it is the one before that answers
+            if digest(onnx) == current.onnx:  # a different file would not be the model in use
                 self._state.put_current(current, onnx)
                 log.warning("the file of the model in use was damaged and is written again")
         except Exception as error:
@@ -239,8 +254,7 @@ class Releases:
             )
 
     def _used(self) -> LoadedModel | None:
-        """The model that is in use, to compare with; None where there is none that can be
-        loaded."""
+        """Return the model in use for a comparison, or None if none can be loaded."""
         try:
             return self.model.loaded() if self.model.current is not None else None
         except ShoalError as error:
@@ -249,7 +263,7 @@ class Releases:
 
 
 def beside(own: Own) -> str:
-    """What is said of a model beside its name: whether it is used with what the device has kept."""
+    """Return the part of a log line that says if a personal model is used, and if not, why."""
     return (
         ", with what the device has kept of it"
         if own.kept
@@ -260,7 +274,7 @@ def beside(own: Own) -> str:
 
 
 def about(current: Current) -> dict[str, str]:
-    """What the file of a model says of itself."""
+    """Return the metadata of a model's ONNX file."""
     return {
         "task": current.task,
         "classes": json.dumps(current.classes),

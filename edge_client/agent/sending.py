@@ -1,4 +1,4 @@
-"""The finished update on its way to the aggregator: whole, or offered and then sent in pieces."""
+"""Transfer of the finished update to the aggregator: whole, or offered and sent in pieces."""
 
 import logging
 from dataclasses import dataclass, field
@@ -17,11 +17,11 @@ log = logging.getLogger("shoal.edge")
 
 @dataclass
 class Sending:
-    """Sends the update of a session, if the day's bytes permit it.
+    """Sender of a session's update, within the bytes that the policy permits in a day.
 
-    Without a connection it waits for the next one. `most_whole`: bytes of the largest update that
-    is sent whole. `offered` is what was offered in pieces, `under_way` has the indexes of those
-    that are on their way.
+    Without a connection the update waits for the next one. `most_whole`: size of the largest update
+    that is sent whole. `offered`: pieces of the last offer. `under_way`: indexes of the pieces that
+    were sent and not lost.
     """
 
     device_id: str
@@ -36,8 +36,8 @@ class Sending:
     def begin(self, session: Session, again: bool = False) -> bool:
         """Send the pending update, or offer it; return True if there is one.
 
-        `again`: what was sent of it may be lost, since nothing was heard for a while; over a
-        connection that was cut the link sends it again by itself.
+        `again`: True if earlier pieces may be lost because no answer came. After a mere
+        reconnection they are not: the link sends them again by itself.
         """
         size = (
             self.state.files.size(UPDATE)
@@ -61,10 +61,7 @@ class Sending:
         return True
 
     def on_want(self, want: Want, session: Session) -> bool:
-        """Send the pieces that the aggregator wants, but for those that are on their way.
-
-        Return True if the update is still pending.
-        """
+        """Send the wanted pieces that are not under way; return True if the update is pending."""
         pieces = self.offered
         if (
             pieces is None

@@ -1,4 +1,4 @@
-"""How many bytes came and went in the last 24 hours, also over restarts."""
+"""Number of bytes sent and received in the last 24 hours, across restarts."""
 
 from collections.abc import Callable
 
@@ -8,24 +8,31 @@ from edge_client.storage.state import TRAFFIC, DeviceState
 
 HOUR_S, HOURS = 3600, 24
 SAVED_BYTES = 64 * 2**10
-"""A client that is killed forgets at most so many."""
+"""Maximum number of bytes that a killed client forgets."""
 
 
 class Traffic:
-    """Counts by the hour of the device's own clock, which the aggregator cannot set. An hour that
-    has begun before the last 24 hours did counts in whole: the sum is never too small."""
+    """Count of bytes by the hour of the device's own clock, which the aggregator cannot set.
+
+    An hour that began before the last 24 hours counts in full: the sum is never too small.
+    """
 
     def __init__(self, state: DeviceState, clock: Callable[[], float]) -> None:
-        """`clock`: Unix time in seconds."""
+        """Read the stored counts.
+
+        Args:
+            state: the state folder.
+            clock: Unix time in seconds.
+        """
         self._state, self._clock = state, clock
         self._by_hour = state.document(TRAFFIC, dict[int, int]) or {}
         self._unsaved = 0
 
     def add(self, num_bytes: int) -> None:
-        """So many bytes came or went.
+        """Count bytes that were sent or received.
 
         Raises:
-            OSError: they cannot be stored; they are counted.
+            OSError: the counts cannot be stored; in memory they are counted.
         """
         hour = int(self._clock() // HOUR_S)
         self._by_hour[hour] = self._by_hour.get(hour, 0) + num_bytes
@@ -35,14 +42,16 @@ class Traffic:
 
     @property
     def last_day(self) -> int:
-        """Bytes in the last 24 hours. What was counted at a time that is yet to come, since the
-        clock was set back, is among them."""
+        """Number of bytes in the last 24 hours.
+
+        Bytes at a time in the future, which exist if the clock was set back, count too.
+        """
         oldest = int(self._clock() // HOUR_S) - HOURS
         self._by_hour = {hour: count for hour, count in self._by_hour.items() if hour >= oldest}
         return sum(self._by_hour.values())
 
     def exceeds(self, most: int | None, more: int = 0) -> str:
-        """How the rule `max_bytes_a_day` is broken, with so many bytes more; empty if it is not."""
+        """Return how `more` bytes would break `max_bytes_a_day`, or "" if they would not."""
         if most is None or self.last_day + more <= most:
             return ""
         return f"max_bytes_a_day: {self.last_day + more} in 24 hours, {most} are permitted"

@@ -1,4 +1,4 @@
-"""How windows are cut into batches; pure."""
+"""Division of windows into batches; pure."""
 
 from collections.abc import Iterator
 
@@ -8,13 +8,16 @@ from wire.arrays.tensors import Array
 from wire.messages import Train
 
 EVALUATION_BATCH = 256
-"""Examples in a batch of any graph that does not train, where the runtime takes as many."""
+"""Largest batch of a graph that does not train, where the runtime takes as many."""
 
 
 def batch_slices(num_examples: int, batch_size: int, min_batch: int) -> list[slice]:
-    """Cut `num_examples` into batches. A rest of less than half a batch shares evenly with the
-    batch before it: a step by the statistics of a few examples undoes what those before it have
-    learned. Both are one batch where that would leave one with less than `min_batch`."""
+    """Return `num_examples` cut into batches, without a last batch that is very small.
+
+    A remainder of less than half a batch shares evenly with the batch before it: a step by the
+    statistics of a few examples undoes what the steps before it have learned. Both become one batch
+    if a half would have fewer than `min_batch` examples.
+    """
     starts = list(range(0, num_examples, batch_size))
     rest = num_examples - starts[-1] if starts else 0
     if len(starts) > 1 and rest < max((batch_size + 1) // 2, min_batch):
@@ -30,8 +33,10 @@ def batch_slices(num_examples: int, batch_size: int, min_batch: int) -> list[sli
 
 
 def evaluation_slices(num_examples: int, min_batch: int, max_batch: int | None) -> list[slice]:
-    """Cut examples into batches for a graph that does not train: none is above `max_batch`, also
-    with the rest that joins it."""
+    """Return the batches for a graph that does not train.
+
+    No batch is larger than `max_batch`, even if it includes the remainder. None means no limit.
+    """
     return batch_slices(
         num_examples,
         min(EVALUATION_BATCH, max_batch - min_batch + 1) if max_batch else EVALUATION_BATCH,
@@ -42,8 +47,15 @@ def evaluation_slices(num_examples: int, min_batch: int, max_batch: int | None) 
 def training_batches(
     train: Train, examples: Array, num_unlabelled: int, min_batch: int, rng: "np.random.Generator"
 ) -> Iterator[Array]:
-    """The examples (n,) of each batch, by index: every pass in a new order, until `epochs` or
-    `steps` are done. `num_unlabelled`: how many windows the device has besides, without labels."""
+    """Yield the indexes of the examples of each batch, in a new order for every pass.
+
+    Args:
+        train: its `epochs` or `steps` say when training ends.
+        examples: indexes (n,) of the examples to train on.
+        num_unlabelled: number of windows without labels that the device has besides.
+        min_batch: smallest batch that the graph accepts.
+        rng: source of the orders.
+    """
     parts = batch_slices(len(examples), train.batch_size, min_batch)
     left = num_training_batches(train, len(examples), num_unlabelled, min_batch)
     while left > 0:
@@ -56,7 +68,11 @@ def training_batches(
 def num_training_batches(
     train: Train, num_examples: int, num_unlabelled: int, min_batch: int
 ) -> int:
-    """How many batches a training over so many examples takes."""
+    """Return the number of batches of a training.
+
+    An epoch is as long as a pass over all windows, labelled or not. It makes no more than
+    `most_passes` passes over the labelled ones.
+    """
     if train.steps is not None:
         return train.steps
     whole = len(batch_slices(num_examples + num_unlabelled, train.batch_size, min_batch))

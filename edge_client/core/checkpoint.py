@@ -1,10 +1,9 @@
-"""A checkpoint: what is done of a plan, so that a device that ends in the midst of one goes on from
-there (SPEC.md, 'A checkpoint'); pure.
+"""Checkpoint of a plan: a client that ends in the middle of a plan resumes from it. Pure.
 
-It holds what cannot be made again: tensors that the plan has changed, the state of the random
-numbers, what the verb in work has summed so far, and the place in the plan. The bundle's tensors
-and the model's are read again, by their hashes. The generator of private noise is not in it: a
-device draws noise anew.
+Format: SPEC.md, 'A checkpoint'. A checkpoint holds what cannot be made again: the tensors that the
+plan has changed, the state of the random numbers, the sums of the current verb, and the place in
+the plan. The tensors of the bundle and the model are read again, by their hashes. The generator of
+private noise is not saved: a resumed device draws new noise.
 """
 
 import hashlib
@@ -24,15 +23,15 @@ from wire.messages import Count, Digest, Metrics, Plan
 
 FORMAT = 1
 MOST_BYTES = 256 * 2**20
-"""A larger checkpoint is not written."""
+"""Largest checkpoint that is written."""
 
 
 class Basis(msgspec.Struct, frozen=True):
-    """What a checkpoint was made of. Work goes on from it only where all of this is the same."""
+    """Inputs of the work. A checkpoint is resumed only if all of them are unchanged."""
 
     format: Count
     client: str
-    """The client and its version: another one may make other batches."""
+    """Client and its version: another client may make other batches."""
     runtime: str
     plan: Digest
     """`work_digest` of the plan, which names the bundle and the model by their hashes."""
@@ -41,13 +40,15 @@ class Basis(msgspec.Struct, frozen=True):
 
 
 def work_digest(plan: Plan) -> str:
-    """The hash of all that a plan asks for: its epoch and its deadline, which an aggregator that
-    was started again says anew, are not in it."""
+    """Return the hash of a plan without its epoch and its deadline.
+
+    An aggregator that restarts sends the same work with another epoch and deadline.
+    """
     return digest(encode(msgspec.structs.replace(plan, epoch=1, deadline_at_s=0.0)))
 
 
 def windows_digest(windows: Windows) -> str:
-    """The SHA-256 of the shapes, types and values of all windows and labels."""
+    """Return the SHA-256 of the shapes, dtypes and values of all windows and labels."""
     made = hashlib.sha256()
     for array in (
         windows.train_x,
@@ -62,8 +63,7 @@ def windows_digest(windows: Windows) -> str:
 
 
 def unusable(stored: Basis, now: Basis) -> str:
-    """Why a checkpoint that was made of `stored` is not gone on from where there is `now`; empty if
-    it is."""
+    """Return the reason why a checkpoint with the basis `stored` cannot be resumed, or ""."""
     if stored.format != now.format:
         return f"it has format {stored.format}, this client has {now.format}"
     if (stored.client, stored.runtime) != (now.client, now.runtime):
@@ -77,15 +77,15 @@ def unusable(stored: Basis, now: Basis) -> str:
 
 @dataclass(frozen=True)
 class Pace:
-    """How often checkpoints are written."""
+    """Interval between checkpoints."""
 
     every_s: float = 30.0
-    """So long, at least, from one to the next."""
+    """Minimum interval (seconds)."""
     share: float = 0.05
-    """Of a device's time, what writing them may take."""
+    """Maximum share of a device's time that writing checkpoints may take."""
 
     def pause_s(self, took_s: float) -> float:
-        """Return how long work goes on before the next one, after one that took so long."""
+        """Return the pause before the next checkpoint, after one that took `took_s` to write."""
         return max(self.every_s, took_s / self.share)
 
 
@@ -93,22 +93,22 @@ USUAL = Pace()
 
 
 class Random(msgspec.Struct, frozen=True):
-    """The state of numpy's PCG64, as far as its seed does not say it."""
+    """State of numpy's PCG64, except what its seed determines."""
 
     state: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
     half: Annotated[int, msgspec.Meta(ge=0, lt=2**32)] | None = None
-    """The half of the last 64 bits that was not used yet."""
+    """Unused half of the last 64 bits, None if both halves are used."""
 
     @classmethod
     def of(cls, rng: "np.random.Generator") -> "Random":
-        """The state of `rng`."""
+        """Return the state of `rng`."""
         told: Any = rng.bit_generator.state
         return cls(
             f"{told['state']['state']:032x}", told["uinteger"] if told["has_uint32"] else None
         )
 
     def put(self, rng: "np.random.Generator") -> None:
-        """Let `rng`, which was made of the same seed, go on from this state."""
+        """Set `rng`, which was created from the same seed, to this state."""
         told: Any = rng.bit_generator.state
         told["state"]["state"] = int(self.state, 16)
         told["has_uint32"], told["uinteger"] = int(self.half is not None), self.half or 0
@@ -116,60 +116,59 @@ class Random(msgspec.Struct, frozen=True):
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where in the plan it was made, between two runs of a graph."""
+    """Place in the plan where the checkpoint was made, between two runs of a graph."""
 
     verb: Count
-    """The number of the verb in work, from 0."""
+    """Index of the current verb, from 0."""
     batches: Count
-    """How many batches of it are done: of its training, of one evaluation, or of the candidate that
-    is weighed."""
+    """Number of finished batches of the verb: of its training, evaluation or current candidate."""
     runs: Count
-    """How often a graph was run for the plan. It only grows."""
+    """Number of runs of graphs for the plan so far. It only grows."""
     num_steps: Count
-    """Steps of training of the plan."""
+    """Number of training steps of the plan so far."""
     model: Digest
-    """The model that the device started from, or has chosen."""
+    """Model that the device started from, or has chosen."""
     random: Random
     seconds: float
-    """How long the work took so far."""
+    """Duration of the work so far."""
     changed: tuple[str, ...] = ()
-    """Tensors of the model that training with a report has changed."""
+    """Tensors of the model that a reported training has changed."""
     tuned: tuple[str, ...] = ()
-    """Those that the device changed for itself."""
+    """Tensors of the model that the device changed for itself."""
 
 
 @dataclass
 class Within:
-    """How far the verb in work is. All of it starts anew with the next verb."""
+    """Progress inside the current verb. The next verb starts with a new one."""
 
     batches: int = 0
     order: Array | None = None
-    """The examples (n,) of the pass in work, int64."""
+    """Examples (n,) of the current pass, int64."""
     num_examples: int = 0
     loss_sum: float = 0.0
     num_correct: float = 0.0
-    """Sums of the training, with the two before it."""
+    """Sum over the training, like `num_examples` and `loss_sum`."""
     sums: Tensors = field(default_factory=dict)
     """Sums of an evaluation, float64, by the metric's name."""
     rows: list[Array] = field(default_factory=list)
-    """What a graph gave for each batch."""
+    """Output of a graph for each batch."""
     losses: list[float] = field(default_factory=list)
-    """Of the candidates that were weighed."""
+    """Losses of the candidates that were compared so far."""
 
     def copy(self) -> "Within":
-        """The same, which goes on by itself."""
+        """Return a copy that does not change with this one."""
         return replace(self, sums=dict(self.sums), rows=list(self.rows), losses=list(self.losses))
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What is done of a plan."""
+    """Everything that is done of a plan."""
 
     place: Place
     tensors: Tensors
-    """Those that graphs may read and that are neither the bundle's nor the model's."""
+    """Tensors that graphs may read and that are neither the bundle's nor the model's."""
     sent: Tensors
-    """Those of the update."""
+    """Tensors of the update."""
     protected: Tensors
     evaluated: Metrics
     trained: Metrics
@@ -180,10 +179,10 @@ _PARTS = ("tensors", "sent", "protected", "sums")
 
 
 def encode_checkpoint(basis: Basis, made: Checkpoint) -> bytes:
-    """A checkpoint as a tensor file whose message is its basis and its place.
+    """Return a checkpoint as a tensor file; the file's message has the basis and the place.
 
     Raises:
-        ValueError: a tensor has a type that tensor files do not have.
+        ValueError: a tensor has a dtype that tensor files do not have.
     """
     within = made.within
     numbers = [
@@ -212,10 +211,10 @@ def encode_checkpoint(basis: Basis, made: Checkpoint) -> bytes:
 
 
 def decode_checkpoint(payload: bytes) -> tuple[Basis, Checkpoint]:
-    """Read what `encode_checkpoint` wrote.
+    """Return the basis and the checkpoint that `encode_checkpoint` wrote.
 
     Raises:
-        WireError: it is no checkpoint, or a number of it cannot be.
+        WireError: the bytes are no checkpoint, or a number in it is impossible.
     """
     tensors, text = decode_tensors(payload, OWN_FILES)
     try:
@@ -267,7 +266,7 @@ def _count(number: float) -> int:
 
 
 def _bits(numbers: Array) -> Array:
-    """float64 numbers as int64 with the same bits: tensor files have no float64."""
+    """Return float64 numbers as int64 with the same bits: tensor files have no float64."""
     return np.array(numbers, np.float64, order="C").view(np.int64)
 
 

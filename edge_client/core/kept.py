@@ -1,9 +1,8 @@
-"""What a device keeps of models that it made its own, and of which model each is (SPEC.md, 'What a
-device keeps'); pure.
+"""Personal models that a device keeps, each with the model that it was made from. Pure.
 
-Rules: what was kept is of one model of one bundle, and is used with that model alone. A model of
-which nothing is kept answers as it was given. Of each model the last that was kept counts, and of
-models the last few.
+Rules (SPEC.md, 'What a device keeps'): a personal model belongs to one model of one bundle and is
+used with that model alone. A model without a personal model answers as it came. The device keeps
+the latest personal model of each model, and those of the last few models.
 """
 
 from collections.abc import Sequence
@@ -16,11 +15,11 @@ from wire.bundle import Bundle
 from wire.messages import Digest, Name
 
 MOST_KEPT = 3
-"""Of so many models something is kept: those of which it was kept last."""
+"""Maximum number of personal models on a device; the oldest are dropped."""
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """What was kept of a model: its tensors are a blob of the state folder."""
+    """Personal model of one model. Its tensors are a blob of the state folder."""
 
     run_id: Name
     bundle: Digest
@@ -29,19 +28,22 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 def with_kept(held: Sequence[Kept], made: Kept) -> tuple[Kept, ...]:
-    """What is held once this was kept as well, the last one at the end."""
+    """Return the personal models after `made` was added, the newest at the end."""
     others = (kept for kept in held if (kept.bundle, kept.model) != (made.bundle, made.model))
     return (*others, made)[-MOST_KEPT:]
 
 
 def kept_of(held: Sequence[Kept], bundle: str, model: str) -> Kept | None:
-    """What is held of this model of this bundle."""
+    """Return the personal model of this model of this bundle, or None."""
     return next((kept for kept in held if (kept.bundle, kept.model) == (bundle, model)), None)
 
 
 def why_alone(held: Sequence[Kept], bundle: str, model: str) -> str:
-    """Why a model answers as it was given, although something was kept, in whatever run; empty
-    where nothing was, or of this model."""
+    """Return why a model answers without a personal model although the device has one, or "".
+
+    It is empty if the device has no personal model at all, or has one of this model. Personal
+    models of all campaigns count.
+    """
     if not held or kept_of(held, bundle, model) is not None:
         return ""
     return (
@@ -51,11 +53,12 @@ def why_alone(held: Sequence[Kept], bundle: str, model: str) -> str:
 
 
 def usable(private: Sequence[TensorSpec], stored: Tensors, num_train: int) -> Tensors:
-    """Return the stored tensors of the device's own that a plan goes on from.
+    """Return the device's stored tensors that a plan can start from.
 
-    These are tensors that the manifest calls `private`, in its dtypes and shapes, since another
-    version of the bundle may have others, and columns of as many windows as the device trains
-    on."""
+    These are tensors that the manifest calls `private`, in its dtypes and shapes (another version
+    of the bundle may have others), and columns with one row for each window that the device trains
+    on.
+    """
     layouts = {spec.key: (spec.dtype, spec.shape) for spec in private}
     own = {
         key: value
@@ -67,8 +70,10 @@ def usable(private: Sequence[TensorSpec], stored: Tensors, num_train: int) -> Te
 
 
 def own_tensors(bundle: Bundle, model: Tensors, private: Tensors) -> Tensors:
-    """Return the tensors that the device was given, and what it has kept of that model, as far as
-    the bundle has room for them: another version may have other tensors."""
+    """Return the tensors of the device's model: those that it received, and its own over them.
+
+    Own tensors that do not fit the bundle are left out: another version may have other tensors.
+    """
     layouts = {spec.key: (spec.dtype, spec.shape) for spec in bundle.manifest.tensors}
     own = names.of_role(private, names.PRIVATE) | names.part(private, names.KEPT)
     fitting = {

@@ -1,9 +1,8 @@
-"""What a device does about a model that is offered to it, as a release or by a finished run
-(SPEC.md, 'Releases'); pure.
+"""Models that are offered to a device, by a release or by a finished campaign. Pure.
 
-Rules: releases are taken in the order of their numbers, none twice; one that cannot be used is
-tried again later, since what was in its way may have passed; one whose loading ends the client
-again and again is given up; what becomes of one is remembered until the next.
+Rules (SPEC.md, 'Releases'): releases are taken in the order of their numbers, none twice. An offer
+that fails is tried again later, since its obstacle may have passed. An offer whose loading ends the
+client repeatedly is given up. The outcome of an offer is remembered until the next offer.
 """
 
 import msgspec
@@ -15,8 +14,11 @@ from wire.messages import LARGEST_COUNT, InUse, Release
 
 
 def on_release(session: Session, release: Release) -> Session:
-    """A release came. One that is no newer than the last, or speaks for an earlier start of the
-    aggregator, changes nothing."""
+    """Return the session after a release came.
+
+    A release that is no newer than the last one, or comes from an earlier start of the aggregator,
+    changes nothing.
+    """
     if release.number <= session.released or release.epoch < session.released_epoch:
         return session
     offer = Offer(
@@ -28,8 +30,11 @@ def on_release(session: Session, release: Release) -> Session:
 
 
 def open_offer(session: Session, current: Current | None) -> Offer | None:
-    """The offer that is still to be taken into use: it has not failed, or is to be tried again, and
-    is not in use with what was kept of it last."""
+    """Return the offer that is still to be taken into use, or None.
+
+    An offer is open if it has not failed or is to be tried again, and if the model in use is not
+    that model with its latest personal model.
+    """
     offer = session.offer
     if offer is None or (offer.problem and not offer.is_again):
         return None
@@ -41,7 +46,7 @@ def open_offer(session: Session, current: Current | None) -> Offer | None:
 
 
 def is_of_offer(session: Session, current: Current | None) -> bool:
-    """Whether the model in use is the one that was offered last."""
+    """Return True if the model in use is the last one that was offered."""
     offer = session.offer
     if offer is None or current is None:
         return False
@@ -53,7 +58,10 @@ def is_of_offer(session: Session, current: Current | None) -> bool:
 
 
 def on_trying(session: Session) -> Session:
-    """The offered model is about to be loaded. To be saved before it is."""
+    """Return the session before the offered model is loaded, with one more try.
+
+    Save the session before loading: after too many tries the offer has a problem instead.
+    """
     assert session.offer is not None
     tries = session.offer.tries
     if tries >= MOST_TRIES:
@@ -65,7 +73,7 @@ def on_trying(session: Session) -> Session:
 
 
 def on_interrupted(session: Session) -> Session:
-    """Taking the offered model into use was broken off in good order: that is no try."""
+    """Return the session after an orderly stop of a take-up, which does not count as a try."""
     assert session.offer is not None
     return _with_offer(
         session, msgspec.structs.replace(session.offer, tries=max(0, session.offer.tries - 1))
@@ -73,7 +81,7 @@ def on_interrupted(session: Session) -> Session:
 
 
 def on_failed(session: Session, problem: str) -> Session:
-    """The offered model cannot be used, and why."""
+    """Return the session after the offered model failed, with the problem."""
     assert session.offer is not None
     return _with_offer(
         session, msgspec.structs.replace(session.offer, tries=0, problem=problem, is_again=False)
@@ -81,8 +89,11 @@ def on_failed(session: Session, problem: str) -> Session:
 
 
 def on_again(session: Session) -> Session:
-    """The client was started anew, or a while has passed: what failed is to be tried again, unless
-    it was given up. Until that is done, the device goes on saying its problem."""
+    """Return the session in which a failed offer is to be tried again, unless it was given up.
+
+    This is due after a restart of the client and after a while. The device reports the old problem
+    until the offer was tried.
+    """
     offer = session.offer
     if offer is None or not offer.problem or offer.tries >= MOST_TRIES:
         return session
@@ -90,15 +101,22 @@ def on_again(session: Session) -> Session:
 
 
 def on_measured(session: Session, measured: Offer, name: str, version: int) -> Session:
-    """The offered model was tried and can be used: `measured` is the offer with what was found. Its
-    bundle has this name and version. To be saved before it is taken into use."""
+    """Return the session after the offered model passed its trial.
+
+    Save the session before the model is taken into use.
+
+    Args:
+        measured: the offer, with what the trial measured.
+        name: name of the offer's bundle.
+        version: version of the offer's bundle.
+    """
     known = {**session.versions, name: max(version, session.versions.get(name, 0))}
     offer = msgspec.structs.replace(measured, problem="", is_again=False)
     return msgspec.structs.replace(_with_offer(session, offer), versions=known)
 
 
 def on_taken(session: Session) -> Session:
-    """The offered model is in use."""
+    """Return the session after the offered model was taken into use."""
     assert session.offer is not None
     return msgspec.structs.replace(
         _with_offer(session, msgspec.structs.replace(session.offer, tries=0)), failures=0
@@ -106,8 +124,10 @@ def on_taken(session: Session) -> Session:
 
 
 def alone_of(session: Session, current: Current | None) -> str:
-    """Why the model in use answers without what the device has kept, as things are now; empty where
-    it has that, or nothing was kept."""
+    """Return why the model in use answers without a personal model at present, or "".
+
+    It is empty if a personal model is in use, or if the device has none.
+    """
     if current is None or current.kept:
         return ""
     if kept_of(session.kept, current.bundle, current.model) is not None:
@@ -116,7 +136,7 @@ def alone_of(session: Session, current: Current | None) -> str:
 
 
 def in_use(session: Session, device_id: str, current: Current | None) -> InUse:
-    """What the device says of its releases; `current` is the model in use."""
+    """Return the device's report about its releases; `current` is the model in use."""
     offer = session.offer
     if offer is None or offer.number != session.released:
         offer = Offer(0, "", "", "", session.released)

@@ -1,4 +1,4 @@
-"""Whether a plan asks for no more than the device's owner permits (SPEC.md, 'Policy'); pure."""
+"""Check of a plan against the policy of the device's owner (SPEC.md, 'Policy'); pure."""
 
 from collections.abc import Collection
 
@@ -21,14 +21,16 @@ from wire.messages import (
 
 GOLDEN = 0.6180339887498949
 IN_TURN = 3
-"""So many windows with labels come before each one without."""
+"""Number of windows with labels that are taken before each window without a label."""
 
 
 def ranks(num_labelled: int, num_unlabelled: int) -> Array:
-    """The rank (n,) int64 of each window, those with labels before those without: `IN_TURN` ranks
-    go to windows with labels and one to a window without, in turn, as far as there are such. Either
-    are spread over all of their kind, in step with nothing (multiples of the golden ratio, modulo
-    1)."""
+    """Return the rank (n,) int64 of each window; windows with labels come first in the array.
+
+    The ranks go in turn to `IN_TURN` windows with labels and one without, while there are both.
+    Each kind is taken in the order of multiples of the golden ratio modulo 1, so the first ranks
+    are spread evenly over all windows of their kind and follow no period of the data.
+    """
     labelled, unlabelled = np.arange(num_labelled), np.arange(num_unlabelled)
     turn = np.concatenate(
         [
@@ -49,12 +51,17 @@ def ranks(num_labelled: int, num_unlabelled: int) -> Array:
 def broken_rule(
     policy: Policy, plan: Plan, bundle: str, measuring: Collection[str], y: Array, num_test: int
 ) -> str | None:
-    r"""What in the plan is against the policy: the rule's name, a colon, and what was asked; None
-    if nothing is.
+    r"""Return the rule that the plan breaks, a colon and what the plan demands, or None.
 
-    `bundle`: the bundle's name. `measuring`: its graphs that have responses. y (n, \*label): the
-    labels of the training windows. The rules on seconds and bytes are kept while the plan is
-    carried out.
+    The rules on seconds and bytes are enforced while the plan is carried out.
+
+    Args:
+        policy: what the owner permits.
+        plan: the plan to check.
+        bundle: name of the plan's bundle.
+        measuring: graphs of the bundle that have responses.
+        y: labels (n, \*label) of the training windows.
+        num_test: number of test windows.
     """
     num_train = len(y)
     for verb in plan.verbs:
@@ -84,9 +91,11 @@ def broken_rule(
 
 
 def told_classes(policy: Policy, y: Array) -> tuple[int, ...] | None:
-    """How many windows of each class a check-in says there are, from the classes (n,) int64 of the
-    windows. None where the policy does not permit to tell it, where labels are no classes, or where
-    a class number is not one of the first `MOST_CLASSES`."""
+    """Return the number of windows per class for a check-in, from the classes (n,) int64.
+
+    None if the policy does not permit it, if labels are not classes, or if a class number is not
+    below `MOST_CLASSES`.
+    """
     if (
         not policy.tell_classes
         or y.ndim != 1
@@ -97,14 +106,16 @@ def told_classes(policy: Policy, y: Array) -> tuple[int, ...] | None:
 
 
 def _trained_on(verb: Train, num_train: int) -> int:
-    """The windows that a training is over."""
+    """Return the number of windows that a training is over."""
     return num_train - num_held_out(num_train, verb.holdout)
 
 
 def _unprotected(policy: Policy, verbs: tuple[Verb, ...], measuring: Collection[str]) -> str | None:
-    """What leaves the device without the clipping and noise that the policy asks for. No mechanism
-    covers what a graph measures, and a graph may measure a gradient: nothing of that leaves, before
-    training or after it."""
+    """Return the rule on clipping and noise that the plan breaks, or None.
+
+    Neither clipping nor noise covers what a graph measures, and a graph may measure a gradient. So
+    no such measurement may leave the device, before training or after it.
+    """
     if not policy.needs_cover:
         return None
     rule = "max_clip_norm" if policy.max_clip_norm is not None else "min_noise_multiplier"
@@ -136,8 +147,11 @@ def _unprotected(policy: Policy, verbs: tuple[Verb, ...], measuring: Collection[
 def _too_few_windows(
     policy: Policy, verbs: tuple[Verb, ...], measuring: Collection[str], y: Array, num_test: int
 ) -> str | None:
-    """A report over fewer windows than the policy asks for. What unreported verbs left is in all
-    that is reported after them but in how well a model answers."""
+    """Return the rule `min_windows` with the verb whose report is over too few windows, or None.
+
+    An unreported verb changes what later reports are made of, so its windows count for them too.
+    Only the accuracy of a model's answers is exempt.
+    """
     behind = len(y)
     for verb in verbs:
         count = _windows_of(verb, y, num_test)
@@ -162,9 +176,11 @@ def _too_few_windows(
 
 
 def _windows_of(verb: Verb, y: Array, num_test: int) -> int | None:
-    """How many windows with labels a verb is over; all of them for one that reports something of
-    tensors alone. None where it is over none and measures nothing: a training that is left out, a
-    split that has no window."""
+    """Return the number of windows with labels that a verb is over.
+
+    A verb that reports something of tensors alone counts as over all windows. None if the verb is
+    over no window and measures nothing: a training that is skipped, or an empty split.
+    """
     num_train = len(y)
     match verb:
         case Train():
@@ -175,9 +191,7 @@ def _windows_of(verb: Verb, y: Array, num_test: int) -> int | None:
         case Evaluate(split="holdout"):
             return num_held_out(num_train, verb.holdout) or None
         case Evaluate(split="windows" | "unlabelled") if verb.most and verb.report:
-            return (
-                0  # two such reports, of which one is over a window more, would tell of that window
-            )
+            return 0  # two reports that differ by one window would reveal that window
         case Evaluate(split="windows"):
             counted = held_out(y, verb.holdout) if verb.holdout else np.ones(num_train, bool)
             return (

@@ -1,4 +1,4 @@
-"""What the agent asks of its surroundings."""
+"""Interfaces between the agent and its surroundings, and the records that pass through them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,20 +15,23 @@ from wire.tasks import CLASSIFICATION, TaskName
 
 @dataclass(frozen=True)
 class Windows:
-    """A device's examples: x (n, channels, time) float32 in sensor units, or whole numbers, which a
-    bundle takes for measurements or ids as its window says; y (n,) int64 class numbers, or (n,
-    steps) int64, the class of each step or -1, or (n, names) int64, 1 for each name that is there
-    and 0 for others, or (n, quantities) float32."""
+    """Examples of a device.
+
+    x (n, channels, time) is float32 in sensor units, or whole numbers, which are measurements or
+    ids as the bundle's window says.
+
+    y is (n,) int64: class numbers; or (n, steps) int64: the class of each step, -1 where unknown;
+    or (n, names) int64: 1 for each name that applies, otherwise 0; or (n, quantities) float32.
+    """
 
     train_x: Array = field(repr=False)
     train_y: Array = field(repr=False)
     test_x: Array = field(repr=False)
     test_y: Array = field(repr=False)
     unlabelled_x: Array = field(default_factory=lambda: np.zeros(0, np.float32), repr=False)
-    """Windows that nobody has labelled, shaped as `train_x`; empty where there are none."""
+    """Windows without labels, shaped as `train_x`; empty if there are none."""
     names: tuple[str, ...] = ()
-    """What the columns of labels (n, names) or (n, quantities) are called, where the data say
-    it."""
+    """Names of the label columns of (n, names) or (n, quantities), if the data have names."""
 
     @property
     def num_train(self) -> int:
@@ -47,23 +50,22 @@ class Windows:
 
 
 class Graphs(Protocol):
-    """The graphs of one bundle, ready to run."""
+    """Graphs of one bundle, ready to run."""
 
     @property
     def max_batch(self) -> int | None:
-        """Examples in a batch, at most; None where there is no limit."""
+        """Maximum number of examples in a batch, None if there is no limit."""
 
     def run(self, graph: str, inputs: Tensors) -> Tensors:
-        """Run a graph on named arrays; outputs by name (`wire.bundle.Graph` says the names)."""
+        """Run a graph on named arrays and return its outputs by name (see `wire.bundle.Graph`)."""
 
 
 @runtime_checkable
 class WholeTraining(Protocol):
-    """Graphs that can also make a training of many batches in one call, the faster way where there
-    is one."""
+    """Graphs that can also run a training of many batches in one call, which is faster."""
 
     def trains(self, graph: str) -> bool:
-        """Whether `train` can do what running this graph batch by batch would do."""
+        """Return True if `train` gives the same as running this graph batch by batch."""
 
     def train(
         self,
@@ -74,9 +76,22 @@ class WholeTraining(Protocol):
         batches: Sequence[Array],
         hyper: Tensors,
     ) -> Tensors:
-        """Run a graph over batches of the examples x (n, \\*window) and y (n,), each batch given by
-        index, the outputs of one being the tensors of the next: the last ``next/ROLE/NAME``, and
-        ``metric/loss_sum`` and ``metric/num_correct`` summed over all."""
+        """Train over several batches in one call and return the last tensors and summed metrics.
+
+        The tensors that a batch returns are the inputs of the next batch.
+
+        Args:
+            graph: name of the graph.
+            tensors: tensors before the first batch.
+            x: examples (n, \\*window).
+            y: labels (n,).
+            batches: indexes of the examples of each batch.
+            hyper: hyperparameters of the graph.
+
+        Returns:
+            The last ``next/ROLE/NAME``, and ``metric/loss_sum`` and ``metric/num_correct`` summed
+            over all batches.
+        """
 
 
 GraphLoader = Callable[[Bundle], Graphs]
@@ -84,16 +99,18 @@ GraphLoader = Callable[[Bundle], Graphs]
 
 @runtime_checkable
 class WholeModels(Protocol):
-    """Graphs whose runtime can also answer with a model in one file (`wire.arrays.onnx_model`)."""
+    """Graphs whose runtime can also run a model of one file (`wire.arrays.onnx_model`)."""
 
     def answer(self, model: bytes, x: Array) -> Array:
-        """Its class probabilities (n, classes) float32 of examples x (n, \\*window)."""
+        """Return the class probabilities (n, classes) float32 of the examples x (n, \\*window)."""
 
 
 class Current(msgspec.Struct, frozen=True):
-    """The model that answers predictions, apart from any run: digests of its bundle, its tensors,
-    and this device's private tensors (empty where it has none). It is also what ``model.json``
-    says."""
+    """Model in use, independent of any campaign; the content of ``model.json``.
+
+    `bundle`, `model` and `private` are digests of its bundle, its tensors, and this device's
+    private tensors (empty if it has none).
+    """
 
     bundle: Digest
     model: Digest
@@ -101,41 +118,39 @@ class Current(msgspec.Struct, frozen=True):
     run_id: str
     epoch: int
     since_s: float
-    """Unix time, as well as the device knew it, when it came into use."""
+    """Unix time by the device's clock when the model came into use."""
     release: int = 0
-    """The release's number; 0 if a finished run offered it."""
+    """Number of the release; 0 if a finished campaign offered it."""
     group: str = ""
     name: str = ""
     version: int = 0
-    """Of the bundle."""
+    """Version of the bundle."""
     classes: tuple[str, ...] = ()
     task: TaskName = CLASSIFICATION
     window: Window | None = None
     onnx: MaybeDigest = ""
-    """SHA-256 of ``model.onnx``; empty where the bundle has nothing to make one from."""
+    """SHA-256 of ``model.onnx``; empty if the bundle has no graph to make one from."""
     kept: MaybeDigest = ""
-    """Of what the device has kept of this model, where that is used (`edge_client.core.kept`);
-    empty where the model answers alone."""
+    """Digest of the personal model in use (`edge_client.core.kept`); empty if there is none."""
     alone: str = ""
-    """Why it came into use without what the device had kept; empty where that is used, or nothing
-    was kept then."""
+    """Reason why no personal model is in use; empty if one is, or if the device had none."""
 
 
 ReadBlob = Callable[[str], bytes | None]
-"""Returns the bytes of a stored blob, which have this hash; None where there are none."""
+"""Function that returns the bytes of a stored blob by its hash, or None if it is not stored."""
 
 
 @dataclass(frozen=True)
 class Health:
-    """What a device says of itself when it checks in; None where it cannot know."""
+    """State of a device's hardware at a check-in. None if the device cannot know a value."""
 
     battery_percent: float | None = None
     unmetered: bool | None = None
     hardware: str = ""
     free_bytes: int | None = None
-    """Storage that the client may still take."""
+    """Free storage that the client may still use."""
     temperature_c: float | None = None
     charging: bool | None = None
-    """Whether it runs on outside power."""
+    """True if the device runs on outside power."""
     idle: bool | None = None
-    """Whether nothing else wants much of its processor."""
+    """True if no other program needs much of the processor."""

@@ -1,9 +1,8 @@
-"""What a device knows between messages, and what it does about the next one (SPEC.md, 'Order of
-plans'); pure.
+"""Memory of a device between messages, and its reaction to the next one. Pure.
 
-Rules: a plan is carried out once; a finished update is kept until the aggregator acknowledges or
-refuses it; what speaks for an earlier start of the aggregator than the device has heard is answered
-with the proof of the later one; work that ends the client again and again is not started for ever.
+Rules (SPEC.md, 'Order of plans'): a plan is carried out once. A finished update is kept until the
+aggregator acknowledges or refuses it. A plan from an earlier epoch than the latest one is
+answered with the proof of the later epoch. Work that ends the client repeatedly is given up.
 """
 
 from dataclasses import dataclass
@@ -24,75 +23,80 @@ from wire.messages import (
 )
 
 MOST_TRIES = 5
-"""How often work on one plan is started, at most; likewise taking one offered model into use."""
+"""Maximum number of starts of work on one plan, and of starts to take up one offered model."""
 
 Stage = Literal["working", "pending", "declined", "answered"]
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """A model to take into use, as a release or a finished run names it, and what became of it."""
+    """Model that a release or a finished campaign offers for use, with its outcome."""
 
     epoch: int
     run_id: str
     bundle: str
     model: str
     number: int = 0
-    """Of the release; 0 if a finished run offers the model."""
+    """Number of the release; 0 if a finished campaign offers the model."""
     group: str = ""
     tries: int = 0
-    """How often taking it into use was started and did not end."""
+    """Number of starts to take it into use that did not end."""
     problem: str = ""
-    """Why it is not in use; empty if it is in use, or was not tried yet."""
+    """Reason why it is not in use; empty if it is in use, or was not tried yet."""
     is_again: bool = False
-    """Whether it is to be tried again although there is a problem."""
+    """True if it is to be tried again in spite of a problem."""
     evaluated: Metrics = Metrics()
-    """Over the windows that the device holds back, with this model."""
+    """Metrics of this model over the windows that the device holds out."""
     before: Metrics = Metrics()
-    """The same, with the model that was in use."""
+    """Metrics of the model in use before, over the same windows."""
     latency_ms: float = 0.0
-    """What a prediction of one window takes."""
+    """Duration of a prediction of one window."""
 
 
 class Session(msgspec.Struct, frozen=True):
-    """A device's memory."""
+    """Memory of a device."""
 
     plan: Plan | None = None
-    """The last plan that was taken."""
+    """Last plan that was accepted."""
     taken: str = ""
-    """That plan as it came, with its signatures."""
+    """Text of that plan as it came, with its signatures."""
     stage: Stage = "answered"
-    """Whether the device works on it, its update awaits an answer, it was declined, or its update
-    was answered."""
+    """State of the plan.
+
+    The device works on it; its update is pending, that is, waits for an answer; it was declined; or
+    its update was answered.
+    """
     tries: int = 0
-    """How often work on it was started and did not end, since it last came further than ever."""
+    """Number of starts of work on it that did not end, since its last progress."""
     update: MaybeDigest = ""
-    """The pending update's digest; its bytes lie in the state folder."""
+    """Digest of the pending update; its bytes are in the state folder."""
     reason: DeclineReason | None = None
     detail: str = ""
-    """Why the plan was declined."""
+    """Explanation of why the plan was declined."""
     versions: dict[str, int] = {}
-    """By name, the newest version of a bundle that was used."""
+    """Newest version of each bundle that was used, by the bundle's name."""
     offer: Offer | None = None
-    """The last model that was offered, and what became of it."""
+    """Last model that was offered, with its outcome."""
     offered_epoch: int = 0
-    """The greatest epoch of a `Finish`."""
+    """Greatest epoch of a `Finish`."""
     released: int = 0
-    """The number of the last release that was given."""
+    """Number of the last release that came."""
     released_epoch: int = 0
-    """The epoch that it came from."""
+    """Epoch of that release."""
     failures: int = 0
-    """How many predictions have failed since the model in use was taken up."""
+    """Number of failed predictions since the model in use was taken up."""
     kept: tuple[Kept, ...] = ()
-    """What the device has kept, of which models."""
+    """Personal models of the device."""
     reached: int = 0
-    """How far work on the plan came: how often a graph had been run for it at the last checkpoint
-    for which `tries` was set back."""
+    """Furthest point of the work, at which `tries` was last reset (number of runs of graphs)."""
 
 
 @dataclass(frozen=True)
 class Action:
-    """What the agent does next: work on the plan, send the pending update, decline a plan, drop the
-    update, or nothing."""
+    """Next action of the agent.
+
+    It works on the plan, sends the pending update, declines a plan, drops the update, or does
+    nothing.
+    """
 
     kind: Literal["work", "send", "decline", "drop", "none"]
     reason: DeclineReason = "failed"
@@ -104,8 +108,14 @@ NOTHING = Action("none")
 
 
 def on_plan(session: Session, plan: Plan, text: str, now_s: float) -> tuple[Session, Action]:
-    """A plan arrived. `text`: as it came; `now_s`: what the device knows of the aggregator's
-    clock."""
+    """Return the session and the action after a plan came.
+
+    Args:
+        session: the session before.
+        plan: the plan that came.
+        text: the plan as it came, with its signatures.
+        now_s: the aggregator's time, as well as the device knows it.
+    """
     held = session.plan
     if held is not None and plan.epoch < held.epoch:
         detail = f"the plan's epoch is {plan.epoch}, a plan of epoch {held.epoch} came before"
@@ -149,7 +159,10 @@ def on_plan(session: Session, plan: Plan, text: str, now_s: float) -> tuple[Sess
 
 
 def on_start(session: Session) -> tuple[Session, Action]:
-    """Work on the plan is about to start. To be saved before it does."""
+    """Return the session and the action before work on the plan starts.
+
+    Save the session before the work starts: a start that ends the client has to count.
+    """
     assert session.plan is not None
     if session.tries >= MOST_TRIES:
         return on_declined(
@@ -162,7 +175,7 @@ def on_start(session: Session) -> tuple[Session, Action]:
 
 
 def on_stopped(session: Session) -> Session:
-    """The client ends in good order: the work that it leaves did not fail."""
+    """Return the session at an orderly stop of the client: the unfinished work did not fail."""
     return (
         msgspec.structs.replace(session, tries=max(0, session.tries - 1))
         if session.stage == "working"
@@ -171,38 +184,47 @@ def on_stopped(session: Session) -> Session:
 
 
 def on_progress(session: Session, plan: Plan, runs: int) -> Session:
-    """A checkpoint of the work lies on disk, after so many runs of a graph. Work that comes further
-    than ever before does not fail, however often it is ended; a graph that ends the client is met
-    again at the same place."""
+    """Return the session after a checkpoint was stored, at `runs` runs of graphs.
+
+    Work that gets further than before does not fail, however often it is interrupted: the tries
+    count anew. A graph that ends the client ends it at the same place again.
+    """
     if not (_is_worked_on(session, plan) and session.tries and runs > session.reached):
         return session
     return msgspec.structs.replace(session, tries=0, reached=runs)
 
 
 def on_resumed(session: Session, plan: Plan, runs: int) -> Session:
-    """Work that was started goes on from a checkpoint, after so many runs of a graph. If that is
-    further than ever, the starts before this one came further; this one has not yet."""
+    """Return the session after work resumed from a checkpoint, at `runs` runs of graphs.
+
+    If that is further than before, the starts before this one made progress and do not count as
+    tries. This start has made none yet.
+    """
     if not (_is_worked_on(session, plan) and runs > session.reached):
         return session
     return msgspec.structs.replace(session, tries=min(session.tries, 1), reached=runs)
 
 
 def on_executed(session: Session, plan: Plan, update: str) -> Session:
-    """The plan was carried out and its update lies on disk. If another plan came meanwhile, that
-    one stays."""
+    """Return the session after the plan was carried out and its update was stored.
+
+    If another plan came in the meantime, that plan stays.
+    """
     if not _is_worked_on(session, plan):
         return session
     return msgspec.structs.replace(session, stage="pending", update=update, tries=0)
 
 
 def on_kept(session: Session, kept: Kept) -> Session:
-    """A plan was carried out, and the device keeps this of the model that it started from. To be
-    saved before its update is stored."""
+    """Return the session after a plan was carried out that left a personal model.
+
+    Save the session before the update is stored.
+    """
     return msgspec.structs.replace(session, kept=with_kept(session.kept, kept))
 
 
 def on_kept_lost(session: Session, tensors: str) -> Session:
-    """What was kept is gone or damaged."""
+    """Return the session without a personal model whose tensors are missing or damaged."""
     return msgspec.structs.replace(
         session, kept=tuple(kept for kept in session.kept if kept.tensors != tensors)
     )
@@ -211,8 +233,10 @@ def on_kept_lost(session: Session, tensors: str) -> Session:
 def on_declined(
     session: Session, plan: Plan, reason: DeclineReason, detail: str
 ) -> tuple[Session, Action]:
-    """The plan is not carried out; it is not tried again. If another plan came meanwhile, that one
-    stays."""
+    """Return the session and the action after the plan was declined. It is not tried again.
+
+    If another plan came in the meantime, that plan stays.
+    """
     if _is_worked_on(session, plan):
         session = msgspec.structs.replace(
             session, stage="declined", reason=reason, detail=detail, tries=0
@@ -223,7 +247,7 @@ def on_declined(
 def on_reply(
     session: Session, reply: Acknowledge | Refuse | Busy | Finish
 ) -> tuple[Session, Action]:
-    """The aggregator answered."""
+    """Return the session and the action after the aggregator answered."""
     match reply:
         case Finish():
             if reply.epoch < max(session.offered_epoch, session.plan.epoch if session.plan else 0):
@@ -244,8 +268,10 @@ def on_reply(
 
 
 def _offered(session: Session, finish: Finish) -> Session:
-    """The model that a finish names is to be taken into use. One that failed before is not tried
-    again because it is offered again."""
+    """Return the session with the model that a finish offers.
+
+    A model that failed before is not tried again just because it is offered again.
+    """
     held = session.offer
     if held is not None and (held.run_id, held.bundle, held.model) == (
         finish.run_id,
@@ -259,12 +285,12 @@ def _offered(session: Session, finish: Finish) -> Session:
 
 
 def same_work(one: Plan, other: Plan) -> bool:
-    """Whether two plans are the same round and attempt of the same run: one update answers both."""
+    """Return True if both plans are the same attempt of the same round: one update answers both."""
     return one.run_id == other.run_id and _order(one) == _order(other)
 
 
 def still_works(before: Session, after: Session) -> bool:
-    """Whether no work was left between two sessions: none was done, or the same goes on."""
+    """Return True if no work was abandoned between two sessions: none was done, or it goes on."""
     return before.stage != "working" or before.plan is None or _is_worked_on(after, before.plan)
 
 

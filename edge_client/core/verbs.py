@@ -1,5 +1,7 @@
-"""Whether a bundle has what a plan's verbs ask for, and what graphs measure; pure. What a graph
-really does shows when it runs."""
+"""Check that a bundle has what a plan's verbs need, and which graphs measure; pure.
+
+The check reads the manifest only: what a graph really does shows when it runs.
+"""
 
 from collections.abc import Collection
 
@@ -10,10 +12,11 @@ from wire.messages import Annotate, Choose, Protect, Respond, Train, Verb
 
 
 def check_verbs(manifest: Manifest, verbs: tuple[Verb, ...]) -> None:
-    """
+    """Raise BundleError if the bundle lacks something that a verb needs.
+
     Raises:
-        BundleError: a verb names a graph that is not there, or that lacks an output; or a graph
-        changes a tensor that is not there.
+        BundleError: a verb names a graph that the bundle lacks; or a graph lacks an output that the
+            verb needs, or changes a tensor that the bundle lacks.
     """
     known = {spec.key for spec in manifest.tensors}
     for verb in verbs:
@@ -57,8 +60,10 @@ def check_verbs(manifest: Manifest, verbs: tuple[Verb, ...]) -> None:
 
 
 def measuring(manifest: Manifest) -> Collection[str]:
-    """The graphs whose evaluation may report more than a loss and how much was correct: whatever
-    the manifest calls a response, every other metric of theirs is one."""
+    """Return the graphs whose evaluation may report more than the loss and the number correct.
+
+    Every other metric of a graph counts as a response, even if the manifest does not say so.
+    """
     graphs = []
     for name, graph in manifest.graphs.items():
         metrics = set(names.of_role(dict.fromkeys(graph.outputs), names.METRIC))

@@ -1,10 +1,9 @@
-"""What labels must be like, for devices and simulations alike: how they are read, and whether they
-are those of a task.
+"""Reading and checking of labels, for devices and simulations alike.
 
-Labels are held as they are read, and the type of an array says what they are: whole numbers or
-names y (n,) are classes; y (n, names) of 0 and 1 are several labels of a window, each there or not;
-other whole numbers or names y (n, steps) are the classes of a window's steps; and numbers with a
-point y (n, quantities) are quantities. A task takes the labels that it learns, and no others.
+The dtype and shape of an array say which labels it has. Whole numbers or names y (n,) are classes.
+y (n, names) of 0 and 1 are several labels of a window, each present or absent. Other whole numbers
+or names y (n, steps) are the classes of a window's steps. Floating-point numbers y (n, quantities)
+are quantities. Each task accepts its kind of labels and no other.
 """
 
 from collections.abc import Sequence
@@ -28,40 +27,49 @@ from wire.tasks import (
 )
 
 NAMED, TARGET = "label.", "target."
-"""How columns of recordings and channels of live data begin that say a name which is there or not,
-or a quantity."""
+"""Prefixes of the columns of a recording, or channels of live data, with a label or a quantity."""
 PARTS = {"train_y": "train", "test_y": "test"}
-"""What errors call the labels of a device's windows."""
+"""Names of the label arrays in error messages."""
 
 
 def classes_of_steps(labels: Array, steps: int) -> Array:
-    """The class (n, steps) int64 of each step of windows, of the labels (n, length) of their
-    samples: the one that all samples of a step have, else `NO_LABEL`. Steps are equal parts of a
-    window."""
+    """Return the class (n, steps) int64 of each step, from labels (n, length) of the samples.
+
+    A step has the class that all of its samples have, otherwise `NO_LABEL`. Steps are equal parts
+    of a window.
+    """
     parts = labels.reshape(len(labels), steps, labels.shape[1] // steps)
     return np.where((parts == parts[:, :, :1]).all(2), parts[:, :, 0], NO_LABEL).astype(np.int64)
 
 
 def is_said(column: str) -> bool:
-    """Whether a column says something of samples, and is no channel."""
+    """Return True if a column is a label or a quantity instead of a channel."""
     return column.startswith((NAMED, TARGET))
 
 
 def of_samples(said: Array, are_quantities: bool) -> Array:
-    """Labels (n, names) of windows by what is said of their samples (n, names, time), NaN where
-    nothing is: the mean of each quantity, float32; or int64, 1 for each name that is there for at
-    least half of them. 0 where nothing is said at all."""
+    """Return the labels (n, names) of windows, from the labels of their samples.
+
+    A quantity becomes its mean, float32. A name becomes 1 if it is present in at least half of the
+    labelled samples, otherwise 0, int64. A window without a labelled sample gets 0.
+
+    Args:
+        said: labels (n, names, time) of the samples, NaN where a sample has none.
+        are_quantities: True for quantities, False for names.
+    """
     known: Array = ~np.isnan(said)
     means: Array = np.where(known, said, 0).sum(2) / np.maximum(known.sum(2), 1)
     return means.astype(np.float32) if are_quantities else (means >= PRESENT).astype(np.int64)
 
 
 def check_labels(y: Array, count: int, origin: str) -> None:
-    """Check that labels are those of `count` examples: a whole number or a name for each, a row of
-    them, or quantities, one or a row.
+    """Raise DataError if y are not the labels of `count` examples.
+
+    Each example has a whole number or a name, a row of them, a quantity, or a row of quantities.
+    The error starts with `origin` and suggests what is likely meant.
 
     Raises:
-        DataError: they are not; the text says what is likely meant. `origin` begins it.
+        DataError: y has another shape or dtype, or an impossible value.
     """
     told = f"{origin}: y is {y.dtype}{list(y.shape)}"
     if y.ndim == 2 and y.shape == (count, 1) and y.dtype.kind in "iub":
@@ -85,8 +93,11 @@ def check_labels(y: Array, count: int, origin: str) -> None:
 
 
 def are_steps(y: Array, names: Sequence[str]) -> bool:
-    """Whether labels y (n, \\*label) are read as the classes of steps: rows of names, or of numbers
-    that are not all 0 or 1; of 0 and 1, where two `names` are said and there are more columns."""
+    """Return True if labels y (n, \\*label) are the classes of steps.
+
+    They are if they are rows of names, or of numbers that are not all 0 or 1. Rows of 0 and 1 are
+    steps if there are two `names` and more columns than that.
+    """
     if y.ndim != 2 or y.dtype.kind == "f":
         return False
     return (
@@ -95,8 +106,10 @@ def are_steps(y: Array, names: Sequence[str]) -> bool:
 
 
 def _check_names(y: Array, origin: str) -> None:
-    """Check that labels which are names are some: blanks around one make it another name. Of steps,
-    those without a label have none."""
+    """Raise DataError if a name is empty or has blanks around it.
+
+    Blanks would make it another name. Only a step may have an empty name: it has no label.
+    """
     names, number = np.unique(y, return_inverse=True)
     for place, name in enumerate(map(str, names)):
         if y.ndim == 2 and not name:
@@ -112,19 +125,22 @@ def _check_names(y: Array, origin: str) -> None:
 
 
 def as_held(y: Array) -> Array:
-    """Labels that are numbers as devices and fleets hold them: int64, or quantities (n, quantities)
-    float32."""
+    """Return labels that are numbers in their stored dtype.
+
+    Quantities become (n, quantities) float32, all others int64.
+    """
     if y.dtype.kind == "f":
         return np.ascontiguousarray(y if y.ndim > 1 else y[:, None], np.float32)
     return np.ascontiguousarray(y, np.int64)
 
 
 def column_names(y: Array, names: Sequence[str], origin: str) -> tuple[str, ...]:
-    """What the columns of labels y (n, names) are called, where `names` says it; else by their
-    numbers, one quantity alone ``value``.
+    """Return the names of the columns of labels y (n, names).
+
+    Without `names` the columns are called by their numbers, a single quantity ``value``.
 
     Raises:
-        DataError: so many names for another number of columns.
+        DataError: the number of names is not the number of columns.
     """
     count = y.shape[1]
     if names and len(names) != count:
@@ -133,10 +149,10 @@ def column_names(y: Array, names: Sequence[str], origin: str) -> tuple[str, ...]
 
 
 def class_numbers(y: Array, count: int, origin: str) -> Array:
-    """Labels that are numbers, `as_held`.
+    """Return labels that are numbers in their stored dtype (see `as_held`).
 
     Raises:
-        DataError: as `check_labels`, or they are names.
+        DataError: they are names, or not the labels of `count` examples.
     """
     check_labels(y, count, origin)
     if y.dtype.kind in "US":
@@ -148,11 +164,12 @@ def class_numbers(y: Array, count: int, origin: str) -> Array:
 
 
 def named_classes(y: Array, classes: Sequence[str], origin: str) -> Array:
-    """Labels y (n,), or (n, steps), that are names of `classes`, as class numbers, int64; of a step
-    without a name, `NO_LABEL`.
+    """Return labels y, (n,) or (n, steps), as numbers of `classes`, int64.
+
+    A step without a name gets `NO_LABEL`.
 
     Raises:
-        DataError: a name that is no class.
+        DataError: a name is not in `classes`.
     """
     number = {name: i for i, name in enumerate(classes)} | ({"": NO_LABEL} if y.ndim == 2 else {})
     found = [str(name) for name in y.ravel().tolist()]
@@ -162,19 +179,24 @@ def named_classes(y: Array, classes: Sequence[str], origin: str) -> Array:
 
 
 def has_classes(y: Array) -> bool:
-    """Whether labels are classes, one for each example."""
+    """Return True if labels are classes, one for each example."""
     return y.ndim == 1
 
 
 def strata(y: Array) -> Array:
-    """The class (n,) int64 of each example, by which examples are divided evenly; all of one where
-    labels are no classes."""
+    """Return the class (n,) int64 of each example, for a stratified split.
+
+    All examples get the same class if the labels are not classes.
+    """
     return y if has_classes(y) else np.zeros(len(y), np.int64)
 
 
 def last_share_of_each_class(y: Array, share: float = 0.25) -> Array:
-    """Boolean mask (n,) of the last `share` of each class's windows, in their order; at least one
-    of a class with two, and never all of them. Where labels are no classes, of all windows."""
+    """Return a boolean mask (n,) of the last `share` of each class's windows, in their order.
+
+    A class with two or more windows has at least one in the mask and one outside it. If labels are
+    not classes, the share is of all windows.
+    """
     mask, classes = np.zeros(len(y), bool), strata(y)
     for label in np.unique(classes):
         at = np.flatnonzero(classes == label)
@@ -184,12 +206,20 @@ def last_share_of_each_class(y: Array, share: float = 0.25) -> Array:
 
 
 def fit_labels(y: Array, task: TaskName, num_names: int, steps: int, origin: str) -> Array:
-    """Labels as a task takes them (`wire.tasks.label_of`), of windows of so many steps. Of no
-    example there may be any.
+    """Return labels as a task expects them (`wire.tasks.label_of`).
+
+    Without examples, labels of any kind are accepted. The error starts with `origin` and suggests
+    what is likely meant.
+
+    Args:
+        y: labels (n, \\*label).
+        task: the task.
+        num_names: number of classes, names or quantities.
+        steps: number of steps of a window.
+        origin: source of the labels, for the error.
 
     Raises:
-        DataError: they are labels of another task, or of another number of names; the text says
-        what is likely meant. `origin` begins it.
+        DataError: the labels belong to another task, or to another number of names.
     """
     label = label_of(task, num_names, steps)
     if not len(y):
@@ -231,11 +261,12 @@ def _check_steps(y: Array, num_classes: int, origin: str) -> None:
 
 
 def fit_labels_of(windows: Windows, manifest: Manifest) -> Windows:
-    """A device's windows with the labels that a bundle's task takes. Those that fit are returned as
-    they are.
+    """Return a device's windows with the labels that a bundle's task expects.
+
+    Windows that fit are returned unchanged.
 
     Raises:
-        DataError: as `fit_labels`, or a class that the bundle does not have.
+        DataError: the labels belong to another task, or have a class or name that the bundle lacks.
     """
     held = {"train_y": windows.train_y, "test_y": windows.test_y}
     if manifest.task in (MULTI_LABEL, REGRESSION) and windows.names not in ((), manifest.classes):
@@ -271,10 +302,11 @@ def fit_labels_of(windows: Windows, manifest: Manifest) -> Windows:
 def in_order(
     y: Array, names: Sequence[str], expected: Sequence[str], origin: str, others: str
 ) -> Array:
-    """The columns of labels y (n, names), which are called `names`, as those of `expected`.
+    """Return the columns of labels y (n, names) in the order of `expected`.
 
     Raises:
-        DataError: they are not called so. `origin` begins it, and `others` says what was expected.
+        DataError: `names` and `expected` differ. The error starts with `origin` and ends with
+            `others`, which says what was expected.
     """
     if sorted(names) != sorted(expected):
         raise DataError(f"{origin}: labels are called {', '.join(names)}, and {others}")
@@ -282,7 +314,7 @@ def in_order(
 
 
 def no_labels(count: int, label: Label) -> Array:
-    """What stands for the labels of windows that nobody has labelled (count, \\*label.shape)."""
+    """Return the placeholder (count, \\*label.shape) for the labels of unlabelled windows."""
     return np.full(
         (count, *label.shape), np.nan if label.dtype == "float32" else NO_LABEL, label.dtype
     )
@@ -298,7 +330,7 @@ def _check_finite(y: Array, origin: str) -> None:
 
 
 def _likely(y: Array, task: TaskName) -> str:
-    """What labels of another task are likely to be, for the end of an error."""
+    """Return a hint at the kind of labels y, for the end of an error."""
     if y.dtype.kind == "f":
         whole = ", or classes, y.astype(int)" if bool((y == np.round(y)).all()) else ""
         return f": these are quantities, of the task regression, as in fedavg+regression{whole}"

@@ -1,8 +1,7 @@
-"""What arrays of examples must be like, for devices and simulations alike: mistakes in their layout
-are told with what is likely meant.
+"""Checks of arrays of examples, for devices and simulations alike.
 
-What cannot be told from a mistake may be said outright: `channel_names` says that an array has as
-many channels as it seems to have.
+An error about a wrong layout suggests what is likely meant. `channel_names` settle a doubtful case:
+they confirm that an array has as many channels as it seems to have.
 """
 
 import logging
@@ -22,21 +21,26 @@ from wire.tasks import RECONSTRUCTION, split_unlabelled
 log = logging.getLogger("shoal.data")
 
 SQUARE = 8
-"""Windows of at least so many channels, and as many samples, are taken for images."""
+"""Minimum number of channels at which square windows count as images."""
 COLOURS = (1, 3, 4)
-"""Channels that images have."""
+"""Possible numbers of channels of an image."""
 
 
 def examples(x: Array, origin: str, names: Sequence[str] = (), has_ids: bool = False) -> Array:
-    """Examples X (n, channels, time), or (n, channels, height, width), as float32, or whole numbers
-    as they are: `fitting` makes of them what a bundle asks for. `names` of the channels, where they
-    are said. `has_ids`: whether it is said that they are ids; where not, the range of whole numbers
-    is logged.
+    """Return examples X as float32, or as they are if they are whole numbers.
+
+    X is (n, channels, time) or (n, channels, height, width). `fitting` converts whole numbers to
+    the dtype of a bundle.
+
+    Args:
+        x: the examples.
+        origin: source of the examples, with which errors start.
+        names: names of the channels, if there are any.
+        has_ids: True if whole numbers are known to be ids. If not, their range is logged.
 
     Raises:
-        DataError: another number of axes, no numbers, axes that are likely in another order, or
-        values that are not finite; the text says
-            where the first one is. `origin` begins it.
+        DataError: the number of axes is wrong, the values are not numbers, the axes are likely in
+            another order, or a value is not finite (the text has the place of the first one).
     """
     told = f"{origin}: X is {x.dtype}{list(x.shape)}"
     if x.dtype.kind == "O":
@@ -67,10 +71,10 @@ def examples(x: Array, origin: str, names: Sequence[str] = (), has_ids: bool = F
 
 
 def vocabulary(said: Array | None, origin: str) -> int:
-    """How many ids there are by what an array ``vocabulary`` says; 0 where there is none.
+    """Return the number of ids that an array ``vocabulary`` holds, 0 if there is no array.
 
     Raises:
-        DataError: it is no whole number from 1.
+        DataError: the array is not one whole number of at least 1.
     """
     if said is None:
         return 0
@@ -83,13 +87,13 @@ def vocabulary(said: Array | None, origin: str) -> int:
 
 
 def fitting(x: Array, window: Window, origin: str) -> Array:
-    """Examples (n, \\*shape) of the type that `window` has, and of its length where it has windows
-    that are padded (`edge_client.data.padding`).
+    """Return examples (n, \\*shape) in the dtype and length of `window`.
+
+    Only windows that may be padded are lengthened (`edge_client.data.padding`).
 
     Raises:
-        DataError: ids are asked for, and these are no whole numbers, or one is out of the
-        vocabulary; the text says which. `origin` begins
-            it.
+        DataError: the window has ids, and x has no whole numbers or an id outside the vocabulary.
+            The error starts with `origin` and names the id.
     """
     if not window.vocabulary:
         return np.ascontiguousarray(to_length(x, window), np.float32)
@@ -114,15 +118,17 @@ PARTS = {
     "test_x": "test windows",
     "unlabelled_x": "windows without labels",
 }
-"""What errors call the arrays of a device's windows."""
+"""Names of the arrays of a device's windows in error messages."""
 
 
 def fit_windows(windows: Windows, window: Window, origins: Mapping[str, str]) -> Windows:
-    """A device's windows, each of their arrays `fitting`; errors about one begin with its origin.
-    Those that fit are returned as they are.
+    """Return a device's windows with each of their arrays made `fitting`.
+
+    Windows that fit are returned unchanged. An error about an array starts with its origin.
 
     Raises:
-        DataError: as `fitting`.
+        DataError: the window has ids, and an array has no whole numbers or an id outside the
+            vocabulary.
     """
     held = {part: getattr(windows, part) for part in origins}
     made = {part: fitting(x, window, origins[part]) for part, x in held.items()}
@@ -140,12 +146,12 @@ def no_windows(window: Window) -> Windows:
 
 
 def windows_for(manifest: Manifest, windows: Windows) -> Windows:
-    """A device's windows as the task of a bundle takes them: all of them as windows to train and
-    test on where it needs no labels.
+    """Return a device's windows as the task of a bundle uses them.
+
+    A task without labels uses all windows for training and testing.
 
     Raises:
-        DataError: their labels are not those of the task, or of a class that the bundle does not
-        have.
+        DataError: the labels belong to another task, or have a class that the bundle lacks.
     """
     return (
         fit_labels_of(windows, manifest)
@@ -155,7 +161,7 @@ def windows_for(manifest: Manifest, windows: Windows) -> Windows:
 
 
 def without_labels(windows: Windows) -> Windows:
-    """The windows of a device for a task that needs no labels (`wire.tasks.split_unlabelled`)."""
+    """Return a device's windows for a task without labels (`wire.tasks.split_unlabelled`)."""
     if not windows.num_unlabelled and windows.train_y.ndim == windows.test_y.ndim == 1:
         return windows
     parts = [part for part in (windows.train_x, windows.unlabelled_x) if len(part)]
@@ -205,8 +211,7 @@ def _check_finite(x: Array, made: Array, origin: str, names: Sequence[str]) -> N
 
 
 def likely_meant(found: tuple[int, ...], expected: tuple[int, ...]) -> str:
-    """What examples of a shape are likely to need where others are expected, for the end of an
-    error; empty where nobody can tell."""
+    """Return a hint at the likely mistake in a shape, for the end of an error; "" if unknown."""
     if len(found) == len(expected) == 2 and found == expected[::-1]:
         return "; they are likely transposed, X.transpose(0, 2, 1)"
     if len(found) == len(expected) == 3 and (found[2], *found[:2]) == expected:

@@ -1,8 +1,7 @@
-"""Windows of different lengths: zeros behind the shorter ones, and a channel that says of each
-sample whether it is one.
+"""Windows of different lengths: padding with zeros, and a channel that marks the samples.
 
 The rule is the same for boards, phones and simulations (`wire/SPEC.md`, 'Windows of different
-lengths'); a model reads the channel as any other, and may use it as a mask.
+lengths'). A model reads the channel like any other and may use it as a mask.
 """
 
 from collections.abc import Sequence
@@ -14,16 +13,19 @@ from wire.bundle import Window
 from wire.errors import DataError
 
 PRESENCE = "present"
-"""The last channel of windows that may be padded: 1 where there is a sample, 0 behind the last
-one."""
+"""Name of the last channel of windows that may be padded: 1 at a sample, 0 at padding."""
 
 
 def stacked(windows: Sequence[Array], length: int, origin: str) -> tuple[Array, Array]:
-    """Windows, each (channels, its own time), as one array (n, channels, length) with zeros behind
-    them, and the samples of each (n,).
+    """Return windows padded to one array (n, channels, length), and their lengths (n,) int64.
+
+    Args:
+        windows: windows (channels, time), each with its own time.
+        length: number of samples of a padded window.
+        origin: source of the windows, with which errors start.
 
     Raises:
-        DataError: none, one that is no such window, or is longer; `origin` begins the text.
+        DataError: there is no window, one has another shape or dtype, or one is longer.
     """
     if not windows:
         raise DataError(f"{origin}: no windows")
@@ -57,12 +59,15 @@ def stacked(windows: Sequence[Array], length: int, origin: str) -> tuple[Array, 
 
 
 def with_presence(x: Array, lengths: Array, origin: str) -> Array:
-    """Windows x (n, channels, time), of which the first so many samples are measurements, as (n,
-    channels + 1, time): what is behind these is zero, and `PRESENCE` says so.
+    """Return windows (n, channels + 1, time) with zeros as padding and the channel `PRESENCE`.
+
+    Args:
+        x: windows (n, channels, time).
+        lengths: number of samples (n,) of each window; the values after them are padding.
+        origin: source of the windows, with which errors start.
 
     Raises:
-        DataError: they are no such windows, or not so many lengths of 1 to time; `origin` begins
-        the text.
+        DataError: x has another shape or dtype, or the lengths are not n numbers from 1 to time.
     """
     if x.ndim != 3 or x.dtype.kind not in "fiu":
         raise DataError(
@@ -89,11 +94,19 @@ def with_presence(x: Array, lengths: Array, origin: str) -> Array:
 def read_lengths(
     x: Array, lengths: Array, channels: Sequence[str], has_ids: bool, origin: str
 ) -> tuple[Array, tuple[str, ...]]:
-    """`with_presence` of a file's windows x (n, channels, time), and the names of its channels, c0,
-    c1, ... where it says none.
+    """Return a file's windows `with_presence`, and the names of their channels.
+
+    Channels without names are called c0, c1, ...
+
+    Args:
+        x: windows (n, channels, time).
+        lengths: number of samples (n,) of each window.
+        channels: names of the channels, may be empty.
+        has_ids: True if x holds ids.
+        origin: source of the windows, with which errors start.
 
     Raises:
-        DataError: x holds ids, or as `with_presence`.
+        DataError: x holds ids, or x or the lengths have a wrong shape, dtype or value.
     """
     if has_ids:
         raise DataError(
@@ -105,8 +118,11 @@ def read_lengths(
 
 
 def to_length(x: Array, window: Window) -> Array:
-    """Windows (n, channels, time) with zeros behind them up to the length of `window`, if its last
-    channel is `PRESENCE`; others, and those that are long enough, as they are."""
+    """Return windows (n, channels, time) padded with zeros to the length of `window`.
+
+    Windows that are long enough are returned unchanged, as are all windows if the last channel of
+    `window` is not `PRESENCE`.
+    """
     short = window.length - x.shape[-1] if x.ndim == 3 else 0
     if short <= 0 or x.shape[1] != len(window.channels) or window.channels[-1] != PRESENCE:
         return x

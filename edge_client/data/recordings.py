@@ -1,24 +1,23 @@
-"""A device's recordings as windows: ``*.csv`` with a header, or ``*.parquet`` where pyarrow is
-installed, one sample a row.
+"""Windows from a device's recordings: ``*.csv`` with a header, or ``*.parquet`` (needs pyarrow).
 
-A column ``t`` is ignored. What a recording says of its samples is of one kind:
+A row is a sample. A column ``t`` is ignored. The labels of a recording are of one kind:
 
 - ``label``: class numbers, or names that ``classes.txt`` lists one a line;
-- ``label.NAME``, any number of them: 1 where the name is there, 0 where it is not;
+- ``label.NAME``, any number of them: 1 if the name is present, otherwise 0;
 - ``target.NAME``, any number of them: a quantity.
 
-All other columns are channels, in the header's order. A cell without a value says nothing of its
-sample. The first 75 % of each recording are for training; windows are cut on either side of that
-point, so that none is shared. The label of a window is:
+All other columns are channels, in the header's order. An empty cell means that the sample has no
+such label. The first 75 % of each recording are for training. Windows are cut separately before and
+after that point, so no sample is in both parts. The label of a window is:
 
-- its class, where all its samples have the same; other windows are left out. Where windows are cut
-  into steps, it is the class of each step instead (`edge_client.data.labels.classes_of_steps`), and
-  no window is left out;
-- of each name 1 where it is there for at least half of the samples of which it is said, else 0;
-- the mean of each quantity over the samples of which it is said.
+- its class, if all its samples have the same one; other windows are left out. If windows are cut
+  into steps, each step has its class instead (`edge_client.data.labels.classes_of_steps`), and no
+  window is left out;
+- for each name 1 if it is present in at least half of the samples with a value, otherwise 0;
+- for each quantity the mean over the samples with a value.
 
-Windows without a label, of either part, are those of whose samples nothing is said: no class, or
-not every name or quantity.
+A window of either part is unlabelled if its samples have no class, or have no value at all for some
+name or quantity.
 """
 
 import csv
@@ -39,8 +38,7 @@ PARQUET = ".parquet"
 
 
 def read_parquet(path: Path) -> Iterator[list[str]]:
-    """The header, and then a row for each sample, as text. A value that is missing is an empty
-    text.
+    """Yield the header, and then a row for each sample, as text. A missing value is "".
 
     Raises:
         DataError: pyarrow is not installed, or the file cannot be read.
@@ -70,12 +68,16 @@ CLASSES = "classes.txt"
 LARGEST = float(np.finfo(np.float32).max)
 LARGEST_CLASS = 65_535
 TIME, LABEL = "t", "label"
-"""Columns that are no channels."""
+"""Columns that are not channels."""
 
 
 class Columns(NamedTuple):
-    """What a header says: the channels and their places, the place of the classes, and what columns
-    of names or quantities are called."""
+    """Columns of a recording, from its header.
+
+    `channels` and `places` are the names and indexes of the channels, `label` is the index of the
+    class column, None if there is none. `names` and `named` are the names and indexes of the
+    columns of names or quantities.
+    """
 
     channels: tuple[str, ...]
     places: list[int]
@@ -86,11 +88,10 @@ class Columns(NamedTuple):
 
 
 def classes_of(folder: Path) -> tuple[str, ...]:
-    """The classes that ``classes.txt`` of a folder lists, in their order; none where there is no
-    such file.
+    """Return the classes in ``classes.txt`` of a folder, in their order; none without that file.
 
     Raises:
-        DataError: it is no text, or lists a name twice.
+        DataError: the file is not text, or lists a name twice.
     """
     path = folder / CLASSES
     if not path.exists():
@@ -105,19 +106,19 @@ def classes_of(folder: Path) -> tuple[str, ...]:
 
 
 def channels_in(recording: Path) -> tuple[str, ...]:
-    """The names of the channels of a recording.
+    """Return the names of the channels of a recording.
 
     Raises:
-        DataError: its header says labels of more than one kind.
+        DataError: its header has labels of more than one kind.
     """
     return _columns(recording, next(rows_of(recording), [])).channels
 
 
 def recordings_in(folder: Path) -> list[Path]:
-    """The recordings of a folder, by name.
+    """Return the paths of the recordings in a folder, sorted by name.
 
     Raises:
-        DataError: two have the same name but for its end, as copies of one recording have.
+        DataError: two differ only in the suffix, like copies of one recording.
     """
     paths = sorted(
         path
@@ -136,12 +137,18 @@ def recordings_in(folder: Path) -> list[Path]:
 def load_recordings(
     folder: Path, paths: list[Path], length: int, stride: int, steps: int = 0
 ) -> Windows:
-    """Windows of these recordings of a folder, of `length` samples, one every `stride`; with
-    `steps`, each has the classes of so many.
+    """Return the windows of recordings, `length` samples long, one every `stride` samples.
+
+    Args:
+        folder: folder of the recordings.
+        paths: the recordings.
+        length: number of samples of a window.
+        stride: number of samples between the starts of two windows.
+        steps: number of steps with a class of their own in each window; 0 for one class.
 
     Raises:
-        DataError: one of them cannot be read, their columns differ, or none is long enough; or
-        windows cannot be cut into such steps.
+        DataError: a recording cannot be read, columns differ, no recording is long enough, or
+            windows cannot be cut into the steps.
     """
     if steps and (length % steps or steps < 2):
         raise DataError(
@@ -176,15 +183,17 @@ def load_recordings(
 
 
 def cut_samples(samples: Array, length: int, stride: int) -> Array:
-    """Windows (n, channels, length) of samples (time, channels), one every `stride`; none where
-    there are too few."""
+    """Return windows (n, channels, length) of samples (time, channels), one every `stride`.
+
+    There are none if the samples are too few.
+    """
     if len(samples) < length:
         return np.zeros((0, samples.shape[1], length), samples.dtype)
     return np.lib.stride_tricks.sliding_window_view(samples, length, axis=0)[::stride]
 
 
 class _Cut(NamedTuple):
-    """Windows x (n, channels, time), their labels y (n, \\*label), and which have one (n,)."""
+    """Windows x (n, channels, time), their labels y (n, \\*label), and a mask `labelled` (n,)."""
 
     x: Array
     y: Array
@@ -212,14 +221,14 @@ def _cut(
 
 
 def rows_of(path: Path) -> Iterator[list[str]]:
-    """The header of a recording, and then its rows."""
+    """Yield the header of a recording, and then its rows."""
     if path.suffix == PARQUET:
         yield from read_parquet(path)
     else:
         try:
             with path.open(
                 newline="", encoding="utf-8-sig"
-            ) as file:  # spreadsheets begin a file with a mark
+            ) as file:  # spreadsheets write a byte-order mark
                 yield from ([cell.strip() for cell in row] for row in csv.reader(file) if row)
         except UnicodeDecodeError as error:
             raise _not_utf_8(path, error) from None
@@ -272,7 +281,7 @@ def _columns(path: Path, header: list[str]) -> Columns:
 
 
 def _said(columns: Columns) -> list[str]:
-    """The columns of names or quantities, as in a header."""
+    """Return the columns of names or quantities, as in a header."""
     return [(TARGET if columns.are_quantities else NAMED) + name for name in columns.names]
 
 
@@ -287,9 +296,11 @@ def _check_alike(path: Path, own: Columns, first: Path, expected: Columns) -> No
 
 
 def _read(path: Path, folder: Path) -> tuple[Columns, Array, Array]:
-    """Return what a recording's header says, its samples (time, channels) float32, and what is said
-    of each: class numbers (time,) int64, `NO_LABEL` where nothing is; or numbers (time, names)
-    float64, NaN where nothing is."""
+    """Return a recording's columns, its samples (time, channels) float32, and their labels.
+
+    Labels are class numbers (time,) int64, `NO_LABEL` if there is none; or numbers (time, names)
+    float64, NaN if there is none.
+    """
     rows = rows_of(path)
     header = next(rows, [])
     columns, numbers = (
@@ -319,7 +330,7 @@ def _read(path: Path, folder: Path) -> tuple[Columns, Array, Array]:
                 f"{path}, line {line}: {row} does not fit the header {header} "
                 f"({type(error).__name__}: {error})"
             ) from None
-    with np.errstate(over="ignore"):  # what is too large is said below
+    with np.errstate(over="ignore"):  # values that are too large raise an error below
         array = np.array(samples, np.float32).reshape(-1, len(columns.places))
     if not np.isfinite(array).all():
         at, column = (int(i) for i in np.argwhere(~np.isfinite(array))[0])
@@ -336,15 +347,20 @@ def _read(path: Path, folder: Path) -> tuple[Columns, Array, Array]:
 
 
 def _numeral(text: str) -> str:
-    """The text, where it writes a number as all clients read it: not every digit and every
-    underscore that Python takes does."""
+    """Return the text if all clients read it as the same number.
+
+    Python also accepts underscores and digits of other scripts.
+
+    Raises:
+        ValueError: the text is not such a number.
+    """
     if "_" in text or not text.isascii():
         raise ValueError(f"{text!r} is no number")
     return text
 
 
 def _class(text: str, numbers: Mapping[str, int], folder: Path) -> int:
-    """The number of a class."""
+    """Return the number of a class."""
     if not text:
         return NO_LABEL
     if numbers:
@@ -356,7 +372,7 @@ def _class(text: str, numbers: Mapping[str, int], folder: Path) -> int:
     try:
         number = int(
             _numeral(text).removesuffix(".0")
-        )  # as programs write whole numbers of a column with gaps
+        )  # programs write whole numbers so in a column with gaps
     except ValueError:
         raise DataError(
             f"label {text!r} is no number, and {folder / CLASSES}, which lists the names of "
@@ -368,7 +384,7 @@ def _class(text: str, numbers: Mapping[str, int], folder: Path) -> int:
 
 
 def _number(text: str, column: str, is_quantity: bool) -> float:
-    """What a column of a name or of a quantity says of a sample; NaN where it says nothing."""
+    """Return the value of a name or quantity of a sample, NaN if the cell is empty."""
     if not text:
         return np.nan
     try:

@@ -1,21 +1,23 @@
-"""A device's windows from a folder: arrays, or recordings as CSV; beside either, or alone, windows
-without labels.
+"""Windows from a device's data folder: arrays or recordings, with or without unlabelled windows.
 
-Arrays: ``train.npz`` and ``test.npz``, each with ``X (n, channels, time)`` and ``y (n,)``, and
-``channel_names`` if there are any; or ``X.npy`` and ``y.npy``, of which the last 25 % of each
-class, or of all where labels are no classes, are the test part. ``y`` holds class numbers, or names
-that ``classes.txt`` lists; or several labels (n, names), 1 for each name that is there and 0 for
-others, or quantities, numbers with a point (n,) or (n, quantities), or classes of steps (n, steps).
-`edge_client.data.layout` and `edge_client.data.labels` say what arrays must be like. Whole numbers
-in ``X`` are measurements or ids, as the bundle says; an array ``vocabulary``, one number, says how
-many ids there are. ``lengths (n,)`` in an ``.npz`` says how many samples each window has: what is
-behind them is padding, and a channel ``present`` says so (`edge_client.data.padding`).
+Arrays: ``train.npz`` and ``test.npz``, each with ``X (n, channels, time)``, ``y (n,)`` and,
+optionally, ``channel_names``. Or ``X.npy`` and ``y.npy``, whose last 25 % of each class are the
+test part (of all windows, if labels are not classes). ``y`` holds one of:
+
+- class numbers, or names that ``classes.txt`` lists (n,);
+- several labels (n, names), 1 if the name is present, otherwise 0;
+- quantities, floating-point numbers (n,) or (n, quantities);
+- classes of steps (n, steps).
+
+`edge_client.data.layout` and `edge_client.data.labels` check the arrays. Whole numbers in ``X`` are
+measurements or ids, as the bundle says; an array ``vocabulary`` with one number is the number of
+ids. An array ``lengths (n,)`` in an ``.npz`` is the number of samples of each window: the rest is
+padding, which a channel ``present`` marks (`edge_client.data.padding`).
 
 Recordings: any number of ``*.csv``, or of ``*.parquet`` (`edge_client.data.recordings`).
 
-Windows without labels: those of ``unlabelled.npz`` with ``X (n, channels, time)``; a folder that
-has no labels may hold ``test.npz`` beside it. Of recordings, of either part, those of whose samples
-nothing is said.
+Unlabelled windows: ``unlabelled.npz`` with ``X (n, channels, time)``. A folder without other labels
+may have ``test.npz`` beside it. Recordings may contain unlabelled windows too, in either part.
 """
 
 from collections.abc import Sequence
@@ -48,16 +50,20 @@ from wire.bundle import Window
 from wire.errors import DataError
 
 UNLABELLED = "unlabelled.npz"
-"""Windows that nobody has labelled."""
+"""Name of the file of windows without labels."""
 
 
 def load_folder(folder: Path, length: int = 128, stride: int = 64, steps: int = 0) -> Windows:
-    """Read a folder of arrays or recordings; `length` and `stride`, in samples, and `steps` of a
-    window are used for recordings.
+    """Read a folder of arrays or recordings.
+
+    Args:
+        folder: folder in one of the layouts of this module.
+        length: number of samples of a window that is cut from a recording.
+        stride: number of samples between the starts of two such windows.
+        steps: number of steps with a class of their own in such a window; 0 for one class.
 
     Raises:
-        DataError: the folder holds none of the layouts above, or a file of it is wrong; the text
-        says which and how.
+        DataError: the folder has none of the layouts, or one of its files is wrong.
     """
     if not folder.is_dir():
         raise DataError(f"data folder {folder}: there is no such folder")
@@ -81,8 +87,10 @@ def load_folder(folder: Path, length: int = 128, stride: int = 64, steps: int = 
 def _labelled(
     folder: Path, unlabelled: Array | None, length: int, stride: int, steps: int
 ) -> Windows:
-    """The windows with labels; where there are none for training, they are shaped as those
-    without."""
+    """Return the windows with labels.
+
+    If there are none for training, the empty training array has the shape of `unlabelled`.
+    """
     if (folder / "train.npz").exists():
         train = _arrays(folder / "train.npz", classes_of(folder))
         test = (
@@ -133,10 +141,10 @@ def _load(path: Path) -> Array:
 
 
 def channels_of(folder: Path) -> tuple[str, ...]:
-    """The names of the channels in a device's folder; empty where its files do not say any.
+    """Return the names of the channels in a device's folder, none if its files do not have any.
 
     Raises:
-        DataError: a file of it cannot be read.
+        DataError: a file cannot be read.
     """
     if (folder / "train.npz").exists():
         return _held(folder / "train.npz").channels
@@ -148,11 +156,10 @@ def channels_of(folder: Path) -> tuple[str, ...]:
 
 
 def vocabulary_of(folder: Path) -> int:
-    """How many ids there are, where the files of a device's folder say that ``X`` holds ids; else
-    0.
+    """Return the number of ids if the files of a device's folder say that ``X`` has ids, else 0.
 
     Raises:
-        DataError: a file of it cannot be read, or says no such number.
+        DataError: a file cannot be read, or its number of ids is wrong.
     """
     for name in ("train.npz", UNLABELLED):
         if (folder / name).exists():
@@ -167,8 +174,11 @@ def _arrays(path: Path, classes: Sequence[str]) -> tuple[Array, Array]:
 
 
 class _Held(NamedTuple):
-    """Arrays of an ``.npz``, the names of its channels, none where it says none, and how many ids
-    there are, 0 where it says none. Windows of different lengths have the channel ``present``."""
+    """Content of an ``.npz``: arrays, names of the channels, and number of ids.
+
+    There may be no names; the number is 0 if the file has none. Windows of different lengths have
+    the channel ``present``.
+    """
 
     arrays: list[Array]
     channels: tuple[str, ...]
@@ -224,20 +234,23 @@ def _checked(
 
 
 def _examples(x: Array, origin: str, channels: Sequence[str], has_ids: bool) -> Array:
-    """`examples`; a device may lack one part, or have no window at all, of a shape that is
-    known."""
+    """Return `examples`, but accept an array without windows whose shape is known.
+
+    A device may lack one part, or have no window at all.
+    """
     if x.ndim in (3, 4) and len(x) == 0 and x.dtype.kind in "fiu" and min(x.shape[1:]) > 0:
         return x if x.dtype.kind in "iu" else x.astype(np.float32)
     return examples(x, origin, channels, has_ids)
 
 
 def read_windows(path: Path, window: Window) -> Array:
-    """Windows (n, \\*shape) to predict, in the units and the order of channels that `window` has:
-    an array in ``*.npy``, the array X in ``*.npz``, or a recording ``*.csv`` whose header names at
-    least these channels, cut at the window's own stride.
+    """Return windows (n, \\*shape) to predict, in the units and channel order of `window`.
+
+    The file is an array ``*.npy``, an ``*.npz`` with the array X, or a recording ``*.csv`` whose
+    header names at least the window's channels. A recording is cut at the window's own stride.
 
     Raises:
-        DataError: the file holds none of these.
+        DataError: the file is none of these.
     """
     if path.suffix == ".csv":
         samples = _read_columns(path, window.channels)

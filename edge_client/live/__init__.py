@@ -1,2 +1,1 @@
-"""Live data on a board: sources of samples, a ring of them on disk, labels, and the windows that
-training and predictions see."""
+"""Live data on a board: sources of samples, their store on disk, labels, and windows."""

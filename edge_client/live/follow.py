@@ -1,5 +1,4 @@
-"""Windows of the live stream, one after the other: cut from stretches as they come, or from the
-ring of a process that records."""
+"""Windows of the live stream in order, cut from stretches or from another process's ring."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,10 +14,17 @@ LOOK_S = 0.1
 
 
 class Cutter:
-    """Cuts windows of `length` steps every `stride` steps; none spans a gap."""
+    """Cutter of windows of `length` steps, one every `stride` steps; no window spans a gap."""
 
     def __init__(self, length: int, stride: int, rate_hz: float, places: Sequence[int]) -> None:
-        """`places`: which channels of a stretch are the window's, in order."""
+        """Start without samples.
+
+        Args:
+            length: number of steps of a window.
+            stride: number of steps between the starts of two windows.
+            rate_hz: steps per second.
+            places: indexes of the window's channels in a stretch, in the window's order.
+        """
         self._length, self._stride, self._rate_hz, self._places = (
             length,
             stride,
@@ -30,8 +36,10 @@ class Cutter:
         self._skip = 0
 
     def cut(self, stretch: Stretch) -> Iterator[tuple[float, Array]]:
-        """The windows that a stretch completes: the time of the first step, and x (channels,
-        time)."""
+        """Yield the windows that a stretch completes.
+
+        Each window is the Unix time of its first step and x (channels, time).
+        """
         if stretch.begins:
             self._x, self._t0_s, self._skip = self._x[:0], stretch.t0_s, 0
         elif not len(self._x) and not self._skip:
@@ -53,7 +61,7 @@ class Cutter:
 
 
 def follow_ring(folder: Path, rate_hz: float, stop: Callable[[], bool]) -> Iterator[Stretch]:
-    """What is recorded into a ring from now on, as soon as it is written."""
+    """Yield what is recorded into a ring from now on, as soon as it is written."""
     paths = ring_files(folder)
     path = paths[-1] if paths else None
     at = max((end for _, end in read_records(path.read_bytes())), default=0) if path else 0
@@ -61,7 +69,7 @@ def follow_ring(folder: Path, rate_hz: float, stop: Callable[[], bool]) -> Itera
     while not stop():
         later = [
             p for p in ring_files(folder) if path is None or p.name > path.name
-        ]  # before the read: a file is then whole
+        ]  # listed before the read: a file that has a successor is complete
         found = False
         if path is not None:
             for record, end in records_of(path, at):

@@ -1,4 +1,4 @@
-"""Records: from sources to the ring, for as long as the process lasts."""
+"""Recorder, which moves samples from a source to the ring as long as the process lasts."""
 
 import contextlib
 import logging
@@ -19,15 +19,18 @@ log = logging.getLogger("shoal.edge")
 
 WAIT_S = 0.25
 AHEAD_S = 24 * 3600.0
-"""A sample with a time that is farther ahead of this machine's clock is not recorded."""
+"""Largest lead of a sample's time over this machine's clock; later samples are not recorded."""
 JOIN_S = 10.0
 REPORT_S = 600.0
-"""Seconds between two lines of the log that say how it goes."""
+"""Interval between two log lines about the progress."""
 
 
 class Recorder:
-    """Reads one source, resamples it, and hands stretches on: to a ring, if there is one, and to
-    `on_stretch`. What goes wrong with what came costs what came."""
+    """Reader of one source, which resamples it and hands on the stretches.
+
+    They go to the ring, if there is one, and to `on_stretch`. A fault in some input loses only that
+    input.
+    """
 
     def __init__(
         self,
@@ -50,7 +53,7 @@ class Recorder:
         self.num_steps = 0
 
     def run(self, stop: Callable[[], bool]) -> None:
-        """Record until `stop` says so, or the source is over."""
+        """Record until `stop` returns True or the source is over."""
         said_s = time.monotonic()
         try:
             while not stop() and not self._source.is_over:
@@ -74,7 +77,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def at_work(self, stop: Callable[[], bool]) -> Iterator[None]:
-        """Record in a thread of its own meanwhile."""
+        """Record in a separate thread while the context lasts."""
         over = threading.Event()
         thread = threading.Thread(
             target=self.run, args=(lambda: over.is_set() or stop(),), name="recorder", daemon=True
@@ -121,8 +124,10 @@ class Recorder:
             self._on_stretch(stretch)
 
     def _take_labels(self, t: np.ndarray, labels: Sequence[str]) -> None:
-        """Labels that come with samples: each holds from its sample to the next one, and for one
-        step after the last."""
+        """Store labels that come with samples.
+
+        A label lasts from its sample to the next one, and for one step after the last.
+        """
         for at_s, label in zip(t.tolist(), labels, strict=True):
             if (
                 self._open is not None
@@ -139,7 +144,7 @@ class Recorder:
             self._open = (label, end_s, end_s)
 
     def _forget_labels(self) -> None:
-        """Labels of samples that are no longer there."""
+        """Forget the labels of samples that were removed from the ring."""
         if (
             self._labels is None
             or self._ring is None

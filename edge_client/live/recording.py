@@ -1,4 +1,4 @@
-"""Puts a source, a ring, labels and a recorder together, as the settings say."""
+"""Assembly of a source, a ring, labels and a recorder from the settings."""
 
 import contextlib
 import logging
@@ -29,10 +29,10 @@ from wire.links.mqtt import BrokerAddress, MqttLink
 log = logging.getLogger("shoal.edge")
 
 FOLDER = "live"
-"""The folder of live data in a state folder."""
+"""Name of the folder of live data in a state folder."""
 DAY_S = 24 * 3600.0
 RECORD_S = 2.0
-"""A record has so many seconds of samples at most, or one stride if that is less."""
+"""Maximum length of a record; one stride if that is shorter."""
 
 
 def open_source(
@@ -42,10 +42,17 @@ def open_source(
     on_label: Callable[[bytes], None] = lambda _payload: None,
     give_up: Callable[[], bool] = lambda: False,
 ) -> Source:
-    """The source that the settings name. `folder`: where it may remember something.
+    """Return the source that the settings name.
+
+    Args:
+        settings: settings of live data.
+        folder: folder in which the source may remember something.
+        client_id: id of this client at the broker.
+        on_label: function that takes labels of the broker.
+        give_up: function that returns True if connecting is to end.
 
     Raises:
-        ConfigError: it cannot be used.
+        ConfigError: the source cannot be used.
         LinkError: the broker refuses this client.
     """
     part, channels = settings.source, settings.window.channels
@@ -81,8 +88,7 @@ def open_source(
 
 @dataclass(frozen=True)
 class Recording:
-    """A recording at work: its recorder, which somebody has to run, and what training sees of
-    it."""
+    """Parts of a recording: its recorder, which the caller has to run, its data and its labels."""
 
     recorder: Recorder
     data: LiveData
@@ -93,11 +99,11 @@ class Recording:
 def recording(
     settings: LiveSettings, state: Path, client_id: str, stop: Callable[[], bool]
 ) -> Iterator[Recording]:
-    """Everything that a recording needs, while it lasts.
+    """Yield the parts of a recording, and close them afterwards.
 
     Raises:
         ConfigError: something cannot be used, or another process records into this folder.
-        LinkError: as `open_source`.
+        LinkError: the broker refuses this client.
     """
     folder = state / FOLDER
     window, part = settings.window, settings.ring
@@ -147,11 +153,13 @@ def stretches(
     stop: Callable[[], bool],
     take: Callable[[Stretch], None],
 ) -> None:
-    """Read the source without storing anything, and hand on its stretches, until it is over or
-    `stop` says so.
+    """Hand the stretches of the source to `take` without storing anything.
+
+    It ends if the source is over or `stop` returns True.
 
     Raises:
-        ConfigError, LinkError: as `open_source`.
+        ConfigError: the source cannot be used.
+        LinkError: the broker refuses this client.
     """
     source = open_source(settings, state / FOLDER, client_id, give_up=stop)
     window = settings.window

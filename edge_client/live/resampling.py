@@ -1,17 +1,17 @@
-"""From samples as they come to values of all channels at one rate; pure.
+"""Resampling of samples as they come to values of all channels at one rate; pure.
 
-Samples may come out of order by `LATE_S`, twice, and with values that are not finite; channels may
-come at rates of their own. What leaves is in *stretches*: all channels at each step of the rate,
-without a gap. Between two samples of a channel its value is on the line between them; where a
-channel comes at more than `FAST` times the rate it is the mean of that line over a step, so that
-what is too fast for the rate does not turn into something slow.
+Samples may be out of order by `LATE_S`, repeated, or not finite, and each channel may have its own
+rate. The output are *stretches*: all channels at each step of the rate, without a gap. Between two
+samples a channel's value lies on the line between them. A channel that comes at more than `FAST`
+times the rate is averaged along that line over each step, to avoid aliasing.
 
-Two samples of a channel are a gap if they are farther apart than `gap_s` and than `SLOW` times what
-is usual for the channel. What is usual is what the sender says, so it counts up to `LONGEST_S`
-alone, or `LONGEST_STEPS` steps of a slow rate: a sample makes no more steps than fit there, and
-they leave in parts of at most `MOST_STEPS`. A gap of one channel is a gap of all. So is a clock
-that was set: forward, it looks like one; backward, `STREAK` samples in a row come too late, and
-time begins anew with them. Fewer are lost, and counted.
+Two samples of a channel enclose a gap if they are farther apart than `gap_s` and than `SLOW` times
+the channel's usual interval. The sender determines the usual interval, so that limit is itself at
+most `LONGEST_S`, or `LONGEST_STEPS` steps of a slow rate. So a sample adds no more steps than fit
+there, and they leave in parts of at most `MOST_STEPS`. A gap of one channel is a gap of all.
+
+A clock that is set forward looks like a gap. If a clock is set back, `STREAK` samples in a row come
+too late, and time starts anew with them. Fewer late samples are lost, and counted.
 """
 
 from collections.abc import Iterator
@@ -23,28 +23,33 @@ from edge_client.live.samples import Samples
 from wire.arrays.tensors import Array
 
 LATE_S = 0.5
-"""Samples may come so much later than newer ones; values leave so much later than they came."""
+"""Maximum delay of a sample behind newer ones; the output is delayed by the same time."""
 STREAK = 8
 FAST, SLOW = 1.6, 3.0
 LONGEST_S, LONGEST_STEPS = 5.0, 8
-"""Between two samples that are no gap; a `gap_s` that is more counts more."""
+"""Longest interval that a slow channel may have without a gap (seconds, steps).
+
+A larger `gap_s` still counts.
+"""
 MOST_STEPS = 4096
-"""In a stretch."""
+"""Maximum number of steps in a stretch."""
 AT_ONCE = 256
-"""Samples that are taken in before something leaves."""
+"""Number of samples that are processed at once."""
 MOST_HELD = 2**18
-"""Samples of a channel that are not used up. Of more the newer half stays."""
+"""Maximum number of unused samples of a channel; beyond it the older half is dropped."""
 LARGEST = float(np.finfo(np.float32).max)
-"""A larger value is as one that is not finite: what leaves is float32."""
+"""Largest value that counts as finite, since the output is float32."""
 USUAL = 64
-"""What is usual for a channel is the median of so many intervals."""
+"""Number of intervals whose median is a channel's usual interval."""
 FEWEST = 8
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """Values x (n, channels) float32 at t0_s, t0_s + 1/rate, ...; `begins`: it does not go on from
-    the stretch before."""
+    """Values x (n, channels) float32 at t0_s, t0_s + 1/rate, ...
+
+    `begins`: True if it does not continue the stretch before.
+    """
 
     t0_s: float
     x: Array = field(repr=False)
@@ -53,15 +58,14 @@ class Stretch:
 
 @dataclass
 class _Channel:
-    """Samples of one channel that are not used up, in the order of time, and the last intervals
-    between samples."""
+    """Unused samples of one channel, in order of time, and the last intervals between samples."""
 
     t: Array = field(default_factory=lambda: np.zeros(0))
     v: Array = field(default_factory=lambda: np.zeros(0))
     intervals: Array = field(default_factory=lambda: np.zeros(0))
     usual_s: float = 0.0
     seen_s: float = -np.inf
-    """Up to where intervals were taken."""
+    """Time up to which intervals were counted."""
 
     def add(self, t: Array, v: Array) -> None:
         self.t, self.v = np.concatenate([self.t, t]), np.concatenate([self.v, v])
@@ -70,7 +74,7 @@ class _Channel:
             self.v = self.v[first]
 
     def learn(self, until_s: float) -> None:
-        """Take the intervals between samples up to this time into account."""
+        """Count the intervals between samples up to this time."""
         new = self.t[
             np.searchsorted(self.t, self.seen_s, "right") : np.searchsorted(
                 self.t, until_s, "right"
@@ -87,22 +91,26 @@ class _Channel:
 
 
 class Resampler:
-    """Samples in, stretches out. `num_late` counts samples that came too late, or were too many to
-    be held."""
+    """Resampler from samples to stretches.
+
+    `num_late` is the number of samples that came too late or exceeded the memory.
+    """
 
     def __init__(self, num_channels: int, rate_hz: float, gap_s: float = 0.5) -> None:
         self._rate_hz, self._gap_s = rate_hz, gap_s
         self._channels = [_Channel() for _ in range(num_channels)]
         self._newest_s = -np.inf
         self._begin_s, self._steps = np.nan, 0
-        """Where the stretch in work began, and how many of its steps have left."""
+        """Start of the current stretch, and the number of its steps that have left."""
         self._begins = True
         self._streak: list[tuple[float, Array]] = []
         self.num_late = 0
 
     def push(self, samples: Samples) -> Iterator[Stretch]:
-        """Take in samples; what leaves because of them. They are taken in while the iterator is
-        used, and no further."""
+        """Take samples in, and yield the stretches that they complete.
+
+        The samples are processed lazily, as far as the iterator is used.
+        """
         whole = np.isfinite(samples.t)
         t, values = samples.t[whole], samples.values[whole]
         for at in range(0, len(t), AT_ONCE):
@@ -112,12 +120,12 @@ class Resampler:
             yield from (self._take if in_time else self._take_one_by_one)(part, rows)
 
     def flush(self) -> Iterator[Stretch]:
-        """No more comes: what leaves of what was held back. What comes all the same begins anew."""
+        """Yield the stretches of all samples that wait for later ones, and start anew."""
         yield from self._emit(np.inf)
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        """Forget what was held back."""
+        """Drop the samples that wait for later ones."""
         for channel in self._channels:
             channel.t, channel.v, channel.seen_s = np.zeros(0), np.zeros(0), -np.inf
         self._newest_s, self._begin_s, self._streak = -np.inf, np.nan, []
@@ -160,7 +168,7 @@ class Resampler:
                 self.num_late, self._begin_s = self.num_late + gone, np.nan
 
     def _emit(self, until_s: float) -> Iterator[Stretch]:
-        """What is settled up to this time leaves: nothing comes before it any more."""
+        """Yield the values up to this time, before which no more samples come."""
         for channel in self._channels:
             channel.learn(until_s)
         while (found := self._common_run(until_s)) is not None:
@@ -191,8 +199,11 @@ class Resampler:
                 channel.t, channel.v = channel.t[kept], channel.v[kept]
 
     def _common_run(self, until_s: float) -> tuple[float, float, bool] | None:
-        """From when to when all channels have values, as far as is settled, and whether a gap ends
-        it; None if there is no such time. What is before it is forgotten."""
+        """Return the start and end of the time in which all channels have values, or None.
+
+        The third value is True if a gap ends it. The time ends at `until_s` at the latest. If there
+        is none, samples that are of no use any more are dropped.
+        """
         begin_s = self._begin_s if self._begin_s == self._begin_s else -np.inf
         runs: list[tuple[float, float, bool]] = []
         while True:
@@ -215,8 +226,11 @@ class Resampler:
     def _run(
         self, channel: _Channel, begin_s: float, until_s: float
     ) -> tuple[float, float, bool] | None:
-        """The first run of a channel's settled samples that reaches `begin_s`: its begin and end,
-        and whether a gap ends it."""
+        """Return the first gap-free run of a channel that reaches `begin_s`, or None.
+
+        The run is its start, its end, and True if a gap ends it. Samples after `until_s` do not
+        count.
+        """
         t = channel.t[: int(np.searchsorted(channel.t, until_s, "right"))]
         if not len(t):
             return None
@@ -237,7 +251,7 @@ class Resampler:
             return np.interp(at, channel.t, channel.v)
         t, v = channel.t, channel.v
         edges = np.append(at, at[-1] + 1 / self._rate_hz) - 0.5 / self._rate_hz
-        # the integral of the line through the samples, up to each edge
+        # integral of the line through the samples, up to each edge
         areas = np.concatenate([[0.0], np.cumsum(np.diff(t) * (v[1:] + v[:-1]) / 2)])
         i = np.clip(np.searchsorted(t, edges, "right") - 1, 0, len(t) - 1)
         integral = areas[i] + (edges - t[i]) * (v[i] + np.interp(edges, t, v)) / 2
@@ -252,15 +266,18 @@ class Resampler:
         )
 
     def _forget(self, next_s: float) -> None:
-        """What no value from this time on depends on."""
+        """Drop samples on which no value from this time on depends."""
         for channel in self._channels:
             first = int(np.searchsorted(channel.t, next_s - 0.5 / self._rate_hz, "right")) - 1
             if first > 0:
                 channel.t, channel.v = channel.t[first:], channel.v[first:]
 
     def _forget_silence(self, until_s: float) -> None:
-        """A channel is silent: what others have is of use only if it is recent, or if the channel
-        may still say what is between."""
+        """Drop samples that are useless because a channel is silent.
+
+        Samples of the other channels remain useful if they are recent, or if late samples of the
+        silent channel may still fill the time.
+        """
         self._begin_s = np.nan
         oldest_s = until_s - max(self._most_s(channel) for channel in self._channels)
         for channel in self._channels:

@@ -1,7 +1,6 @@
 """Samples on disk, in a ring of files with a quota in bytes and a retention in days.
 
-A file is a sequence of records, each of them a header and the samples of some steps of all
-channels:
+A file is a sequence of records. A record is a header and the samples of some steps of all channels:
 
 ====== ========= =======================================================
 offset type      content
@@ -9,19 +8,20 @@ offset type      content
 0      4 bytes   ``SHL1``
 4      uint32    CRC-32 of what follows in the record
 8      uint16    number of channels
-10     uint16    1 if the record does not go on from the one before
+10     uint16    1 if the record does not continue the one before
 12     uint32    number of steps n
 16     float64   Unix time of the first step, seconds
-24     float64   steps a second
+24     float64   steps per second
 32     float32   n x channels values
 ====== ========= =======================================================
 
-All numbers are little-endian. Samples are stored, not windows: windows overlap, so that each sample
-would be written twice, and a label said later changes what is a training window. A record is
-written by one call once there are enough steps for it; a process that is killed loses only what is
-in memory. Every `SYNC_S` seconds the file is brought to the disk: that is what a loss of power
-costs. A record that was written in part ends what is read of its file, and is cut off when the ring
-is opened to be written. No record is larger than a file.
+All numbers are little-endian. Samples are stored instead of windows, since windows overlap and
+would store each sample twice, and since a later label changes which windows are for training.
+
+A record is written by one call once it has enough steps; a process that is killed loses only what
+is in memory. The file is synced every `SYNC_S` seconds; a loss of power loses what came since. A
+partial record ends what is read of its file, and is cut off when the ring is opened for writing. No
+record is larger than a file.
 """
 
 import contextlib
@@ -47,9 +47,9 @@ MAGIC = b"SHL1"
 SUFFIX = ".samples"
 SYNC_S = 60.0
 FILES = 16
-"""The quota is spent on so many files: the oldest is what goes."""
+"""Number of files that share the quota; the oldest is removed first."""
 MOST_STEPS = 2**20
-"""In a record."""
+"""Maximum number of steps in a record."""
 
 
 @dataclass(frozen=True)
@@ -63,12 +63,12 @@ class Record:
 
     @property
     def end_s(self) -> float:
-        """When the step after the last would be."""
+        """Time of the step after the last one."""
         return self.t0_s + len(self.x) / self.rate_hz
 
 
 def encode_record(stretch: Stretch, rate_hz: float) -> bytes:
-    """A stretch as a record."""
+    """Return a stretch as a record."""
     x = np.ascontiguousarray(stretch.x, "<f4")
     body = (
         HEADER.pack(MAGIC, 0, x.shape[1], int(stretch.begins), len(x), stretch.t0_s, rate_hz)[8:]
@@ -78,8 +78,10 @@ def encode_record(stretch: Stretch, rate_hz: float) -> bytes:
 
 
 def read_records(data: bytes, at: int = 0) -> Iterator[tuple[Record, int]]:
-    """The records from this offset on, each with the offset of its end; the first that is not whole
-    ends them."""
+    """Yield the records from this offset on, each with the offset of its end.
+
+    The first partial record ends them.
+    """
     while len(data) - at >= HEADER.size:
         magic, crc, channels, begins, count, t0_s, rate_hz = HEADER.unpack_from(data, at)
         end = at + HEADER.size + 4 * channels * count
@@ -97,7 +99,10 @@ def read_records(data: bytes, at: int = 0) -> Iterator[tuple[Record, int]]:
 
 
 def records_of(path: Path, at: int = 0) -> Iterator[tuple[Record, int]]:
-    """Read the records of a file from a place on, each with its end; none if the file is gone."""
+    """Yield the records of a file from this offset on, each with the offset of its end.
+
+    There are none if the file is gone.
+    """
     with contextlib.suppress(OSError):
         with path.open("rb") as file:
             file.seek(at)
@@ -107,14 +112,16 @@ def records_of(path: Path, at: int = 0) -> Iterator[tuple[Record, int]]:
 
 
 def ring_files(folder: Path) -> list[Path]:
-    """The files of a ring, the oldest first."""
+    """Return the paths of a ring's files, the oldest first."""
     return sorted(folder.glob(f"*{SUFFIX}"))
 
 
 class Ring:
-    """The ring, to be written by one process. Nothing that it does raises once it is open: what
-    cannot be stored is counted in `num_lost` (steps), said once, and written again when there is
-    room."""
+    """Ring that one process writes.
+
+    An open ring raises nothing. Samples that cannot be stored are counted in `num_lost` (steps) and
+    logged once, and storing starts again when there is room.
+    """
 
     def __init__(
         self,
@@ -128,8 +135,18 @@ class Ring:
         clock: Callable[[], float] = time.monotonic,
         spared: Callable[[float, float], bool] = lambda _begin_s, _end_s: False,
     ) -> None:
-        """`record_steps`: so many make a record. `spared`: whether what was recorded between two
-        times is worth more than the rest.
+        """Open the ring, or create it.
+
+        Args:
+            folder: folder of the ring.
+            rate_hz: steps per second.
+            quota_bytes: maximum size of all files.
+            retention_s: maximum age of a file.
+            record_steps: number of steps that make a record.
+            wall: Unix time.
+            clock: seconds since any fixed moment.
+            spared: function that returns True if the samples between two times are worth more than
+                others.
 
         Raises:
             OSError: the folder cannot be used.
@@ -159,7 +176,7 @@ class Ring:
             self._continue(path)
 
     def append(self, stretch: Stretch) -> None:
-        """Take in a stretch; it is written once there is enough for a record."""
+        """Add a stretch; it is written once there is enough for a record."""
         if stretch.begins or self._has_gap:
             self._write()
         if self._has_gap:
@@ -171,7 +188,7 @@ class Ring:
             self.sync()
 
     def sync(self) -> None:
-        """Write what is held, and bring all that was written to the disk."""
+        """Write all samples in memory and sync them to the disk."""
         self._write()
         self._synced_s = self._clock()
         if self._is_dirty:
@@ -184,15 +201,18 @@ class Ring:
         self.clear_old()
 
     def close(self) -> None:
-        """Bring all to the disk, and let go of the file."""
+        """Sync everything to the disk and close the file."""
         self.sync()
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
     def clear_old(self) -> None:
-        """Remove the oldest files, as the quota and the retention ask; of what is over the quota,
-        files that are not spared go first while these are more than half."""
+        """Remove the oldest files, as the quota and the retention demand.
+
+        Above the quota, files that are not spared are removed first, unless the spared ones take
+        more than half of the quota.
+        """
         sizes, removable, old = dict[Path, int](), list[Path](), list[Path]()
         for path in ring_files(self.folder):
             sizes[path], changed_s = 0, 0.0
@@ -266,7 +286,7 @@ class Ring:
         self.clear_old()
 
     def _continue(self, path: Path) -> None:
-        """Go on with a file, without what was written in part."""
+        """Continue a file after its last complete record."""
         data = path.read_bytes()
         whole = max((end for _, end in read_records(data)), default=0)
         self._file, self._path, self._size = os.open(path, os.O_WRONLY | os.O_APPEND), path, whole
@@ -288,7 +308,7 @@ class Ring:
 
 
 def span(path: Path) -> tuple[float, float]:
-    """From when to when there are samples in a file; (0, 0) if there are none."""
+    """Return the start and end of the samples in a file, (0, 0) if there are none."""
     begin_s, end_s = np.inf, -np.inf
     for record, _ in records_of(path):
         begin_s, end_s = min(begin_s, record.t0_s), max(end_s, record.end_s)

@@ -1,4 +1,4 @@
-"""What a source of samples gives, and what the recorder asks of it."""
+"""Port between a source of samples and the recorder."""
 
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -9,9 +9,11 @@ from wire.arrays.tensors import Array
 
 @dataclass(frozen=True)
 class Samples:
-    """Values of all channels, in the order in which they came: t (n,) float64 Unix seconds, values
-    (n, channels) float64 in which NaN is a value that did not come, and, where the source says it,
-    the label of each sample, or an empty text."""
+    """Values of all channels, in the order in which they came.
+
+    t (n,) is float64 Unix seconds. values (n, channels) is float64, NaN if a value is missing.
+    labels has the label of each sample, or is empty if the source has no labels.
+    """
 
     t: Array = field(repr=False)
     values: Array = field(repr=False)
@@ -19,16 +21,18 @@ class Samples:
 
 
 class Source(Protocol):
-    """A stream of samples. What cannot be read is counted and logged, and never raised: a source
-    lasts for months."""
+    """Stream of samples.
+
+    Unreadable input is counted and logged, and never raised: a source lasts for months.
+    """
 
     ignored: Tally
-    """Payloads, lines or files that could not be read."""
+    """Count of unreadable payloads, lines or files."""
     is_over: bool
     """True if nothing more can come."""
 
     def read(self, timeout_s: float) -> list[Samples]:
-        """What has come, in order; empty if nothing does within this time."""
+        """Return the samples that came, in order; none if none come within this time."""
 
     def close(self) -> None:
-        """Let go of what the source holds."""
+        """Release the resources of the source."""

@@ -1,4 +1,4 @@
-"""What is recorded, from where, how it is kept and labelled: a TOML file, or a few options."""
+"""Settings of live data, from a TOML file or a few options."""
 
 import argparse
 import tomllib
@@ -17,61 +17,64 @@ More = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class WindowPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is recorded. `bundle`: a file that says all of it but for channels that say something of
-    the samples, ``label.NAME`` and ``target.NAME``; `shoal export` writes it."""
+    """Windows and channels that are recorded.
+
+    `bundle` is the path of a bundle that sets everything except the label channels, ``label.NAME``
+    and ``target.NAME``. `shoal export` writes it.
+    """
 
     channels: tuple[str, ...] = ()
     rate_hz: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     length: Annotated[int, msgspec.Meta(ge=2)] = 128
     stride: Annotated[int, msgspec.Meta(ge=1)] = 64
     steps: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """Equal parts of a window that have a class each; 0: the window has one."""
+    """Number of equal parts of a window with a class each; 0 if the window has one class."""
     classes: tuple[str, ...] = ()
     bundle: str = ""
 
 
 class SourcePart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where samples come from."""
+    """Source of the samples."""
 
     kind: Literal["stdin", "folder", "mqtt", "iio"]
     path: str = ""
-    """Of kind folder: the folder."""
+    """Path of the folder, for the kind folder."""
     broker: str = "mqtt://localhost"
     topics: tuple[str, ...] = ()
     device: str = "0"
-    """Of kind iio: the device's number or its driver's name."""
+    """Number of the device or name of its driver, for the kind iio."""
     buffered: bool = True
     rate_hz: Annotated[float, msgspec.Meta(ge=0)] = 0.0
-    """At which samples without a time stamp are made; not known if it is 0."""
+    """Rate of samples without a time stamp; 0 if unknown."""
     addresses: dict[str, str] = {}
-    """By channel, where its values are found if not under its own name."""
+    """Addresses of the values by channel, for channels that are not found by their own name."""
 
 
 class RingPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How samples are kept."""
+    """Storage of the samples."""
 
     quota_bytes: Annotated[int, msgspec.Meta(ge=2**16)] = 64 * 2**20
     retention_days: More = 30.0
     block_s: More = 60.0
-    """Of five blocks of so many seconds one is held out."""
+    """Length of a block of time; one of five blocks in a row is held out."""
     gap_s: More = 0.5
     look_s: More = 300.0
-    """Seconds between two looks whether the data have moved."""
+    """Interval between two tests for drift."""
 
 
 class LabelsPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Who says labels."""
+    """Sources of the labels."""
 
     topic: str = ""
     file: str = ""
     page: str = ""
-    """HOST:PORT of the page with buttons; none if it is empty."""
+    """HOST:PORT of the page with buttons; empty for no page."""
     open_page: bool = False
-    """Permits a page that other machines can reach: it has no password."""
+    """True permits a page that other machines can reach. The page has no password."""
 
 
 class LiveSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Everything about live data."""
+    """Settings of live data."""
 
     source: SourcePart
     window: WindowPart = WindowPart()
@@ -80,7 +83,7 @@ class LiveSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def cut(self) -> Window:
-        """What one example is."""
+        """Shape and rate of an example."""
         part = self.window
         return Window(
             tuple(name for name in part.channels if not is_said(name)),
@@ -92,19 +95,19 @@ class LiveSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The names of the classes; of what channels say of the samples, where these say
-        something."""
+        """Names of the classes, or of the label channels if there are no classes."""
         return self.window.classes or tuple(
             name.partition(".")[2] for name in self.window.channels if is_said(name)
         )
 
 
 def live_settings(arguments: argparse.Namespace) -> LiveSettings:
-    """The settings that `--source` and the options beside it make; options count more than the
-    file.
+    """Return the settings of `--source` and the options beside it.
+
+    Options take precedence over the file.
 
     Raises:
-        ConfigError: they cannot be used, or do not say what is recorded.
+        ConfigError: the settings cannot be used, or do not say what is recorded.
     """
     text: str = arguments.source
     settings = _from_file(Path(text)) if text.endswith(".toml") else LiveSettings(_short(text))

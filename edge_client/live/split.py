@@ -1,10 +1,10 @@
-"""Which samples are for training and which are held out; pure.
+"""Split of recorded time into training and held-out windows; pure.
 
-Time is cut into blocks of `block_s` seconds. Of each `OF` blocks in a row one is held out: a hash
-says which, with a salt that is drawn once for a folder. A window is held out if all of it lies in
-blocks that are, and is for training if none of it does; one across an edge is neither. So it
-depends on the window's time alone: what was held out once always is, whatever is recorded, labelled
-or removed later, and no training window shares a sample with one that is held out.
+Time is divided into blocks of `block_s` seconds. One block of each `OF` in a row is held out; a
+hash selects it, with a salt that is drawn once for a folder. A window is held out if it lies
+entirely in held-out blocks, is for training if it touches none of them, and is neither if it
+crosses an edge. So the side of a window depends on its time alone: it never changes, whatever is
+recorded, labelled or removed later. And no training window shares a sample with a held-out one.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ TRAIN, HELD_OUT, NEITHER = 0, 1, 2
 
 
 def is_held_out(block: int, salt: str) -> bool:
-    """Whether a block of time is held out."""
+    """Return True if a block of time is held out."""
     chosen = (
         int.from_bytes(hashlib.sha256(f"{salt}:{block // OF}".encode()).digest()[:8], "big") % OF
     )
@@ -26,8 +26,14 @@ def is_held_out(block: int, salt: str) -> bool:
 
 
 def sides(begins_s: Array, ends_s: Array, block_s: float, salt: str) -> Array:
-    """For windows from begins_s to ends_s (n,): TRAIN, HELD_OUT or NEITHER, (n,) int64. `ends_s`:
-    the time of the last sample."""
+    """Return TRAIN, HELD_OUT or NEITHER for each window, (n,) int64.
+
+    Args:
+        begins_s: time (n,) of each window's first sample.
+        ends_s: time (n,) of each window's last sample.
+        block_s: length of a block.
+        salt: salt of the folder.
+    """
     first, last = (np.floor(t / block_s).astype(np.int64) for t in (begins_s, ends_s))
     blocks = np.unique(
         np.concatenate(

@@ -1,8 +1,8 @@
-"""The live data of a device: samples, labels, and what windows they make.
+"""Live data of a device: samples and labels on disk, and the windows made from them.
 
-The folder holds ``live.json`` (what the samples are, and the salt of the split; fixed when the
-folder is begun), the ring's files, ``labels.jsonl``, and ``surveyed.npy``, by what the data of the
-last survey are known.
+The folder holds ``live.json`` (format of the samples and salt of the split, fixed when the folder
+is created), the files of the ring, ``labels.jsonl``, and ``surveyed.npy`` (features of the last
+survey's data).
 """
 
 import contextlib
@@ -33,12 +33,14 @@ log = logging.getLogger("shoal.edge")
 
 FILE, SURVEYED = "live.json", "surveyed.npy"
 MOST_WINDOWS = 4096
-"""Windows for training, and as many held out, at most: the newest. They bound the memory that
-training takes."""
+"""Maximum number of windows for training, and of held-out ones; the newest are taken.
+
+The limit bounds the memory that training needs.
+"""
 
 
 class Recorded(msgspec.Struct, frozen=True):
-    """What the samples of a folder are, and how they are split."""
+    """Format of the samples in a folder, and their split."""
 
     channels: tuple[str, ...]
     rate_hz: float
@@ -53,11 +55,11 @@ class Recorded(msgspec.Struct, frozen=True):
 
 
 def open_folder(folder: Path, channels: Sequence[str], rate_hz: float, block_s: float) -> Recorded:
-    """Begin a folder, or go on with one that holds the same.
+    """Create a folder, or open one that holds the same kind of samples.
 
     Raises:
-        ConfigError: it holds samples of other channels or at another rate, or blocks of another
-        length.
+        ConfigError: it holds samples of other channels, at another rate, or in blocks of another
+            length.
         OSError: it cannot be written.
     """
     make_folder(folder)
@@ -79,10 +81,10 @@ def open_folder(folder: Path, channels: Sequence[str], rate_hz: float, block_s: 
 
 
 def read_folder(folder: Path) -> Recorded:
-    """What the samples of a folder are.
+    """Return the format of the samples in a folder.
 
     Raises:
-        ConfigError: it is none with live data.
+        ConfigError: the folder holds no live data.
     """
     try:
         return msgspec.json.decode((folder / FILE).read_bytes(), type=Recorded)
@@ -106,9 +108,12 @@ class _Run:
 
 @dataclass(frozen=True)
 class Cut:
-    """Windows x (n, channels, time) of the ring, the times of their first and last samples, classes
-    (n,), or (n, steps) of their steps (-1: no label), or what is said of names or quantities (n,
-    names); which windows have a label (n,), and sides of the split."""
+    """Windows x (n, channels, time) of the ring, with their times, labels and sides.
+
+    begins_s and ends_s (n,) are the times of the first and last samples. y holds classes (n,),
+    classes of steps (n, steps), where -1 is no label, or names or quantities (n, names). labelled
+    (n,) marks the windows with a label. sides (n,) are the sides of the split.
+    """
 
     x: Array
     begins_s: Array
@@ -118,22 +123,24 @@ class Cut:
     sides: Array
 
     def of(self, chosen: Array) -> tuple[Array, Array]:
-        """The newest `MOST_WINDOWS` of these windows, and their classes."""
+        """Return the newest `MOST_WINDOWS` of the chosen windows, and their labels."""
         at = np.flatnonzero(chosen)[-MOST_WINDOWS:]
         return np.ascontiguousarray(self.x[at], np.float32), self.y[at]
 
 
 @dataclass(frozen=True)
 class _Said:
-    """Which channels say the names or quantities of samples."""
+    """Channels with the names or quantities of samples."""
 
     places: list[int]
     are_quantities: bool
 
 
 class LiveData:
-    """What training and predictions see of a folder of live data. `now` is asked between plans:
-    what it has returned does not change."""
+    """Live data as training and predictions see them.
+
+    `now` is called between plans: the windows that it returned do not change.
+    """
 
     def __init__(
         self,
@@ -144,8 +151,15 @@ class LiveData:
         look_s: float = 300.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`window` and `classes`: what is cut where no bundle says it. `look_s`: seconds between
-        two looks whether the data have moved.
+        """Open a folder of live data.
+
+        Args:
+            folder: folder with live data.
+            labels: labels of the folder.
+            window: window to cut if no bundle says another.
+            classes: classes if no bundle says others.
+            look_s: interval between two tests for drift.
+            clock: seconds since any fixed moment.
 
         Raises:
             ConfigError: the folder holds no live data.
@@ -163,21 +177,20 @@ class LiveData:
             rows: Array = np.load(folder / SURVEYED, allow_pickle=False)
             self._surveyed = rows if rows.ndim == 2 and len(rows) > 1 else None
         self.has_moved = False
-        """Whether the data have moved against the last survey, as `look` found."""
+        """True if the data have moved since the last survey, by the test of `look`."""
 
     def now(self, window: Window | None = None, classes: Sequence[str] | None = None) -> Windows:
-        """The labelled windows as of now, for training and held out, and those that nobody has
-        labelled.
+        """Return the present windows: labelled for training, labelled and held out, and unlabelled.
 
         Raises:
-            DataError: the window is of other channels, or at another rate, than what is recorded.
+            DataError: the window has other channels, or another rate, than the recording.
         """
         cut = self.cut(window, classes)
         train, held_out = (cut.of(cut.labelled & (cut.sides == side)) for side in (TRAIN, HELD_OUT))
         return Windows(*train, *held_out, cut.of(~cut.labelled & (cut.sides == TRAIN))[0])
 
     def surveyed(self) -> None:
-        """The data as they are now are what the next ones are compared with."""
+        """Remember the present data: later data are compared with them."""
         cut = self.cut()
         if len(cut.x) >= drift.FEWEST:
             newest_s = np.full((1, 2 * cut.x.shape[1]), cut.ends_s.max())
@@ -186,13 +199,15 @@ class LiveData:
             np.save(buffer, self._surveyed)
             with contextlib.suppress(
                 OSError
-            ):  # after a restart the data are then compared with those of the survey before
+            ):  # without the file, a restart compares with the survey before
                 write_atomically(self.folder / SURVEYED, buffer.getvalue())
         self.has_moved = False
 
     def look(self) -> bool:
-        """Compare the windows since the last survey with those of it, once there are as many;
-        whether they are found to have moved now."""
+        """Test for drift if it is due; return True if the data are now found to have moved.
+
+        The windows since the last survey are compared with those of it, once there are as many.
+        """
         if self._surveyed is None or self.has_moved or self._clock() < self._look_at_s:
             return False
         self._look_at_s = self._clock() + self._look_s
@@ -208,10 +223,10 @@ class LiveData:
         return self.has_moved
 
     def cut(self, window: Window | None = None, classes: Sequence[str] | None = None) -> Cut:
-        """All windows of the ring.
+        """Return all windows of the ring.
 
         Raises:
-            DataError: as `now`.
+            DataError: the window has other channels, or another rate, than the recording.
         """
         window = window or self._window
         classes = classes or self._classes
@@ -249,8 +264,7 @@ class LiveData:
         )
 
     def _said(self, names: Sequence[str]) -> _Said | None:
-        """The channels that say these names or quantities of the samples; None where not all of
-        them are recorded."""
+        """Return the channels with these names or quantities, None unless all are recorded."""
         held = self._recorded.channels
         for begin in (TARGET, NAMED):
             if names and all(begin + name in held for name in names):
@@ -259,7 +273,7 @@ class LiveData:
         return None
 
     def _covering(self, begins_s: Array, window: Window, classes: Sequence[str]) -> Array:
-        """The classes (n,) of windows that begin then, or (n, steps) of their steps."""
+        """Return the classes of windows (n,), or of their steps (n, steps), by their begin."""
         steps, rate_hz = max(1, window.steps), self._recorded.rate_hz
         size = window.length // steps
         of_steps = begins_s[:, None] + np.arange(steps) * size / rate_hz
@@ -295,7 +309,7 @@ class LiveData:
 
 
 def _runs(folder: Path, recorded: Recorded) -> Iterator[_Run]:
-    """The samples of a ring without gaps, the oldest first."""
+    """Yield the gap-free runs of samples in a ring, the oldest first."""
     run: _Run | None = None
     records = itertools.chain.from_iterable(map(records_of, ring_files(folder)))
     for record, _ in records:

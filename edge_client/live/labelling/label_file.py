@@ -1,6 +1,8 @@
-"""Labels from a file that another program writes: its last line is what is happening now, as
-`edge_client.live.labelling.labels.read_statement` reads it. Lines that are added are statements of
-their own. A link is not followed, and what is not a regular file is not read."""
+"""Labels from a file that another program writes: its last line is the present label.
+
+Lines have the format of `edge_client.live.labelling.labels.read_statement`. Lines that are appended
+are separate statements. Links are not followed, and only regular files are read.
+"""
 
 import threading
 import time
@@ -14,13 +16,13 @@ from wire.errors import DataError
 
 LOOK_S = 0.5
 MOST_BYTES = 2**16
-"""A file that is longer is read from there on."""
+"""Maximum number of bytes that are read, from the end of the file."""
 MOST_LINES = 1000
-"""Of what was added since the last look, the newest lines."""
+"""Maximum number of new lines that are read at once, the newest."""
 
 
 class LabelFile:
-    """Watches a file. Lines that were there before the process are not read again."""
+    """Watcher of a file. Lines from before the start of the process are not read again."""
 
     def __init__(self, path: Path, labels: Labels, wall: Callable[[], float] = time.time) -> None:
         self._path, self._labels, self._wall = path, labels, wall
@@ -29,7 +31,7 @@ class LabelFile:
         self._size = self._seen[1] if self._seen else 0
 
     def start(self, stop: Callable[[], bool]) -> threading.Thread:
-        """Watch in a thread of its own."""
+        """Watch in a separate thread."""
 
         def watch() -> None:
             while not stop():
@@ -44,7 +46,7 @@ class LabelFile:
         return thread
 
     def look(self) -> None:
-        """Take in what was written since the last look."""
+        """Read what was written since the last look."""
         stamp = self._stamp()
         if stamp is None or stamp == self._seen:
             return

@@ -1,9 +1,9 @@
-"""What somebody said of the time: intervals with a label, kept in a file of JSON lines.
+"""Labels of time: intervals with a label, stored in a file of JSON lines.
 
-A statement paints an interval with a label, or with none; what is said later is painted over what
-was said before. A statement without an end lasts until the next one, at most `LONGEST_S`: a button
-that somebody forgot must not label the night. No statement is of more than `MOST_S`, or of times so
-far ahead of now, and of more than `MOST_INTERVALS` the oldest are forgotten.
+A statement paints an interval with a label, or with none, over earlier statements. A statement
+without an end lasts until the next one, and at most `LONGEST_S`: a forgotten button must not label
+the night. No statement covers more than `MOST_S` or starts later than that from now. Beyond
+`MOST_INTERVALS` intervals the oldest are forgotten.
 """
 
 import bisect
@@ -29,17 +29,19 @@ FILE = "labels.jsonl"
 LONGEST_S, MOST_S = 3600.0, 24 * 3600.0
 MOST_INTERVALS = 20_000
 LONGEST_LABEL = 100
-"""Characters of an unknown label in the log."""
+"""Maximum number of characters of an unknown label in the log."""
 STATED_BYTES = 2**16
-"""A longer statement is not read."""
+"""Size of the longest statement that is read."""
 MOST_BYTES = 2**20
-"""A longer file is written anew, without what is older than the samples; one that is `OVERFULL`
-times as long, at once."""
+"""Size above which `Labels.forget` rewrites the file without labels older than the samples.
+
+A file that is `OVERFULL` times as large is rewritten at once.
+"""
 OVERFULL = 8
 
 
 class Statement(msgspec.Struct, frozen=True, rename={"begin_s": "from", "end_s": "to"}):
-    """From one time to another (Unix seconds) the label was this; none if it is None."""
+    """Label of the interval between two Unix times (seconds); None removes the label."""
 
     begin_s: float
     end_s: float
@@ -47,7 +49,7 @@ class Statement(msgspec.Struct, frozen=True, rename={"begin_s": "from", "end_s":
 
 
 class Timeline:
-    """The labels of all times, as painted so far. Any thread may use it."""
+    """Labels of all times, as painted so far. Any thread may use it."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -71,13 +73,20 @@ class Timeline:
                 del begins[1 : -2 * MOST_INTERVALS + 1], labels[1 : -2 * MOST_INTERVALS + 1]
 
     def at(self, t: float) -> str | None:
-        """The label at a time."""
+        """Return the label at a time, or None."""
         with self._lock:
             return self._labels[bisect.bisect_right(self._begins, t) - 1]
 
     def covering(self, begins_s: Array, ends_s: Array, classes: Sequence[str]) -> Array:
-        """The number of the class that each window from begins_s to ends_s (n,) lies in wholly,
-        (n,) int64; -1 where there is none."""
+        """Return the class number (n,) int64 of each window, -1 without a class.
+
+        A window has a class if that label covers it completely.
+
+        Args:
+            begins_s: time (n,) of each window's first sample.
+            ends_s: time (n,) of each window's last sample.
+            classes: names of the classes.
+        """
         numbers = {name: i for i, name in enumerate(classes)}
         with self._lock:
             begins, labels = np.array(self._begins), list(self._labels)
@@ -89,7 +98,7 @@ class Timeline:
         return np.where(first == last, of[first], -1)
 
     def intervals(self, since_s: float) -> list[Statement]:
-        """The labelled intervals that end after a time."""
+        """Return the labelled intervals that end after a time."""
         with self._lock:
             begins, labels = list(self._begins), list(self._labels)
         rows = zip(begins, [*begins[1:], np.inf], labels, strict=True)
@@ -101,12 +110,16 @@ class Timeline:
 
 
 class Labels:
-    """The `timeline` of a folder. `say` may be called from any thread. `wall`: Unix time."""
+    """Labels of a folder, in `timeline`. Any thread may call `say`.
+
+    `wall`: Unix time.
+    """
 
     def __init__(
         self, folder: Path, classes: Sequence[str], wall: Callable[[], float] = time.time
     ) -> None:
-        """
+        """Read the labels of a folder, or create it.
+
         Raises:
             OSError: the folder cannot be read.
         """
@@ -119,12 +132,13 @@ class Labels:
     def say(
         self, label: str | None, begin_s: float, end_s: float | None = None, *, durable: bool = True
     ) -> None:
-        """Label an interval; without an end, from then on. `durable`: it is on the disk when this
-        returns.
+        """Label an interval; without an end it starts then and lasts until the next label.
+
+        `durable`: True if the label has to be on the disk when this returns.
 
         Raises:
             DataError: there is no such class, or no such interval.
-            OSError: it cannot be stored.
+            OSError: the label cannot be stored.
         """
         if label is not None and label not in self.classes:
             raise DataError(
@@ -143,18 +157,18 @@ class Labels:
             self._append(statement, durable)
             self.timeline.paint(statement)
             if self._num_bytes > OVERFULL * MOST_BYTES:
-                with contextlib.suppress(OSError):  # it is stored, and the next one tries again
+                with contextlib.suppress(OSError):  # it is stored; the next one tries again
                     self._write_anew(-np.inf)
 
     def has_any(self, begin_s: float, end_s: float) -> bool:
-        """Whether there is a label between two times."""
+        """Return True if there is a label between two times."""
         return any(interval.begin_s < end_s for interval in self.timeline.intervals(begin_s))
 
     def forget(self, before_s: float) -> None:
-        """Write the file anew, if it is long, without what ended before this time.
+        """Write the file again, if it is long, without labels that ended before this time.
 
         Raises:
-            OSError: it cannot be written; the old one stays.
+            OSError: it cannot be written; the old file stays.
         """
         with self._lock:
             if self._num_bytes > MOST_BYTES:
@@ -192,7 +206,7 @@ class Labels:
                 )
         if payload and not payload.endswith(
             b"\n"
-        ):  # written in part; the next line must not continue it
+        ):  # a partial line: the next one must not continue it
             with self._path.open("ab") as file:
                 file.write(b"\n")
             return len(payload) + 1
@@ -200,12 +214,14 @@ class Labels:
 
 
 def read_statement(payload: bytes, now_s: float, labels: Labels) -> None:
-    """Take in what somebody published: a label as plain text, from now on (``none`` or nothing: no
-    label), or an object with ``label`` and perhaps ``from`` and ``to``, Unix seconds.
+    """Store a label from a published payload.
+
+    The payload is a label as plain text, which applies from now on (``none`` or nothing removes the
+    label), or an object with ``label`` and, optionally, ``from`` and ``to`` in Unix seconds.
 
     Raises:
-        DataError: it is neither, or as `Labels.say`.
-        OSError: as `Labels.say`.
+        DataError: it is neither, or there is no such class or interval.
+        OSError: the label cannot be stored.
     """
     if len(payload) > STATED_BYTES:
         raise DataError(f"a label of {len(payload)} bytes: at most {STATED_BYTES} are read")

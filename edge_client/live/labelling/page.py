@@ -1,9 +1,9 @@
-"""The board's own page: a button for each class, from now on or for the last minutes.
+"""Web page of the board with a button for each class, for the present or the last minutes.
 
-It speaks to a browser on this machine: it listens on localhost unless somebody says otherwise.
-Other web pages that the browser shows cannot say labels: a request must name this page's host (else
-a name of theirs could lead here), must come from this page (``Origin`` and ``Sec-Fetch-Site``), and
-must carry a token that only this page's own text has.
+It serves a browser on this machine: it listens on localhost unless the settings permit more. Other
+web pages in the browser cannot set labels. A request must name this page's host (otherwise another
+name could lead here), must come from this page (``Origin`` and ``Sec-Fetch-Site``), and must carry
+a token that only this page contains.
 """
 
 import hmac
@@ -30,9 +30,9 @@ log = logging.getLogger("shoal.edge")
 MOST_BYTES = 4096
 LONGEST_MINUTES = 24 * 60.0
 SHOWN_S, SHOWN = 3600.0, 100
-"""The page shows the newest intervals of this time, and so many."""
+"""Age and number of the intervals that the page shows, the newest."""
 MOST_CONNECTIONS = 32
-"""At once; one more is closed."""
+"""Maximum number of open connections; further ones are closed."""
 _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8">
 <meta name="viewport" content="width=device-width"><title>Labels</title>
 <style>body{{font:1.1em sans-serif;max-width:40em;margin:1em auto;padding:0 1em}}
@@ -46,7 +46,7 @@ up to now (0: from now on)</label></p></form><h2>The last hour</h2><ul>{past}</u
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers one connection to a page."""
+    """Handler of one connection to a page."""
 
     server_version, sys_version = "shoal", ""
     timeout = 10.0
@@ -134,8 +134,10 @@ class _Handler(BaseHTTPRequestHandler):
         log.debug("page: %s", printable(format % args))
 
     def _is_ours(self) -> bool:
-        """Return True if the request names this machine, and not a name that leads to it; answer it
-        if not."""
+        """Return True if the request names this machine by its address; otherwise refuse it.
+
+        A name that leads to this machine does not count.
+        """
         host = asked_host(self.headers.get("Host", ""))
         if is_loopback(host) or (self.server.is_open and _is_address(host)):
             return True
@@ -159,8 +161,10 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class LabelPage(ThreadingHTTPServer):
-    """Serves the page: a thread for each connection, of at most `MOST_CONNECTIONS`. What a request
-    raises ends its connection alone."""
+    """Server of the page, with a thread for each of at most `MOST_CONNECTIONS` connections.
+
+    An exception in a request ends its connection alone.
+    """
 
     daemon_threads = True
     request_queue_size = MOST_CONNECTIONS
@@ -173,7 +177,9 @@ class LabelPage(ThreadingHTTPServer):
         is_open: bool = False,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`is_open`: whether other machines may reach it.
+        """Serve the page in a separate thread.
+
+        `is_open`: True if other machines may reach it.
 
         Raises:
             ConfigError: the address cannot be used.
@@ -200,12 +206,12 @@ class LabelPage(ThreadingHTTPServer):
         log.info("labels can be said at http://%s:%d/", host, self.port)
 
     def close(self) -> None:
-        """Serve no longer."""
+        """Stop serving."""
         self.shutdown()
         self.server_close()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread of its own, if there are not too many."""
+        """Answer in a separate thread, if there are not too many."""
         if not self._free.acquire(blocking=False):
             self._failed.add(f"{MOST_CONNECTIONS} connections are open")
             self.shutdown_request(request)
@@ -213,14 +219,14 @@ class LabelPage(ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer, in that thread."""
+        """Answer, inside the thread of the connection."""
         try:
             super().process_request_thread(request, client_address)
         finally:
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say what a request raised; that somebody has left is nothing to say."""
+        """Log the exception of a request, unless the client has only closed the connection."""
         error = sys.exception()
         if isinstance(error, Exception) and not isinstance(error, OSError):
             self._failed.add(error)

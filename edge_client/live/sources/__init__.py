@@ -1,2 +1,1 @@
-"""Where samples come from; `edge_client.live.samples` has the port that each module here
-implements."""
+"""Sources of samples; each module implements the port in `edge_client.live.samples`."""

@@ -1,9 +1,8 @@
-"""Reads CBOR (RFC 8949) into what JSON can say: numbers, text, lists, dictionaries, true, false and
-null.
+"""Decoder of CBOR (RFC 8949) into the values of JSON: numbers, text, lists, maps, constants.
 
-Sensors send little of CBOR, and a device installs little: this reads all of its major types, half
-floats and indefinite lengths included. Tags are read through; bytes stay bytes. Lengths are held
-against what is there before memory is taken.
+Sensors use little of CBOR, and devices should need few packages. This decodes all major types, half
+floats and indefinite lengths included. Tags are skipped; bytes stay bytes. Lengths are compared
+with the payload before memory is allocated.
 """
 
 import struct
@@ -12,18 +11,18 @@ from typing import Any
 from wire.errors import DataError
 
 DEEPEST = 16
-"""Lists and maps inside of each other, at most."""
+"""Maximum depth of nested lists and maps."""
 _BREAK = object()
 SIMPLE = {20: False, 21: True, 22: None, 23: None}
 FLOATS = {25: ">e", 26: ">f", 27: ">d"}
-"""Simple values and formats of numbers, by the additional information of major type 7."""
+"""Formats of floats by the additional information of major type 7; `SIMPLE` has its constants."""
 
 
 def decode(payload: bytes) -> Any:
-    """The one item that these bytes are.
+    """Return the single item that these bytes encode.
 
     Raises:
-        DataError: they are not one item of CBOR.
+        DataError: the bytes are not one item of CBOR.
     """
     try:
         item, end = _item(payload, 0, 0)
@@ -75,7 +74,7 @@ def _item(data: bytes, at: int, depth: int) -> tuple[Any, int]:
             return dict(zip(flat[::2], flat[1::2], strict=True)), at
     return _item(
         data, at, depth + 1
-    )  # a tag says how to understand the item after it: as time, for instance, which its number is
+    )  # a tag is a hint, such as that the item is a time; the item alone says enough
 
 
 def _list(data: bytes, at: int, count: int, depth: int) -> tuple[list[Any], int]:

@@ -1,13 +1,13 @@
-"""Recordings that come into a folder: ``*.csv`` with a header, ``*.jsonl`` and ``*.json`` with a
-payload a line.
+"""Samples from files in a folder: ``*.csv`` with a header, ``*.jsonl`` and ``*.json``.
 
-A file is read once, when it has not changed for `SETTLED_S`; which files were read is remembered by
-name, size and time of change. Samples without a time stamp, or with one that counts from an unknown
-start, end when the file was last changed.
+Each line of a JSON file is a payload. A file is read once, after it has not changed for
+`SETTLED_S`; files that were read are remembered by name, size and time of change. If samples have
+no time stamp, or one that counts from an unknown start, the last sample gets the time of the file's
+last change.
 
-Whoever may write into the folder may not be one who may read what this process can: no link is
-followed, only regular files are opened, and the log gets the names of files and the numbers of
-lines, never what they say.
+A user who may write into the folder may not be permitted to read what this process can. So links
+are not followed, only regular files are opened, and the log gets the names of files and the numbers
+of lines, never their content.
 """
 
 import csv
@@ -34,21 +34,21 @@ log = logging.getLogger("shoal.edge")
 
 SETTLED_S = 2.0
 LOOK_S = 1.0
-"""Seconds between two looks at the folder, or `REST` times what a look takes if that is more."""
+"""Interval between two looks at the folder (seconds), at least `REST` times a look's duration."""
 REST = 9
 AT_ONCE = 4096
-"""Lines that become samples at once."""
+"""Number of lines that become samples at once."""
 MOST_FILES = 1000
-"""Files of a look, the oldest."""
+"""Maximum number of files of a look, the oldest."""
 MOST_FILE_BYTES = 2**31
-"""A larger file is not read."""
+"""Size of the largest file that is read."""
 MOST_COLUMNS = 4096
 ENDINGS = (".csv", ".jsonl", ".json")
 
 
 @dataclass(frozen=True, order=True)
 class _Found:
-    """A file that was not read before. `mark`: what it is remembered by."""
+    """File that was not read before; `mark` is its entry in the list of files that were read."""
 
     changed_s: float
     path: Path
@@ -58,7 +58,7 @@ class _Found:
 
 
 class FolderSource:
-    """Watches a folder. `done`: the file in which it remembers what was read."""
+    """Watcher of a folder. `done` is the path of the list of files that were read."""
 
     is_over = False
 
@@ -72,7 +72,15 @@ class FolderSource:
         settled_s: float = SETTLED_S,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`rate_hz`: of samples without a time stamp.
+        """Read the list of files that were read before.
+
+        Args:
+            folder: folder to watch.
+            new_readings: function that returns the collector of a file's samples.
+            done: path of the list of files that were read.
+            rate_hz: rate of samples without a time stamp.
+            settled_s: time without a change after which a file is read.
+            wall: Unix time.
 
         Raises:
             ConfigError: there is no such folder.
@@ -129,7 +137,7 @@ class FolderSource:
                 )
 
     def _look(self) -> list[_Found]:
-        """The files that are new, the oldest first. Marks of files that are gone are forgotten."""
+        """Return the new files, the oldest first, and forget the marks of files that are gone."""
         began_s, still = time.monotonic(), set[str]()
         try:
             with os.scandir(self._folder) as entries:
@@ -169,7 +177,10 @@ class FolderSource:
                 )
 
     def _read_file(self, found: _Found, readings: Readings) -> Iterator[list[Samples]]:
-        """The samples of a file, in parts; empty ones while it is found out how its times count."""
+        """Yield the samples of a file in parts.
+
+        The parts are empty while the kind of its times is determined.
+        """
         if not found.is_regular:
             raise DataError("it is a link, a pipe or the like, not a regular file")
         if found.num_bytes > MOST_FILE_BYTES:
@@ -205,7 +216,7 @@ class FolderSource:
                     self.ignored.add(f"{path.name}, line {number}: {error}")
 
     def _lines(self, path: Path, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
-        """The lines with their numbers, but for those that are longer than a payload may be."""
+        """Yield the lines with their numbers, except those that are longer than `MOST_BYTES`."""
         number, is_rest = 1, False
         while line := file.readline(MOST_BYTES + 1):
             is_whole = line.endswith(b"\n") or len(line) <= MOST_BYTES
@@ -219,7 +230,7 @@ class FolderSource:
 
 @dataclass
 class _FileClock:
-    """How the times of a file count: as they are, from its own start, or not at all."""
+    """Meaning of the times in a file: absolute, from a start of their own, or missing."""
 
     changed_s: float
     rate_hz: float
@@ -228,7 +239,7 @@ class _FileClock:
     is_timed: bool = False
 
     def needs(self, row: object) -> bool:
-        """See the next row; whether those after it have to be seen as well."""
+        """Read the next row; return True if further rows are needed to decide."""
         at_s = _time_of(row) if isinstance(row, dict) else math.inf
         self.total += 1
         if self.total == 1:
@@ -242,7 +253,7 @@ class _FileClock:
         return True
 
     def timed(self, row: object, count: int) -> object:
-        """The row of this number, from 1 on, with its time as it counts."""
+        """Return the row of this number, from 1 on, with its absolute time."""
         if not isinstance(row, dict):
             return row
         if not self.is_timed:

@@ -1,11 +1,10 @@
-"""Samples from a sensor that Linux knows as an Industrial I/O device (``/sys/bus/iio``,
-Documentation/iio/iio_devbuf.rst).
+"""Samples from a sensor that Linux knows as an Industrial I/O device (``/sys/bus/iio``).
 
-With the device's buffer, scans come from ``/dev/iio:deviceN``, with the time at which the kernel
-took them; a trigger has to be set for sensors that need one. Without (``buffered = false``), each
-channel's ``in_NAME_raw`` is read at the wanted rate. In both ways a value is (raw + offset) x
-scale, in the units of the kernel: m/s^2, rad/s, Gauss. A channel's address is its name in sysfs
-without ``in_``: ``accel_x``, ``anglvel_z``.
+With the device's buffer, scans come from ``/dev/iio:deviceN`` with the kernel's time of the
+measurement; sensors that need a trigger must have one set (Documentation/iio/iio_devbuf.rst).
+Without the buffer (``buffered = false``), each channel's ``in_NAME_raw`` is read at the configured
+rate. In both cases a value is (raw + offset) x scale, in the units of the kernel: m/s^2, rad/s,
+Gauss. A channel's address is its name in sysfs without ``in_``: ``accel_x``, ``anglvel_z``.
 """
 
 import logging
@@ -38,8 +37,7 @@ CLOCKS = {
 
 @dataclass(frozen=True)
 class _Element:
-    """One element of a scan: where it lies in the sequence, how it is stored, and how its value
-    follows."""
+    """Element of a scan: its place in the sequence, its storage format, and its conversion."""
 
     name: str
     index: int
@@ -53,7 +51,7 @@ class _Element:
 
 
 class IioSource:
-    """Reads one device; `device` is its number, or the name that its driver gives it."""
+    """Reader of one device; `device` is its number or the name that its driver gives it."""
 
     is_over = False
 
@@ -68,7 +66,8 @@ class IioSource:
         dev: Path = DEV,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """
+        """Open the device, and enable its buffer if it is to be used.
+
         Raises:
             ConfigError: there is no such device, it lacks a channel, or it cannot be set up.
         """
@@ -106,7 +105,7 @@ class IioSource:
                 log.warning("%s: the buffer stays enabled: %s", self._folder, error.strerror)
 
     def _read_polled(self, timeout_s: float) -> list[Samples]:
-        """Rows at the wanted rate until the time is over."""
+        """Return rows that are read at the configured rate until the time is over."""
         end_s, t, rows = time.monotonic() + timeout_s, list[float](), list[list[float]]()
         while (wait_s := self._next_s - time.monotonic()) < end_s - time.monotonic():
             time.sleep(max(0.0, wait_s))
@@ -135,7 +134,7 @@ class IioSource:
             self.ignored.add(str(error))
             time.sleep(timeout_s)
             return []
-        if not data:  # a device that is read to the end for now
+        if not data:  # the device has no further scans for now
             time.sleep(timeout_s)
         size, places = _layout(self._elements)
         scans, self._rest = _split(self._rest + data, size)
@@ -143,7 +142,7 @@ class IioSource:
             return []
         columns = {e.name: _column(scans, e, places[e.name]) for e in self._elements}
         stamps = columns.pop("timestamp", None)
-        if stamps is None:  # evenly up to now
+        if stamps is None:  # evenly spaced, the last one now
             t = self._wall() - np.arange(len(scans) - 1, -1, -1) / self._rate_hz
         else:
             t = stamps / 1e9 + (self._wall() - time.clock_gettime(self._clock))
@@ -151,8 +150,7 @@ class IioSource:
         return [Samples(t, values)]
 
     def _set_up(self) -> list[_Element]:
-        """Enable the channels and the time stamp, and start the buffer; what a scan then consists
-        of."""
+        """Enable the channels, the time stamp and the buffer; return the elements of a scan."""
         scan = self._folder / "scan_elements"
         (self._folder / "buffer" / "enable").write_text("0")
         known = {path.name[3:-3]: path for path in scan.glob("in_*_en")}
@@ -204,7 +202,11 @@ class IioSource:
         )
 
     def _number(self, name: str, what: str, default: float) -> float:
-        """What sysfs says of a channel, or of all channels of its kind."""
+        """Return the value that sysfs has for a channel or for its kind, otherwise the default.
+
+        Raises:
+            ConfigError: the value cannot be read.
+        """
         for stem in (name, name.rsplit("_", 1)[0]):
             path = self._folder / f"in_{stem}_{what}"
             if path.exists():
@@ -230,8 +232,10 @@ def _device_folder(sysfs: Path, device: str) -> Path:
 
 
 def _layout(elements: Sequence[_Element]) -> tuple[int, dict[str, int]]:
-    """The bytes of a scan, and where each element lies: each at a multiple of its size, the whole
-    at one of the largest."""
+    """Return the size of a scan and the offset of each element (bytes).
+
+    Each element lies at a multiple of its size; the scan's size is a multiple of the largest.
+    """
     at, places = 0, {}
     for element in elements:
         at = -(-at // element.num_bytes) * element.num_bytes

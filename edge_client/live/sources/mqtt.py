@@ -1,5 +1,7 @@
-"""Samples from topics of a broker, such as those of Zigbee2MQTT and Home Assistant;
-`edge_client.live.sources.readings` reads the payloads."""
+"""Samples from topics of a broker, such as those of Zigbee2MQTT and Home Assistant.
+
+`edge_client.live.sources.readings` reads the payloads.
+"""
 
 import logging
 import time
@@ -14,14 +16,13 @@ from wire.links.port import Delivery, Denied, Link, LinkDown
 log = logging.getLogger("shoal.edge")
 
 MOST = 2000
-"""Payloads that are read at once."""
+"""Maximum number of payloads that are read at once."""
 MOST_SAMPLES = 10_000
-"""No further payload is read at once after so many samples."""
+"""Number of samples after which no further payload is read at once."""
 
 
 class MqttSource:
-    """Reads what is published on some topics. `on_label`: what to do with what comes on
-    `label_topic`."""
+    """Reader of some topics. `on_label` takes the payloads of `label_topic`."""
 
     is_over = False
 
@@ -62,9 +63,9 @@ class MqttSource:
     def _take(self, delivery: Delivery) -> None:
         try:
             if delivery.topic == self._label_topic:
-                if not delivery.retained:  # it was said before this process was there
+                if not delivery.retained:  # a retained label is older than this process
                     self._on_label(delivery.payload)
-            elif not delivery.retained:  # a value of some time ago
+            elif not delivery.retained:  # a retained value is old
                 self._readings.add(decode_payload(delivery.payload), self._wall(), delivery.topic)
         except (DataError, OSError) as error:
             self.ignored.add(f"topic={delivery.topic[:LONGEST_NAME]}: {error}")

@@ -1,20 +1,19 @@
-"""What payloads of sensors say: from decoded JSON or CBOR to samples.
+"""Conversion of decoded payloads of sensors (JSON or CBOR) to samples.
 
-A payload is a number, an object with several fields, or a list of these. A value's *name* is its
-topic and the fields on the way to it, joined by ``/``: ``zigbee2mqtt/wrist/accel/x``. A channel
-takes the values whose name is its *address* or ends with ``/`` and its address; an address is the
-channel's own name unless the settings give another. All other fields are ignored, but for these
-two:
+A payload is a number, an object with several fields, or a list of these. The *name* of a value is
+its topic and the fields that lead to it, joined by ``/``: ``zigbee2mqtt/wrist/accel/x``. A channel
+takes the values whose name is its *address*, or ends with ``/`` and its address. The address is the
+channel's own name unless the settings give another. All other fields are ignored, except two:
 
-* a time stamp, under one of `TIMES`: seconds, milli-, micro- or nanoseconds of Unix time, told by
-  their size, or text in ISO 8601. What is before the year 2001 counts from an unknown start, such
-  as the sensor's own: its first sample is taken to be made when it came.
+* a time stamp, in a field of `TIMES`: Unix time in seconds, milli-, micro- or nanoseconds,
+  distinguished by their size, or text in ISO 8601. A time before the year 2001 counts from an
+  unknown start, such as the start of the sensor. Its first sample gets the time of its arrival.
 * ``label``, a text.
 
-A list is of samples: of objects, of lists of numbers (all channels in order), or, under a channel's
-name, of numbers. Samples without a time stamp come `rate_hz` times a second if that is known, and
-the last of them when the payload came. If it is not known, each is made when it came. What is not
-finite is no value.
+A list holds samples: objects, lists of numbers (all channels in order), or numbers under a
+channel's name. Samples without a time stamp come `rate_hz` times a second if the rate is known, the
+last of them at the arrival of the payload. Without a known rate each gets the time of its arrival.
+Values that are not finite are ignored.
 """
 
 import json
@@ -30,29 +29,27 @@ from edge_client.live.sources import cbor
 from wire.errors import DataError
 
 TIMES = ("t", "time", "timestamp", "ts", "last_seen", "last_updated", "last_changed")
-"""Fields that hold a time stamp; the last three are Zigbee2MQTT's and Home Assistant's."""
+"""Fields with a time stamp; the last three are Zigbee2MQTT's and Home Assistant's."""
 FIRST_S = 1e9
-"""A time stamp below counts from an unknown start."""
+"""Smallest time stamp that is Unix time; smaller ones count from an unknown start."""
 MOST_SAMPLES = 100_000
-"""In one payload, at most."""
+"""Maximum number of samples in one payload."""
 MOST_BYTES = 2**20
-"""A payload, or a line, that is longer is not read."""
+"""Size of the longest payload or line that is read."""
 FOLLOWED = 0.05
-"""Share of the difference by which samples without a time stamp follow the clock by which they
-came."""
+"""Share by which times without a stamp are corrected towards the clock at each payload."""
 SLACK_S = 2.0
-"""A payload that comes later than expected by more begins anew; one that is earlier by more, as
-well."""
+"""Largest difference from the expected time; beyond it the times start anew."""
 MOST_NAMES, LONGEST_NAME = 10_000, 256
-"""So many names and topics are remembered, none that has more characters."""
+"""Maximum number of names and topics that are remembered, and their maximum length."""
 _WORDS = {"on": 1.0, "off": 0.0, "true": 1.0, "false": 0.0}
 
 
 def decode_payload(payload: bytes) -> Any:
-    """A payload as JSON; if it is none, as CBOR; if it is neither, as a word.
+    """Return a payload decoded as JSON; if that fails, as CBOR; if that fails, as a word.
 
     Raises:
-        DataError: it is nothing of these, or longer than `MOST_BYTES`.
+        DataError: it is none of them, or longer than `MOST_BYTES`.
     """
     if len(payload) > MOST_BYTES:
         raise DataError(f"a payload of {len(payload)} bytes: at most {MOST_BYTES} are read")
@@ -71,7 +68,7 @@ def decode_payload(payload: bytes) -> Any:
 
 
 class Readings:
-    """Collects samples from payloads."""
+    """Collector of samples from payloads."""
 
     def __init__(
         self,
@@ -79,8 +76,13 @@ class Readings:
         addresses: Mapping[str, str] | None = None,
         rate_hz: float = 0.0,
     ) -> None:
-        """`addresses`: by channel, where it is not the channel's own name. `rate_hz`: at which
-        samples without a time stamp are made."""
+        """Start without samples.
+
+        Args:
+            channels: names of the channels.
+            addresses: addresses by channel, for channels whose address is not their own name.
+            rate_hz: rate of samples without a time stamp, 0 if unknown.
+        """
         self._addresses = [(addresses or {}).get(name, name) for name in channels]
         self._rate_hz, self._width = rate_hz, len(channels)
         self._places: dict[str, int] = {}
@@ -92,14 +94,14 @@ class Readings:
         self._last_s: dict[str, float] = {}
 
     def __len__(self) -> int:
-        """How many samples were collected."""
+        """Return the number of collected samples."""
         return len(self._t)
 
     def add(self, value: Any, arrived_s: float, topic: str = "") -> int:
-        """Take in what a payload said; returns how many samples it had.
+        """Add the samples of a decoded payload, and return their number.
 
         Raises:
-            DataError: it is more, or deeper, than one payload may be.
+            DataError: the payload has too many samples, or is nested too deeply.
         """
         found: list[tuple[float | None, list[float], str]] = []
         try:
@@ -122,7 +124,7 @@ class Readings:
         return len(found)
 
     def take(self) -> list[Samples]:
-        """What was collected since the last call, as one or none."""
+        """Return the samples since the last call, as a list of one or none."""
         if not self._t:
             return []
         labels = tuple(self._labels) if self._labelled else ()
@@ -188,7 +190,7 @@ class Readings:
             if label or any(n == n for n in row):
                 found.append((_seconds(time), row, label))
         else:
-            for key, held in value.items():  # lists of samples below a name that is no channel's
+            for key, held in value.items():  # lists of samples below a name that is not a channel's
                 if isinstance(held, list):
                     self._collect(held, f"{name}/{key}", found)
 
@@ -202,7 +204,7 @@ class Readings:
                 fields[place] = held
 
     def _place(self, name: str) -> int:
-        """The number of the channel that values of this name are for; -1 if there is none."""
+        """Return the index of the channel that takes values of this name, -1 if there is none."""
         place = self._places.get(name)
         if place is None:
             fits = (
@@ -216,8 +218,7 @@ class Readings:
         return place
 
     def _steps(self, topic: str, arrived_s: float, count: int) -> tuple[float, float]:
-        """Seconds between samples without a time stamp, and the time of the one before the first of
-        these."""
+        """Return the interval of samples without a time stamp, and the time before the first."""
         if not self._rate_hz or not count:
             return 0.0, arrived_s
         last_s, length_s = self._last_s.get(topic, math.nan), count / self._rate_hz
@@ -227,7 +228,7 @@ class Readings:
         if len(topic) <= LONGEST_NAME:
             self._last_s.pop(topic, None)
             self._last_s[topic] = end_s
-        if len(self._last_s) > MOST_NAMES:  # the topic that was silent for longest
+        if len(self._last_s) > MOST_NAMES:  # drop the topic that was silent for longest
             del self._last_s[next(iter(self._last_s))]
         return (end_s - begin_s) / count, begin_s
 
@@ -266,7 +267,7 @@ def _number(value: Any) -> float | None:
 
 
 def _seconds(value: Any) -> float | None:
-    """A time stamp in seconds; None if it is none."""
+    """Return a time stamp in seconds, None if the value is not a time stamp."""
     if isinstance(value, str):
         try:
             moment = datetime.fromisoformat(value)

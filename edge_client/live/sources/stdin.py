@@ -1,5 +1,7 @@
-"""Samples from standard input: a line of JSON each, as `edge_client.live.sources.readings` reads
-payloads."""
+"""Samples from standard input, one line of JSON each.
+
+`edge_client.live.sources.readings` reads the lines as payloads.
+"""
 
 import os
 import select
@@ -17,8 +19,11 @@ READ_BYTES = 2**18
 
 
 class StdinSource:
-    """Reads lines from a file descriptor. A line that is no JSON, or longer than a payload may be,
-    is passed over; the log gets its number, not what it says."""
+    """Reader of lines from a file descriptor.
+
+    A line that is not JSON, or is longer than a payload may be, is skipped. The log gets its
+    number, not its content.
+    """
 
     def __init__(
         self, readings: Readings, file: int = 0, wall: Callable[[], float] = time.time

@@ -1,5 +1,4 @@
-"""Counts what is passed over, and says so in the log: often enough to be seen, too rarely to fill a
-disk."""
+"""Counter of skipped input, which logs often enough to be seen and too rarely to fill a disk."""
 
 import logging
 import traceback
@@ -11,22 +10,24 @@ from wire.errors import printable
 log = logging.getLogger("shoal.edge")
 
 LONGEST = 300
-"""Characters of a reason in the log."""
+"""Maximum number of characters of a reason in the log."""
 
 
 @dataclass
 class Tally:
-    """Counts; the log gets the 1st, 10th, 100th, 1000th and each 10,000th.
+    """Counter that logs the 1st, 10th, 100th, 1000th and every 10,000th time.
 
-    `what`: that is passed over, such as ``a line``.
+    `what`: name of the skipped thing, such as ``a line``.
     """
 
     what: str
     count: int = 0
 
     def add(self, why: str | Exception) -> None:
-        """Count one that is passed over, for a reason, or one that is lost by an error that nobody
-        has thought of; of this the log gets where it was raised."""
+        """Count a skipped thing, with the reason, or a thing lost by an unforeseen exception.
+
+        The log entry of an exception has the place where it was raised.
+        """
         self.count += 1
         if self.count not in (1, 10, 100, 1000) and self.count % 10_000:
             return
