@@ -1,4 +1,4 @@
-"""Parts that all commands share: ``--json``, the line about loading torch, a record of the options.
+"""Parts of every command: ``--json``, the line about loading torch, the record of the options.
 
 The module imports nothing that takes time.
 """
