@@ -69,7 +69,7 @@ class Compared:
 
 
 def _in_memory(algorithm: AlgorithmSpec) -> bool:
-    """True if the algorithm has a class that no file has at its top level."""
+    """Return True if the algorithm has a class that no file has at its top level."""
     return any(name.startswith(f"{PYTHON}:") for name in algorithm.sources)
 
 
