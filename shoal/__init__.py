@@ -1,8 +1,7 @@
-"""Federated learning for phones and edge boards, from Python: see docs/python.md. The command line
-is in `shoal.cli`.
+"""Federated learning for phones and edge boards, from Python (docs/python.md).
 
-Names are loaded when they are first used, so that `shoal --help` and a board with `shoal[edge]`
-alone load no torch.
+The command line is in `shoal.cli`. Names are loaded at their first use, so that `shoal --help` and
+a board with `shoal[edge]` alone load no torch.
 """
 
 from typing import TYPE_CHECKING
@@ -65,10 +64,15 @@ _PLACES = {
     "wire.errors": ("ConfigError", "DataError", "ShoalError"),
 }
 
-if not TYPE_CHECKING:  # a type checker would take every name for one that exists
+if not TYPE_CHECKING:  # a type checker would accept any name that __getattr__ answers
 
     def __getattr__(name):
-        """Load a name (PEP 562)."""
+        """Return the public object of this name, and import its module (PEP 562).
+
+        Raises:
+            AttributeError: `shoal` has no such name.
+            ImportError: a package is not installed; the text names the extra that installs it.
+        """
         place = next((module for module, names in _PLACES.items() if name in names), None)
         if place is None:
             raise AttributeError(f"module 'shoal' has no attribute {name!r}")
@@ -80,7 +84,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for one that exist
         except ModuleNotFoundError as error:
             if (
                 error.name is None or error.name.partition(".")[0] in sys.modules
-            ):  # a part of a package that is here
+            ):  # a part of an installed package is missing: no extra would help
                 raise
             extra = "export" if name == "export" else "simulation"
             raise ImportError(

@@ -1,5 +1,7 @@
-"""The command that is being carried out, as a person would type it again: for reports. It imports
-nothing that takes time."""
+"""The command that is running, as a person would type it again: for reports.
+
+The module imports nothing that takes time.
+"""
 
 import shlex
 from collections.abc import Iterable
@@ -12,9 +14,9 @@ class Setting(NamedTuple):
     """An option of a command and its value."""
 
     option: str
-    """As it is typed, such as ``--rounds``."""
+    """Name as it is typed, such as ``--rounds``."""
     value: str
-    """Empty: nothing was given and there is no default."""
+    """Value as text; empty if none was given and there is no default."""
     is_default: bool
 
 
@@ -23,18 +25,19 @@ class Asked:
     """A command and all of its options."""
 
     command: str = ""
-    """A line for a shell; options at their defaults are left out. Empty: no command was given, a
-    Python program asks."""
+    """Shell line without options at their defaults; empty if a Python program calls."""
     settings: tuple[Setting, ...] = ()
 
 
-NOW: ContextVar[Asked] = ContextVar("asked", default=Asked())  # noqa: B039  # it cannot be changed
-"""Set by `shoal.command` around each command."""
+NOW: ContextVar[Asked] = ContextVar("asked", default=Asked())  # noqa: B039  # frozen
+"""The running command; `shoal.command` sets it around each command."""
 
 
 def describe(path: str, options: Iterable[tuple[str, Any, Any]]) -> Asked:
-    """What was asked of the command `path` (``shoal simulate``) by its options: name as it is
-    typed, value, default."""
+    """Return the command `path` (``shoal simulate``) with its options.
+
+    Each option is its name as it is typed, its value and its default.
+    """
     words, settings = path.split(), []
     for option, value, default in options:
         values = _values(value)
@@ -47,7 +50,7 @@ def describe(path: str, options: Iterable[tuple[str, Any, Any]]) -> Asked:
 
 
 def _values(value: Any) -> list[str]:
-    """A value as words of a command line; several where an option may be repeated."""
+    """Return a value as words of a command line; several if the option is repeated."""
     if value is None or value is False:
         return []
     if isinstance(value, list | tuple):

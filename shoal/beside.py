@@ -1,5 +1,7 @@
-"""What the demonstration shows beside its run: training alone, the groups' models, and newcomers
-without labels."""
+"""Results that the demonstration shows beside its run, for comparison.
+
+These are training alone, the groups' models, and newcomers without labels.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -18,8 +20,10 @@ NEWCOMERS = 2
 
 
 def model_of_the_group(summary: Summary, records: Sequence[RoundRecord]) -> Comparison | None:
-    """The model that each device was served in the last round of training, before anything of its
-    own; None without such a round."""
+    """Return the accuracy of the group models that devices received in the last round of training.
+
+    Nothing personal is added to the models. None without a round of training.
+    """
     trained = [record for record in records if record.phase == "training"]
     if not trained:
         return None
@@ -32,7 +36,7 @@ def model_of_the_group(summary: Summary, records: Sequence[RoundRecord]) -> Comp
 
 
 def comparison_of(summary: Summary) -> Comparison:
-    """A finished run as what another one is compared with."""
+    """Return a finished run in the form in which another run is compared with it."""
     return _comparison(
         summary.accuracy,
         summary.accuracy_by_round,
@@ -47,8 +51,11 @@ def _comparison(
 
 
 def newcomers_without_labels(fleet: FleetData, settings: SimulationSettings) -> list[str]:
-    """What two devices get that have no labels and come when the others have trained, in a
-    simulation: a line for each, beside FedAvg."""
+    """Simulate two devices without labels that come after training; return a line for each.
+
+    Each line has the device's group and its accuracy, beside that with FedAvg's model. A fleet of
+    two devices or fewer gives no line.
+    """
     if len(fleet.devices) <= NEWCOMERS:
         return []
     asked = replace(settings, labels="none", newcomers=NEWCOMERS)

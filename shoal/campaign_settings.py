@@ -1,5 +1,7 @@
-"""From the options of a campaign, as people write them, to its settings: for `shoal serve` and
-`shoal campaign`."""
+"""The settings of a campaign from its options as people write them.
+
+For `shoal serve` and `shoal campaign`.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,8 +17,9 @@ from wire.errors import ConfigError, ShoalError
 
 
 def campaign_fields(bundle: Path | None, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of `CampaignSettings` but for its name, from the values of the options
-    `shoal.commands.options.CAMPAIGN`.
+    """Return the fields of `CampaignSettings`, without its name, from the values of the options.
+
+    `values` has those of `shoal.commands.options.CAMPAIGN`.
 
     Raises:
         ConfigError: the algorithm, the mechanism or a hyper-parameter cannot be read.
@@ -37,9 +40,12 @@ def campaign_fields(bundle: Path | None, values: Mapping[str, Any]) -> dict[str,
 
 
 def usual_algorithm(folder: Path | None) -> str:
-    """The algorithm of a bundle's folder where none is named: that of the objective that it was
-    exported for, with groups that are found where this is FedAvg's. `DEFAULT_ALGORITHM` without a
-    bundle that can be read: what is wrong with it is said when it is opened.
+    """Return the algorithm of a campaign whose options name none.
+
+    It is the algorithm that the bundle in `folder` was exported for. FedAvg becomes DistFL, which
+    trains in the same way and finds groups, unless a personalisation is part of the algorithm. It
+    is `DEFAULT_ALGORITHM` without a readable bundle; opening the bundle later reports what is wrong
+    with it.
 
     Raises:
         ConfigError: the objective is from outside, and its name alone does not say from where.
@@ -63,10 +69,10 @@ def usual_algorithm(folder: Path | None) -> str:
 
 
 def with_asking(text: str, cohort: int | None, over_select: float | None) -> dict[str, Any]:
-    """The fields of `RunSettings` that ``--policy`` says, with ``--cohort``.
+    """Return the fields of `RunSettings` that ``--policy`` sets, with ``--cohort``.
 
     Raises:
-        ConfigError: it cannot be read, or says something that another option says as well.
+        ConfigError: the policy cannot be read, or sets what another option sets as well.
     """
     policy = read_policy(text)
     if over_select not in (None, 1.0):

@@ -1,8 +1,8 @@
-"""`shoal`: the commands, and the one place where an error becomes a line and an exit status.
+"""The program `shoal`: its commands, and how an error becomes a line and an exit status.
 
-`shoal --help` and `shoal --version` load neither torch nor anything else that an extra installs, so
-they work on a board that has `shoal[edge]` alone. A command's options (`shoal.commands`) are
-imported when its name is read, and what carries it out when its options have been read.
+`shoal --help` and `shoal --version` load no package of an extra, so they work with `shoal[edge]`
+alone. A command's options (`shoal.commands`) are imported when its name is read, and its body's
+imports after its options.
 """
 
 import argparse
@@ -20,15 +20,17 @@ from wire.errors import ConfigError, ShoalError
 
 
 class Command(NamedTuple):
-    """A command: the extra that installs what it needs, and its line in the list of commands, with
-    which its own help begins."""
+    """A command: the extra that installs what it needs, and its line in the list of commands.
+
+    The command's own help begins with that line.
+    """
 
     extra: str
     summary: str
     examples: tuple[str, ...] = ()
-    """Lines for a shell that its help ends with; each stands in the docs, where a test runs it."""
+    """Shell lines at the end of the command's help; a test runs each in the docs."""
     within: tuple[str, ...] = ()
-    """The same for the help of its own commands, one line for each."""
+    """Shell lines for the help of its subcommands, one for each."""
 
 
 COMMANDS = {
@@ -200,13 +202,16 @@ GROUPS = {
     "look after a fleet": ("campaign", "models", "devices", "doctor", "backup", "restore"),
     "the shell": ("completion",),
 }
-"""Every command, as the list of commands has them."""
+"""Names of the commands under each heading of the list of commands; together every command."""
 FIRST = ("simulate", "compare", "export", "serve")
-"""The commands with an example in the help of the whole."""
+"""Commands with an example in the help of `shoal` itself."""
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line up to the command's name; the command reads the rest itself."""
+    """Return the parser of the command line up to the command's name.
+
+    The command parses the rest itself.
+    """
     extras: dict[str, list[str]] = {}
     for name, command in COMMANDS.items():
         extras.setdefault(command.extra, []).append(name)
@@ -229,7 +234,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _listing(needs: str) -> str:
-    """The commands by groups, examples, and what to install."""
+    """Return the commands by heading, examples, and what to install, as text of the help."""
     width = max(40, min(100, shutil.get_terminal_size().columns) - 2)
     lines: list[str] = []
     for title, names in GROUPS.items():
@@ -248,7 +253,7 @@ def _listing(needs: str) -> str:
 
 
 def unknown(name: str) -> str:
-    """What is said of a command that there is not."""
+    """Return the error text for a command that does not exist, with the nearest name."""
     near = get_close_matches(name, COMMANDS, 1)
     return f"there is no command {name!r}; " + (
         f"did you mean {near[0]}?" if near else "`shoal --help` lists all"
@@ -257,17 +262,17 @@ def unknown(name: str) -> str:
 
 @contextmanager
 def naming_extra(name: str) -> Iterator[None]:
-    """Import what a command needs.
+    """Turn the failed import of a missing package into an error that names the command's extra.
 
     Raises:
-        ConfigError: a package is not installed; it says which extra installs it.
+        ConfigError: a package is not installed; the text says which extra installs it.
     """
     try:
         yield
     except ModuleNotFoundError as error:
         if (
             error.name is None or error.name.partition(".")[0] in sys.modules
-        ):  # a part of a package that is here: not for an extra to mend
+        ):  # a part of an installed package is missing: no extra would help
             raise
         raise ConfigError(
             f"shoal {name} needs the package {error.name}: pip install "
@@ -276,8 +281,9 @@ def naming_extra(name: str) -> Iterator[None]:
 
 
 def application(name: str) -> Any:
-    """The Typer application that has this one command and reads all of the command line. Its help
-    is plain, as that of `shoal` is.
+    """Return the Typer application with this one command, which parses the whole command line.
+
+    Its help is plain, as that of `shoal` is.
 
     Raises:
         ConfigError: Typer is not installed.
@@ -302,13 +308,18 @@ def application(name: str) -> Any:
 
 
 def _examples(lines: Sequence[str]) -> str | None:
-    """What a command's help ends with; the \\b keeps Typer from filling the lines up."""
+    """Return the end of a command's help, or None without examples.
+
+    The \\b keeps Typer from filling the lines up.
+    """
     return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)]) if lines else None
 
 
 def main() -> None:
-    """Run a command. A `ShoalError` is printed as one line and ends with its status, Ctrl-C with
-    130."""
+    """Run a command and exit with its status.
+
+    A `ShoalError` is printed as one line and gives its exit status; Ctrl-C gives 130.
+    """
     top = parser()
     if sys.argv[1:] and not sys.argv[1].startswith("-") and sys.argv[1] not in COMMANDS:
         top.error(unknown(sys.argv[1]))
@@ -324,7 +335,7 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(
             line_buffering=True
-        )  # who reads a log reads each line when it is printed
+        )  # a reader of the log gets each line when it is printed
     try:
         application(arguments.command)(prog_name="shoal", auto_envvar_prefix="SHOAL")
     except ShoalError as error:

@@ -1,5 +1,7 @@
-"""What all commands have in common: ``--json``, the line of what takes long to load, and a record
-of what was asked for reports. It imports nothing that takes time."""
+"""Parts of every command: ``--json``, the line about loading torch, the record of the options.
+
+The module imports nothing that takes time.
+"""
 
 import inspect
 import io
@@ -39,20 +41,22 @@ IN_JSON = inspect.Parameter(
         ),
     ],
 )
-"""The option of commands that print for people alone."""
+"""The ``--json`` option of commands that print for people alone."""
 
 COMMANDS = r"shoal\.commands\."
-"""Modules of the commands."""
+"""Pattern of the modules of commands."""
 UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 class Options(NamedTuple):
-    """Options of a command that are settings of structs; in the annotation of a parameter, which
-    is given their values by field: ``Annotated[dict[str, Any], Options((CampaignSettings,))]``.
+    """Options of a command that are settings of structs, named in the annotation of a parameter.
 
-    With `live`, only settings that may change while a campaign runs, and only the values that were
-    given. `only`: the settings that the command has, where it has not all. `without`: settings that
-    it has none of, or has otherwise.
+    The parameter receives their values by field: ``Annotated[dict[str, Any],
+    Options((CampaignSettings,))]``.
+
+    `live`: True for only the settings that may change while a campaign runs, and only the values
+    that a person gives. `only`: names of the settings that become options; all if empty. `without`:
+    names of settings that become none here.
     """
 
     structs: tuple[type[msgspec.Struct], ...]
@@ -75,21 +79,23 @@ class Options(NamedTuple):
 
 
 def command(*, loads: str = "", in_json: bool = True) -> Callable[[Callable[..., T]], Any]:
-    """Decorate the function of a command: its parameters are the options, its body imports what is
-    heavy, so that help and usage errors come at once.
+    """Decorate the function of a command.
 
-    `loads`: a module with torch that the body imports. The command says that it loads, and an error
-    in a user's own code names its file and line.
+    The function's parameters are the options. Its body imports what takes time, so that help and
+    usage errors come at once. The callback of a group does nothing if a command of the group is
+    named.
 
-    `in_json`: unless the function prints JSON itself (`as_json`), add ``--json``, with which the
-    command prints what the function returns, or ``said``, the lines that it printed. Those of a
-    command that `loads` go to standard error meanwhile, for it takes long.
-
-    The callback of a group does nothing where a command of the group is named.
+    Args:
+        loads: a module that imports torch and that the body imports. The command says that torch is
+            loading, and an error in a user's own code names its file and line.
+        in_json: add ``--json``, unless the function prints JSON itself (`as_json`). With it the
+            command prints what the function returns, or ``said``, the lines that it printed. A
+            command that `loads` prints these lines to standard error meanwhile, because it takes
+            long.
     """
 
     def decorate(act: Callable[..., T]) -> Any:
-        act.__annotations__.pop("return", None)  # it may name what only the body imports
+        act.__annotations__.pop("return", None)  # it may name a type that only the body imports
         signature = inspect.signature(act, eval_str=True)
 
         @wraps(act)
@@ -141,7 +147,7 @@ def command(*, loads: str = "", in_json: bool = True) -> Callable[[Callable[...,
 
 
 def _option(setting: Setting, live: bool) -> inspect.Parameter:
-    """Return the option of a setting. Its value is checked by the setting, not by Typer."""
+    """Return the option of a setting, whose value the setting checks instead of Typer."""
     default = None if live else setting.default
     kind, plain = setting.bare, setting.flag
     if kind is bool:
@@ -170,7 +176,7 @@ def _read(context: typer.Context, options: Options, given: dict[str, Any]) -> di
     """Take the values of settings from the parameters of a command, and check them.
 
     Raises:
-        ConfigError: a setting cannot have its value; the text names where that is from.
+        ConfigError: a value is not allowed; the text names the option, variable or line it is from.
     """
     values = {}
     for setting in options.settings():
@@ -191,7 +197,7 @@ def _read(context: typer.Context, options: Options, given: dict[str, Any]) -> di
 
 
 def _line(path: Path | None, parameter: str) -> str:
-    """Return the file and line in which a setting stands."""
+    """Return the file and line of a setting, or the file alone; empty without a file."""
     if path is None:
         return ""
     for number, line in enumerate(path.read_text().splitlines(), 1):
@@ -201,10 +207,10 @@ def _line(path: Path | None, parameter: str) -> str:
 
 
 def seconds_of(text: str, option: str) -> float:
-    """The seconds of ``30m``, ``12h`` or ``7d``, which this option has.
+    """Return the seconds of a duration such as ``30m``, ``12h`` or ``7d``.
 
     Raises:
-        ConfigError: it is none of these.
+        ConfigError: it has another form; the text names the option.
     """
     if not (found := re.fullmatch(r"([0-9]{1,6})([mhd])", text)):
         raise ConfigError(f"{option} {text!r}: expected a number and m, h or d, such as 12h")
@@ -212,12 +218,12 @@ def seconds_of(text: str, option: str) -> float:
 
 
 def minute_of(at_s: float) -> str:
-    """A Unix time to the minute, in UTC."""
+    """Return a Unix time to the minute, in UTC."""
     return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M")
 
 
 def warn(text: str) -> None:
-    """Print a warning on standard error, if there is one."""
+    """Print a warning on standard error, unless the text is empty."""
     if text:
         print(f"warning: {text}", file=sys.stderr)
 
@@ -225,8 +231,10 @@ def warn(text: str) -> None:
 def _show_warning(
     others: Callable[..., None], message: Warning | str, category: type[Warning], *place: Any
 ) -> None:
-    """Print a warning of a function that a command calls as a line of the command; `others` shows
-    all other warnings, by their `place`, of which the first is the file."""
+    """Print a warning that a command causes as one line; leave all others to `others`.
+
+    `place` is where the warning is from: its first item is the file.
+    """
     if Path(place[0]).parent.name == "commands" and category is UserWarning:
         warn(str(message))
     else:
@@ -234,14 +242,16 @@ def _show_warning(
 
 
 def print_json(value: Any) -> None:
-    """Print a value as JSON: a struct or a dataclass as an object with its fields. Times in fields
-    that end in ``_s`` are Unix times."""
+    """Print a value as JSON: a struct or a dataclass as an object with its fields.
+
+    Times in fields that end in ``_s`` are Unix times.
+    """
     print(msgspec.json.format(msgspec.json.encode(value), indent=1).decode())
 
 
 @contextmanager
 def _loading(path: str, quiet: bool) -> Iterator[None]:
-    """Say that torch is loaded: a line, which goes away in a terminal when it is over."""
+    """Print a line that torch is loading; a terminal erases it afterwards."""
     transient = sys.stdout.isatty()
     if not quiet:
         print(f"{path}: loading torch", end="" if transient else "\n", flush=True)
@@ -262,7 +272,7 @@ def _asked(context: typer.Context) -> Any:
 
 
 class _Lines(io.StringIO):
-    """Keeps what is printed, and passes it on to where people see it."""
+    """A text stream that keeps what is printed and also writes it to another stream."""
 
     def __init__(self, beside: TextIO | None) -> None:
         super().__init__()
@@ -275,8 +285,10 @@ class _Lines(io.StringIO):
 
 
 def _print_in_json(act: Callable[[], Any], beside: TextIO | None) -> None:
-    """Print what a command returns, or the lines that it printed; also where it ends with a
-    status."""
+    """Print as JSON what a command returns, or the lines that it printed.
+
+    A command that ends with a status also prints first.
+    """
     lines, result, end = _Lines(beside), None, None
     with redirect_stdout(lines):
         try:

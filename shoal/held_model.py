@@ -1,4 +1,4 @@
-"""A model that a service holds in its folder: which one is meant, and its bundle and tensors."""
+"""A model in a service's folder: the choice by release or campaign, and its bundle and tensors."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HeldModel:
-    """A model with its bundle. `tensors` are all that its graph reads: what a device keeps to
-    itself has its initial value."""
+    """A model with its bundle and all tensors that its graph reads.
+
+    Tensors that devices keep to themselves have their initial values.
+    """
 
     name: str
     """Name of the model."""
@@ -32,12 +34,12 @@ class HeldModel:
 
     @property
     def exchanged(self) -> Tensors:
-        """What devices receive of it."""
+        """The tensors that devices receive."""
         return {spec.key: self.tensors[spec.key] for spec in self.bundle.manifest.received()}
 
     @property
     def about(self) -> dict[str, str]:
-        """What a file says of the model."""
+        """Metadata of a file with the model."""
         manifest = self.bundle.manifest
         return {
             "name": self.name,
@@ -48,8 +50,7 @@ class HeldModel:
 
 
 def models_of_run(campaign: Campaign, made_in: int | None) -> Mapping[str, str]:
-    """Return the digests of a campaign's models by group: of the round that made them, or the
-    current ones.
+    """Return the digests of a campaign's models by group, after round `made_in` or the latest.
 
     Raises:
         ConfigError: the models of that round are not stored.
@@ -68,8 +69,8 @@ def _read(blobs: BlobFolder, name: str, bundle_digest: str, digest: str) -> Held
     """Read a model.
 
     Raises:
-        BlobLost: its bundle or its tensors are not kept, or damaged.
-        WireError: they are not what they should be.
+        BlobLost: its bundle or its tensors are missing or damaged.
+        WireError: they do not have the expected content.
     """
     bundle = unpack(blobs.get(bundle_digest))
     model = decode_tensors(blobs.get(digest), OWN_FILES)[0]
@@ -79,7 +80,7 @@ def _read(blobs: BlobFolder, name: str, bundle_digest: str, digest: str) -> Held
 
 
 def campaign_of(folder: Path, run: str, database: str = "") -> Campaign:
-    """Return a campaign of a folder, or of another database; nothing is written.
+    """Return a campaign of a folder, or of another database, without writing anything.
 
     Raises:
         ConfigError: there is no such campaign, or the database cannot be opened or is damaged.
@@ -94,10 +95,10 @@ def campaign_of(folder: Path, run: str, database: str = "") -> Campaign:
 
 
 def model_payload(held: HeldModel, to: Path, probe: Path | None, max_batch: int) -> bytes:
-    """The file of a model, in the form that the end of its name says.
+    """Return the content of a model's file, in the format of the file name's suffix.
 
     Raises:
-        ConfigError: there is no such form, or the model cannot be written in it.
+        ConfigError: the suffix has no format, or the model cannot be written in it.
     """
     from export.model_file import (
         FORMS,
@@ -137,7 +138,8 @@ def write_model(held: HeldModel, to: Path, payload: bytes) -> None:
 
 
 def windows_for(data: Path, held: HeldModel) -> Array:
-    """
+    """Read the windows of a file for a model.
+
     Raises:
         DataError: the file has no windows of the model's shape.
     """
@@ -160,10 +162,10 @@ def model_of(
     release: int | None,
     database: str,
 ) -> HeldModel:
-    """Read the model of a release of the fleet, or where none is named that of a group of a run.
+    """Read the model of a release, or of a group of a campaign if no release is named.
 
     Raises:
-        ConfigError: there is no such release, or as of `held_by_run`.
+        ConfigError: there is no such release, or no such model (`held_by_run`).
     """
     if release is None:
         return held_by_run(folder, run, group, made_in, database)
@@ -184,10 +186,10 @@ def model_of(
 def held_by_run(
     folder: Path, run: str, group: str, made_in: int | None, database: str
 ) -> HeldModel:
-    """Read the model of a group of a run: of the round that made it, or the one on offer now.
+    """Read a group's model of a campaign: that after round `made_in`, or the latest.
 
     Raises:
-        ConfigError: the run has no such model, or several and none was named.
+        ConfigError: the campaign has no such model, or several and `group` is empty.
     """
     campaign = campaign_of(folder, run, database)
     named = models_of_run(campaign, made_in)

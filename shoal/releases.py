@@ -1,4 +1,4 @@
-"""The releases of a fleet, as `shoal models` prints them."""
+"""The releases of a fleet, in the form in which `shoal models` prints them."""
 
 from typing import Any
 
@@ -11,10 +11,10 @@ from wire.errors import ConfigError
 
 
 def release_of(view: FleetView, number: int, option: str = "") -> Release:
-    """Return a release by its number.
+    """Return the release of this number.
 
     Raises:
-        ConfigError: the fleet has none of this number.
+        ConfigError: the fleet has no such release; the text begins with `option` if one is given.
     """
     if number not in view.fleet.releases:
         named = f"{option} {number}: " if option else ""
@@ -23,10 +23,10 @@ def release_of(view: FleetView, number: int, option: str = "") -> Release:
 
 
 def under_way(view: FleetView, campaign: str) -> RolloutProgress:
-    """Return the rollout that goes on, of this campaign if one is named.
+    """Return the rollout that is in progress, or that of `campaign` if it is named.
 
     Raises:
-        ConfigError: none goes on, or several do.
+        ConfigError: no rollout is in progress, or several are and no campaign is named.
     """
     going = [
         each for each in view.rollouts if each.phase in GOING and campaign in ("", each.campaign)
@@ -72,7 +72,7 @@ def _print_counts(name: str, counts: Counts) -> None:
 
 
 def release_row(view: FleetView, release: Release) -> dict[str, Any]:
-    """Return a release as JSON has it."""
+    """Return a release with its state and the number of devices that use it, for JSON."""
     number = release.number
     used = view.totals.answers.in_use.get(number, 0)
     fields = msgspec.to_builtins(release)
@@ -80,5 +80,5 @@ def release_row(view: FleetView, release: Release) -> dict[str, Any]:
 
 
 def accuracy_text(release: Release) -> str:
-    """Return the accuracy of a release with four digits; a dash if nobody has measured it."""
+    """Return the accuracy of a release with four digits; a dash if no device has measured it."""
     return f"{release.metrics.accuracy:.4f}" if release.metrics.num_examples else "-"

@@ -1,6 +1,8 @@
-"""What a command says while it works: in a terminal a line with the time so far and, where it can
-be known, the time left; elsewhere, such as in a log, a line at once, and then one for each step
-that takes long."""
+"""Progress of a command for people.
+
+A terminal shows a line with the elapsed time and, if it can be known, the time left. Elsewhere,
+such as in a log, the first line comes at once and further lines only from steps that take long.
+"""
 
 import time
 from collections.abc import Callable, Iterator
@@ -19,13 +21,16 @@ from rich.progress import (
 )
 
 SAID_AFTER_S = 2.0
-"""Further steps are written to a log once the command has taken so long."""
+"""Seconds after which a log gets further lines."""
 
 
 @contextmanager
 def working(console: Console) -> Iterator[Callable[..., None]]:
-    """Yield a function that says what is being done: a step, or with numbers (rounds that are over,
-    their total, what is to be current besides) how far it is."""
+    """Yield a function that shows the current step.
+
+    It takes the step's text. With the rounds that are over, their total and a text about the
+    current state, it shows how far the step is.
+    """
     with ExitStack() as stack:
         shown: tuple[str, int] | None = None
         tell: Any = None
@@ -51,8 +56,10 @@ def working(console: Console) -> Iterator[Callable[..., None]]:
 def steps(
     console: Console, first: str, clock: Callable[[], float] = time.monotonic
 ) -> Iterator[Callable[[str], None]]:
-    """Say what is being done: `first`, then what the function is told. How many steps follow is not
-    known, so no time left is said."""
+    """Show `first`, and yield a function that shows the next step.
+
+    The number of steps is not known, so no time left is shown.
+    """
     began_s = clock()
     if console.is_terminal:
         with Progress(
@@ -79,8 +86,11 @@ def steps(
 def rounds(
     console: Console, about: str, total: int, clock: Callable[[], float] = time.monotonic
 ) -> Iterator[Callable[[int, str], None]]:
-    """Say how many of `total` rounds are over, what is to be said besides, how long it took and how
-    long it will take. What is told first may be rounds before an interruption."""
+    """Show how many of `total` rounds are over, with the time so far and the time left.
+
+    The function that is yielded takes the number of rounds and a text to show beside it. Its first
+    call may report rounds from before an interruption; they do not count for the time left.
+    """
     began_s = said_s = clock()
     before: int | None = None
     last: int | None = None

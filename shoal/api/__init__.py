@@ -1,2 +1,4 @@
-"""What `import shoal` gives: data, simulations, comparisons and exports from Python. Each name is
-loaded when it is first used."""
+"""The objects of `import shoal`: data, simulations, comparisons and exports from Python.
+
+Each name is loaded at its first use.
+"""

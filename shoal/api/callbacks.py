@@ -1,4 +1,4 @@
-"""Callbacks, called after each round of a simulation: the protocol, and four ready made."""
+"""Callbacks, called after each round of a simulation: the protocol, and four implementations."""
 
 import csv
 from dataclasses import asdict, fields
@@ -14,27 +14,34 @@ Measure = Literal["accuracy_mean", "accuracy_worst", "accuracy_worst_tenth", "te
 
 
 class Callback(Protocol):
-    """Called after each round. What it raises ends the run."""
+    """An object that is called after each round; an exception in it ends the run."""
 
     def on_round(self, progress: Progress) -> Stop | None:
-        """A round is over: a preparation, a round of training, or the one after the last, in which
-        devices test what they keep. `STOP` as an answer ends the training: what follows is that
-        last round. A run that goes on from a checkpoint tells of its own rounds, and
-        `Progress.history` has those before them."""
+        """Look at a round that is over, and return `STOP` to end the training.
+
+        The round is a preparation, a round of training, or the round after the last, in which
+        devices test their personal models. After `STOP`, that last round follows. A run that
+        resumes from a checkpoint calls this for its new rounds only; `Progress.history` also has
+        the earlier ones.
+        """
 
 
 class CsvLog:
-    """Writes a file with a line for each round, and the fields of `RoundMetrics` as columns."""
+    """A log with a line for each round and the fields of `RoundMetrics` as columns."""
 
     def __init__(self, path: str | Path, measures: bool = False) -> None:
-        """`measures`: whether there are columns for `Progress.measures` too, which each device's
-        model then answers its test windows for; those of rounds before an interruption are empty.
+        """Log to the file `path`.
+
+        Args:
+            path: path of the CSV file.
+            measures: True to add columns for `Progress.measures`, for which each device's model
+                answers its test windows. They are empty for rounds before an interruption.
         """
         self._path, self._begun, self._measures = Path(path), False, measures
         self._columns = [column.name for column in fields(RoundMetrics)]
 
     def on_round(self, progress: Progress) -> None:
-        """Add the round; the first time begin the file, with the rounds before an interruption.
+        """Append the round; the first call starts the file with the rounds before an interruption.
 
         Raises:
             ConfigError: the file cannot be written.
@@ -60,17 +67,18 @@ class CsvLog:
 
 
 class EarlyStopping:
-    """Stops a run when a measure has not got better by more than `min_delta` for `patience` rounds
-    of training.
+    """A stop of the run when a measure no longer improves.
 
-    The measure is over devices' own test windows: a choice that goes by it has seen them
-    (`shoal.validation` sets them aside). A loss gets better by getting smaller.
+    The run stops after `patience` rounds of training in which the measure improves by no more than
+    `min_delta`. A loss improves by falling. The measure is over the devices' own test windows, so a
+    choice that depends on it has seen them (`shoal.validation` sets them aside).
     """
 
     def __init__(
         self, patience: int, min_delta: float = 0.0, measure: Measure = "accuracy_mean"
     ) -> None:
-        """
+        """Stop after `patience` rounds of training without improvement.
+
         Raises:
             ConfigError: `patience` is not at least 1, or there is no such measure.
         """
@@ -81,7 +89,7 @@ class EarlyStopping:
         self._patience, self._min_delta, self._measure = patience, min_delta, measure
 
     def on_round(self, progress: Progress) -> Stop | None:
-        """Look at all rounds of training so far."""
+        """Return `STOP` if none of the last `patience` rounds of training improved the measure."""
         best, since = float("-inf"), 0
         for metrics in progress.history:
             value = getattr(metrics, self._measure)
@@ -93,15 +101,20 @@ class EarlyStopping:
 
 
 class MLflow:
-    """Logs the numbers of each round as metrics of the active MLflow run, or of a new one where
-    none is active; the step is the number of rounds of training behind the models that were tested.
-    Where it logs to is for MLflow's own settings (``mlflow.set_tracking_uri``). What accuracy is
-    the share of is the run's tag `accuracy`."""
+    """A log of each round's numbers as metrics of the active MLflow run, or of a new one.
+
+    The step is the number of rounds of training behind the models that were tested. MLflow's own
+    settings (``mlflow.set_tracking_uri``) say where it logs to. The run's tag `accuracy` says what
+    accuracy is the share of.
+    """
 
     def __init__(self, measures: bool = False) -> None:
-        """`measures`: whether `Progress.measures` are logged too, which each device's model then
-        answers its test windows for; the last step has them twice, of the models served and of
-        those kept.
+        """Log to MLflow.
+
+        Args:
+            measures: True to log `Progress.measures` too, for which each device's model answers its
+                test windows. The last step has them twice: of the served models and of the personal
+                models.
 
         Raises:
             ConfigError: MLflow is not installed.
@@ -115,8 +128,10 @@ class MLflow:
         self._log, self._tag, self._measures = mlflow.log_metrics, mlflow.set_tag, measures
 
     def on_round(self, progress: Progress) -> None:
-        """Log the round; preparations are left out, in which no model is tested that is trained by
-        rounds."""
+        """Log the round, unless it is a preparation.
+
+        A preparation tests no model that rounds have trained.
+        """
         metrics = progress.metrics
         if metrics.phase == "preparing":
             return
@@ -127,14 +142,21 @@ class MLflow:
 
 
 class TensorBoard:
-    """Writes the numbers of each round as scalars, and the accuracy of each device as
-    `accuracy/DEVICE`. The step is the number of rounds of training behind the models that were
-    tested. What accuracy is the share of is the text `accuracy`."""
+    """A log of each round's numbers as TensorBoard scalars.
+
+    The accuracy of each device is `accuracy/DEVICE`. The step is the number of rounds of training
+    behind the models that were tested. The text `accuracy` says what accuracy is the share of.
+    """
 
     def __init__(self, folder: str | Path, devices: bool = True, measures: bool = False) -> None:
-        """`devices`: whether each device has a curve of its own. `measures`: whether
-        `Progress.measures` are written too, which each device's model then answers its test windows
-        for; the last step has them twice, of the models served and of those kept.
+        """Log to a folder.
+
+        Args:
+            folder: path of the folder for the event files.
+            devices: True if each device has a curve of its own.
+            measures: True to write `Progress.measures` too, for which each device's model answers
+                its test windows. The last step has them twice: of the served models and of the
+                personal models.
 
         Raises:
             ConfigError: TensorBoard is not installed.
@@ -149,8 +171,10 @@ class TensorBoard:
         self._told = False
 
     def on_round(self, progress: Progress) -> None:
-        """Write the round; preparations are left out, in which no model is tested that is trained
-        by rounds."""
+        """Write the round, unless it is a preparation.
+
+        A preparation tests no model that rounds have trained.
+        """
         metrics = progress.metrics
         if metrics.phase == "preparing":
             return

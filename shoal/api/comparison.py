@@ -1,5 +1,4 @@
-"""`shoal.compare`: what the command of this name does, from Python: in one scenario or in a grid of
-them."""
+"""The function `shoal.compare`: `shoal compare` from Python, in one scenario or a grid of them."""
 
 import tempfile
 import warnings
@@ -40,19 +39,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Compared:
-    """Data and a model of a comparison that are objects."""
+    """Data sets and a model of a comparison that are given as objects."""
 
     fleets: Mapping[str, FleetData]
-    """Data by name, which is that of the data set and the beginning of their digest."""
+    """Data by the name of the data set and the beginning of their digest."""
     model: nn.Module | ModelMaker | None = None
-    """None where it has a name."""
+    """Model of every run; None if the settings name one."""
 
     def data_of(self, job: Job) -> FleetData:
-        """The data of a job, before its scenario.
+        """Return the data of a job, before its scenario is applied.
 
         Raises:
-            ShoalError: they cannot be read or assigned, or the scenario does not go with the
-            partition.
+            ShoalError: the data cannot be read or assigned, or the scenario does not fit the
+                partition.
         """
         if job.data not in self.fleets:
             return data_of(job)
@@ -70,7 +69,7 @@ class Compared:
 
 
 def _in_memory(algorithm: AlgorithmSpec) -> bool:
-    """True if it has a class that is at the top of no file."""
+    """Return True if the algorithm has a class that no file has at its top level."""
     return any(name.startswith(f"{PYTHON}:") for name in algorithm.sources)
 
 
@@ -85,8 +84,10 @@ Data = FleetData | str | Path
 
 @dataclass(frozen=True)
 class CompareProgress:
-    """A round of training of one of a comparison's runs is over; a run whose result was there
-    already has all of its own."""
+    """Progress of a comparison after one round of training of one of its runs.
+
+    A run whose result exists already is reported with all of its rounds.
+    """
 
     algorithm: str
     seed: int
@@ -94,39 +95,41 @@ class CompareProgress:
     labels: str
     split: str
     round: int
-    """Rounds of training of this run that are over."""
+    """Number of finished rounds of this run."""
     done: int
-    """Rounds of all runs that are over, of `total`."""
+    """Number of finished rounds of all runs, of `total`."""
     total: int
     runs_over: int
-    """Runs that are over, of `runs`."""
+    """Number of finished runs, of `runs`."""
     runs: int
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Several algorithms on the same data, or in a grid of scenarios. docs/compare.md says what
-    every field of a row is."""
+    """Several algorithms on the same data, or in a grid of scenarios.
+
+    docs/compare.md explains every field of a row.
+    """
 
     rows: list[dict[str, Any]]
-    """A row for each algorithm, with the fields of ``compare.json``; of a grid those of its
-    ``overall``, over all cells."""
+    """A row for each algorithm, as in ``compare.json``; in a grid, a row over all cells."""
     runs: list[dict[str, Any]] = field(repr=False)
-    """The result of each run, seed by seed."""
+    """Results of the runs, by seed."""
     reference: str = ""
     """Name of the algorithm that the others are tested against."""
     cells: list[dict[str, Any]] = field(default_factory=list, repr=False)
-    """Of a grid, a row for each cell and algorithm: ``data``, ``split``, ``labels``, and the fields
-    of a cell's row."""
+    """A row for each cell and algorithm of a grid; empty without a grid.
+
+    Its fields are ``data``, ``split``, ``labels``, and those of a cell's row.
+    """
     left_out: list[dict[str, Any]] = field(default_factory=list)
-    """Of a grid, the cells that the data do not allow: ``data``, ``split``, ``labels``, and
-    ``why``."""
+    """Cells that the data do not allow, with ``data``, ``split``, ``labels`` and ``why``."""
     files: tuple[Path, ...] = ()
-    """Files that were written, where `compare` was given a folder."""
+    """Paths of the files that were written; empty if `compare` has no folder."""
 
     @property
     def table(self) -> "pd.DataFrame":
-        """The rows as a DataFrame, nested fields as columns NAME.FIELD.
+        """The rows as a DataFrame, with nested fields as columns NAME.FIELD.
 
         Raises:
             ConfigError: pandas is not installed; `rows` needs none.
@@ -174,22 +177,23 @@ def compare(
     workers: int | None = 1,
     on_progress: Callable[[CompareProgress], None] = lambda _progress: None,
 ) -> Comparison:
-    """Compare algorithms, each over the seeds 0 to `seeds` - 1. The options are those of `shoal
-    compare` (docs/compare.md).
+    """Compare algorithms, each over the seeds 0 to `seeds` - 1.
 
-    With `scenarios` it is a grid: `data`, `labels` and `split` may be lists, or texts with commas,
-    and every one of each is compared with every other.
+    The options are those of `shoal compare` (docs/compare.md). With `scenarios` the comparison is a
+    grid: `data`, `labels` and `split` may be lists, or texts with commas, and every combination of
+    them is a cell.
 
-    With `out`, tables and picture are written there, and a comparison that was interrupted goes on:
-    the result of each run is a file, whose name is a digest of what it is a run of. A `FleetData`
-    is known by its content. What is in memory alone, a model of your own or a class that is at the
-    top of no file, has no such name, and its runs are made anew. Data and models by name are
-    compared by `workers` processes (a script then needs ``if __name__ == "__main__":``), the others
-    in this one.
+    With `out`, tables and picture are written there, and an interrupted comparison resumes. The
+    result of each run is a file, whose name is a digest of the run's settings. A `FleetData` is
+    identified by its content. Objects in memory alone, a model of your own or a class that no file
+    has at its top level, have no such name, so their runs are repeated.
+
+    Data and models by name are compared by `workers` processes (a script then needs ``if __name__
+    == "__main__":``), objects in this process.
 
     Raises:
         ConfigError: options that cannot be read, or do not fit each other, the data or the model.
-        DataError: the data cannot be read, or do not allow what is asked of them.
+        DataError: the data cannot be read, or do not allow the scenario.
     """
     words = dict(locals()) | {"hyper": hyper or {}, "privacy": ""}
     del words["algorithms"]
@@ -238,12 +242,11 @@ def compare(
 def _read(
     given: str | Sequence[Given], reference: Given, privacy: str
 ) -> tuple[tuple[AlgorithmSpec, ...], str]:
-    """Return the algorithms of a comparison, and the name of the one that the others are tested
-    against.
+    """Return the algorithms of a comparison, and the name of the reference.
 
     Raises:
-        ConfigError: no algorithm, one twice, or one that cannot be read or made; or a reference
-        that is none of them.
+        ConfigError: there is no algorithm, one is there twice, one cannot be read or made, or the
+            reference is none of them.
     """
     if not isinstance(given, str | Sequence):
         raise ConfigError(f"algorithms {given!r}: expected a list of names and classes")
@@ -268,10 +271,11 @@ def _check_objects(
     settings: SimulationSettings,
     workers: int | None,
 ) -> None:
-    """
+    """Raise ConfigError if objects do not fit the other options.
+
     Raises:
-        ConfigError: other processes are to run what they cannot find, or a model of one's own is to
-        be trained before.
+        ConfigError: other processes would need an object of this process, or a model of one's own
+            is to be pretrained.
     """
     if about.model is not None and settings.pretrain:
         raise ConfigError(
@@ -294,8 +298,10 @@ def _run(
     workers: int | None,
     on_progress: Callable[[CompareProgress], None],
 ) -> list[dict[str, Any]]:
-    """The results of these jobs, in order; those that `about` gives a lasting name are kept in the
-    folder."""
+    """Run the jobs and return their results in order.
+
+    `folder` keeps the results of jobs with a lasting name.
+    """
     done, total = (
         dict.fromkeys((job.key for job in jobs), 0),
         sum(job.settings.rounds for job in jobs),
@@ -340,7 +346,7 @@ def _run(
 
 
 def _listed(given: Any) -> list[Any]:
-    """Return one value or several as a list; a text has commas between several."""
+    """Return one value or several as a list; a text is split at commas."""
     if isinstance(given, str):
         return [value.strip() for value in given.split(",") if value.strip()]
     return list(given) if isinstance(given, Sequence) else [given]

@@ -1,4 +1,4 @@
-"""`shoal.load`: a fleet's data from names, files, arrays and torch data sets."""
+"""The function `shoal.load`: a fleet's data from names, files, arrays and torch data sets."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -89,30 +89,30 @@ def load(
     `source` is one of these:
 
     - a name or a path, as ``--data`` takes it (docs/simulate.md). `partition`, `devices` and `seed`
-      assign the examples. Of a folder with a folder for each device, or with a recording for each,
-      ``*.csv`` or ``*.parquet``, recordings are cut as boards cut them: windows of `length`
-      samples, one every `stride`; 128 and 64 when not given. With `steps`, a window has the class
-      of each of so many.
-    - an array x (n, channels, time), or (n, channels, height, width) for images, numbers, with `y`
-      (n,) class numbers or names, or (n, names) of 0 and 1 for several labels of a window, or
-      numbers with a point for quantities, (n,) or (n, quantities), or (n, steps) class numbers or
-      names of its steps, -1 or empty for one without a label, and `owner` (n,), the device of each
-      example, as a number or a name. `split` (n,) says ``train`` or ``test``, `session` and `start`
-      (n,) where in which recording a window begins. Where nothing but anomalies is known, y is None
-      and `anomaly` (n,) is 1 for anomalous windows, which are for testing, and 0 for others.
+      assign the examples. A path may be that of a folder with a folder or a recording (``*.csv`` or
+      ``*.parquet``) for each device. The recordings are cut as boards cut them: windows of `length`
+      samples, one every `stride` samples, 128 and 64 by default. With `steps`, a window has that
+      number of steps, each with its own class.
+    - an array x (n, channels, time), or (n, channels, height, width) for images, of numbers, with
+      `owner` (n,), the device of each example as a number or a name, and labels `y`: class numbers
+      or names (n,); 0 and 1 (n, names) for several labels of a window; floats (n,) or (n,
+      quantities) for quantities; or class numbers or names (n, steps) of its steps, -1 or empty for
+      a step without a label. `split` (n,) has ``train`` or ``test``. `session` and `start` (n,) say
+      in which recording and where in it a window begins. If only anomalies are known, y is None and
+      `anomaly` (n,) is 1 for anomalous windows, which are for testing, and 0 for others.
     - a mapping from device ids to examples: (x, y), (x, y, test_x, test_y), or a map-style torch
       `Dataset` of pairs.
 
-    Windows of different lengths are a list of arrays (channels, time) in the place of x, or what a
-    `Dataset` gives. They are padded with zeros to `length` samples, or to the longest, and have one
-    more channel, ``present``: 1 where there is a sample. `lengths` (n,) says how many samples each
-    window of an array has that is padded already.
+    Windows of different lengths are a list of arrays (channels, time) in the place of x, or the
+    examples of a `Dataset`. They are padded with zeros to `length` samples, or to the longest, and
+    get one more channel, ``present``: 1 where there is a sample. `lengths` (n,) is the number of
+    samples of each window of an array that is padded already.
 
-    Where nothing says which part is for testing, it is the last 25 % of each device's examples of
-    each class, in their order; where labels are no classes, of all its examples. `classes` and
-    `channels` are names; of several labels, `classes` are those of their columns. `vocabulary` says
-    that arrays hold ids of words or events, from 0 to below it; without it, numbers are
-    measurements.
+    Without a test part in the source, the last 25 % of each device's examples of each class are the
+    test part, in their order; without classes, the last 25 % of all its examples. `classes` and
+    `channels` are names; with several labels of a window, `classes` name the columns of `y`.
+    `vocabulary` says that arrays hold ids of words or events, from 0 to below it; without it,
+    numbers are measurements.
 
     Raises:
         DataError: the data cannot be read, or do not have this layout; the text says what was
@@ -188,7 +188,7 @@ def load(
 
 
 def _padded_or_alike(xs: Mapping[str, Any], length: int | None) -> dict[str, Any]:
-    """The examples of all devices as a ``.npz`` has them, where some differ in length padded."""
+    """Return all devices' examples as arrays of a ``.npz``, padded if some differ in length."""
     if any(isinstance(x, list) for x in xs.values()):
         return padded([window for x in xs.values() for window in x], length)
     if length is not None:
@@ -218,8 +218,10 @@ def _fleet(
     vocabulary: int | None,
     name: str,
 ) -> FleetData:
-    """The fleet of arrays as a ``.npz`` has them; its devices are called by `ids`, in the order of
-    their numbers, where there are any."""
+    """Return the fleet of the arrays of a ``.npz``.
+
+    `ids` names its devices in the order of their numbers; if it is empty they keep their numbers.
+    """
     labels = {"activity_names": np.array(classes, str), "channel_names": np.array(channels, str)}
     said = {} if vocabulary is None else {"vocabulary": np.array(vocabulary)}
     made = from_arrays(
@@ -240,13 +242,13 @@ def fleet_of(
     seed: int,
     scenario: Scenario | None = None,
 ) -> FleetData:
-    """Data, by name, path or as they are, assigned by a partition; `scenario` is checked against
-    that.
+    """Return data, by name, path or as an object, assigned by a partition.
+
+    `scenario` is checked against the partition.
 
     Raises:
         DataError: the data cannot be read, or are too few.
-        ConfigError: a partition that cannot be read, does not fit the data, or does not go with the
-        scenario.
+        ConfigError: the partition cannot be read, or does not fit the data or the scenario.
     """
     if not isinstance(data, FleetData | str | Path):
         raise DataError(
@@ -262,9 +264,11 @@ def fleet_of(
 
 
 def validation(data: FleetData, share: float = 0.25) -> FleetData:
-    """The fleet without its test parts. Of each device, the last `share` of the training windows of
-    each class, in their order, are the test part; the others are for training. What is tuned on
-    this has not seen the real test part.
+    """Return the fleet without its test parts, for tuning.
+
+    The last `share` of each device's training windows of each class, in their order, become the
+    test part; the others are for training. What is tuned on this fleet has not seen the real test
+    part.
 
     Raises:
         ConfigError: the share is not between 0 and 1.

@@ -1,4 +1,4 @@
-"""The examples of one device, as Python programs have them."""
+"""The examples of one device, in the forms that Python programs use."""
 
 from typing import Any, TypeAlias
 
@@ -13,9 +13,11 @@ from wire.errors import DataError
 Examples: TypeAlias = (
     "tuple[ArrayLike, ArrayLike] | tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike] | Dataset[Any]"
 )
-"""(x, y), (x, y, test_x, test_y), or a map-style data set of pairs of an example and its label: a
-class number, or a row of 0 and 1 for several labels. Windows of different lengths are a list of
-arrays (channels, time), or the examples of a data set."""
+"""A pair (x, y), a tuple (x, y, test_x, test_y), or a map-style data set of pairs.
+
+A label is a class number, or a row of 0 and 1 for several labels. Windows of different lengths are
+a list of arrays (channels, time), or the examples of a data set.
+"""
 
 
 Uneven: TypeAlias = list[NDArray[Any]]
@@ -25,8 +27,9 @@ Uneven: TypeAlias = list[NDArray[Any]]
 def arrays_of(
     device_id: str, examples: Examples
 ) -> tuple[NDArray[Any] | Uneven, NDArray[Any], NDArray[Any]]:
-    """``X``, ``y`` and ``split`` as a ``.npz`` has them, but windows that differ in length as they
-    are; all is ``train`` where nothing says what is for testing.
+    """Return the ``X``, ``y`` and ``split`` of a ``.npz`` from a device's examples.
+
+    Windows that differ in length stay a list. All are ``train`` without a test part.
 
     Raises:
         DataError: they are no examples; the text names the device.
@@ -57,7 +60,7 @@ def arrays_of(
 
 
 def windows_of(where: str, value: Any) -> NDArray[Any] | Uneven:
-    """Examples as one array, or as a list of windows where these differ in length.
+    """Return examples as one array, or as a list if windows differ in length.
 
     Raises:
         DataError: they differ in other ways; `where` begins the text.
@@ -81,11 +84,12 @@ def windows_of(where: str, value: Any) -> NDArray[Any] | Uneven:
 
 
 def padded(windows: Uneven, length: int | None) -> dict[str, NDArray[Any]]:
-    """``X`` and ``lengths`` of windows that differ in length, as a ``.npz`` has them: as long as
-    the longest if nothing is asked for.
+    """Return the ``X`` and ``lengths`` of a ``.npz`` from windows that differ in length.
+
+    They are padded to `length` samples, or to the longest.
 
     Raises:
-        DataError: one is no window (channels, time) of the same channels, or longer than that.
+        DataError: one is no window (channels, time) of the same channels, or is longer than that.
     """
     x, lengths = stacked(windows, length or max(window.shape[-1] for window in windows), "data")
     return {"X": x, "lengths": lengths}

@@ -1,4 +1,4 @@
-"""`shoal.export`: what the command of this name does, from Python."""
+"""The function `shoal.export`: `shoal export` from Python."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -36,16 +36,17 @@ def export(
     max_batch: int = MAX_BATCH,
     on_progress: Callable[[str], None] = lambda _text: None,
 ) -> Publication:
-    """Export the training step of a model and an algorithm for devices, check it against eager
-    torch, sign it, and write ``device.shoal``, ``server.pt2``, ``trust.pem`` and ``signing.key``
-    into `out`. The options are those of `shoal export`. `on_progress` is told what is being done:
-    for a large model this takes minutes.
+    """Export the training step of a model and an algorithm for devices.
+
+    The step is checked against eager torch and signed. The files ``device.shoal``, ``server.pt2``,
+    ``trust.pem`` and ``signing.key`` are written into `out`. The options are those of `shoal
+    export`. `on_progress` gets a line about each step, which for a large model takes minutes.
 
     Raises:
         ConfigError: options that do not fit each other or the data, or an operator that cannot be
             exported; the text names it.
         DataError: the data cannot be read.
-        ParityError: an exported graph does not do what eager torch does.
+        ParityError: an exported graph and eager torch give different results.
     """
     check(ExportWords, {"seed": seed, "bundle_version": bundle_version, "max_batch": max_batch})
     folder, key_file = prepare_folder(Path(out)), None if key is None else Path(key)

@@ -1,5 +1,7 @@
-"""Trained models as files that other programs read: ``.safetensors``, ``.pt`` and ``.onnx`` for
-each group and each device."""
+"""Trained models as files for other programs: ``.safetensors``, ``.pt`` and ``.onnx``.
+
+Each group and each device has a model.
+"""
 
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -28,21 +30,23 @@ from wire.errors import ConfigError
 
 @dataclass(frozen=True)
 class Written:
-    """The files of one model, `NAME.safetensors`, `NAME.pt` and `NAME.onnx`, as ``models.json``
-    lists them."""
+    """The files of one model, an entry of ``models.json``.
+
+    They are called `NAME.safetensors`, `NAME.pt` and `NAME.onnx`.
+    """
 
     name: str
     files: tuple[str, ...]
     group: int | None
     device: str
     keeps: str
-    """What a device keeps, as it told; empty for a group, and where devices do not choose."""
+    """Candidate that a device chose; empty for a group, and if devices do not choose."""
     left_out: str
-    """Why there are not all three files; empty where there are."""
+    """Reason why files are missing; empty if all three exist."""
 
 
 def why_left_out(written: Iterable[Written]) -> str:
-    """Why some models do not have all three files: the first reason, and of how many."""
+    """Return how many models lack files, with the first reason; empty if none does."""
     lacking = [one for one in written if one.left_out]
     return (
         (
@@ -58,12 +62,12 @@ INDEX = "models.json"
 
 
 class ModelFiles:
-    """Writes models of one run into a folder, and in the end the list of them."""
+    """A writer of the models of one run into a folder, and in the end of their list."""
 
     def __init__(
         self, folder: Path, held: HeldModels, window: Window, about: Mapping[str, str]
     ) -> None:
-        """`about`: what every file says of its model.
+        """Make the folder; `about` is the metadata of every file.
 
         Raises:
             ConfigError: the folder cannot be made.
@@ -76,7 +80,7 @@ class ModelFiles:
             raise ConfigError(f"folder {folder}: {error.strerror}") from None
 
     def write_group(self, number: int) -> Written:
-        """Write the model of a group: what its devices receive, without anything that they keep."""
+        """Write the model of a group: the tensors that its devices receive, none of their own."""
         tensors = self._held.of_group(str(number))
         about = self._about | {"name": f"group {number}"}
         own = torch_tensors(tensors)
@@ -90,7 +94,7 @@ class ModelFiles:
         )
 
     def write_device(self, device_id: str, group: int | None, keeps: str) -> Written:
-        """Write the model of a device, with all that it keeps."""
+        """Write the model of a device with its personal tensors."""
         held, objective = self._held.of_device(device_id), self._held.objective
         tensors = {key: value for key, value in held.items() if names.role_of(key) != names.SLOT}
         about = self._about | {"name": f"device {device_id}"} | ({"keeps": keeps} if keeps else {})
@@ -144,14 +148,13 @@ class ModelFiles:
 
     @cached_property
     def _frozen(self) -> Tensors:
-        """What no training moves, by the slots that devices have it in."""
+        """Frozen tensors, which training never changes, by the slots in which devices hold them."""
         frozen = frozen_tensors(self._held.objective.model)
         return {frozen_slot(name): value.cpu().numpy().copy() for name, value in frozen.items()}
 
     @cached_property
     def _device_graph(self) -> tuple[OnnxGraph, bytes]:
-        """What a device answers, as a graph over its tensors and as the half of a file that they
-        are added to."""
+        """The graph of a device's answer, and the part of its file without tensors."""
         objective = self._held.objective
         graph = to_onnx(
             trace(
@@ -162,7 +165,7 @@ class ModelFiles:
 
     @cached_property
     def _network_graph(self) -> tuple[OnnxGraph, bytes]:
-        """What the network alone answers."""
+        """The graph of the network's answer alone, and the part of its file without tensors."""
         objective = self._held.objective
         if objective.model_answers and not objective.has_memory:
             return self._device_graph

@@ -17,18 +17,19 @@ from wire.errors import ConfigError
 from wire.tasks import CLASSIFICATION
 
 AT_ONCE = 1024
-"""Examples that a model answers at once, at most."""
+"""Maximum number of examples in one forward pass."""
 LEAST = 1e-30
-"""The probability below which an answer's logarithm is that of this one."""
+"""Lower bound of a probability before its logarithm is taken."""
 
 
 class OwnModel(nn.Module):
-    """A device's answer where that is more than its network's: x (n, \\*window) float32 -> logits
-    (n, classes) float32; in a task that is not about classes, the answers themselves (n, answers).
+    """A device's personal model, if it is more than its network.
 
-    The softmax of the logits is what the device answers, with all that it keeps: neighbours among
-    the windows that it remembers, a model of its own beside the group's. `network` is the network
-    alone, `kept` the names of the tensors beside it (``ROLE/NAME``), which are buffers here.
+    It maps x (n, \\*window) float32 to logits (n, classes) float32; in a task without classes, to
+    the answers themselves (n, answers). The softmax of the logits is the device's answer, with its
+    whole personal model: neighbours among the windows in its memory, or a model of its own beside
+    the group's. `network` is the network alone. `kept` are the names of the other tensors
+    (``ROLE/NAME``), which are buffers here.
     """
 
     def __init__(self, objective: Supervised, network: Classifier, tensors: TorchTensors) -> None:
@@ -56,7 +57,7 @@ class OwnModel(nn.Module):
         return answers.clamp(min=LEAST).log() if self._has_classes else answers
 
     def answer(self, x: Tensor) -> Tensor:
-        """What the device answers (n, answers)."""
+        """Return the device's answers (n, answers)."""
         held = dict(self.network.named_parameters()) | dict(self.network.named_buffers())
         tensors = {key: held[name] for key, name in self._of_network.items()}
         tensors |= {key: self.get_buffer(f"kept_{number}") for number, key in enumerate(self.kept)}
@@ -64,18 +65,20 @@ class OwnModel(nn.Module):
 
 
 def torch_tensors(tensors: Tensors) -> TorchTensors:
-    """Copies of numpy arrays as torch tensors."""
+    """Return copies of numpy arrays as torch tensors."""
     return {key: torch.from_numpy(np.array(value)) for key, value in tensors.items()}
 
 
 def network_with(objective: Supervised, tensors: TorchTensors, whose: str) -> Classifier:
-    """A copy of the objective's network with these parameters and running statistics (of role
-    shared, statistic or private), in evaluation; what is frozen is the network's own. Dropout
-    layers stand for nothing in it: Shoal's step does what they do.
+    """Return a copy of the objective's network with these tensors, in evaluation mode.
+
+    The tensors are parameters and running statistics (of role shared, statistic or private); frozen
+    ones are the network's own. Dropout layers have no effect in it, because Shoal's step carries
+    out dropout itself.
 
     Raises:
-        ConfigError: some of its parameters are not among them, since devices keep them to
-        themselves; `whose` model it is begins the text.
+        ConfigError: parameters are missing, because devices keep them to themselves; `whose` model
+            it is begins the text.
     """
     network = deepcopy(objective.model)
     own = {
@@ -93,16 +96,20 @@ def network_with(objective: Supervised, tensors: TorchTensors, whose: str) -> Cl
 
 
 def device_model(objective: Supervised, tensors: TorchTensors, whose: str) -> Classifier | OwnModel:
-    """What a device answers with, from all tensors that it has: the network where that alone
-    answers, else an `OwnModel`."""
+    """Return a device's model from all of its tensors.
+
+    It is the network if the network alone answers, else an `OwnModel`.
+    """
     network = network_with(objective, tensors, whose)
     alone = objective.model_answers and not (objective.has_memory and float(tensors[SHARE]) > 0)
     return network if alone else OwnModel(objective, network, tensors).eval()
 
 
 def answers_of(model: nn.Module, objective: Supervised, examples: Array) -> Array:
-    """What a model that `device_model` or `network_with` made answers to examples, at least one, as
-    the task has it."""
+    """Return a model's answers to examples, at least one, in the form of the task.
+
+    The model is one of `device_model` or `network_with`.
+    """
     made = []
     with torch.no_grad():
         for x in torch.from_numpy(np.ascontiguousarray(examples, np.float32)).split(AT_ONCE):

@@ -1,4 +1,4 @@
-"""What a callback is told after each round."""
+"""Progress of a run, as callbacks receive it after each round."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,40 +19,45 @@ from wire.errors import ConfigError
 from wire.tasks import RECONSTRUCTION
 
 SHOWN = 10
-"""Devices that an error names, at most."""
+"""Maximum number of devices that an error names."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """A round is over. Models are made when they are asked for, until the next round begins."""
+    """A run after one of its rounds.
+
+    A model is made when it is requested, and only until the next round begins.
+    """
 
     history: tuple[RoundMetrics, ...]
-    """Every round so far, also those before an interruption; the last one is this one."""
+    """Every round so far, including those before an interruption; the last is the current one."""
     accuracies: Mapping[str, float]
-    """By device, of the models that devices tested in this round, which are
-    `RoundMetrics.evaluated` rounds old."""
+    """Accuracy by device of the models tested in this round.
+
+    They have `RoundMetrics.evaluated` rounds of training.
+    """
     groups: Mapping[str, int]
-    """By device, its group after the round; devices without a group are left out."""
+    """Group by device after the round, without devices that have none."""
     _models: "Models" = field(repr=False)
     _scene: Callable[[], FleetData] = field(repr=False)
 
     @property
     def accuracy_is(self) -> str:
-        """What accuracy is the share of in this run's task."""
+        """Kind of answers that accuracy is the share of in this run's task."""
         return self._models.held.objective.task.accuracy
 
     @property
     def metrics(self) -> RoundMetrics:
-        """This round."""
+        """The current round."""
         return self.history[-1]
 
     @property
     def round(self) -> int:
-        """Rounds of training so far."""
+        """Number of rounds of training so far."""
         return self.metrics.round
 
     def model(self, *, group: int | None = None, device: str | None = None) -> nn.Module:
-        """A copy of the model of a group or a device, as `Result.model` gives it.
+        """Return a copy of the model of a group or a device (see `Result.model`).
 
         Raises:
             ConfigError: there is no such group or device.
@@ -61,15 +66,17 @@ class Progress:
 
     @property
     def measured(self) -> tuple[str, ...]:
-        """The names that `measures` may have in this run's task."""
+        """Names that `measures` may have in this run's task."""
         return measured_in(self._models.held.objective.task.of, self._scene().classes)
 
     def measures(self) -> dict[str, float]:
-        """What the task measures beside accuracy, of the models as they are after this round: the
-        mean over devices with test windows and a group. ``macro_f1`` of classes, ``macro_f1`` and
-        ``auc`` of several labels, ``mae/NAME`` of a quantity in the user's units, ``auc`` in a
-        reconstruction where anomalies are known. Each device's model answers its test windows when
-        this is called."""
+        """Return the task's measures beside accuracy, for the models after this round.
+
+        Each is the mean over devices with test windows and a group: ``macro_f1`` for classes,
+        ``macro_f1`` and ``auc`` for several labels, ``mae/NAME`` for a quantity in the user's
+        units, ``auc`` for a reconstruction if anomalies are known. The call lets each device's
+        model answer its test windows.
+        """
         data, objective = self._scene(), self._models.held.objective
         task = objective.task.of
         if task == RECONSTRUCTION and not says_anomalies(data.classes):
@@ -86,13 +93,13 @@ class Progress:
 
 @dataclass(frozen=True)
 class Models:
-    """The models of a run as modules, by what an engine holds."""
+    """The models of a run as modules, made from the tensors that an engine holds."""
 
     held: HeldModels
     devices: Collection[str]
 
     def model(self, groups: Mapping[str, int], group: int | None, device: str | None) -> nn.Module:
-        """A copy of a model: of the only group where neither is named.
+        """Return a copy of a model: that of the only group if neither is named.
 
         Raises:
             ConfigError: both are named, or there is no such group or device.
@@ -109,7 +116,7 @@ class Models:
         )
 
     def of_device(self, device: str) -> Tensors:
-        """Every tensor that a device answers with.
+        """Return every tensor with which a device answers.
 
         Raises:
             ConfigError: there is no such device.
@@ -118,10 +125,7 @@ class Models:
         return self.held.of_device(device)
 
     def check_device(self, device: str) -> None:
-        """
-        Raises:
-            ConfigError: there is no such device.
-        """
+        """Raise ConfigError if there is no such device."""
         if device not in self.devices:
             names = sorted(self.devices)
             more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
@@ -131,10 +135,10 @@ class Models:
 
     @staticmethod
     def number(groups: Mapping[str, int], group: int | None) -> int:
-        """The number of a group: of the only one where none is named.
+        """Return the number of a group: that of the only one if none is named.
 
         Raises:
-            ConfigError: there is none of this number; or none is named and there are several.
+            ConfigError: there is no such group, or none is named and there are several.
         """
         known = sorted(set(groups.values()))
         if group is None and len(known) == 1:
@@ -148,8 +152,10 @@ class Models:
 def progress_of(
     records: Sequence[RoundRecord], models: Models, scene: Callable[[], FleetData]
 ) -> Progress:
-    """The progress after the last of these rounds; `scene` gives what devices have of the data, as
-    the task takes it."""
+    """Return the progress after the last of these rounds.
+
+    `scene` returns the devices' data in the form of the task.
+    """
     last = records[-1]
     groups = {  # devices without a group are left out
         device_id: number

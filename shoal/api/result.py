@@ -1,4 +1,4 @@
-"""What a simulation left: numbers, models and predictions."""
+"""Results of a simulation: numbers, models and predictions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -41,13 +41,15 @@ Labels = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Result:
-    """A finished simulation. Devices are those that trained; newcomers have numbers in `summary`,
-    and models."""
+    """A finished simulation.
+
+    Its devices are those that trained. Newcomers have numbers in `summary`, and models.
+    """
 
     outcome: SimulationResult
-    """What the simulation itself returned."""
+    """Result of the simulation itself."""
     files: tuple[Path, ...] = ()
-    """Files and folders that were written, where `simulate` was given a folder."""
+    """Paths of files and folders that were written; empty if `simulate` has no folder."""
 
     @property
     def summary(self) -> Summary:
@@ -56,34 +58,36 @@ class Result:
 
     @property
     def data(self) -> FleetData:
-        """What the devices had of the data."""
+        """The devices' data in this simulation."""
         return self.outcome.data
 
     @property
     def accuracy(self) -> Spread:
-        """Accuracy over devices in the end, of what each keeps, on its own test windows: `mean`,
-        `std`, `worst`, `worst_tenth`."""
+        """Final accuracy over devices, of their personal models on their own test windows.
+
+        It has `mean`, `std`, `worst` and `worst_tenth`.
+        """
         return self.summary.accuracy
 
     @property
     def macro_f1(self) -> Spread:
-        """Macro F1 over devices, as `accuracy`: of classes, of windows or of their steps, or of
-        several labels.
+        """Macro F1 over devices, with the fields of `accuracy`.
+
+        It is of classes, of windows or their steps, or of several labels.
 
         Raises:
             ConfigError: the task has neither.
         """
         self._check_task("macro_f1", CLASSIFICATION, SEQUENCE, MULTI_LABEL)
-        assert (
-            self.summary.macro_f1 is not None
-        )  # of a simulation of these tasks there always is one
+        assert self.summary.macro_f1 is not None  # a simulation of these tasks always has one
         return self.summary.macro_f1
 
     @property
     def auc(self) -> Spread:
-        """The area under the ROC curve over devices, as `accuracy`: of each device the mean over
-        names; in a reconstruction, how well the error of a window tells anomalous ones from usual
-        ones.
+        """Area under the ROC curve over devices, with the fields of `accuracy`.
+
+        For several labels, a device's value is the mean over names. For a reconstruction, it
+        measures how well the error of a window separates anomalous from usual windows.
 
         Raises:
             ConfigError: the task is neither about several labels nor a reconstruction, or the data
@@ -99,8 +103,9 @@ class Result:
 
     @property
     def mae(self) -> Mapping[str, Spread]:
-        """By quantity, the mean absolute error over devices in the user's units, as `accuracy`; the
-        worst is the largest.
+        """Mean absolute error over devices by quantity, in the user's units.
+
+        Each has the fields of `accuracy`; the worst is the largest.
 
         Raises:
             ConfigError: the task is not about quantities.
@@ -111,7 +116,7 @@ class Result:
 
     @property
     def groups(self) -> Mapping[int, Sequence[str]]:
-        """By number of a group, its devices."""
+        """Ids of the devices by number of their group."""
         found: dict[int, list[str]] = {}
         for device_id, device in self.summary.devices.items():
             if device.group is not None:
@@ -122,12 +127,12 @@ class Result:
 
     @cached_property
     def evaluations(self) -> list[Evaluation]:
-        """Every test of a device, by round: plain records."""
+        """Every test of a device, by round, as plain records."""
         return evaluations(self.outcome.records)
 
     @property
     def accuracies(self) -> "pd.DataFrame":
-        """`evaluations` as a DataFrame, a row each.
+        """The `evaluations` as a DataFrame, a row each.
 
         Raises:
             ConfigError: pandas is not installed; `evaluations` needs none.
@@ -138,20 +143,22 @@ class Result:
 
     @property
     def rounds(self) -> tuple[RoundMetrics, ...]:
-        """Every round that was made: plain records, as callbacks are told them."""
+        """Every round, as plain records that callbacks receive too."""
         return round_metrics(self.outcome.records)
 
     # Models
 
     def model(self, *, group: int | None = None, device: str | None = None) -> nn.Module:
-        """A copy of a model, in evaluation: x (n, \\*window) float32, in the sensor's units ->
-        logits (n, classes) float32, of steps (n, steps, classes).
+        """Return a copy of a model, in evaluation mode.
 
-        Of a group it is the network that its devices receive; the only group's where nothing is
-        named. Of a device it is what the device answers with: its network where that alone answers,
-        else a `shoal.OwnModel`, which has all that the device keeps beside it (a memory of windows,
-        a model of its own) and the network as `.network`. The softmax of its logits is what the
-        device answers; in other tasks `predict` makes the answers of what it gives.
+        It maps x (n, \\*window) float32, in the sensor's units, to logits (n, classes) float32, for
+        steps (n, steps, classes).
+
+        The model of a group is the network that its devices receive. Without a name it is that of
+        the only group. The model of a device is its network if the network alone answers. Otherwise
+        it is a `shoal.OwnModel`: the network as `.network`, and the device's other tensors (a
+        memory of windows, a model of its own). The softmax of the logits is the device's answer; in
+        other tasks `predict` turns the output into answers.
 
         Raises:
             ConfigError: there is no such group or device; or devices keep a part of the network, so
@@ -162,13 +169,15 @@ class Result:
     def predict(
         self, x: ArrayLike, *, group: int | None = None, device: str | None = None
     ) -> Numbers:
-        """Class probabilities (n, classes) float32 of examples x (n, \\*window) in the sensor's
-        units, by the model of a group or a device; of steps (n, steps, classes), of several labels
-        the probability (n, names) of each name, of a regression the quantities (n, quantities) in
-        the user's units, in a reconstruction the error (n, 1) of each window.
+        """Return the answers of a group's or a device's model to examples.
+
+        x is (n, \\*window), in the sensor's units. The answers are float32: class probabilities
+        (n, classes), for steps (n, steps, classes); for several labels the probability of each name
+        (n, names); for a regression the quantities (n, quantities) in the user's units; for a
+        reconstruction the error of each window (n, 1).
 
         Raises:
-            ConfigError: as of `model`.
+            ConfigError: there is no such model (see `model`).
             DataError: x has another shape, or holds values that are not finite.
         """
         examples = np.asarray(x)
@@ -177,10 +186,11 @@ class Result:
         return answers_of(model, objective, examples) if len(examples) else self._no_answers()
 
     def predictions(self, device: str) -> NDArray[Any]:
-        """The class (n,) int64 that a device predicts for each of its test windows, by the backend
-        that the run was computed with; of steps (n, steps); of several labels (n, names), 1 for
-        each name that it predicts and 0 for others; of a regression the quantities (n, quantities)
-        float32.
+        """Return a device's predicted classes (n,) int64 for its test windows.
+
+        The backend of the run computes them. For steps they are (n, steps); for several labels
+        (n, names), 1 for each predicted name and 0 for others; for a regression the quantities
+        (n, quantities) float32.
 
         Raises:
             ConfigError: there is no such device, or the task needs no labels.
@@ -197,9 +207,10 @@ class Result:
         return told.astype(np.int64)
 
     def confusion(self, device: str | None = None) -> Labels:
-        """How often windows of a class (rows) were taken for a class (columns), (classes, classes)
-        int64: of a device's test windows, or over those of all devices. Of steps, those that have a
-        label are counted.
+        """Return the confusion matrix (classes, classes) int64 of a device, or of all together.
+
+        An entry is the number of test windows of the row's class with the column's class as
+        prediction. Of steps, those with a label count.
 
         Raises:
             ConfigError: there is no such device, or the task has no classes.
@@ -214,7 +225,6 @@ class Result:
         return counts
 
     def _no_answers(self) -> Numbers:
-        """What is answered to no examples."""
         task, steps = self._task, self.data.window.steps
         return np.zeros(
             (0, *answer_of(task.of, len(task.answers(self.data.classes)), steps)), np.float32
@@ -233,16 +243,17 @@ class Result:
             )
 
     def save(self, folder: str | Path, devices: Sequence[str] | None = None) -> tuple[Written, ...]:
-        """Write the model of each group and each device, or of these devices, as ``.safetensors``,
-        ``.pt`` and ``.onnx``. The list that is returned is ``models.json``, too. Where a file
-        cannot be made, it says why.
+        """Write the model of each group and each device, or of these devices, and return the list.
+
+        The files are ``.safetensors``, ``.pt`` and ``.onnx``. The list is written too, to
+        ``models.json``; it says why a file could not be made.
 
         Raises:
             ConfigError: a file cannot be written, or there is no such device.
         """
         from shoal.api.model_files import (
             ModelFiles,
-        )  # with all that traces networks, which takes longer to import than some runs
+        )  # it imports the tracing of networks, which takes longer than some runs
 
         about = {
             "classes": "\n".join(self.data.classes),

@@ -1,4 +1,4 @@
-"""`shoal.simulate`: the body of the command of this name, and a function for Python."""
+"""The function `shoal.simulate`: the body of the command, and an API for Python."""
 
 import dataclasses
 import warnings
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 MODELS = ("auto", "all", "groups", "none")
 FEW = 20
-"""Maximum number of devices whose models are written where nobody says which."""
+"""Maximum number of devices whose models are written by default."""
 SHOWN = 1000
 """Maximum number of devices of a fleet that are measured and drawn."""
 
@@ -83,22 +83,24 @@ def simulate(
     callbacks: Sequence[Callback] = (),
     on_progress: Callable[[RunProgress | str], object] = lambda _progress: None,
 ) -> Result:
-    """Simulate a fleet to the end. The options are those of `shoal simulate`, with the same names
-    and defaults (docs/simulate.md).
+    """Simulate a fleet to the end.
 
-    `algorithm` is a name, a class of your own, or what `algorithms.composition.algorithm_of` makes
-    of several. `model` is a name, ``FILE.py:FUNCTION``, such a function itself, or an `nn.Module`,
-    whose weights are those of round 0 and which is not changed. `checkpoint` names a folder in
-    which every round is kept: the same call goes on there. With `out`, the files of the command are
-    written to this folder, with the models that `models` says; without it nothing is written.
+    The options are those of `shoal simulate`, with the same names and defaults (docs/simulate.md).
 
-    `callbacks` are called after each round, in their order; when one answers `shoal.STOP`, no
-    further round of training is made. `on_progress` is called with a line before each step that may
+    `algorithm` is a name, a class of your own, or several as `algorithms.composition.algorithm_of`
+    composes them. `model` is a name, ``FILE.py:FUNCTION``, such a function itself, or an
+    `nn.Module`, whose weights are those of round 0 and which is not changed. `checkpoint` is the
+    path of a folder that stores every round: the same call resumes from it. With `out`, the files
+    of the command are written to this folder, with the models that `models` selects; without it
+    nothing is written.
+
+    `callbacks` are called after each round, in their order. When one returns `shoal.STOP`, no
+    further round of training opens. `on_progress` is called with a line before each step that may
     take long, and with the progress after each round.
 
     Raises:
         ConfigError: options that cannot be read, or do not fit each other, the data or the model.
-        DataError: the data cannot be read, or do not allow what is asked of them.
+        DataError: the data cannot be read, or do not allow the scenario.
         Stalled: no device can carry out its plan.
     """
     words = dict(locals()) | {"hyper": hyper or {}, "labels": str(labels)}
@@ -174,7 +176,7 @@ def _check_callbacks(callbacks: Sequence[Callback], backend: str) -> None:
 def _write_report(
     outcome: SimulationResult, algorithm: AlgorithmSpec, held: FleetData, out: Path
 ) -> list[Path]:
-    """Write the report of a run with its pictures; return the files."""
+    """Write the report of a run with its pictures, and return the paths of the files."""
     from shoal.reports.files import write_report
     from shoal.reports.pictures import draw_holdings
 
@@ -189,8 +191,10 @@ def _write_report(
 
 
 def extras_of(outcome: SimulationResult, algorithm: AlgorithmSpec, held: FleetData) -> "Extras":
-    """Return the extras of a finished simulation's report; `held`: what devices had of the data,
-    newcomers and all."""
+    """Return the extras of a finished simulation's report.
+
+    `held` has the data of all devices, newcomers included.
+    """
     from shoal.reports.pictures import class_counts
     from shoal.reports.run_page import Extras
 
@@ -215,10 +219,10 @@ def extras_of(outcome: SimulationResult, algorithm: AlgorithmSpec, held: FleetDa
 
 
 def make_settings(words: Mapping[str, Any]) -> SimulationSettings:
-    """Return the settings of a simulation from those of `SimulationSettings`, by name.
+    """Return the settings of a simulation from values of `SimulationSettings` by name.
 
     Raises:
-        ConfigError: an option that cannot be read, or is out of its bounds.
+        ConfigError: a value that cannot be read, or is out of its bounds.
     """
     values = {
         name: setting.read(words[name])

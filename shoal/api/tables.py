@@ -1,4 +1,4 @@
-"""What a run measured, as plain records and as pandas tables."""
+"""Measurements of a run, as plain records and as pandas tables."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,37 +20,45 @@ class Evaluation:
 
     device: str
     round: int
-    """Rounds of training behind the model."""
+    """Number of rounds of training behind the model."""
     group: int | None
-    """The device's group at that time; None before it has one."""
+    """Group of the device at that time; None before it has one."""
     accuracy: float
     loss: float
-    """The mean over them of the task's loss: of classes the cross-entropy."""
+    """Mean loss of the task over the test windows: for classes the cross-entropy."""
     num_test: int
     final: bool
-    """Whether the run was over: the model is then what the device keeps. Before, it is the one that
-    the device was served."""
+    """True if the run was over, so that the model is the device's personal model.
+
+    Before, it is the model that the device was served.
+    """
 
 
 @dataclass(frozen=True)
 class RoundMetrics:
-    """A round that is over."""
+    """A finished round."""
 
     round: int
-    """Rounds of training so far, this one included if it is one."""
+    """Number of rounds of training so far, including this one."""
     phase: OpenPhase
-    """``preparing``, ``training``, or ``evaluating`` for the round after the last one, in which
-    devices test what they keep."""
+    """Phase of the round: ``preparing``, ``training``, or ``evaluating`` after the last one.
+
+    In ``evaluating``, devices test their personal models.
+    """
     evaluated: int
-    """Rounds of training behind the models that devices tested in this round: they received them
-    before they trained."""
+    """Number of rounds of training behind the models that devices tested in this round.
+
+    Devices receive and test them before they train.
+    """
     accuracy_mean: float | None
-    """Over devices; None where none has test windows. The same for the two that follow."""
+    """Mean over devices; None if no device has test windows. The next two likewise."""
     accuracy_worst: float | None
     accuracy_worst_tenth: float | None
     test_loss: float | None
-    """Mean over devices of the task's loss on their test windows, of the same models; None as
-    above, and where it is no number."""
+    """Mean over devices of the task's loss on their test windows, for the same models.
+
+    None if no device has test windows, or if it is not finite.
+    """
     loss: float | None
     """Mean over the batches of all devices' training; None without training."""
     groups: int
@@ -59,7 +67,7 @@ class RoundMetrics:
     bytes_down: int
 
     def numbers(self) -> dict[str, float]:
-        """What was measured, without what there is none of, by the names of the fields."""
+        """Return the measured numbers by name of their field, without those that are None."""
         return {
             name: value
             for name, value in asdict(self).items()
@@ -68,7 +76,7 @@ class RoundMetrics:
 
 
 def round_metrics(records: Sequence[RoundRecord]) -> tuple[RoundMetrics, ...]:
-    """Every round of a run, in order."""
+    """Return every round of a run, in order."""
     made, trained = [], 0
     for record in records:
         before, trained = trained, trained + (record.phase == "training")
@@ -95,8 +103,10 @@ def round_metrics(records: Sequence[RoundRecord]) -> tuple[RoundMetrics, ...]:
 
 
 def evaluations(records: Sequence[RoundRecord]) -> list[Evaluation]:
-    """Every test of a served or a kept model, by round and device; those of preparations are left
-    out."""
+    """Return every test of a served or a personal model, by round and device.
+
+    Tests in preparations are left out.
+    """
     made = list[Evaluation]()
     groups: Mapping[str, str] = {}
     trained = 0
@@ -122,7 +132,7 @@ def evaluations(records: Sequence[RoundRecord]) -> list[Evaluation]:
 
 
 def to_frame(rows: Iterable[object], columns: Sequence[str]) -> "pd.DataFrame":
-    """Dataclasses or dictionaries as a table, a row each.
+    """Return dataclasses or dictionaries as a table, a row each.
 
     Raises:
         ConfigError: pandas is not installed.

@@ -1,4 +1,4 @@
-"""`shoal algorithms`: every name that may stand in an algorithm."""
+"""The command `shoal algorithms`, which lists every name that an algorithm may contain."""
 
 from shoal.command import command, print_json
 from shoal.commands import options as opt
@@ -8,8 +8,10 @@ from shoal.commands import options as opt
 def algorithms(
     as_json: opt.Json = False,
 ) -> None:
-    """List the choices an algorithm is made of: objectives, groupings, means, privacy, tasks. Join
-    some of them with +."""
+    """List the choices an algorithm is made of: objectives, groupings, means, privacy, tasks.
+
+    Join some of them with +.
+    """
     from rich.console import Console
     from rich.table import Table
 

@@ -1,4 +1,4 @@
-"""`shoal backup`: a copy of a service's folder, made while the service runs."""
+"""The command `shoal backup`: a copy of a service's folder while the service runs."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""`shoal campaign`: what trains in a fleet, while the service runs."""
+"""The commands `shoal campaign`, which manage the campaigns of a fleet while its service runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """A campaign in the list. Of one that has not begun, the numbers are None."""
+    """A campaign in the list; the numbers are None if it has not begun."""
 
     name: str
     phase: str
@@ -28,9 +28,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     devices: int | None = None
     algorithm: str
     ended: str = ""
-    """Why no further round is trained."""
+    """Reason why no further round is trained; empty if further rounds follow."""
     waits_for: str = ""
-    """What it lacks to go on; empty if it waits for nothing."""
+    """Requirement that the campaign waits for; empty if it waits for nothing."""
 
 
 Name = Annotated[str, typer.Argument(help="Name of the campaign.")]
@@ -51,7 +51,10 @@ def start(
     bundle: Annotated[Path, typer.Option(help="Folder that `shoal export` wrote.")],
     campaign: Annotated[dict[str, Any], opt.CAMPAIGN],
 ) -> None:
-    """Start a campaign. It takes the devices of campaigns before it until it is over."""
+    """Start a campaign.
+
+    It takes the devices of campaigns before it until it is over.
+    """
     from aggregator.http.local import check_served, order
     from aggregator.service.start import read_exported, read_trust, run_settings
     from aggregator.service_settings import CampaignSettings
@@ -110,8 +113,10 @@ def list_campaigns(
 @campaign.command("pause")
 @command()
 def pause(folder: opt.Folder, name: Name) -> None:
-    """Pause a campaign until it is resumed. Its devices work for other campaigns meanwhile, if
-    there are some."""
+    """Pause a campaign until it is resumed.
+
+    Its devices work for other campaigns meanwhile, if there are some.
+    """
     from aggregator.http.local import order
     from aggregator.storage.charter import check_campaign_name
 
@@ -124,8 +129,10 @@ def resume(
     folder: opt.Folder,
     name: Annotated[str, typer.Argument(help="Name of the campaign; all when empty.")] = "",
 ) -> None:
-    """End a pause, once its cause is gone. /ready, /campaigns and the service's log say why a
-    campaign is paused."""
+    """End a pause, once its cause is gone.
+
+    /ready, /campaigns and the service's log say why a campaign is paused.
+    """
     from aggregator.http.local import order
     from aggregator.storage.charter import check_campaign_name
 
@@ -177,8 +184,10 @@ def roll_back(
         int, typer.Option(min=0, help="The round that made the models: `shoal models rounds`.")
     ],
 ) -> None:
-    """Let a campaign return to the models of an earlier round. Later ones, and what the open round
-    has received, are given up."""
+    """Let a campaign return to the models of an earlier round.
+
+    Later models, and the updates of the open round, are discarded.
+    """
     from aggregator.http.local import order
     from aggregator.storage.charter import check_campaign_name
 

@@ -1,4 +1,4 @@
-"""`shoal check`: whether a choice of one's own keeps the contract of every choice."""
+"""The command `shoal check`, which tests one's own choice against the contract of every choice."""
 
 from __future__ import annotations
 

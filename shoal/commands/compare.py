@@ -1,5 +1,7 @@
-"""`shoal compare`: several algorithms on the same simulated fleets, over several seeds, in one
-scenario or in a grid of them."""
+"""The command `shoal compare`: several algorithms on the same simulated fleets, over several seeds.
+
+The comparison is in one scenario, or in a grid of them.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
 
 LEFT_OUT = ("algorithm", "seed", "patience", "min_delta", "labels", "split")
-"""Settings that every run of a comparison has of its own, or as simulations do by default."""
+"""Settings that each run of a comparison sets itself, or that keep the default of simulations."""
 
 
 @command(loads="shoal.api.comparison")
@@ -63,8 +65,10 @@ def compare(
     comparison: Annotated[dict[str, Any], Options((ComparisonWords,))],
     words: Annotated[dict[str, Any], Options((SimulationSettings,), without=LEFT_OUT)],
 ) -> Any:
-    """Compare algorithms in one table and one picture. Started again, it goes on where it was
-    interrupted."""
+    """Compare algorithms in one table and one picture.
+
+    A comparison that was interrupted resumes when it is started again.
+    """
     from rich.console import Console
 
     from shoal.api.comparison import compare

@@ -1,4 +1,4 @@
-"""`shoal completion`: commands and options in a shell."""
+"""The command `shoal completion`: completion of commands and options in a shell."""
 
 from typing import Annotated, Any
 
@@ -29,8 +29,10 @@ complete -o filenames -F _shoal shoal
 
 @command(in_json=False)
 def completion(shell: Annotated[str, typer.Argument(help="bash or zsh.")]) -> None:
-    """Print what bash or zsh needs to complete commands and options. Nothing of Shoal is loaded
-    when a shell completes."""
+    """Print what bash or zsh needs to complete commands and options.
+
+    Nothing of Shoal is loaded when a shell completes.
+    """
     if shell not in ("bash", "zsh"):
         raise ConfigError(f"completion {shell}: expected bash or zsh")
     if shell == "zsh":
@@ -39,7 +41,7 @@ def completion(shell: Annotated[str, typer.Argument(help="bash or zsh.")]) -> No
 
 
 def script() -> str:
-    """The script for bash; zsh understands it as well."""
+    """Return the script for bash, which zsh understands as well."""
     following: dict[str, list[str]] = {}
     for name in COMMANDS:
         group: Any = typer.main.get_command(application(name))

@@ -1,5 +1,7 @@
-"""`shoal demo`: the whole product on this machine. A broker, the aggregator and one process per
-device, on real data."""
+"""The command `shoal demo`: the whole product on this machine, on real data.
+
+It runs a broker, the aggregator and one process per device.
+"""
 
 from __future__ import annotations
 
@@ -57,8 +59,10 @@ def demo(
         ),
     ] = 0,
 ) -> Summary:
-    """Train twenty real smartwatches over MQTT, find who belongs together, and compare with
-    FedAvg."""
+    """Train twenty real smartwatches over MQTT, find who belongs together, and compare with FedAvg.
+
+    The broker, the aggregator and the devices are processes on this machine.
+    """
     from rich.console import Console
 
     from aggregator.storage.blob_folder import BlobFolder
@@ -97,10 +101,10 @@ def demo(
     chosen = sorted(fleet.devices)[:phones]
     if chosen:
         with steps(console, "compiling the phone client"):
-            phone_command()  # what is missing is said before anything begins
+            phone_command()  # a missing tool is reported before anything begins
     runtimes = (ONNX, EXECUTORCH) if chosen else (ONNX,)
     prepare_folder(out)
-    for old in ("aggregator", "devices", "bundle", "bundle-fedavg"):  # of an earlier demonstration
+    for old in ("aggregator", "devices", "bundle", "bundle-fedavg"):  # of an earlier run
         shutil.rmtree(out / old, ignore_errors=True)
     (out / "aggregator.log").unlink(missing_ok=True)
     others = len(fleet.devices) - len(chosen)
@@ -128,7 +132,7 @@ def demo(
         broker = stack.enter_context(EmbeddedBroker())
         signal.signal(
             signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT)
-        )  # not before: the broker's process would inherit it
+        )  # after the broker, whose process would inherit the handler
         edges = stack.enter_context(
             LocalFleet(fleet, out / "devices", broker.url, FLEET, folder / TRUST_FILE, chosen)
         )
@@ -146,7 +150,7 @@ def demo(
         }
         common |= {"--folder": out / "aggregator", "--broker": broker.url, "--fleet": FLEET}
         common["--start-from"] = (
-            "initial"  # both begin with the same weights, or they could not be compared
+            "initial"  # both begin with the same weights; otherwise the comparison is not fair
         )
         summary, records = _serve(
             console, out, spec, {**common, "--bundle": folder}, edges, len(fleet.devices), rounds
@@ -238,8 +242,13 @@ def _serve(
     num_devices: int,
     rounds: int,
 ) -> tuple[Summary, list[RoundRecord]]:
-    """Run one aggregator to the end of its run, showing progress; returns its summary and the
-    records of its rounds."""
+    """Run one aggregator to the end of its campaign, showing progress.
+
+    Return its summary and the records of its rounds.
+
+    Raises:
+        ShoalError: the aggregator or a device has stopped.
+    """
     from aggregator.maintenance.database import read_view, read_whole
     from aggregator.view.summary import summarize
     from shoal.reports.files import slug

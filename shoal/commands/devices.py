@@ -1,4 +1,4 @@
-"""`shoal devices`: who the devices of a fleet are, and an operator's word on them."""
+"""The commands `shoal devices`: the devices of a fleet, and the operator's orders about them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 LINE = "{:<24}  {:<7}  {:<16}  {:<12}  {:>7}  {:>7}  {:>8}  {:>8}  {:<21}  {}"
-"""A device in the list, or the headings."""
+"""Format of a device's line in the list, and of the headings."""
 
 
 DeviceId = Annotated[str, typer.Argument(metavar="ID", help="A device's id.")]
@@ -49,8 +49,10 @@ devices = typer.Typer(
 def list_devices(
     folder: opt.Folder, where: Where = "", database: opt.Database = "", as_json: opt.Json = False
 ) -> None:
-    """List the devices of the fleet. A running service writes when it heard them every 10
-    seconds."""
+    """List the devices of the fleet.
+
+    A running service writes when it heard them every 10 seconds.
+    """
     from aggregator.maintenance.database import read_view
 
     view = read_view(folder, database)
@@ -105,8 +107,10 @@ def profile(
     where: Where = "",
     database: opt.Database = "",
 ) -> None:
-    """Write how fast devices are, for `shoal simulate --profiles trace:devices=FILE`
-    (docs/scale.md)."""
+    """Write how fast devices are, for `shoal simulate --profiles trace:devices=FILE`.
+
+    docs/scale.md describes the file.
+    """
     from aggregator.maintenance.database import read_view
     from aggregator.profile import profile_of
 
@@ -160,8 +164,10 @@ def ban(
     device_id: DeviceId,
     reason: Annotated[str, typer.Option(help="Why, for people.")] = "",
 ) -> None:
-    """Take nothing of a device any more, not even what it sent for the open round, and ask it for
-    nothing."""
+    """Take nothing of a device any more, and ask it for nothing.
+
+    What it sent for the open round is not taken either.
+    """
     from aggregator.http.local import order
 
     print(order(folder, "devices", check_name(device_id, "device id"), "ban", reason=reason[:1000]))
@@ -192,14 +198,14 @@ def forget(
 
 
 def _text(name: str, value: Any) -> str:
-    """Return a field of a device, for people."""
+    """Return a field of a device as text for people."""
     if name.endswith("_s") and name != "train_s":
         return minute_of(value) + " UTC"
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def _chosen(view: FleetView, where: str) -> list[DeviceView]:
-    """Return the devices that a rule means, by id.
+    """Return the devices that a rule selects, by id.
 
     Raises:
         ConfigError: the rule cannot be read.
@@ -218,7 +224,7 @@ def _chosen(view: FleetView, where: str) -> list[DeviceView]:
 
 
 def _row(device: DeviceView) -> dict[str, Any]:
-    """Return a device as JSON has it: its record, what follows from it, and its telemetry."""
+    """Return a device for JSON: its record, what follows from it, and its telemetry."""
     from aggregator.view.device import stored_fields
 
     kept, placed = device.kept, device.placed
@@ -257,9 +263,10 @@ def _line(device: DeviceView) -> str:
 
 
 def _split(tags: str) -> list[str]:
-    """
+    """Return the tags of a text with commas.
+
     Raises:
-        ConfigError: there are no tags.
+        ConfigError: it has no tags.
     """
     found = [tag.strip() for tag in tags.split(",") if tag.strip()]
     if not found:

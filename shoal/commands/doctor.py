@@ -1,4 +1,4 @@
-"""`shoal doctor`: is everything in a service's folder as it should be?"""
+"""The command `shoal doctor`, which checks the content of a service's folder."""
 
 import os
 from pathlib import Path
@@ -26,8 +26,10 @@ def doctor(
     ] = False,
     as_json: opt.Json = False,
 ) -> None:
-    """Check everything in a service's folder, and mend what can be mended. The status is 0 if all
-    is well or mended, else 1."""
+    """Check everything in a service's folder, and mend what can be mended.
+
+    The status is 0 if all is well or mended, else 1.
+    """
     from aggregator.leadership.identity import lock_service
     from aggregator.maintenance.examine import examine
 

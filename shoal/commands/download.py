@@ -1,5 +1,7 @@
-"""`shoal download`: public data sets, from where their authors publish them; those that come with a
-package, as folders of devices."""
+"""The command `shoal download`: public data sets, from where their authors publish them.
+
+It also writes the data sets that a package contains as folders of devices.
+"""
 
 from pathlib import Path
 from typing import Annotated

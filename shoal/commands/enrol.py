@@ -1,4 +1,4 @@
-"""`shoal enrol`: tokens for devices, and who has used them."""
+"""The commands `shoal enrol`: tokens for devices, and the devices that used them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,10 @@ def token(
     ] = False,
     database: Database = "",
 ) -> dict[str, str]:
-    """Print a token for one device. It is printed once: the service keeps its hash alone."""
+    """Print a token for one device.
+
+    It is printed once: the service keeps its hash alone.
+    """
     from aggregator.enrolment import desk
     from wire.identity.certificates import certificate_digest
 
@@ -182,8 +185,10 @@ def renew(
         typer.Option(help="The broker's folder; broker in the service's when not given."),
     ] = None,
 ) -> None:
-    """Renew the broker's and the service's own certificates, where a third of their time or less is
-    left."""
+    """Renew the broker's and the service's own certificates.
+
+    A certificate is renewed if at most a third of its time is left.
+    """
     from aggregator.enrolment.authority import renew_own
     from aggregator.enrolment.mosquitto import renew_broker
 

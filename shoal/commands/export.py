@@ -1,5 +1,8 @@
-"""`shoal export`: model + algorithm -> what devices and the aggregator are given; `shoal export
-inspect`: what is in a bundle."""
+"""The commands `shoal export` and `shoal export inspect`.
+
+The first makes the files for devices and aggregator from a model and an algorithm; the second shows
+the content of a bundle.
+"""
 
 from __future__ import annotations
 
@@ -93,8 +96,11 @@ def show(
     ] = False,
     as_json: opt.Json = False,
 ) -> None:
-    """What is in a bundle: for each graph and runtime its size, the largest batch, the memory
-    planned for that, how many operators, and how many of these XNNPACK carries out."""
+    """Show what is in a bundle.
+
+    For each graph and runtime this is its size, the largest batch, the memory planned for that, the
+    number of operators, and the number of these that XNNPACK carries out.
+    """
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table

@@ -1,4 +1,4 @@
-"""`shoal init`: a configuration file for a service."""
+"""The command `shoal init`, which writes a configuration file for a service."""
 
 import json
 import textwrap
@@ -99,7 +99,7 @@ def init(
 def _make_tls(
     folder: Path, fleet: str, hosts: list[str], place: Path, port: int, plugin: Path | None
 ) -> bool:
-    """Make the authority, and what Mosquitto needs; whether devices can be banned there."""
+    """Make the authority and the broker's folder; return True if the broker can ban devices."""
     from aggregator.enrolment.authority import make_authority
     from aggregator.enrolment.mosquitto import make_broker_folder
 
@@ -121,6 +121,6 @@ def _setting(option: Any, given: Mapping[str, str]) -> str:
     begin = "" if name in given else "# "
     written = (
         "" if value is None else f" {json.dumps(str(value) if isinstance(value, Path) else value)}"
-    )  # of these, JSON is TOML
+    )  # JSON of these values is also TOML
     meaning = textwrap.fill(option.help or "", 120, initial_indent="# ", subsequent_indent="# ")
     return f"{meaning}\n{begin}{name} ={written}\n"

@@ -1,4 +1,4 @@
-"""`shoal models`: a fleet's releases, and the models of a run's last rounds."""
+"""The commands `shoal models`: a fleet's releases, and the models of a campaign's last rounds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 TOGETHER = ("safetensors", "pt", "onnx")
-"""The forms that are written into a folder."""
+"""File name suffixes that are written into a folder."""
 
 
 Campaign = Annotated[
@@ -73,8 +73,10 @@ def list_releases(
     database: opt.Database = "",
     as_json: opt.Json = False,
 ) -> None:
-    """List the releases of a fleet: state, accuracy where it is known, and how many devices use
-    each."""
+    """List the releases of a fleet.
+
+    The list has each release's state, its accuracy if it is known, and how many devices use it.
+    """
     from aggregator.maintenance.database import read_view
     from shoal.releases import accuracy_text, release_row
 
@@ -136,8 +138,7 @@ def make_releases(
     ] = "run-1",
     roll_out: Annotated[bool, typer.Option(help="Begin to give them to devices.")] = True,
 ) -> None:
-    """Make releases of what a campaign has trained so far, one for each group, and roll them
-    out."""
+    """Make releases of a campaign's latest models, one for each group, and roll them out."""
     from aggregator.http.local import order
 
     print(order(folder, "releases", campaign=campaign, roll_out=roll_out))
@@ -204,8 +205,10 @@ def roll_back(
     campaign: Campaign = "",
     database: opt.Database = "",
 ) -> None:
-    """Return to an earlier release, on all devices of its group at once; or end a rollout, so that
-    devices get back what they had."""
+    """Return to an earlier release, on all devices of its group at once; or end a rollout.
+
+    When a rollout ends, devices get back what they had.
+    """
     from aggregator.http.local import order
     from aggregator.maintenance.database import read_view
     from shoal.releases import release_of, under_way
@@ -226,8 +229,10 @@ def list_models(
     database: opt.Database = "",
     as_json: opt.Json = False,
 ) -> None:
-    """List the models that a run has and remembers, and how devices met them before they
-    trained."""
+    """List the models that a run has and remembers.
+
+    Accuracy and loss are those on devices before they trained.
+    """
     from shoal.held_model import campaign_of
 
     campaign = campaign_of(folder, run, database)
@@ -270,8 +275,10 @@ def export_model(
     ] = 64,
     database: opt.Database = "",
 ) -> None:
-    """Write a model with its weights inside into a file that other programs read, or the models of
-    all groups into a folder."""
+    """Write a model with its weights inside into a file that other programs read.
+
+    A folder in place of the file gets the models of all groups.
+    """
     from shoal.held_model import (
         campaign_of,
         held_by_run,
@@ -406,7 +413,7 @@ def diff_models(
 
 
 def _line(version: Version) -> str:
-    """Return a version's line in the table, with a dash where no device has evaluated it."""
+    """Return a version's line in the table, with a dash if no device has evaluated it."""
     evaluated = version.evaluated.values()
     accuracy, loss = _mean([m.accuracy for m in evaluated]), _mean([m.mean_loss for m in evaluated])
     return (

@@ -33,7 +33,7 @@ Out = Annotated[Path, typer.Option(help="Folder for summary.json, pictures and t
 
 
 class CampaignWords(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of a campaign that are written otherwise than its settings are stored."""
+    """Options of a campaign whose text differs from the stored setting."""
 
     algorithm: Annotated[
         str,
@@ -70,11 +70,13 @@ CAMPAIGN = Options((CampaignWords, CampaignSettings))
 
 
 def read_config(ctx: typer.Context, path: Path | None) -> Path | None:
-    """Take the command's settings, as far as neither the command line nor the environment has them,
-    from a TOML file.
+    """Take settings of the command from a TOML file.
+
+    The command line and the environment come before the file.
 
     Raises:
-        ConfigError: it cannot be read, is no TOML, or holds what is no setting of the command.
+        ConfigError: the file cannot be read, is no TOML, or has a name that is no setting of the
+            command.
     """
     if path is None:
         return None

@@ -1,4 +1,4 @@
-"""`shoal restore`: a copy in the place of a service's folder."""
+"""The command `shoal restore`, which puts a copy in the place of a service's folder."""
 
 from pathlib import Path
 from typing import Annotated
@@ -18,8 +18,10 @@ def restore(
         ),
     ],
 ) -> None:
-    """Put a copy in the place of a service's folder, once it has been found whole. No service may
-    run there."""
+    """Put a copy in the place of a service's folder, once it has been found whole.
+
+    No service may run there.
+    """
     from rich.console import Console
 
     from aggregator.maintenance.backup import restore as put_back

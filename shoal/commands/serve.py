@@ -1,4 +1,4 @@
-"""`shoal serve`: the aggregator of one fleet."""
+"""The command `shoal serve`, which runs the aggregator of one fleet."""
 
 from __future__ import annotations
 
@@ -110,10 +110,12 @@ def serve(
 
 
 def log_rounds() -> Observer:
-    """Return an observer that logs the rounds of campaigns: when one opens, with how many devices;
-    when it is aggregated, of how many updates; the number of groups after it; and the end of a
-    campaign, with the personal models that devices chose. It also logs each step and the end of
-    rollouts."""
+    """Return an observer that logs the rounds of campaigns and the steps of rollouts.
+
+    It logs a round when it opens, with the number of devices; when it closes, with the number of
+    updates; and when it is aggregated, with the number of groups. It logs the end of a campaign
+    with the personal models that devices chose, and each step and the end of rollouts.
+    """
     from aggregator.fleet.events import Aggregated
     from aggregator.view.progress import GOING
     from aggregator.view.summary import count_groups
@@ -151,7 +153,7 @@ def log_rounds() -> Observer:
             case "preparing" | "training":
                 phase = campaign.phase
                 log.info("Round %d opened: devices=%d phase=%s", number, campaign.width, phase)
-            case "evaluating":  # of every device; how many there are shows in time
+            case "evaluating":  # the number of devices is not known at once
                 log.info("Round %d opened: phase=evaluating", number)
             case "finished":
                 chosen = Counter(u.kept.candidate for u in campaign.updates.values() if u.kept)
@@ -171,8 +173,10 @@ def log_rounds() -> Observer:
 
 
 def ask_to_stop(stopping: list[int]) -> None:
-    """Have SIGTERM and Ctrl-C noted in `stopping`, and say so at once: what is at work, such as an
-    aggregation, is brought to its end."""
+    """Record SIGTERM and Ctrl-C in `stopping`, and log at once that the service stops.
+
+    The service finishes its current task, such as an aggregation, first.
+    """
 
     def note(number: int, _frame: object) -> None:
         if not stopping:
@@ -183,7 +187,7 @@ def ask_to_stop(stopping: list[int]) -> None:
             name = signal.Signals(number).name
             Thread(
                 target=logging.getLogger("shoal").info, args=(told, name), daemon=True
-            ).start()  # this one may be in the midst of a line
+            ).start()  # a signal may interrupt this thread while it writes a log line
         stopping.append(number)
 
     for number in (signal.SIGTERM, signal.SIGINT):

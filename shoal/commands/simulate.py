@@ -1,4 +1,4 @@
-"""`shoal simulate`: a fleet on one machine, before anything is rolled out."""
+"""The command `shoal simulate`: a fleet on one machine, before any real device takes part."""
 
 from __future__ import annotations
 
@@ -32,8 +32,10 @@ def simulate(
         ),
     ] = "auto",
 ) -> Summary:
-    """Simulate a fleet: the aggregator's mathematics and the devices' executor. All cores of this
-    machine work, or those of a cluster."""
+    """Simulate a fleet: the aggregator's mathematics and the devices' executor.
+
+    All cores of this machine work, or those of a cluster.
+    """
     from rich.console import Console
 
     from shoal.api import run

@@ -1,4 +1,4 @@
-"""`shoal token`: who may ask what over HTTP."""
+"""The commands `shoal token`, which manage the tokens of a service's HTTP API."""
 
 import time
 from typing import Annotated
@@ -31,8 +31,11 @@ def new(
         str, typer.Option(help="For how long it counts: 30m, 12h or 90d; for ever when empty.")
     ] = "",
 ) -> dict[str, str]:
-    """Print a token. It is printed once: the folder has its hash alone. From the first token on,
-    reading needs one too."""
+    """Print a token.
+
+    It is printed once: the folder has its hash alone. From the first token on, reading needs one
+    too.
+    """
     made = TokenFile(folder).new(name, role, seconds_of(expires, "--expires") if expires else None)
     print(made)
     return {"token": str(made), "name": name, "role": role}

@@ -1,4 +1,4 @@
-"""`shoal ui`: the runs of a folder in a browser."""
+"""The command `shoal ui`, which shows the runs of a folder in a browser."""
 
 import signal
 import threading
@@ -11,7 +11,7 @@ from shoal.command import command
 from wire.errors import ConfigError
 
 HOST = "127.0.0.1"
-"""The only address: runs are for whoever sits at the machine."""
+"""The only address: the runs are shown only to people at this machine."""
 
 
 @command(in_json=False)
@@ -27,8 +27,10 @@ def ui(
         ),
     ] = 8099,
 ) -> None:
-    """Show the runs of a folder in a browser, and compare them. Only this machine is answered;
-    nothing is changed."""
+    """Show the runs of a folder in a browser, and compare them.
+
+    Only this machine is answered; nothing is changed.
+    """
     from aggregator.http.server import HttpServer
     from shoal.reports.site import Library, Site
 

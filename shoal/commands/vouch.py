@@ -1,4 +1,4 @@
-"""`shoal vouch`: the root key vouches for a service's key."""
+"""The command `shoal vouch`, with which the root key vouches for a service's key."""
 
 from __future__ import annotations
 
@@ -49,8 +49,10 @@ def vouch(
         typer.Option(help="For how long devices believe the service; a hundred years at most."),
     ] = 365.0,
 ) -> None:
-    """Sign a service's key with the root key, so that devices believe the service. It reads the
-    voucher when it starts."""
+    """Sign a service's key with the root key, so that devices believe the service.
+
+    It reads the voucher when it starts.
+    """
     from aggregator.leadership.identity import service_key
     from wire.identity.keys import key_name, read_private
     from wire.identity.signed import vouch as vouch_for

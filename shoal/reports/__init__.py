@@ -1,2 +1,4 @@
-"""What simulations and comparisons end with: pages in the look of the dashboard, each one file that
-needs nothing else."""
+"""Reports of simulations and comparisons: pages in the look of the dashboard.
+
+Each page is one file that needs nothing else.
+"""

@@ -1,4 +1,4 @@
-"""The reports of a comparison and of a grid of them."""
+"""The reports of a comparison and of a grid of scenarios, as HTML."""
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
@@ -24,7 +24,7 @@ from simulation.comparison.grid_table import GridTables
 from simulation.comparison.table import by_algorithm, served
 
 MOST_DEVICES = 100
-"""Devices of a report's table, at most: the worst ones."""
+"""Maximum number of devices in a report's table: the worst ones."""
 MEANINGS = {
     "accuracy %": "mean over devices, and the half width of its 95 % interval over seeds",
     "mean %": "mean accuracy over the cells in which every run ended with a model",
@@ -47,7 +47,7 @@ MEANINGS = {
     "furthest": "the most points below the best of a cell",
     "best in": "cells in which it is the best, or nearly",
 }
-"""What the headings of the tables mean; those that say it themselves are left out."""
+"""Explanations of the tables' headings; self-explanatory headings are left out."""
 
 
 class Table(NamedTuple):
@@ -57,15 +57,17 @@ class Table(NamedTuple):
     names: list[str]
     columns: Columns
     best: int | None
-    """The row with the highest accuracy."""
+    """Index of the row with the highest accuracy; None if no row has one."""
     failures: list[tuple[str, str]]
 
 
 def comparison_page(
     results: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]], asked: Asked
 ) -> str:
-    """The report of a comparison as HTML: its runs, and the rows of its table
-    (`simulation.comparison.table.tabulate`)."""
+    """Return the report of a comparison as HTML.
+
+    `results` are its runs, `rows` the rows of its table (`simulation.comparison.table.tabulate`).
+    """
     runs = by_algorithm(results)
     over_rounds, over_bytes = chart_pair(
         {(name, kind_of(i)): mean_line(its) for i, (name, its) in enumerate(runs.items())}
@@ -87,7 +89,7 @@ def comparison_page(
 
 
 def grid_page(found: GridTables, asked: Asked) -> str:
-    """The report of a grid as HTML."""
+    """Return the report of a grid as HTML."""
     cells = {str(cell): rows for cell, rows in found.cells.items()}
     own = [_table(name, rows, cell_columns(rows)) for name, rows in cells.items()]
     whole = (
@@ -125,8 +127,10 @@ def _render(asked: Asked, left_out: Sequence[tuple[str, str]] = (), **shown: Any
 
 
 def mean_line(runs: Sequence[Mapping[str, Any]]) -> Line:
-    """Mean accuracy of several seeds after each round, as far as all of them got. A round without
-    an accuracy in one seed has none."""
+    """Return the mean accuracy of several seeds after each round.
+
+    The line is as long as the shortest run. A round without an accuracy in one seed has None.
+    """
     length = min((len(r["accuracy_by_round"]) for r in runs), default=0)
     line = []
     for i in range(length):
@@ -158,7 +162,7 @@ def _table(title: str, rows: Sequence[Mapping[str, Any]], columns: Columns) -> T
 
 
 def _verdict(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Which algorithm is the best, and whether that is sure."""
+    """Return the best algorithm and the evidence for it, in one or two sentences."""
     ended = [row for row in rows if row["accuracy"]["mean"] is not None]
     if not ended:
         return "No algorithm ended with a model everywhere."
@@ -183,8 +187,10 @@ def _verdict(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _devices(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str, list[Shade]]]:
-    """By device, the mean over seeds of its accuracy with each algorithm; the worst first, by their
-    mean over algorithms."""
+    """Return for each device the mean over seeds of its accuracy with each algorithm.
+
+    The worst device by the mean over algorithms comes first.
+    """
     means: dict[str, dict[str, float]] = {}
     for name, its in runs.items():
         told = [served(run) for run in its]
@@ -197,8 +203,10 @@ def _devices(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str,
 
 
 def _groups(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str, list[int | None]]]:
-    """By device, its group with each algorithm in the first seed; nothing where all have one group
-    each."""
+    """Return for each device its group with each algorithm in the first seed.
+
+    The list is empty if every algorithm has one group.
+    """
     first = [its[0].get("group_by_device", {}) for its in runs.values()]
     if all(len(set(groups.values())) < 2 for groups in first):
         return []
@@ -212,8 +220,11 @@ def _groups(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str, 
 def _confusions(
     runs: Mapping[str, Sequence[Mapping[str, Any]]],
 ) -> list[tuple[str, list[str], list[list[Shade]]]]:
-    """Return for each algorithm the classes and how often a test window of one is taken for
-    another, over all seeds."""
+    """Return the confusion of each algorithm over all seeds.
+
+    Each is the algorithm, the classes, and a coloured table: how often a test window of the row's
+    class is taken for the column's class.
+    """
     confusions = []
     for name, its in runs.items():
         counts = [np.array(run["confusion"]) for run in its if run.get("confusion")]
@@ -224,8 +235,10 @@ def _confusions(
 
 
 class Cost(NamedTuple):
-    """What a round costs a device, the mean over seeds; what is estimated is for a phone three
-    times slower than this machine's core."""
+    """Cost of a round for a device, as the mean over seeds.
+
+    Estimates are for a phone three times slower than this machine's core.
+    """
 
     name: str
     windows: float

@@ -1,4 +1,4 @@
-"""Pictures of a comparison and of a grid of them."""
+"""Pictures of a comparison and of a grid of scenarios."""
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
@@ -18,16 +18,19 @@ from wire.arrays.tensors import Array
 
 STYLES = ("-", "--", ":", "-.")
 FULL = 10.0
-"""So many points below the best of its cell have the darkest colour."""
+"""Points below the best of a cell from which the colour is the darkest."""
 DARK = 6.0
-"""From so many points on, a number is white."""
+"""Points below the best of a cell from which the number is white."""
 
 
 def draw_comparison(
     path: Path, results: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]
 ) -> Path:
-    """Left: mean accuracy over devices and seeds after each round. Right: the final accuracy, a dot
-    per seed, a bar for the mean."""
+    """Draw the accuracies of a comparison, and return the path.
+
+    Left: mean accuracy over devices and seeds after each round. Right: the final accuracy, with a
+    dot per seed and a bar for the mean.
+    """
     names = [row["algorithm"] for row in rows]
     height = max(3.6, 0.8 + 0.3 * len(names))
     figure, (over, final) = plt.subplots(
@@ -83,9 +86,12 @@ def draw_grid(
     cells: Mapping[Cell, Sequence[Mapping[str, Any]]],
     overall: Sequence[Mapping[str, Any]],
 ) -> Path:
-    """One row per algorithm, one column per cell, and one for all cells: mean accuracy as a number,
-    and how much less it is than the best one of its column as a colour. A frame is around the best;
-    a dash stands where no run ended with a model."""
+    """Draw the accuracies of a grid, and return the path.
+
+    The picture has a row per algorithm, a column per cell and one for all cells. The number is the
+    mean accuracy, the colour how far it is below the best of its column. A frame marks the best. A
+    dash means that no run ended with a model.
+    """
     names = [row["algorithm"] for row in overall]
     columns = [_column(rows, names) for rows in cells.values()] + [_column(overall, names)]
     values = np.array(columns, np.float64).T
@@ -159,8 +165,11 @@ def _column(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[flo
 
 
 def _places(cells: Sequence[Cell]) -> Array:
-    """Where the columns are: a little apart where the split changes, more where the data do, most
-    before the last."""
+    """Return the positions of the columns, the last of which is that of all cells.
+
+    The gap is a little wider where the split changes, wider where the data do, widest before the
+    last.
+    """
     at, places = 0.0, []
     for i, cell in enumerate(cells):
         if i:
@@ -171,7 +180,7 @@ def _places(cells: Sequence[Cell]) -> Array:
 
 
 def _head(axes: Any, cells: Sequence[Cell], place: Array) -> None:
-    """Data sets and splits over their columns."""
+    """Write data sets and splits over their columns."""
     numbered = list(enumerate(cells))
     for key, height, size in (
         (lambda c: (c.data, str(c.split)), 1.5, 9),

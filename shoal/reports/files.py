@@ -22,7 +22,7 @@ from simulation.comparison.grid_table import GridTables
 
 
 def slug(name: str) -> str:
-    """A name as it may stand in file names and run ids."""
+    """Return a name in a form that is allowed in file names and run ids."""
     return re.sub(r"[^A-Za-z0-9.-]+", "_", name)[:64]
 
 
@@ -33,7 +33,7 @@ def write_report(
     blobs: Blobs,
     extras: Extras = Extras(),  # noqa: B008  # frozen
 ) -> list[Path]:
-    """Write the summary, the pictures and the report of a run into `out`; return the files."""
+    """Write the summary, the pictures and the report of a run into `out`; return the paths."""
     file, page = out / "summary.json", out / "report.html"
     file.write_text(json.dumps(msgspec.to_builtins(summary), indent=1) + "\n")
     pictures = [draw_accuracy(out / "accuracy.png", summary)]
@@ -43,7 +43,7 @@ def write_report(
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """The rows with their nested fields as NAME.FIELD columns."""
+    """Write the rows, with their nested fields as columns NAME.FIELD."""
     flat = flat_rows(rows)
     names = list(dict.fromkeys(name for row in flat for name in row))
     with path.open("w", newline="") as file:
@@ -55,8 +55,10 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 def write_comparison(
     out: Path, results: Sequence[dict[str, Any]], rows: Sequence[Mapping[str, Any]]
 ) -> list[Path]:
-    """Write ``compare.json``, ``compare.csv``, ``compare.png`` and ``report.html``; returns the
-    files."""
+    """Write a comparison into `out`, and return the paths of the files.
+
+    They are ``compare.json``, ``compare.csv``, ``compare.png`` and ``report.html``.
+    """
     files = _files(out)
     files[0].write_text(json.dumps(rows, indent=1) + "\n")
     write_csv(files[1], rows)
@@ -66,7 +68,7 @@ def write_comparison(
 
 
 def write_grid(out: Path, tables: GridTables) -> list[Path]:
-    """Write the same files of a grid; returns them."""
+    """Write a grid into the same files as a comparison, and return their paths."""
     files = _files(out)
     cells = [{**cell._asdict(), "algorithms": rows} for cell, rows in tables.cells.items()]
     missing = [{**cell._asdict(), "why": why} for cell, why in tables.left_out.items()]

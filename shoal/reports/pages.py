@@ -1,4 +1,4 @@
-"""Charts and coloured tables that several reports have."""
+"""Charts and coloured tables that several reports share."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,17 +9,19 @@ from shoal.asked import Setting
 from wire.arrays.tensors import Array
 
 SHADES = 10
-"""Levels of a cell's colour."""
+"""Number of colour levels of a cell above the lowest."""
 
 Line = Sequence[tuple[float, float, float | None]]
-"""After each round its number, the bytes sent so far, and an accuracy."""
+"""Points after each round: its number, the bytes sent so far, and an accuracy (None if unknown)."""
 Shade = tuple[str, int]
-"""Text of a cell that is coloured by its number, and the level of its colour up to `SHADES`."""
+"""Text of a coloured cell, and the level of its colour from 0 to `SHADES`."""
 
 
 def line_of(spreads: Sequence[Spread], value: str, sent: Sequence[Traffic] = ()) -> Line:
-    """Return a field of the accuracies after each round as a line; without the bytes sent by then
-    unless they are known of every round."""
+    """Return a field of the accuracies after each round as a line.
+
+    The bytes sent so far are 0 unless they are known for every round.
+    """
     totals = [float(traffic.up + traffic.down) for traffic in sent]
     if len(totals) != len(spreads):
         totals = [0.0] * len(spreads)
@@ -27,8 +29,10 @@ def line_of(spreads: Sequence[Spread], value: str, sent: Sequence[Traffic] = ())
 
 
 def chart_pair(lines: Mapping[tuple[str, str], Line]) -> tuple[Chart | None, Chart | None]:
-    """Draw the same accuracies over rounds, and over the bytes that had been sent by then. Lines
-    without bytes are left out of the second."""
+    """Draw the same accuracies over rounds, and over the bytes sent so far.
+
+    The second chart leaves out lines without bytes.
+    """
     rounds = {key: [(n, a) for n, _, a in line] for key, line in lines.items()}
     sent = {
         key: [(b, a) for _, b, a in line]
@@ -39,13 +43,15 @@ def chart_pair(lines: Mapping[tuple[str, str], Line]) -> tuple[Chart | None, Cha
 
 
 def kind_of(number: int) -> str:
-    """Return the style of a line of a chart: a colour, and past eight of them dashes."""
+    """Return the style of a chart's line: a colour, with dashes after the first eight lines."""
     return f"g{number % 8}" + (" dashed" if number // 8 % 2 else "")
 
 
 def shades(counts: Array, by_row: bool) -> list[list[Shade]]:
-    """Colour a table (rows, columns) of counts: each by its share of its row or of the largest
-    count."""
+    """Colour a table (rows, columns) of counts.
+
+    A count's colour is its share of its row, or of the largest count of all.
+    """
     most = counts.sum(1, keepdims=True).clip(1) if by_row else max(1, counts.max(initial=1))
     levels = (SHADES * counts / most).round().astype(int)
     return [
@@ -55,7 +61,7 @@ def shades(counts: Array, by_row: bool) -> list[list[Shade]]:
 
 
 def changed_first(settings: Sequence[Setting]) -> list[Setting]:
-    """Put settings that somebody chose before those at their defaults; empty ones are left out."""
+    """Return the settings that differ from their defaults, then the others that have a value."""
     return [
         *(s for s in settings if not s.is_default),
         *(s for s in settings if s.is_default and s.value),

@@ -34,14 +34,13 @@ plt.rcParams.update(
     }
 )
 NAMED_DEVICES = 60
-"""So many devices still have their names under their columns."""
+"""Maximum number of devices whose names stand under their columns."""
 CELL_IN, ROOM_IN = (0.15, 0.4), 13.0
-"""Smallest and largest distance from device to device, and the width that they should fit in, in
-inches."""
+"""Smallest and largest distance between devices, and the width for all of them, in inches."""
 
 
 def draw_accuracy(path: Path, summary: Summary) -> Path:
-    """Mean and worst accuracy over rounds, beside the comparison's where there is one."""
+    """Draw mean and worst accuracy over rounds, with those of the comparison if there is one."""
     figure, axes = plt.subplots(figsize=(7.2, 4), layout="constrained")
     lines = {summary.algorithm: summary.accuracy_by_round}
     for name, other in summary.comparison.items():
@@ -75,8 +74,10 @@ def draw_accuracy(path: Path, summary: Summary) -> Path:
 def draw_similarity(
     out: Path, summary: Summary, records: Sequence[RoundRecord], blobs: Blobs
 ) -> list[Path]:
-    """One picture of the distance matrices by which devices were last grouped, devices in the order
-    of their groups."""
+    """Draw the distance matrices of the last grouping side by side, and return the picture's path.
+
+    The devices are in the order of their groups. Without such a grouping the list is empty.
+    """
     seen = [record for record in records if record.views]
     if not seen:
         return []
@@ -123,9 +124,11 @@ def _draw_matrix(
 
 
 def draw_holdings(path: Path, fleet: FleetData) -> Path:
-    """One column per device, one row per class: the area of a circle is the number of training
-    examples. Devices stand in the order of their groups where there are any (`fleet.truth`), which
-    have a colour each."""
+    """Draw the number of training examples of each class on each device, and return the path.
+
+    A column is a device, a row a class, and the area of a circle the number of examples. Devices
+    are in the order of their true groups (`fleet.truth`) if there are any, each with a colour.
+    """
     order = sorted(fleet.devices, key=lambda d: (fleet.truth.get(d, ""), d))
     groups = [fleet.truth.get(d, "") for d in order]
     counts = np.stack(
@@ -176,8 +179,11 @@ def draw_holdings(path: Path, fleet: FleetData) -> Path:
 
 
 def class_counts(y: Array, num_names: int, steps: int) -> Array:
-    """How many examples have each name: as their class, as that of a step, as one of several
-    labels, or as a quantity, which all have."""
+    """Return the number of examples with each name.
+
+    An example has a name as its class, as the class of one of its steps, or as one of several
+    labels. Every example has every quantity.
+    """
     if y.dtype.kind == "f":
         return np.full(num_names, len(y))
     if steps:
@@ -188,7 +194,7 @@ def class_counts(y: Array, num_names: int, steps: int) -> Array:
 def _circles(
     axes: Any, x: Array, y: Array, counts: Array, most: int, colours: Sequence[str]
 ) -> None:
-    """Circles whose area says the count; the largest of all fills its cell."""
+    """Draw circles whose areas are the counts; the count `most` fills its cell."""
     width = 0.94 * np.sqrt(counts / max(1, most))
     some = np.flatnonzero(counts)
     axes.add_collection(
@@ -201,10 +207,10 @@ def _circles(
 
 
 def _draw_scale(axes: Any, most: int, num_devices: int, cell: float) -> None:
-    """Three circles beside the picture, and what they stand for."""
+    """Draw three circles beside the picture with their counts."""
     numbers = set()
     for share in (1, 4, 16):
-        digits = 10 ** max(0, len(str(int(most / share))) - 1)  # 4,237 is shown as 4,000
+        digits = 10 ** max(0, len(str(int(most / share))) - 1)  # 4,237 becomes 4,000
         numbers.add(max(1, int(most / share // digits * digits)))
     rounded = sorted(numbers, reverse=True)
     x = num_devices + 0.4
@@ -221,7 +227,7 @@ def _draw_scale(axes: Any, most: int, num_devices: int, cell: float) -> None:
 
 
 def _draw_groups(axes: Any, groups: Sequence[str], num_classes: int, cell: float) -> None:
-    """A bar over each group with its name, where that fits, and a line between groups."""
+    """Draw a bar over each group with its name, if that fits, and a line between groups."""
     names, start = sorted(set(groups)), 0
     for name, members in groupby(groups):
         count = len(list(members))

@@ -1,5 +1,4 @@
-"""The report of a run: how good its models are, for whom, what the groups are, and what a phone
-would pay."""
+"""The report of a run: the models' accuracy by device, the groups, and the cost for a phone."""
 
 import base64
 from collections.abc import Mapping, Sequence
@@ -30,30 +29,30 @@ from simulation import cost
 from wire.arrays.tensors import Array
 
 MOST_DEVICES = 200
-"""Devices of a report's table, at most: the worst ones."""
+"""Maximum number of devices in a report's table: the worst ones."""
 MOST_ROWS = 60
-"""Devices in the table of who holds what, at most."""
+"""Maximum number of devices in the table of training examples."""
 
 
 @dataclass(frozen=True)
 class Extras:
-    """What a report has besides a run's summary and records; every part may be missing."""
+    """Parts of a report beside a run's summary and records; each may be missing."""
 
     recipe: Recipe | None = None
-    """Recipe by which devices choose what they keep; None where they do not choose by one."""
+    """Recipe by which devices choose their personal models; None if they do not choose by one."""
     confusion: Array | None = None
-    """(classes, classes): how often windows of a class (rows) were taken for a class (columns)."""
+    """Number of windows by true class (rows) and predicted class (columns), (classes, classes)."""
     confused: int = 0
-    """Of how many devices that is."""
+    """Number of devices whose windows `confusion` counts."""
     classes: tuple[str, ...] = ()
     holdings: Mapping[str, Array] | None = None
-    """By device, how many training examples of each class it holds."""
+    """Number of training examples of each class, by device."""
     counted: cost.Counted | None = None
     settings: Sequence[Setting] = ()
 
 
 def run_page(summary: Summary, records: Sequence[RoundRecord], blobs: Blobs, extras: Extras) -> str:
-    """The report as HTML."""
+    """Return the report as HTML."""
     over_rounds, over_bytes = chart_pair(lines_of(summary))
     trained = [record for record in records if record.phase == "training"]
     every = {i: sizes_of(record.groups) for i, record in enumerate(trained, 1)}
@@ -97,7 +96,7 @@ def run_page(summary: Summary, records: Sequence[RoundRecord], blobs: Blobs, ext
 
 
 def lines_of(summary: Summary) -> dict[tuple[str, str], Line]:
-    """Mean and worst accuracy of a run and of what it is compared with, as lines of a chart."""
+    """Return mean and worst accuracy of a run and of its comparison, as lines of a chart."""
     sent = summary.bytes_by_round
     lines: dict[tuple[str, str], Line] = {
         (f"{summary.algorithm}, mean", "g0"): line_of(summary.accuracy_by_round, "mean", sent),
@@ -111,7 +110,7 @@ def lines_of(summary: Summary) -> dict[tuple[str, str], Line]:
 
 
 def worst_first(summary: Summary) -> list[tuple[str, DeviceSummary]]:
-    """The devices, those with the lowest accuracy first, and last those that have none."""
+    """Return the devices by accuracy, the lowest first; devices without one come last."""
     return sorted(
         summary.devices.items(),
         key=lambda item: (item[1].accuracy is None, item[1].accuracy or 0.0, item[0]),
@@ -121,8 +120,11 @@ def worst_first(summary: Summary) -> list[tuple[str, DeviceSummary]]:
 def _views(
     summary: Summary, records: Sequence[RoundRecord], blobs: Blobs
 ) -> tuple[int, dict[str, tuple[DistanceView, str]]]:
-    """Return the round in which devices were last grouped by distances, and these by name, each
-    with the address of its picture."""
+    """Return the round of the last grouping by distances, and the distances by name.
+
+    Each distance has its view and the address of its picture. Without such a grouping the round is
+    0.
+    """
     seen = [record for record in records if record.views]
     if not seen:
         return 0, {}
@@ -139,8 +141,10 @@ def _views(
 def _holdings(
     summary: Summary, held: Mapping[str, Array]
 ) -> list[tuple[str, int | None, list[Shade]]]:
-    """Rows of the table of who holds what, by group: so many that they are evenly spread over the
-    groups."""
+    """Return the rows of the table of training examples, by group.
+
+    The rows are at most `MOST_ROWS`, evenly spread over the groups.
+    """
 
     groups = {d: summary.devices[d].group if d in summary.devices else None for d in held}
     order = [

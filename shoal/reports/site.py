@@ -1,5 +1,7 @@
-"""The pages of `shoal ui`: the runs and comparisons of a folder, their reports, and several of them
-side by side. Nothing is changed."""
+"""The pages of `shoal ui`: the runs and comparisons of a folder, and their reports.
+
+Several runs can be shown side by side. The pages change nothing.
+"""
 
 import json
 import os
@@ -23,13 +25,13 @@ from shoal.reports.pages import chart_pair, kind_of, line_of
 from shoal.reports.run_page import worst_first
 
 MOST_ENTRIES = 2000
-"""Runs that are listed, at most: the latest."""
+"""Maximum number of runs in the list: the latest."""
 DEEPEST = 4
-"""Folders below the one that is looked through."""
+"""Maximum depth of folders below the one that is searched."""
 LARGEST = 64 * 2**20
-"""Bytes of a file that is read, at most."""
+"""Maximum size of a file that is read, in bytes."""
 LEFT_OUT = {"models", "bundle", "devices", "aggregator", "node_modules"}
-"""Folders within a run's own that hold no other run."""
+"""Names of folders within a run's folder that hold no other run."""
 
 
 @dataclass(frozen=True)
@@ -37,31 +39,34 @@ class RunFolder:
     """A folder with results."""
 
     name: str
-    """Its path below the folder that was looked through; a dot for that folder itself."""
+    """Path below the folder that is searched; a dot for that folder itself."""
     folder: Path
     at_s: float
-    """When it was written, in Unix seconds."""
+    """Time at which the results were written, in Unix seconds."""
     summary: Summary | None = None
-    """Of a run; None of a comparison, and where it cannot be read."""
+    """Summary of a run; None for a comparison, and if it cannot be read."""
     rows: list[dict[str, Any]] = field(default_factory=list)
-    """Of a comparison, a row for each algorithm; of a grid those over all cells."""
+    """Rows of a comparison, one for each algorithm; of a grid, those over all cells."""
     problem: str = ""
-    """Why it cannot be read; empty where it can be."""
+    """Reason why the results cannot be read; empty if they can be."""
 
     @property
     def has_report(self) -> bool:
-        """Whether there is a page of it."""
+        """True if the folder has a report."""
         return (self.folder / "report.html").is_file()
 
 
 class Library:
-    """Looks through a folder, and reads again only what has changed."""
+    """A search of a folder for results, which reads again only files that changed."""
 
     def __init__(self, root: Path) -> None:
         self.root, self._read = root, dict[Path, tuple[tuple[int, int], RunFolder]]()
 
     def entries(self) -> dict[str, RunFolder]:
-        """By name, what is there now, the latest first. Links to other folders are not followed."""
+        """Return the results in the folder by name, the latest first.
+
+        Links to other folders are not followed.
+        """
         files_at: list[tuple[int, Path]] = []
         for folder, folders, files in os.walk(self.root):
             here = Path(folder)
@@ -91,7 +96,7 @@ class Library:
 
 
 def _read_entry(root: Path, file: Path, at_s: float, size: int) -> RunFolder:
-    """A run or a comparison by its file; one that cannot be read says why."""
+    """Return the entry of a file: a run, a comparison, or the problem with it."""
     name, folder = str(file.parent.relative_to(root)), file.parent
     if size > LARGEST:
         return RunFolder(
@@ -138,14 +143,17 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
 }
-"""A report is a file that anybody may have written: no script in it runs, and it loads nothing."""
+"""Headers of every answer: no script of a page runs, and the page loads nothing.
+
+A report is a file that anybody may have written.
+"""
 MOST = 12
-"""Runs side by side, at most."""
+"""Maximum number of runs side by side."""
 MOST_DEVICES = 100
 
 
 class Site:
-    """The application over one folder."""
+    """The web application over one folder."""
 
     def __init__(self, library: Library) -> None:
         self._library = library
@@ -159,8 +167,10 @@ class Site:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer requests that name this machine alone, so that a page of another site cannot read
-        the runs under a name of its own."""
+        """Answer only requests whose host name is that of this machine.
+
+        A page of another site could otherwise read the runs under a name of its own.
+        """
         answer: ASGIApp = self._app
         if scope["type"] == "http" and not is_loopback(
             asked_host(Request(scope).headers.get("host", ""))
@@ -227,8 +237,10 @@ class Site:
 
 
 def _devices(runs: Sequence[tuple[str, Summary]]) -> list[tuple[str, list[float | None]]]:
-    """Accuracy by device in each run, those first that are worst in the first run; devices of the
-    other runs alone are last."""
+    """Return the accuracy of each device in each run.
+
+    The worst device of the first run comes first; devices of other runs alone come last.
+    """
     order = list(dict.fromkeys(d for _, summary in runs for d, _ in worst_first(summary)))[
         :MOST_DEVICES
     ]
@@ -238,7 +250,7 @@ def _devices(runs: Sequence[tuple[str, Summary]]) -> list[tuple[str, list[float 
 
 
 def _about(entry: RunFolder) -> str:
-    """What a search looks for words in."""
+    """Return the text that a search looks in."""
     summary = entry.summary
     told = (
         [summary.algorithm, summary.data, summary.command]

@@ -11,9 +11,9 @@ from aggregator.view.summary import Newcomers, Summary
 from algorithms.personalisation.kept import kept_text
 
 MOST_ROWS = 100
-"""A table for people has at most so many devices."""
+"""Maximum number of rows of a table of devices."""
 WIDEST_ID = 24
-"""A longer name of a device may take several lines of a narrow table."""
+"""Width up to which a device's name stays on one line, in characters."""
 
 
 def device_table(summary: Summary) -> Table:
@@ -62,8 +62,10 @@ def device_table(summary: Summary) -> Table:
 
 
 def newcomer_table(came: Newcomers, keeps: bool) -> Table:
-    """Return a table with a row for each device that came when training was over. `keeps`: True if
-    devices choose what they keep."""
+    """Return a table with a row for each newcomer.
+
+    `keeps`: True if devices choose a personal model.
+    """
     width = min(WIDEST_ID, max(map(len, came.devices), default=0))
     table = _table("newcomer", ("group", "sure", "accuracy"), min_width=width)
     if keeps:
@@ -81,19 +83,21 @@ def newcomer_table(came: Newcomers, keeps: bool) -> Table:
 
 
 Cell = Callable[[Mapping[str, Any]], str]
-"""From a row to what stands in one column of it."""
+"""A function from a row to the text of one of its cells."""
 _WORST_AND_F1: Mapping[str, Cell] = {
     "worst %": lambda r: _percent(r["accuracy"]["worst"]),
     "tenth %": lambda r: _percent(r["accuracy"]["worst_tenth"]),
     "F1 %": lambda r: _percent(r["macro_f1"]["mean"]),
 }
 GAP = 2
-"""Columns of a terminal between those of the table."""
+"""Characters between the columns of a table."""
 
 
 def flat_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The rows with their nested fields as NAME.FIELD; one that is none in a row has none of
-    these."""
+    """Return the rows with their nested fields as NAME.FIELD.
+
+    A row in which such a field is None has none of these.
+    """
     nested = {name for row in rows for name, value in row.items() if isinstance(value, dict)}
     flat_lines: list[dict[str, Any]] = []
     for row in rows:
@@ -109,11 +113,11 @@ def flat_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 Columns = Mapping[str, Sequence[str]]
-"""By heading, a cell for each row. A column that says nothing here is left out."""
+"""Cells of the rows by heading, without columns that have no value in any row."""
 
 
 def comparison_columns(rows: Sequence[Mapping[str, Any]]) -> Columns:
-    """What is said of each algorithm."""
+    """Return the columns of a comparison."""
     cells: dict[str, Cell] = {
         "accuracy %": _accuracy,
         **_WORST_AND_F1,
@@ -138,8 +142,10 @@ def comparison_columns(rows: Sequence[Mapping[str, Any]]) -> Columns:
 
 
 def _of_the_task(rows: Sequence[Mapping[str, Any]]) -> dict[str, Cell]:
-    """The area under the ROC curve of several labels, and the mean absolute error of each quantity,
-    where there are some."""
+    """Return the columns of the AUC of several labels and of each quantity's mean absolute error.
+
+    A quantity has a column if a row has its error.
+    """
 
     def error_of(name: str) -> Cell:
         return lambda r: _number(r.get("mae", {}).get(name), ".3g")
@@ -150,7 +156,7 @@ def _of_the_task(rows: Sequence[Mapping[str, Any]]) -> dict[str, Cell]:
 
 
 def cell_columns(rows: Sequence[Mapping[str, Any]]) -> Columns:
-    """The same for a cell of a grid."""
+    """Return the columns of a cell of a grid."""
     cells: dict[str, Cell] = {
         "accuracy %": _accuracy,
         **_WORST_AND_F1,
@@ -163,7 +169,7 @@ def cell_columns(rows: Sequence[Mapping[str, Any]]) -> Columns:
 
 
 def overall_columns(rows: Sequence[Mapping[str, Any]]) -> Columns:
-    """The same for all cells of a grid together."""
+    """Return the columns of all cells of a grid together."""
     cells: dict[str, Cell] = {
         "mean %": lambda r: _percent(r["accuracy"]["mean"]),
         "tenth %": lambda r: _percent(r["accuracy"]["worst_tenth"]),
@@ -186,13 +192,13 @@ def _columns(rows: Sequence[Mapping[str, Any]], cells: Mapping[str, Cell]) -> Co
 
 
 def _keeps(row: Mapping[str, Any]) -> str:
-    """The candidate that most devices keep, and the share of them."""
+    """Return the candidate that most devices choose, with its share of the devices."""
     candidate, share = next(iter(row.get("kept", {}).items()), ("-", None))
     return candidate if share is None else f"{candidate} ({percent(share)})"
 
 
 def _accuracy(row: Mapping[str, Any]) -> str:
-    """The mean and the half width of its interval."""
+    """Return the mean with the half width of its interval."""
     accuracy = row["accuracy"]
     return _percent(accuracy["mean"]) + (
         "" if accuracy["ci95"] is None else f" ±{100 * accuracy['ci95']:.1f}"
@@ -200,7 +206,7 @@ def _accuracy(row: Mapping[str, Any]) -> str:
 
 
 def _against(rows: Sequence[Mapping[str, Any]]) -> dict[str, Cell]:
-    """The columns of the paired test; none where nothing was tested."""
+    """Return the columns of the paired test; none if nothing was tested."""
     reference = next((row["against"]["reference"] for row in rows if row.get("against")), None)
     if reference is None:
         return {}
@@ -220,8 +226,10 @@ def _gain(row: Mapping[str, Any]) -> str:
 
 
 def tables(rows: Sequence[Mapping[str, Any]], columns: Columns, width: int) -> list[Table]:
-    """One row per algorithm for a terminal; a second table and so on where one would be wider than
-    `width`."""
+    """Return the algorithms' rows as tables of at most `width` characters.
+
+    Columns that do not fit go into further tables.
+    """
     names = [row["algorithm"] for row in rows]
     name_width = min(max(map(len, ["algorithm", *names])), width // 4)
     parts: list[dict[str, Sequence[str]]] = []
@@ -243,8 +251,10 @@ def tables(rows: Sequence[Mapping[str, Any]], columns: Columns, width: int) -> l
 def _table(
     first: str, numbers: Iterable[str], width: int | None = None, min_width: int | None = None
 ) -> Table:
-    """Return a table without rows: a column that may be folded, and one for each of these
-    numbers."""
+    """Return a table without rows.
+
+    Its first column may be folded; the others, with these headings, are for numbers.
+    """
     table = Table(
         box=SIMPLE_HEAD,
         show_edge=False,

@@ -1,4 +1,4 @@
-"""A finished run, and what devices chose to keep, in words for people."""
+"""A finished run, and the personal models that devices chose, in words for people."""
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
@@ -13,11 +13,11 @@ from simulation.newcomers import EPOCHS
 from wire.held import FEWEST
 
 UNUSABLE = "no training, one that did not end well, or labels of a part of the classes"
-"""Why a candidate is not to be used."""
+"""Reasons why a device may not use a candidate."""
 
 
 def time_text(time: TimeSummary) -> str:
-    """What a run cost on the virtual clock, in a line."""
+    """Return a run's virtual time, counts of devices and time to each accuracy, in a line."""
     devices = ", ".join(
         f"{count:,} {what}" for what, count in msgspec.structs.asdict(time.devices).items()
     )
@@ -32,7 +32,7 @@ def time_text(time: TimeSummary) -> str:
 
 
 def verdict(summary: Summary) -> str:
-    """What came out, in one or two sentences."""
+    """Return the outcome of a run in one paragraph."""
     groups, accuracy = summary.groups.count, summary.accuracy
     devices = len(summary.devices)
     found = (
@@ -106,7 +106,7 @@ def verdict(summary: Summary) -> str:
 
 
 def scenario_text(summary: Summary) -> str:
-    """What devices had of the data, where that is not all of it as it is; empty where it is."""
+    """Return how the scenario limits the devices' data; empty if it does not."""
     labels = {"": "", "all": "", "none": "newcomers without labels"}.get(
         summary.labels, f"at most {summary.labels} labelled windows of each class on a device"
     )
@@ -117,8 +117,11 @@ def scenario_text(summary: Summary) -> str:
 
 
 def rule_text(recipe: Recipe | None) -> str:
-    """The rule by which a device chooses (`algorithms.personalisation.keeping.first_good`); without
-    a recipe the choice is not made by this rule."""
+    """Return the rule by which a device chooses its personal model, in words.
+
+    The rule is `algorithms.personalisation.keeping.first_good`; without a recipe devices choose by
+    other means.
+    """
     if recipe is None:
         return "Each device chooses among these candidates by windows that it held out."
     judged = (
@@ -142,7 +145,7 @@ def rule_text(recipe: Recipe | None) -> str:
 
 
 def names_text(recipe: Recipe | None) -> str:
-    """What the names of candidates stand for."""
+    """Return the meanings of the candidates' names; empty without a recipe."""
     if recipe is None:
         return ""
     moved = (
@@ -169,11 +172,15 @@ def names_text(recipe: Recipe | None) -> str:
 
 
 def margin_text(kept: Kept | None, candidates: Sequence[str]) -> str:
-    """How far the loss of what a device keeps is above the least, and the losses of those before
-    it, which the device passed over.
+    """Return how far the loss of a device's choice is above the least, and the losses passed over.
 
-    Each with its standard error where the device told that; empty where it has told nothing.
-    `candidates`: in the order in which devices consider them."""
+    Passed over are the candidates that the device considered before its choice. Each margin has its
+    standard error if the device reported it. The text is empty if the device has reported nothing.
+
+    Args:
+        kept: the device's report of its choice, None if there is none.
+        candidates: names of the candidates in the order in which devices consider them.
+    """
     if kept is None:
         return ""
     passed = candidates[: candidates.index(kept.candidate)]

@@ -1,5 +1,7 @@
-"""Devices whose examples lie in a pool: a device is two lists of places in it, and its windows are
-copied out only while they are used."""
+"""Devices whose examples lie in a pool.
+
+A device is two lists of indices into the pool. Its windows are copied only while they are in use.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -13,7 +15,7 @@ PARTS = ("train_x", "train_y", "test_x", "test_y")
 
 
 class View(Windows):
-    """Windows at places of a pool; made when they are first read."""
+    """Windows at indices of a pool, copied when they are first read."""
 
     def __init__(self, pool: Pool, train: Array, test: Array) -> None:
         self.__dict__ |= {
@@ -45,8 +47,10 @@ class View(Windows):
 
 
 class Assigned(Mapping[str, Windows]):
-    """A fleet as places in a pool, (n,) int64 for each device's training and test part: the memory
-    of a fleet is that of its places."""
+    """A fleet as indices into a pool, (n,) int64 for each device's training and test part.
+
+    The memory of the fleet is that of the indices.
+    """
 
     def __init__(
         self, pool: Pool, names: Sequence[str], train: Sequence[Array], test: Sequence[Array]
@@ -65,8 +69,10 @@ class Assigned(Mapping[str, Windows]):
         return len(self._index)
 
     def squares(self) -> tuple[Array, int]:
-        """Sum of squares per channel (channels,) float64 over all training examples, and how many
-        values a channel has."""
+        """Return the sum of squares per channel over all training examples, and their number.
+
+        The sum is (channels,) float64, the number that of a channel's values.
+        """
         times = np.bincount(np.concatenate(self._train), minlength=len(self._pool.train_y)).astype(
             np.float64
         )

@@ -1,4 +1,4 @@
-"""From what a user writes after ``--data`` to a fleet or a pool: a name (`NAMES`), or a path."""
+"""The data sets of ``--data``, which are names (`NAMES`) or paths, as a fleet or a pool."""
 
 import os
 from pathlib import Path
@@ -38,15 +38,18 @@ NAMES = {
     "cifar10-jpeg": "the same, compressed as JPEG",
     "cifar10-5k": "the first 4,000 + 1,000 of them without loss",
 }
-"""Data by name. All but those of the watches are looked for in the folder that the environment
-variable SHOAL_DATA names."""
+"""Data sets by name, with a description.
+
+All but those of the watches lie in the folder of the environment variable SHOAL_DATA.
+"""
 PACKAGED = ("watch", "watch-session")
-"""Those that come with a package."""
+"""Names of the data sets that a package contains."""
 
 
 def load_data(name_or_path: str) -> FleetData:
-    """Load a fleet's data. A pool is assigned at random to 20 devices, which then all have the same
-    distribution.
+    """Load a fleet's data.
+
+    A pool is assigned at random to 20 devices, which then all have the same distribution.
 
     Raises:
         DataError: neither a known name nor a readable file; the text says what was expected.
@@ -56,7 +59,7 @@ def load_data(name_or_path: str) -> FleetData:
 
 
 def load(name_or_path: str) -> FleetData | Pool:
-    """Load data as they are: a fleet where the examples have owners, a pool where they have none.
+    """Load data as they are: a fleet if the examples have owners, a pool if they have none.
 
     Raises:
         DataError: neither a known name nor a readable file; the text says what was expected.
@@ -106,7 +109,7 @@ def _folder(name: str) -> Path:
 
 
 def find_uci_har() -> Path:
-    """Where UCI HAR is in the folder that SHOAL_DATA names.
+    """Return the path of UCI HAR in the folder of SHOAL_DATA.
 
     Raises:
         DataError: it is not there.

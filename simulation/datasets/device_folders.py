@@ -1,5 +1,7 @@
-"""A fleet from a folder with one folder per device, as `shoal-edge --data` takes it: the same data
-for a simulation and for devices. Or from a folder of recordings, each of which is a device's."""
+"""A fleet from a folder with a folder per device, or with a recording per device.
+
+`shoal-edge --data` reads the same folders, so a simulation and devices can have the same data.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -20,20 +22,24 @@ from wire.errors import DataError
 from wire.tasks import NO_LABEL
 
 LENGTH, STRIDE = 128, 64
-"""How recordings are cut into windows, in samples: what `shoal-edge` does unless it is told
-otherwise."""
+"""Length of a window and distance between windows of a recording, in samples.
+
+These are the defaults of `shoal-edge`.
+"""
 
 
 def load_device_folders(
     path: Path, length: int = LENGTH, stride: int = STRIDE, steps: int = 0
 ) -> FleetData:
-    """Read a folder of devices; a device's id is the name of its folder, or of its recording where
-    there are recordings in place of folders. Recordings are cut into windows of `length` samples,
-    one every `stride`; with `steps`, each has the classes of so many.
+    """Read a folder of devices.
+
+    A device's id is the name of its folder, or of its recording if there are no folders. Recordings
+    are cut into windows of `length` samples, one every `stride` samples. With `steps`, a window has
+    that number of steps, each with a class.
 
     Raises:
-        DataError: there is neither in it, one of them is no device's, or their windows or classes
-        differ.
+        DataError: the folder has no devices, one of them has no device's data, or their windows or
+            classes differ.
     """
     folders = sorted(
         folder for folder in path.iterdir() if folder.is_dir() and not folder.name.startswith(".")
@@ -85,7 +91,7 @@ def load_device_folders(
     if folders and (
         any((folders[0] / name).exists() for name in ("train.npz", "X.npy"))
         or not recordings_in(folders[0])
-    ):  # windows as they were cut
+    ):  # the windows were cut before
         stride = length
     height = shapes[first][1] if len(shapes[first]) == 3 else 0
     window = Window(channels, length, stride, height=height, vocabulary=said.get(first, 0))
@@ -104,8 +110,10 @@ def load_device_folders(
 def _with_labels_alike(
     path: Path, devices: dict[str, Windows], listed: tuple[str, ...]
 ) -> dict[str, Windows]:
-    """The same devices; the labels of those that have none are shaped as those of the others, and
-    columns with names are in one order, that of `listed` where there is such a list.
+    """Return the devices with labels of one shape and one order of columns.
+
+    The empty labels of a device without labels get the shape of the others' labels. Columns with
+    names are in the order of `listed`, or of the first device with names if it is empty.
 
     Raises:
         DataError: labels differ between devices.
@@ -146,13 +154,13 @@ def _with_labels_alike(
 def _classes(
     path: Path, listed: tuple[str, ...], devices: dict[str, Windows]
 ) -> tuple[tuple[str, ...], int]:
-    """The names of the classes that the devices' folders list, or the numbers of those that their
-    examples have, and how many steps of a window have one, or 0; of several labels, of their
-    columns; none without labels.
+    """Return the names of the classes, and the number of steps of a window that have a class, or 0.
+
+    The names are `listed`, or the class numbers of the examples. For several labels or quantities
+    they name the columns. Without labels and a list there are none.
 
     Raises:
-        DataError: labels are no class numbers; the lists differ, or are shorter than the examples
-        need.
+        DataError: labels are no class numbers, or the list is shorter than the examples need.
     """
     labels = np.concatenate(
         [y for windows in devices.values() for y in (windows.train_y, windows.test_y)]
@@ -187,7 +195,11 @@ def _classes(
 
 
 def _listed(path: Path, folders: list[Path]) -> tuple[str, ...]:
-    """The names that the devices' folders list; none where there are no lists."""
+    """Return the class names that the devices' folders list; none without lists.
+
+    Raises:
+        DataError: the lists differ between devices.
+    """
     lists = {
         folder.name: (folder / CLASSES).read_text().rstrip("\n")
         for folder in folders

@@ -1,5 +1,7 @@
-"""What can be used, and is probably a mistake: labels of one class, and devices whose numbers are
-in other units."""
+"""Warnings about usable data that are probably a mistake.
+
+The mistakes are labels of one class, and devices whose numbers are in other units.
+"""
 
 import numpy as np
 
@@ -7,21 +9,25 @@ from edge_client.data.labels import has_classes
 from simulation.datasets.windows import SAMPLED, FleetData
 
 TIMES = 30.0
-"""A device's channel that is so many times as large as that of the median device, or so many times
-smaller, is likely in another unit."""
+"""Factor from the median device's channel beyond which a channel is likely in another unit."""
 SHOWN = 3
 
 
 def doubts(data: FleetData, of_classes: bool = True) -> list[str]:
-    """What to warn of, a text each. `of_classes`: whether the task has classes."""
+    """Return the warnings about data, a text each.
+
+    `of_classes`: True if the task has classes.
+    """
     some = data.some(SAMPLED)
     said = [one_class(some) if of_classes else "", other_units(some)]
     return [text for text in said if text]
 
 
 def one_class(data: FleetData) -> str:
-    """Whether all training examples of a fleet have the same class; empty where they do not, or
-    where labels are no classes."""
+    """Return a warning if all training examples of a fleet have the same class.
+
+    It is empty otherwise, and if labels are no classes.
+    """
     if not has_classes(data.sample()[1]):
         return ""
     labels = {
@@ -36,11 +42,11 @@ def one_class(data: FleetData) -> str:
 
 
 def other_units(data: FleetData) -> str:
-    """Which devices measure in units that differ from the others' by the size of their numbers;
-    empty where none does.
+    """Return a warning about devices whose numbers seem to be in other units than the others'.
 
-    A fleet's model takes a channel in units of its root mean square over all devices. So a device
-    that measures in thousandths of the others' unit makes the inputs of all others nearly zero.
+    It is empty if there are none. A fleet's model takes a channel in units of its root mean square
+    over all devices. So a device that measures in thousandths of the others' unit makes the inputs
+    of all others nearly zero.
     """
     if data.window.vocabulary:
         return ""

@@ -1,8 +1,7 @@
-"""Fetch what is public, from where its authors or the usual mirrors publish it, into the layout
-that the loaders read.
+"""Download of public data sets from their authors or the usual mirrors, for the loaders.
 
-Every file is checked against its SHA-256 before anything in it is read; the sums are those that
-TensorFlow Datasets and others record.
+Every file is checked against its SHA-256 before its content is read; TensorFlow Datasets and others
+record the same sums.
 """
 
 import gzip
@@ -34,8 +33,10 @@ IDX = {
 
 @dataclass(frozen=True)
 class Source:
-    """A public set: its files' addresses with their SHA-256 in hex, and how they become the one
-    file that a loader reads."""
+    """A public data set: its files, and their conversion to the one file that a loader reads.
+
+    `files` has the SHA-256 in hex by address.
+    """
 
     files: Mapping[str, str]
     target: str
@@ -43,11 +44,12 @@ class Source:
 
 
 def download(name: str, folder: Path, sources: Mapping[str, Source] | None = None) -> Path:
-    """Fetch a set into `folder` (that of SHOAL_DATA) and return its file there; what is there
-    already is not fetched again.
+    """Download a set into `folder` (that of SHOAL_DATA) and return the path of its file there.
+
+    A file that exists is not downloaded again.
 
     Raises:
-        DataError: no such set, no connection, or a file that is not the one that was published.
+        DataError: there is no such set, no connection, or a file that is not the published one.
     """
     known = SOURCES if sources is None else sources
     if name not in known:
@@ -99,11 +101,13 @@ def _fetch(name: str, target: Path, url: str, digest: str) -> bytes:
 
 
 def read_idx(payload: bytes) -> Array:
-    """The uint8 array in a gzipped idx file: two zero bytes, type 8, number of dimensions, the
-    dimensions as big-endian uint32, data.
+    """Return the uint8 array of a gzipped idx file.
+
+    The file is two zero bytes, type 8, the number of dimensions, the dimensions as big-endian
+    uint32, and the data.
 
     Raises:
-        ValueError: another type, or a length that its dimensions do not give.
+        ValueError: it has another type, or a length that its dimensions do not give.
     """
     data = gzip.decompress(payload)
     if data[:3] != b"\0\0\x08":
@@ -113,14 +117,14 @@ def read_idx(payload: bytes) -> Array:
 
 
 def idx_to_npz(payloads: list[bytes], classes: tuple[str, ...]) -> bytes:
-    """The four idx files in the order of `IDX` as one ``.npz``."""
+    """Convert the four idx files in the order of `IDX` to one ``.npz``."""
     return _npz(
         {key: read_idx(payload) for key, payload in zip(IDX, payloads, strict=True)}, classes
     )
 
 
 def cifar_to_npz(payloads: list[bytes]) -> bytes:
-    """The binary version of CIFAR-10, records of a label and 3 x 32 x 32 bytes, as one ``.npz``."""
+    """Convert the binary CIFAR-10, records of a label and 3 x 32 x 32 bytes, to one ``.npz``."""
     with tarfile.open(fileobj=io.BytesIO(payloads[0])) as archive:
         batches = {
             Path(m.name).name: file.read()
@@ -141,7 +145,7 @@ def cifar_to_npz(payloads: list[bytes]) -> bytes:
 
 
 def inner_zip(payloads: list[bytes]) -> bytes:
-    """The zip of UCI HAR that lies in the zip that UCI serves."""
+    """Return the zip of UCI HAR from inside the zip that UCI serves."""
     with zipfile.ZipFile(io.BytesIO(payloads[0])) as archive:
         return archive.read("UCI HAR Dataset.zip")
 

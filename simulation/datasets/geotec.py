@@ -1,10 +1,11 @@
-"""23 people with a smartphone in the pocket and a smartwatch, who stand up, walk, turn and sit
-down: 5 activities, 6 channels at 100 Hz.
+"""The GeoTec data set: 23 people with a smartphone in the pocket and a smartwatch.
+
+They stand up, walk, turn and sit down: 5 activities, 6 channels at 100 Hz.
 
 M. Matey-Sanz, S. Casteleyn, C. Granell. Dataset of inertial measurements of smartphones and
-smartwatches for human activity recognition. Data in Brief 51, 2023, 109809 (CC BY 4.0). Read from a
-clone of https://github.com/GeoTecINIT/sp-sw-har-dataset: a file for each person, walk and device,
-with a row for each sample. A person makes some 9 walks; each is a session.
+smartwatches for human activity recognition. Data in Brief 51, 2023, 109809 (CC BY 4.0). It is read
+from a clone of https://github.com/GeoTecINIT/sp-sw-har-dataset: a file for each person, walk and
+device, with a row for each sample. A person makes some 9 walks; each is a session.
 """
 
 from dataclasses import replace
@@ -24,15 +25,16 @@ FOLDER = "sp-sw-har-dataset"
 CHANNELS = tuple(f"{axis}_{sensor}" for sensor in ("acc", "gyro") for axis in "xyz")
 ACTIVITIES = ("SEATED", "STANDING_UP", "WALKING", "TURNING", "SITTING_DOWN")
 LENGTH, STRIDE, RATE_HZ = 64, 32, 100.0
-"""Windows of 0.64 s: a person turns or stands up in a second or two."""
+"""Windows of 0.64 s, because a person turns or stands up in a second or two."""
 Side = Literal["phone", "watch"]
 _SUFFIX: dict[Side, str] = {"phone": "sp", "watch": "sw"}
 
 
 def load_geotec(folder: Path, side: Side) -> FleetData:
-    """The phones, or the watches, of all people: a device each. Windows with more than one activity
-    are left out. The last 25 % of each activity's windows are for testing, and the training window
-    that overlaps them is left out.
+    """Read the phones, or the watches, of all people, a device each.
+
+    Windows with more than one activity are left out. The last 25 % of each activity's windows are
+    the test part. The training window that overlaps it is left out.
 
     Raises:
         DataError: `folder` is no clone of the data set, or a file of it has another shape.
@@ -62,8 +64,10 @@ def load_geotec(folder: Path, side: Side) -> FleetData:
 
 
 def _windows(path: Path) -> tuple[Array, Array, Array]:
-    """Windows x (n, 6, 64) float32 of one walk, those of one activity, with the activity y (n,) and
-    the first sample (n,) of each."""
+    """Return the windows of one walk that have one activity, their activities and first samples.
+
+    They are x (n, 6, 64) float32, y (n,) int64 and the first samples (n,).
+    """
     try:
         with path.open(encoding="utf-8") as file:
             header = file.readline().strip().split(",")

@@ -1,11 +1,10 @@
-"""MNIST, Fashion-MNIST and CIFAR-10 as pools of images, from ``.npz`` files in the folder that
-SHOAL_DATA names.
+"""MNIST, Fashion-MNIST and CIFAR-10 as pools of images, from ``.npz`` files below SHOAL_DATA.
 
 Y. LeCun, C. Cortes, C. Burges: MNIST. H. Xiao, K. Rasul, R. Vollgraf: Fashion-MNIST, 2017. A.
 Krizhevsky: Learning Multiple Layers of Features from Tiny Images, 2009. A file holds ``x_train``
 and ``x_test`` uint8 (n, height, width) or (n, height, width, RGB), and ``y_train`` and ``y_test``
-(n,); or, for CIFAR-10 in few bytes, JPEG files one after the other in ``train_jpeg`` with
-``train_offsets``.
+(n,). A small CIFAR-10 holds JPEG files one after the other in ``train_jpeg``, with
+``train_offsets``, in place of ``x_train``, and the same for the test part.
 """
 
 import io
@@ -46,19 +45,22 @@ FILES = {
     "cifar10-jpeg": ("cifar10/cifar10_jpeg_60k.npz",),
     "cifar10-5k": ("cifar10/cifar10_lossless_5k.npz",),
 }
-"""Where each set may lie below SHOAL_DATA; the first that is there is taken. ``cifar10`` prefers
-all images without loss."""
+"""Paths of each set below SHOAL_DATA; the first that exists is read.
+
+``cifar10`` prefers all images without loss.
+"""
 
 NAMES = {"cifar10_jpeg_60k.npz": "cifar10-jpeg", "cifar10_lossless_5k.npz": "cifar10-5k"}
-"""What a pool is called after its file, where that is not all of the set as it was published."""
+"""Name of a pool by its file, if the file is not the whole set as it was published."""
 
 
 def load_images(name: str, folder: Path) -> Pool:
-    """Read an image set: x (n, channels, height, width) float32 in [0, 1], in the original order
-    and split.
+    """Read an image set: x (n, channels, height, width) float32 in [0, 1].
+
+    Order and split are the original ones.
 
     Raises:
-        DataError: no such set, none of its files in `folder`, or one that cannot be read.
+        DataError: there is no such set, none of its files is in `folder`, or one cannot be read.
     """
     if name not in FILES:
         raise DataError(f"data {name!r}: expected one of {', '.join(FILES)}")
@@ -96,8 +98,10 @@ def _read(path: Path) -> dict[str, Array]:
 
 
 def _part(path: Path, arrays: dict[str, Array], part: str) -> tuple[Array, Array]:
-    """Images (n, channels, height, width) float32 in [0, 1] and labels (n,) int64 of ``train`` or
-    ``test``."""
+    """Return the images and labels of a part, ``train`` or ``test``.
+
+    Images are (n, channels, height, width) float32 in [0, 1], labels (n,) int64.
+    """
     if f"{part}_jpeg" in arrays:
         arrays = {**arrays, f"x_{part}": _decode(path, arrays, part)}
     for key in (f"x_{part}", f"y_{part}"):
@@ -126,8 +130,7 @@ def _part(path: Path, arrays: dict[str, Array], part: str) -> tuple[Array, Array
 
 
 def _decode(path: Path, arrays: dict[str, Array], part: str) -> Array:
-    """The images (n, height, width, 3) uint8 of the JPEG files that lie one after the other in one
-    array."""
+    """Return the images (n, height, width, 3) uint8 of consecutive JPEG files in one array."""
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError:

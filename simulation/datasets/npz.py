@@ -1,18 +1,25 @@
-"""Examples from a ``.npz``: ``X``, ``y`` and, if there are any, ``subject``, ``split``, ``session``
-and ``start``; one device per subject.
+"""Examples from a ``.npz``, as a fleet with one device per subject, or as a pool.
 
-``session`` names the recording that a window is from, in the order in which a subject made them;
-``start`` is its first sample there. ``X`` is (n, channels, time) for windows, (n, channels, height,
-width) for images. Without ``subject`` the file is a pool. Subjects and labels are numbers or names.
-Without ``activity_names`` the labels that occur are the classes, in sorted order, and keep their
-names. ``y (n, names)`` of 0 and 1 are several labels of a window, each there or not, ``y (n,
-quantities)`` or ``(n,)`` with a point are quantities, and ``activity_names`` says what the columns
-are called. ``y (n, steps)`` of other numbers, or of names, are the classes of a window's steps, -1
-or an empty name where nobody knows one (`edge_client.data.labels.are_steps`). ``vocabulary``, a
-number, says that ``X`` holds ids from 0 to below it, of words or of events. ``lengths (n,)`` says
-how many samples each window has, and that the others are padding (`edge_client.data.padding`).
-``anomaly (n,)`` of 0 and 1, in the place of ``y``, says which windows are anomalous: the classes
-are then ``usual`` and ``anomalous``.
+The arrays are ``X``, ``y`` and, if there are any, ``subject``, ``split``, ``session`` and
+``start``. ``X`` is (n, channels, time) for windows, (n, channels, height, width) for images.
+Without ``subject`` the file is a pool. Subjects and labels are numbers or names. ``session`` names
+the recording of a window, in the order in which a subject made them; ``start`` is the window's
+first sample there.
+
+``y`` is one of these:
+
+- class numbers or names (n,). Without ``activity_names`` the labels that occur are the classes, in
+  sorted order, and keep their names.
+- several labels of a window: 0 and 1 (n, names), each there or not.
+- quantities: floats (n, quantities) or (n,).
+- the classes of a window's steps: other numbers, or names, (n, steps); -1 or an empty name where
+  the class is unknown (`edge_client.data.labels.are_steps`).
+
+``activity_names`` are the names of the classes or of the columns. ``vocabulary``, a number, says
+that ``X`` holds ids of words or events, from 0 to below it. ``lengths (n,)`` is the number of
+samples of each window; the others are padding (`edge_client.data.padding`). ``anomaly (n,)`` of 0
+and 1, in the place of ``y``, says which windows are anomalous; the classes are then ``usual`` and
+``anomalous``.
 """
 
 import logging
@@ -53,13 +60,13 @@ LAYOUT = (
 log = logging.getLogger("shoal.data")
 
 MOST_CLASSES = 10_000
-"""A larger label is taken for a mistake."""
+"""Highest class number; a larger label is probably a mistake."""
 VARIABLE = (
     "windows of different lengths are one array where they are padded, with lengths (n,) int; or "
     "give recordings as CSV"
 )
 FEW = 8
-"""Labels that a message lists, at most."""
+"""Maximum number of labels that a message lists."""
 
 
 ARRAYS = (
@@ -78,8 +85,9 @@ ARRAYS = (
 
 
 def load_npz(path: Path, session: str = "session") -> FleetData | Pool:
-    """Read a ``.npz`` file: a fleet where there is a ``subject``, else a pool. `session`: the array
-    that says the windows' recordings.
+    """Read a ``.npz`` file: a fleet if it has a ``subject``, else a pool.
+
+    `session` is the name of the array of the windows' recordings.
 
     Raises:
         DataError: not such a file; the text says what is wrong with it.
@@ -93,8 +101,9 @@ def load_npz(path: Path, session: str = "session") -> FleetData | Pool:
 
 
 def read_npz(path: Path, session: str = "session") -> dict[str, Array]:
-    """The arrays of a ``.npz`` file that mean something here, by name, as they are in it.
-    `session`: the one that says the windows' recordings.
+    """Return the arrays of a ``.npz`` file whose names have a meaning here, as they are in it.
+
+    `session` is the name of the array of the windows' recordings.
 
     Raises:
         DataError: not such a file.
@@ -124,12 +133,12 @@ def read_npz(path: Path, session: str = "session") -> dict[str, Array]:
 
 
 def from_arrays(name: str, origin: str, arrays: dict[str, Array]) -> FleetData:
-    """A fleet from the arrays of a ``.npz``.
+    """Return a fleet from the arrays of a ``.npz``.
 
     Without ``split``, or with one that leaves a subject without training or without test examples,
     the last 25 % of each subject's examples per class, in their order in the file, are the test
-    part; where labels are no classes, the last 25 % of all. Where ``anomaly`` says which are
-    anomalous, all of these are in the test part.
+    part. Without classes it is the last 25 % of all. All windows that ``anomaly`` marks as
+    anomalous are in the test part.
 
     Raises:
         DataError: an array is missing or has another shape or type.
@@ -156,8 +165,9 @@ def from_arrays(name: str, origin: str, arrays: dict[str, Array]) -> FleetData:
 
 
 def pool_from_arrays(name: str, origin: str, arrays: dict[str, Array]) -> Pool:
-    """A pool from the arrays of a ``.npz``; the test part is found as `from_arrays` finds that of
-    one subject.
+    """Return a pool from the arrays of a ``.npz``.
+
+    Its test part follows the rule of `from_arrays` for one subject.
 
     Raises:
         DataError: an array is missing or has another shape or type.
@@ -174,8 +184,14 @@ def pool_from_arrays(name: str, origin: str, arrays: dict[str, Array]) -> Pool:
 def _describe(
     origin: str, arrays: dict[str, Array]
 ) -> tuple[Window, tuple[str, ...], Array, Array]:
-    """Check what every file has: what one example is, what its classes are called, examples x,
-    float32 or ids, and labels y (n, \\*label) as they are held."""
+    """Check the arrays that every file has; return window, classes, examples and labels.
+
+    The examples x are float32 or ids, the labels y (n, \\*label) in the form in which devices hold
+    them.
+
+    Raises:
+        DataError: an array is missing or has another shape or type.
+    """
     x, y = (_required(arrays, key, origin) for key in ("X", "y"))
     named = tuple(str(c) for c in arrays.get("channel_names", ()))
     ids = vocabulary(arrays.get("vocabulary"), f"data {origin}")
@@ -220,9 +236,14 @@ def _describe(
 
 
 def _classes(y: Array, names: tuple[str, ...], origin: str) -> tuple[tuple[str, ...], Array]:
-    """What the classes are called, and the labels as their numbers (n,), or (n, steps), int64.
-    Numbers count in `names`, where there are any; else the labels that occur are the classes, in
-    sorted order. Of several labels, or quantities, it is what columns are called."""
+    """Return the names of the classes, and the labels as their numbers (n,), or (n, steps), int64.
+
+    The numbers are indices into `names` if there are any; else the labels that occur are the
+    classes, in sorted order. For several labels, or quantities, the names are those of the columns.
+
+    Raises:
+        DataError: labels are out of bounds, or no step has one.
+    """
     steps = are_steps(y, names)
     if not has_classes(y) and not steps:
         return column_names(y, names, f"data {origin}"), y
@@ -266,13 +287,15 @@ def _those_that_occur(y: Array) -> tuple[tuple[str, ...], Array]:
 
 
 def _labelled(y: Array) -> Array:
-    """Which labels are some: all but those of steps whose class nobody knows."""
+    """Return a mask of the labels that are known; those of some steps are not."""
     return np.ones(y.shape, bool) if y.ndim == 1 else y != ("" if y.dtype.kind == "U" else NO_LABEL)
 
 
 def _device_ids(subject: Array, count: int, origin: str) -> dict[int | str, str]:
-    """The id of each subject's device: ``s07`` of number 7; of a name, the name, in which what ids
-    cannot have is a hyphen.
+    """Return the id of each subject's device.
+
+    The id of number 7 is ``s07``. The id of a name is the name, with a hyphen for each character
+    that ids cannot have.
 
     Raises:
         DataError: not one number or name for each example, or two names that give one id.
@@ -296,8 +319,13 @@ def _device_ids(subject: Array, count: int, origin: str) -> dict[int | str, str]
 
 
 def _places(origin: str, arrays: dict[str, Array]) -> tuple[Array | None, Array | None]:
-    """Session and start (n,) int64 of every window, as far as they are there; sessions have numbers
-    by where they first occur."""
+    """Return session and start (n,) int64 of every window; each is None if it is missing.
+
+    The numbers of sessions follow their first occurrence.
+
+    Raises:
+        DataError: an array has another shape or type.
+    """
     count, session, start = len(arrays["X"]), arrays.get("session"), arrays.get("start")
     if session is not None:
         if session.shape != (count,) or session.dtype.kind not in "iuU":
@@ -317,7 +345,7 @@ def _places(origin: str, arrays: dict[str, Array]) -> tuple[Array | None, Array 
 
 
 def _of_anomalies(origin: str, arrays: dict[str, Array]) -> dict[str, Array]:
-    """The arrays with ``y`` and names of classes by what ``anomaly`` says, where it is there.
+    """Return the arrays with ``y`` and class names from ``anomaly``, if it is there.
 
     Raises:
         DataError: it is not 0 or 1 for each window, or there are labels beside it.
@@ -339,9 +367,11 @@ def _of_anomalies(origin: str, arrays: dict[str, Array]) -> dict[str, Array]:
 
 
 def _test_part(y: Array, split: Array | None, has_anomalies: bool) -> Array:
-    """Boolean mask (n,) of the test part: as `split` says if it leaves both parts something, else
-    the last share of each class, or of all where labels are no classes; where y are anomalies, all
-    of these too."""
+    """Return the boolean mask (n,) of the test part.
+
+    It follows `split` if that leaves examples for both parts. Else it is the last share of each
+    class, or of all examples without classes. Of anomalies y, all are in the test part.
+    """
     if split is not None and len(np.unique(split)) > 1:
         return np.equal(split, "test")
     last = last_share_of_each_class(y)

@@ -1,4 +1,4 @@
-"""Examples that belong to nobody yet: what partitions assign to devices."""
+"""Examples that belong to no device yet, which partitions assign to devices."""
 
 from dataclasses import dataclass, field
 
@@ -11,14 +11,16 @@ from wire.bundle import Window
 from wire.errors import DataError
 
 DEVICES = 20
-"""How many devices a pool is assigned to when nothing else is asked for: what AutoCFL, DBE and
-DistFL's user studies have."""
+"""Default number of devices of a pool, as in the user studies of AutoCFL, DBE and DistFL."""
 
 
 @dataclass(frozen=True)
 class Pool:
-    """Training and test examples without users: x (n, \\*window.shape) float32, for images in [0,
-    1], or int64 ids; y (n,) int64 class numbers, or (n, names) int64 of several labels."""
+    """Training and test examples without users.
+
+    x is (n, \\*window.shape) float32, for images in [0, 1], or int64 ids. y is (n,) int64 class
+    numbers, or (n, names) int64 for several labels.
+    """
 
     name: str
     window: Window
@@ -30,8 +32,10 @@ class Pool:
 
 
 def pool_of(data: FleetData) -> Pool:
-    """Everything a fleet holds, the training parts of its devices together and their test parts
-    together, in the devices' order."""
+    """Return everything a fleet holds as a pool.
+
+    Training parts and test parts are each joined in the order of the devices.
+    """
     parts = [
         np.concatenate([getattr(w, part) for w in data.devices.values()])
         for part in ("train_x", "train_y", "test_x", "test_y")
@@ -40,8 +44,9 @@ def pool_of(data: FleetData) -> Pool:
 
 
 def assign_alike(pool: Pool, devices: int = DEVICES) -> FleetData:
-    """The same number of examples for every device, at random (seed 0): assigning in turn would not
-    do, MNIST's order has a period of 10.
+    """Assign the same number of examples to every device, at random (seed 0).
+
+    Assigning in turn would not mix the classes: MNIST's order has a period of 10.
 
     Raises:
         DataError: fewer training examples than devices.
@@ -64,5 +69,5 @@ def assign_alike(pool: Pool, devices: int = DEVICES) -> FleetData:
 
 
 def device_names(count: int) -> list[str]:
-    """``d01``, ``d02`` ..: names of devices that are nobody's, in an order that sorting keeps."""
+    """Return names ``d01``, ``d02`` .. of artificial devices; sorting keeps their order."""
     return [f"d{i + 1:0{max(2, len(str(count)))}d}" for i in range(count)]

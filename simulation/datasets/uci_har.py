@@ -1,10 +1,11 @@
-"""UCI HAR: 30 volunteers, a smartphone on the waist, 6 activities, 9 channels at 50 Hz, windows of
-128 samples with 50 % overlap.
+"""The UCI HAR data set: 30 volunteers with a smartphone on the waist, 6 activities.
+
+It has 9 channels at 50 Hz. Windows have 128 samples with 50 % overlap.
 
 D. Anguita, A. Ghio, L. Oneto, X. Parra, J. L. Reyes-Ortiz. A Public Domain Dataset for Human
-Activity Recognition Using Smartphones. ESANN 2013. Read from the original folder, its zip, or one
-``.npz``. The official split is by subject, which leaves a device either no training or no test
-windows; here the last 25 % of each subject's windows per class are the test part, and the one
+Activity Recognition Using Smartphones. ESANN 2013. It is read from the original folder, its zip, or
+one ``.npz``. The official split is by subject, which leaves a device either no training or no test
+windows. Here the last 25 % of each subject's windows per class are the test part, and the one
 training window that overlaps them is left out. The ``.npz`` also says where every window was cut
 (``experiment``, ``start``).
 """
@@ -42,8 +43,10 @@ def load_uci_har(path: Path) -> FleetData:
 
 
 def read_rows(path: Path) -> dict[str, Array]:
-    """All windows in the order of the original files, as the arrays of a ``.npz``
-    (`simulation.datasets.npz`): ``X`` (n, 9, 128) float32, ``y`` (n,) and ``subject`` (n,) int.
+    """Return all windows in the order of the original files, as the arrays of a ``.npz``.
+
+    They are ``X`` (n, 9, 128) float32, ``y`` (n,) and ``subject`` (n,) int
+    (`simulation.datasets.npz`).
 
     Raises:
         DataError: a file of it is missing or has another shape.
@@ -67,7 +70,7 @@ def read_rows(path: Path) -> dict[str, Array]:
 
 
 def is_uci_har(path: Path) -> bool:
-    """Whether a path looks like UCI HAR in one of its forms."""
+    """Return True if a path looks like UCI HAR in one of its forms."""
     if path.suffix == ".zip":
         return zipfile.is_zipfile(path)
     return path.is_dir() and any(

@@ -1,14 +1,15 @@
-"""The smartwatch set of the seglearn wheel: 10 people, left and right arm, 7 shoulder exercises, 6
-channels at 50 Hz.
+"""The smartwatch data set of the seglearn wheel: 10 people, both arms, 7 shoulder exercises.
+
+It has 6 channels at 50 Hz.
 
 D. M. Burns et al. Shoulder physiotherapy exercise recognition: machine learning the inertial
 signals from a smartwatch. Physiological Measurement 39(7), 2018. The wheel (BSD licence) carries
 140 recordings, one for each person, arm and exercise.
 
 ``watch`` has windows of one exercise each. ``watch-session`` has the exercises of a device one
-after another, as in an hour of training, in an order that differs between devices: windows are
-longer and go across the joins, and each third of a second has its label. What a person does between
-two exercises was not recorded, so a change of exercise is abrupt here.
+after another, as in an hour of training, in an order that differs between devices. Its windows are
+longer and go across the joins, and each third of a second has its label. The movement between two
+exercises was not recorded, so a change of exercise is abrupt here.
 """
 
 from importlib.util import find_spec
@@ -29,12 +30,14 @@ SESSION_LENGTH, SESSION_STRIDE, SESSION_STEPS = 512, 128, 32
 """Windows of ten seconds, in steps of 16 samples."""
 
 _Piece = tuple[Array, Array, Array, Array]
-"""x, y, session and start of windows."""
+"""Arrays x, y, session and start of windows."""
 
 
 def load_watch() -> FleetData:
-    """Twenty devices ``p01-left`` .. ``p10-right``. The first 70 % of each recording's time are for
-    training; windows are cut on either side of that point, so that none is shared.
+    """Read twenty devices ``p01-left`` .. ``p10-right``.
+
+    The first 70 % of each recording's time are the training part. Windows are cut on either side of
+    that point, so the parts share no samples.
 
     Raises:
         DataError: the seglearn package is not installed.
@@ -71,9 +74,10 @@ def load_watch() -> FleetData:
 
 
 def load_watch_session() -> FleetData:
-    """The same devices, each with its recordings one after another: what is for training, and what
-    is for testing. Windows have `SESSION_STEPS` steps with the exercise of each; a step in which it
-    changes has none.
+    """Read the same devices as `load_watch`, each with its recordings one after another.
+
+    The training parts of the recordings follow each other, and the test parts likewise. Windows
+    have `SESSION_STEPS` steps with the exercise of each; a step in which it changes has no label.
 
     Raises:
         DataError: the seglearn package is not installed.
@@ -111,8 +115,10 @@ def load_watch_session() -> FleetData:
 
 
 def _session(pieces: list[tuple[Array, int]]) -> tuple[Array, Array]:
-    """Windows x (n, channels, length) of pieces of recordings (samples, channels), one after
-    another, and the label y (n, steps) of their steps."""
+    """Return windows x (n, channels, length) and the labels y (n, steps) of their steps.
+
+    `pieces` are parts of recordings (samples, channels), one after another, with their labels.
+    """
     samples = np.concatenate([piece for piece, _ in pieces])
     labels = np.concatenate([np.full((len(piece), 1), label) for piece, label in pieces])
     x, of_samples = (
@@ -131,7 +137,7 @@ def _read(name: str) -> dict[str, Any]:
         )
     held: dict[str, Any] = np.load(
         path, allow_pickle=True
-    ).item()  # a file of an installed package, trusted as its code is
+    ).item()  # pickle: a file of an installed package, trusted as its code is
     return held
 
 

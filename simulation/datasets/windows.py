@@ -1,5 +1,7 @@
-"""What a data set is to a simulated fleet: windows by device, and the fixed scaling that the
-exported model applies."""
+"""The data of a simulated fleet: windows by device.
+
+It also has the fixed scaling of inputs that the exported model applies.
+"""
 
 import hashlib
 from collections.abc import Iterable, Mapping
@@ -19,43 +21,53 @@ from wire.errors import DataError
 from wire.tasks import CLASSIFICATION, MULTI_LABEL, RECONSTRUCTION, REGRESSION, SEQUENCE, TaskName
 
 WINDOWS = "windows"
-"""The class of all windows where there are no others."""
+"""The class of all windows of a task without labels."""
 USUAL, ANOMALOUS = "usual", "anomalous"
-"""The classes of data that say which windows are anomalous."""
+"""Names of the classes of data that say which windows are anomalous."""
 SAMPLED = 1000
-"""Of a larger fleet the labels of so many devices are looked at."""
+"""Maximum number of devices whose labels are examined."""
 
 
 @runtime_checkable
 class Measured(Protocol):
-    """Devices that know the size of their values without a look at every one."""
+    """Devices that know the size of their values without reading every one."""
 
     def squares(self) -> tuple[Array, int]:
-        """Sum of squares per channel (channels,) float64 over all training examples, and how many
-        values a channel has."""
+        """Return the sum of squares per channel over all training examples, and their number.
+
+        The sum is (channels,) float64, the number that of a channel's values.
+        """
 
 
 @dataclass(frozen=True)
 class Recordings:
-    """All windows of a device, whichever part they are in, and where each was cut: what they can be
-    split anew by."""
+    """All windows of a device, of both parts, and where each was cut.
+
+    They allow another split of the windows.
+    """
 
     x: Array = field(repr=False)
-    """(n, \\*window.shape), float32 or ids."""
+    """Examples (n, \\*window.shape), float32 or ids."""
     y: Array = field(repr=False)
-    """(n,), or (n, \\*label): as of `Windows`."""
+    """Labels (n,), or (n, \\*label), in the form of `Windows`."""
     session: Array | None = field(default=None, repr=False)
-    """(n,) int64: the number of the recording that a window is from, in the order in which they
-    were made; None where nobody says."""
+    """Number of each window's recording (n,) int64, in the order in which they were made.
+
+    None if it is unknown.
+    """
     start: Array | None = field(default=None, repr=False)
-    """(n,) int64: a window's first sample in its recording (without `session` all are from one);
-    None where nobody says."""
+    """First sample of each window in its recording (n,) int64; None if it is unknown.
+
+    Without `session`, all windows are from one recording.
+    """
 
 
 @dataclass(frozen=True)
 class FleetData:
-    """Windows of a fleet. `truth` names each device's known group where there is one, for measuring
-    only."""
+    """Windows of a fleet.
+
+    `truth` is each device's known group, if there is one, for measuring only.
+    """
 
     name: str
     window: Window
@@ -63,12 +75,16 @@ class FleetData:
     devices: Mapping[str, Windows] = field(repr=False)
     truth: Mapping[str, str] = field(default_factory=dict)
     recordings: Mapping[str, Recordings] = field(default_factory=dict, repr=False)
-    """Of each device, where the data say; empty where they do not, or a partition has put the
-    examples of all devices together."""
+    """Recordings by device.
+
+    Empty if the data have none, or a partition has mixed the examples of devices.
+    """
 
     def channel_size(self) -> Array:
-        """Root mean square per channel (channels,) float32 over all training examples, labelled or
-        not; 1 for a channel that is always zero, and for ids."""
+        """Return the root mean square per channel (channels,) float32 over all training examples.
+
+        They include unlabelled ones. It is 1 for a channel that is always zero, and for ids.
+        """
         if self.window.vocabulary:
             return np.ones(len(self.window.channels), np.float32)
         if isinstance(self.devices, Measured):
@@ -84,8 +100,10 @@ class FleetData:
         return _root(squares, count)
 
     def label_units(self) -> Units | None:
-        """Mean and standard deviation of each quantity over all training labels, 1 for one that is
-        always the same; None where labels are no quantities."""
+        """Return mean and standard deviation of each quantity over all training labels.
+
+        The deviation is 1 for a quantity that is always the same. None if labels are no quantities.
+        """
         parts = [w.train_y for w in self.devices.values() if w.num_train]
         if not parts or parts[0].dtype.kind != "f":
             return None
@@ -94,8 +112,10 @@ class FleetData:
         return Units(tuple(y.mean(0).tolist()), tuple(np.where(size > 0, size, 1.0).tolist()))
 
     def sample(self) -> tuple[Array, Array]:
-        """The training examples x (n, \\*window) float32 and labels y (n, \\*label) of one device,
-        to try an exported graph with; of the first that has any."""
+        """Return the training examples x (n, \\*window) and labels y (n, \\*label) of one device.
+
+        It is the first device that has any. An exported graph is tried with them.
+        """
         first = next(iter(self.devices.values()))
         windows = (
             first
@@ -105,7 +125,7 @@ class FleetData:
         return windows.train_x, windows.train_y
 
     def some(self, most: int) -> "FleetData":
-        """The fleet, or so many of its devices, drawn at random but the same each time."""
+        """Return the fleet, or `most` of its devices, drawn at random with a fixed seed."""
         if len(self.devices) <= most:
             return self
         chosen = np.random.default_rng(0).choice(len(self.devices), most, replace=False)
@@ -113,7 +133,7 @@ class FleetData:
         return self.only(names[i] for i in sorted(chosen))
 
     def only(self, device_ids: Iterable[str]) -> "FleetData":
-        """These of its devices."""
+        """Return the fleet with these devices alone."""
         devices = {d: self.devices[d] for d in device_ids}
         truth = {d: group for d, group in self.truth.items() if d in devices}
         recordings = {d: held for d, held in self.recordings.items() if d in devices}
@@ -121,10 +141,12 @@ class FleetData:
 
 
 def task_of_labels(data: FleetData) -> TaskName:
-    """The task that a fleet's labels are of, as far as they say it: a column of 0 and 1 for each
-    class is likely a mistake, and data without labels say nothing. Both are taken for classes, so
-    that `for_task` says what is wrong with them. Where anomalous windows are in test parts alone,
-    nobody could learn that class, and usual windows are to be given back."""
+    """Return the task that a fleet's labels suggest.
+
+    A column of 0 and 1 for each class is likely a mistake, and data without labels suggest nothing;
+    both count as classes, so that `for_task` reports the problem. If only test parts have anomalous
+    windows, that class cannot be learned, so the task is to reconstruct usual windows.
+    """
     y = data.sample()[1]
     if says_anomalies(data.classes) and not any(
         (w.train_y == data.classes.index(ANOMALOUS)).any()
@@ -139,18 +161,19 @@ def task_of_labels(data: FleetData) -> TaskName:
 
 
 def says_anomalies(classes: tuple[str, ...]) -> bool:
-    """Whether data with these classes say which windows are anomalous."""
+    """Return True if data with these classes say which windows are anomalous."""
     return sorted(classes) == [ANOMALOUS, USUAL]
 
 
 def for_task(data: FleetData, task: TaskName) -> FleetData:
-    """A fleet as a task takes it. Where it needs no labels, all windows are of one class,
-    `WINDOWS`, those that nobody has labelled too. Where the data say which are anomalous, the
-    classes are `USUAL` and `ANOMALOUS`, in this order, and all windows that are trained on are
-    usual: anomalous ones of training parts are left out.
+    """Return a fleet in the form of a task.
+
+    A reconstruction needs no labels: all windows, unlabelled ones included, get the class
+    `WINDOWS`. If the data say which windows are anomalous, the classes are `USUAL` and `ANOMALOUS`,
+    in this order, and anomalous windows are left out of the training parts.
 
     Raises:
-        DataError: it needs labels, and no window has one, or they are labels of another task.
+        DataError: the task needs labels, and no window has one, or they are labels of another task.
     """
     if task != RECONSTRUCTION:
         if not data.classes:
@@ -167,9 +190,7 @@ def for_task(data: FleetData, task: TaskName) -> FleetData:
     if says_anomalies(data.classes):
         kept = {d: _usual_alone(w, data.classes.index(ANOMALOUS)) for d, w in data.devices.items()}
         return replace(data, classes=(USUAL, ANOMALOUS), devices=kept, recordings={})
-    if isinstance(
-        data.devices, Measured
-    ):  # devices that are places of a pool have labels, and all windows
+    if isinstance(data.devices, Measured):  # a pool has labels for all windows
         return data
     devices = {}
     for device_id, own in data.devices.items():
@@ -181,8 +202,7 @@ def for_task(data: FleetData, task: TaskName) -> FleetData:
 
 
 def _of_steps(data: FleetData) -> FleetData:
-    """The fleet with its columns of 0 and 1 as the classes of steps, where nobody has said what the
-    columns are called."""
+    """Return the fleet with columns of 0 and 1 as steps' classes, unless they have names."""
     y = data.sample()[1]
     if (
         data.window.steps
@@ -197,8 +217,10 @@ def _of_steps(data: FleetData) -> FleetData:
 
 
 def _usual_alone(windows: Windows, anomalous: int) -> Windows:
-    """The windows of a device of which none that is trained on has this class; in the test part 1
-    stands for it, and 0 for the other."""
+    """Return the windows of a device without anomalous ones in its training part.
+
+    In the test part, 1 stands for an anomalous window and 0 for a usual one.
+    """
     usual, test_y = windows.train_y != anomalous, (windows.test_y == anomalous).astype(np.int64)
     train_x = windows.train_x[usual]
     made = without_labels(
@@ -210,8 +232,7 @@ def _usual_alone(windows: Windows, anomalous: int) -> Windows:
 
 
 def digest_of(data: FleetData) -> str:
-    """What tells these data from others, whatever they are called: 64 hexadecimal digits of
-    everything but their name."""
+    """Return the identity of data: 64 hexadecimal digits of everything but their name."""
     digest = hashlib.sha256(repr((data.window, data.classes, sorted(data.truth.items()))).encode())
     for device_id in sorted(data.devices):
         held: list[object] = [data.devices[device_id]]
@@ -233,8 +254,10 @@ def _root(squares: Array, count: int) -> Array:
 
 
 def cut_windows(recording: Array, length: int, stride: int) -> Array:
-    """Windows (n, channels, length) float32 of a recording (samples, channels); none when it is too
-    short."""
+    """Return the windows (n, channels, length) float32 of a recording (samples, channels).
+
+    A recording shorter than a window has none.
+    """
     if len(recording) < length:
         return np.zeros((0, recording.shape[1], length), np.float32)
     view = np.lib.stride_tricks.sliding_window_view(recording, length, axis=0)[::stride]
@@ -242,8 +265,11 @@ def cut_windows(recording: Array, length: int, stride: int) -> Array:
 
 
 def without_overlap(windows: Windows) -> Windows:
-    """Windows that overlap by half and were divided in time by class, with nothing in both parts:
-    of each class that is tested, the last training window is left out."""
+    """Return windows whose parts share no samples.
+
+    The windows overlap by half and were split in time by class. For each class in the test part,
+    the last training window is left out.
+    """
     keep = np.ones(windows.num_train, bool)
     for label in np.unique(windows.test_y):
         at = np.flatnonzero(windows.train_y == label)
@@ -253,14 +279,14 @@ def without_overlap(windows: Windows) -> Windows:
 
 
 def able_to_train(data: FleetData, least: int) -> list[str]:
-    """The devices with at least so many labelled training windows, by id."""
+    """Return the ids of devices with at least `least` labelled training windows, sorted."""
     return sorted(
         device_id for device_id, windows in data.devices.items() if windows.num_train >= least
     )
 
 
 def check_trainable(data: FleetData, least: int) -> None:
-    """Check that somebody can train.
+    """Raise DataError if no device can train.
 
     Raises:
         DataError: no device has `least` training windows.
@@ -274,10 +300,10 @@ def check_trainable(data: FleetData, least: int) -> None:
 
 
 def select_devices(data: FleetData, count: int | None) -> FleetData:
-    """The first `count` devices by id.
+    """Return the first `count` devices by id; all if it is None.
 
     Raises:
-        DataError: more than there are, or fewer than one.
+        DataError: `count` is more than there are, or less than one.
     """
     if count is None or count == len(data.devices):
         return data

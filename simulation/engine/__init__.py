@@ -1,2 +1,4 @@
-"""The fast simulation: the same plans, device executor and server mathematics, without messages,
-spread over the machine's cores."""
+"""The fast simulation, spread over the machine's cores.
+
+It has the plans, the device executor and the server mathematics of the field, without messages.
+"""

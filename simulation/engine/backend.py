@@ -1,5 +1,8 @@
-"""Which backend runs the graphs: the fastest that can train the objective's model here, and why not
-a faster one."""
+"""The choice of the backend that runs the graphs.
+
+It is the fastest that can train the objective's model here, with the reason why it is no faster
+one.
+"""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -29,32 +32,34 @@ IN_CPP: dict[BackendName, type[NativeGraphs | HybridGraphs]] = {
     "native": NativeGraphs,
     "hybrid": HybridGraphs,
 }
-"""Backends of the native engine, in the order in which `auto` tries them: `native` makes whole
-steps in C++, `hybrid` the layers before the head. Where neither can, `auto` takes `eager`, which
-runs anything."""
+"""Backends of the native engine, in the order in which `auto` tries them.
+
+`native` makes whole steps in C++, `hybrid` the layers before the head. If neither can, `auto` takes
+`eager`, which runs anything.
+"""
 
 
 @dataclass(frozen=True)
 class Backend:
-    """How graphs run."""
+    """A backend with its graphs."""
 
     name: BackendName
     graphs: Graphs
     make: Callable[[], Graphs]
-    """Makes the same graphs in another process, on another machine."""
+    """A function that makes the same graphs in another process or on another machine."""
     threads: bool = False
-    """Whether the graphs run without the interpreter's lock, so that threads are enough."""
+    """True if the graphs run without the interpreter's lock, so that threads are enough."""
     reason: str = ""
-    """Why it is no faster backend; empty for the fastest."""
+    """Reason why no faster backend runs; empty for the fastest."""
 
 
 def choose(
     objective: Supervised, manifest: Manifest, options: EngineOptions, trained: Iterable[str]
 ) -> Backend:
-    """The backend for a run that trains with the graphs `trained`.
+    """Return the backend for a run that trains with the graphs `trained`.
 
     Raises:
-        ConfigError: the backend that was asked for cannot run this; the text says why.
+        ConfigError: the backend of the options cannot run this; the text says why.
     """
     window, trained = manifest.window.shape, sorted(trained)
     if options.backend == "batched":

@@ -1,8 +1,8 @@
-"""Saves a run between rounds, so that it goes on after an interruption with the same bits.
+"""Checkpoints of a run between rounds, from which it resumes with the same bits.
 
 The algorithm's state, the records so far and the blobs that they name are one file, which is
-replaced as a whole. The private tensors of devices lie in the store's folder beside it. A round
-that is repeated reads there what it read the first time.
+replaced as a whole. The private tensors of devices lie in the store's folder beside it. A repeated
+round reads there the same values as the first time.
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ class _Text(msgspec.Struct):
     records: list[RoundRecord]
     held: dict[str, list[str]]
     models: dict[str, list[str]]
-    """Keys by version; the newest is called by the empty string."""
+    """Keys of the models by version; the newest version is the empty string."""
     inputs: dict[str, Survey] = {}
     placed: dict[str, Placed] = {}
     stopped: bool = False
@@ -42,11 +42,14 @@ class _Text(msgspec.Struct):
 
 
 class Checkpoint:
-    """A folder for one run. `settings` and `asked` say which run it is; the folder of a run with
-    other values is refused."""
+    """A checkpoint folder of one run.
+
+    `settings` and `asked` identify the run; the folder of a run with other values is refused.
+    """
 
     def __init__(self, folder: Path, settings: RunSettings, asked: Mapping[str, Any]) -> None:
-        """
+        """Make the folder if it does not exist.
+
         Raises:
             ConfigError: the folder cannot be made.
         """
@@ -66,11 +69,12 @@ class Checkpoint:
         self._asked: dict[str, Any] = {**asked_settings, **asked, "bundle": bundle}
 
     def load(self, blobs: MemoryBlobs, traffic: Traffic) -> Snapshot | None:
-        """The run as it was last saved; None when the folder holds none. Fills `blobs`, and in
-        `traffic` what devices hold.
+        """Return the run as it was last saved, or None if the folder has no run.
+
+        The call fills `blobs`, and in `traffic` the models that devices hold.
 
         Raises:
-            ConfigError: the folder holds another run, or a file that cannot be read.
+            ConfigError: the folder has another run, or a file that cannot be read.
         """
         if not self._file.exists():
             return None

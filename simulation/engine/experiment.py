@@ -1,5 +1,4 @@
-"""A simulated run as two values, whichever engine carries it out: everything that it is made of,
-and everything that it leaves."""
+"""A simulated run as two values, for any engine: its input and its result."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from wire.bundle import Bundle
 
 @dataclass(frozen=True)
 class Experiment:
-    """A fleet, and what is to be trained on it."""
+    """A fleet, and the algorithm, objective and settings to train it with."""
 
     settings: RunSettings
     algorithm: Algorithm
@@ -34,22 +33,24 @@ class Experiment:
 
 @dataclass(frozen=True)
 class EngineResult:
-    """A run that is over: the fleet at its end, its records, and the blobs that these name."""
+    """A finished run: the fleet at its end, its records, and the blobs that these name."""
 
     fleet: Fleet
     records: list[RoundRecord]
     blobs: Blobs
     predict: Callable[[str, Array], Array]
-    """(device, x (n, \\*window)) -> class probabilities (n, classes) by the model of that
-    device."""
+    """A function (device, x (n, \\*window)) -> class probabilities (n, classes).
+
+    The model is the device's.
+    """
     models: HeldModels
-    """The models in the end."""
+    """The final models."""
     backend: str
     """Name of the backend that ran the graphs (`simulation.engine.backend`)."""
     reason: str = ""
-    """Why it was no faster backend; empty for the fastest."""
+    """Reason why no faster backend ran; empty for the fastest."""
     schedule: Schedule | None = None
-    """Who took part when, where something else than the messages said so."""
+    """Schedule of the cohorts; None if messages decided about them."""
 
     @property
     def campaign(self) -> Campaign:

@@ -1,9 +1,7 @@
-"""A run by messages: the aggregator's runner and one agent per device, joined by an in-process
-broker, on a virtual clock.
+"""A run by messages on a virtual clock, to which the faster engine is compared bit by bit.
 
-Nothing here decides anything about federated learning: messages, admission, rounds and the
-execution of plans are the same code that runs in the field. It is what the faster engine is held
-against, to the bit.
+The aggregator's runner and one agent per device are joined by an in-process broker. Messages,
+admission, rounds and the execution of plans are the code that runs in the field.
 """
 
 from collections.abc import Callable
@@ -37,11 +35,11 @@ from wire.pieces import MOST_BYTES
 from wire.topics import Topics
 
 PATIENCE = 20
-"""A simulation gives up when time has passed so often without an end of the round."""
+"""Maximum number of times that the clock advances in one round before the simulation gives up."""
 
 
 class VirtualClock:
-    """Seconds since the start of a simulation; moves only when it is told to."""
+    """Seconds since the start of a simulation, which change only by assignment."""
 
     now_s = 0.0
 
@@ -91,7 +89,7 @@ def run_by_messages(
             lambda _: graphs,
             clock=clock,
             secret=repeatable_secret,
-            most_whole=MOST_BYTES,  # a broker inside the process needs no pieces
+            most_whole=MOST_BYTES,  # a broker in this process needs no pieces
         )
         if attack is not None and isinstance(agent, Attacker):
             agent.attack = attack
@@ -114,7 +112,7 @@ def run_by_messages(
 
 
 def _own_tensors(state: DeviceState, experiment: Experiment) -> Tensors:
-    """Every tensor that a device answers with, from what its agent has stored.
+    """Return every tensor with which a device answers, from its agent's storage.
 
     Raises:
         ConfigError: it has finished no run.
@@ -130,8 +128,13 @@ def _own_tensors(state: DeviceState, experiment: Experiment) -> Tensors:
 
 
 def _deliver(runner: Runner, maker: ReleaseMaker, agents: list[Agent], clock: VirtualClock) -> None:
-    """Deliver until nobody has anything left to read; then let time pass to the next timer; until
-    the campaign is over and every device has its model."""
+    """Deliver messages and advance the clock until the campaign is over.
+
+    Every device then has its model. The clock advances to the next timer when no message is left.
+
+    Raises:
+        Stalled: a round was repeated `PATIENCE` times.
+    """
     links: list[tuple[Link, Callable[[LinkEvent], None]]] = [
         (runner.link, runner.handle),
         *((agent.link, agent.handle) for agent in agents),

@@ -1,4 +1,4 @@
-"""How a simulation is to be computed. It changes no result beyond rounding."""
+"""Options of a simulation's computation, none of which changes results beyond rounding."""
 
 from importlib.util import find_spec
 
@@ -11,9 +11,12 @@ from wire.errors import ConfigError
 
 
 class EngineOptions(EngineSettings, frozen=True):
-    """What carries out the graphs, and where. Backend ``auto`` is native where the engine in C++
-    knows the model's layers and steps are plain SGD, hybrid where it knows the layers alone, else
-    eager; batched and messages are taken only where they are asked for."""
+    """Backend of the graphs, and its place.
+
+    Backend ``auto`` is native if the C++ engine knows the model's layers and steps are plain SGD,
+    hybrid if it knows the layers alone, else eager. Backends batched and messages run only if they
+    are named.
+    """
 
     def __post_init__(self) -> None:
         check(EngineSettings, structs.asdict(self))
@@ -41,8 +44,7 @@ class EngineOptions(EngineSettings, frozen=True):
 
     @property
     def accelerator(self) -> torch.device | None:
-        """Where backend batched runs; None where torch finds no CUDA and no device was asked
-        for."""
+        """Device of backend batched; None without a `device` if torch finds no CUDA."""
         name = self.device or next(iter(_cuda_devices()), "")
         return torch.device(name) if name else None
 

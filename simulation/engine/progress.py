@@ -1,4 +1,4 @@
-"""What an engine says of a run while it goes on, and what it can be answered."""
+"""Progress reports of an engine during a run, and the answer that stops it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,8 +11,10 @@ from wire.arrays.tensors import Tensors
 
 
 class Stop(Enum):
-    """The answer to a `RunProgress` that ends a run: no further round of training is made, and
-    devices test what they keep."""
+    """The answer to a `RunProgress` that ends a run.
+
+    No further round of training opens, and devices test their personal models.
+    """
 
     STOP = "stop"
 
@@ -22,29 +24,34 @@ STOP: Final = Stop.STOP
 
 @dataclass(frozen=True)
 class HeldModels:
-    """The models of a run as they are at one moment. Nothing is read before it is asked for."""
+    """The models of a run at one moment, each read when it is requested."""
 
     objective: Supervised
-    """What they are trained by, on the network that they are the tensors of."""
+    """Objective that trains the models, with their network."""
     of_group: Callable[[str], Tensors]
-    """Key of a group -> what its devices receive (roles shared, statistic, received)."""
+    """A function from a group's key to the tensors that its devices receive.
+
+    They are of the roles shared, statistic and received.
+    """
     of_device: Callable[[str], Tensors]
-    """Device id -> every tensor that the device answers with, what it keeps included."""
+    """A function from a device id to every tensor with which the device answers."""
 
 
 @dataclass(frozen=True)
 class RunProgress:
-    """The run begins, or a round of training or a preparation is over: rounds of training so far,
-    and the number of groups."""
+    """State of a run at its start, or after a preparation or a round of training.
+
+    `trained` is the number of rounds of training so far, `groups` the number of groups.
+    """
 
     trained: int
     groups: int
     at_s: float = 0.0
-    """Virtual seconds since the beginning."""
+    """Virtual seconds since the start."""
     records: Sequence[RoundRecord] = ()
-    """Of all rounds so far, those before an interruption included; backend messages has none."""
+    """Records of all rounds so far, also before an interruption; empty for backend messages."""
     models: HeldModels | None = None
-    """The models until the next round begins; backend messages has none."""
+    """Models until the next round begins; None for backend messages."""
 
 
 OnProgress = Callable[[RunProgress], Stop | None]

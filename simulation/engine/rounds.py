@@ -1,8 +1,8 @@
-"""The rounds of a fast simulation: the same phases as `aggregator.fleet.rounds`, for a fleet
-that is always reachable, without messages.
+"""The rounds of a fast simulation, with the phases of `aggregator.fleet.rounds`.
 
-The cost of a round is proportional to its cohort, not to the fleet. `Snapshot` holds everything
-that changes from round to round, so that a run can be saved and continued.
+The fleet is always reachable, and there are no messages. The cost of a round is proportional to its
+cohort, not to the fleet. `Snapshot` holds everything that changes from round to round, so that a
+run can be saved and continued.
 """
 
 import dataclasses
@@ -58,11 +58,12 @@ from wire.messages import CheckIn, Choose, Plan
 log = logging.getLogger("shoal.simulation")
 
 OF = "@"
-"""Joins the key of a model and a number of rounds into the name of that model as it was after so
-many rounds."""
+"""Separator between the key of a model and a number of rounds.
+
+Together they name the model as it was after that many rounds.
+"""
 EVALUATED = 10_000
-"""Of a larger fleet so many devices, drawn by the seed, test the model that they are given in the
-end."""
+"""Maximum number of devices that test their final model; the seed draws them."""
 
 
 @dataclass(frozen=True)
@@ -72,26 +73,28 @@ class Snapshot:
     state: State
     round: int = 0
     trained: int = 0
-    """Rounds of training that are over."""
+    """Number of finished rounds of training."""
     records: tuple[RoundRecord, ...] = ()
     finished: bool = False
     inputs: Mapping[str, Survey] = field(default_factory=dict)
     """Surveys of devices without labels, by device."""
     placed: Mapping[str, Placed] = field(default_factory=dict)
     older: Mapping[int, Mapping[str, Tensors]] = field(default_factory=dict, repr=False)
-    """By number of rounds, the models after so many, as far as devices are still at work on
-    them."""
+    """Models by the number of rounds after which they were current.
+
+    Only models on which devices still work are here.
+    """
     stopped: bool = False
-    """Whether somebody has stopped the run: no further round of training is made."""
+    """True if a caller has stopped the run, so that no further round of training opens."""
     resting: frozenset[str] = frozenset()
-    """Devices whose last plan failed. They rest, so that no evaluation waits for them."""
+    """Devices whose last plan failed; they rest, so that no evaluation waits for them."""
 
 
 class _Members(Mapping[str, Member]):
-    """Members of a campaign, made as they are asked for: a fleet is large, a cohort is not."""
+    """Members of a campaign, each made on access: a fleet is large, a cohort is not."""
 
     def __init__(self, key: Callable[[State, str], str], snapshot: Snapshot) -> None:
-        """`key`: of the model of a device's group by its training."""
+        """Take the members of a snapshot; `key` returns the model's key of a trained device."""
         self._key, self._snapshot = key, snapshot
         trained = snapshot.state.memory.membership
         self._ids = {*trained, *snapshot.inputs, *snapshot.placed} - {""}
@@ -112,7 +115,7 @@ class _Members(Mapping[str, Member]):
 
 @dataclass
 class Rounds:
-    """Makes one round after the other, with the devices that `schedule` says."""
+    """A run round by round, with the cohorts of `schedule`."""
 
     experiment: Experiment
     blobs: Blobs
@@ -129,13 +132,18 @@ class Rounds:
         self.device_ids = sorted(self.devices)
 
     def advance(self, snapshot: Snapshot, workers: Workers) -> Snapshot:
-        """The snapshot after one more round, the last of which only tests the models that devices
-        are given."""
+        """Return the snapshot after one more round.
+
+        The last round only tests the models of devices.
+
+        Raises:
+            Stalled: no device gives an update.
+        """
         settings, state = self.settings, snapshot.state
         before = self.campaign(snapshot)
         number, closing = snapshot.round + 1, before.phase == "evaluating"
         preparing = not closing and self.algorithm.coordinator.preparing(state.context)
-        if closing:  # everybody, or a part of a large fleet; it takes no time
+        if closing:  # all devices, or a part of a large fleet; it takes no time
             at_s = snapshot.records[-1].closed_at_s if snapshot.records else 0.0
             free = [d for d in self.device_ids if d not in snapshot.resting]
             tested = drawn(DevicePool(free), EVALUATED, round_seed(settings.seed, number))
@@ -229,8 +237,7 @@ class Rounds:
         )
 
     def _ask(self, campaign: Campaign, models: Models, workers: Workers) -> dict[str, Survey]:
-        """Return what devices without labels tell of their inputs; those without windows tell
-        nothing."""
+        """Return the surveys of devices without labels; devices without windows have none."""
         if not (verbs := campaign.version.programs.get(UNLABELLED)):
             return {}
         plans = [
@@ -257,8 +264,10 @@ class Rounds:
         return decode_tensors(self.blobs.get(said.blob), OWN_FILES)[0]
 
     def campaign(self, snapshot: Snapshot) -> Campaign:
-        """Return the campaign as an aggregator would have it before its next round, but for its
-        models: they are named by their keys."""
+        """Return the campaign as an aggregator would have it before its next round.
+
+        Its models have their keys in place of digests.
+        """
         latest = self._latest
         if latest is None or snapshot is not latest[0]:
             self._latest = latest = snapshot, self._campaign(snapshot)
@@ -296,8 +305,10 @@ class Rounds:
         return replace(campaign, ended=ended, phase=phase)
 
     def conclude(self, snapshot: Snapshot) -> Fleet:
-        """Return the fleet at the end of the run as an aggregator would have it, with its models
-        among the blobs."""
+        """Return the fleet at the end of the run as an aggregator would have it.
+
+        Its models are among the blobs.
+        """
         stored = store_state(self.settings, self.algorithm, snapshot.state, self.blobs)
         campaign = self.campaign(snapshot)
         version = replace(
@@ -319,7 +330,7 @@ class Rounds:
         )
 
     def model_of(self, snapshot: Snapshot, device_id: str) -> Tensors:
-        """The model that a device is given (roles shared, statistic, received)."""
+        """Return the model that a device receives (roles shared, statistic, received)."""
         key = group_of(self.campaign(snapshot), device_id, self._device(device_id))
         return self.algorithm.given(snapshot.state, key)
 
@@ -329,13 +340,13 @@ class Rounds:
         return key if key in state.models else NEWCOMER
 
     def _device(self, device_id: str) -> Device:
-        """Return the record of a device that is always there."""
+        """Return the record of a device, which is always online."""
         windows = self.devices[device_id]
         facts = CheckIn(device_id, windows.num_train, windows.num_test, runtime="simulation")
         return Device(facts=facts, online=True)
 
     def models(self, state: State) -> dict[str, Tensors]:
-        """Return the models that the devices of each group are given."""
+        """Return the models that the devices of each group receive."""
         return {key: self.algorithm.given(state, key) for key in state.models}
 
     def _plans(
@@ -369,8 +380,11 @@ class Rounds:
     def _contribution(
         self, result: DeviceResult, start: str, state: State, invited: Invitation
     ) -> Contribution:
-        """An update as the algorithm reads it. If the device started from an older model, its
-        change is applied to the newest model with a smaller weight."""
+        """Return an update in the form of the algorithm.
+
+        The change of a device that started from an older model is applied to the newest model with
+        a smaller weight.
+        """
         tensors, stale = dict(sorted(result.tensors.items())), result.device_id in invited.versions
         weight = invited.weights.get(result.device_id)
         if weight is not None:
@@ -387,7 +401,7 @@ class Rounds:
     def _received(
         self, plans: Sequence[Plan], models: Models, workers: Workers, summed: bool
     ) -> list[DeviceResult]:
-        """The updates that would have been admitted, by device id.
+        """Return the updates that pass admission, by device id.
 
         Raises:
             Stalled: there is none.
@@ -408,7 +422,7 @@ class Rounds:
     def _carried_out(
         self, plans: Sequence[Plan], models: Models, workers: Workers, summed: bool = False
     ) -> tuple[list[DeviceResult], str]:
-        """The same, and what was wrong with the first of the others."""
+        """Return the results that pass admission, and the problem of the first other one."""
         chosen = {
             key
             for plan in plans
@@ -435,5 +449,5 @@ class Rounds:
 
 
 def _name(key: str, version: int) -> str:
-    """What the model of this key was called after so many rounds."""
+    """Return the name of the model of this key after `version` rounds."""
     return f"{key}{OF}{version}"

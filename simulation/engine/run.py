@@ -1,4 +1,4 @@
-"""A run by the fast engine, which chooses how graphs run and by how many workers."""
+"""A run by the fast engine, with its backend and its workers."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -28,9 +28,9 @@ from wire.arrays.tensors import Array
 from wire.messages import Train
 
 TOGETHER = 128
-"""Devices that backend batched trains together, unless another number is asked for."""
+"""Default number of devices that backend batched trains together."""
 PROCESSES_FROM = 1_000
-"""Steps of training in a run from which worker processes are worth their start."""
+"""Number of steps of training in a run from which worker processes are worth their start."""
 
 
 def run_fast(
@@ -40,12 +40,13 @@ def run_fast(
     options: EngineOptions,
     on_progress: OnProgress,
 ) -> EngineResult:
-    """Run a fleet to the end, or go on with it where its checkpoint is. `asked` is what decides the
-    run besides its settings.
+    """Run a fleet to the end, or resume it from its checkpoint.
+
+    `asked` are the values that identify the run besides its settings.
 
     Raises:
         ConfigError: the algorithm does not fit the bundle, the backend cannot run it, or the
-        checkpoint is another run's.
+            checkpoint is another run's.
         Stalled: no device can carry out its plan.
     """
     settings, bundle, devices = experiment.settings, experiment.bundle, experiment.devices
@@ -107,7 +108,7 @@ def run_fast(
 
 
 def _held(rounds: Rounds, snapshot: Snapshot, host: DeviceHost) -> HeldModels:
-    """The models between two rounds."""
+    """Return the models between two rounds."""
     return HeldModels(
         rounds.experiment.objective,
         lambda key: rounds.algorithm.given(snapshot.state, key),
@@ -123,14 +124,14 @@ def _workers(
     if options.cluster:
         from simulation.engine.workers.ray import (
             on_ray,
-        )  # an optional dependency; `EngineOptions` says where it is missing
+        )  # optional; `EngineOptions` reports if it is missing
 
         return on_ray(options.cluster, options.workers, host.spec, host.store)
     count = options.workers or num_cores()
     if isinstance(backend.graphs, BatchedGraphs):
         return batched(host, backend.graphs, options.workers or TOGETHER)
     settings, devices = host.spec.settings, host.spec.devices
-    # about how many steps of training the run has, from a few of its devices
+    # estimate the number of training steps of the run from a few of its devices
     some = sorted(devices)[:: max(1, len(devices) // 32)]
     batches = sum(ceil(devices[d].num_train / settings.batch_size) for d in some) / len(some)
     steps = round(settings.rounds * settings.local_epochs * batches * invited)

@@ -1,5 +1,4 @@
-"""Who takes part in a round, and when: drawn by the seed, or by a campaign on the virtual
-clock."""
+"""The cohorts of rounds and their times, by the seed or by a campaign on the virtual clock."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,16 +22,18 @@ class Invitation:
     opened_at_s: float = 0.0
     closed_at_s: float = 0.0
     versions: Mapping[str, int] = field(default_factory=dict)
-    """By device, how many rounds had been made when it got its model, where that is not all so
-    far."""
+    """Number of rounds after which a device got its model, by device, if that is not the latest."""
     weights: Mapping[str, float] = field(default_factory=dict)
-    """By device, what its change counts beside its number of examples, where that is not 1."""
+    """Weight of a device's change beside its number of examples, by device, if that is not 1."""
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """`cohort` devices drawn anew for each round, or all; no time passes. They are the devices that
-    a service draws with the same seed, while all of them are free (`aggregator.fleet.rounds`)."""
+    """A cohort drawn for each round, or all devices; no time passes.
+
+    A service draws the same devices with the same seed, while all of them are free
+    (`aggregator.fleet.rounds`).
+    """
 
     device_ids: list[str]
     cohort: int
@@ -40,7 +41,7 @@ class Drawn:
     oldest: ClassVar[None] = None
 
     def invite(self, number: int) -> Invitation:
-        """Return the round of this number."""
+        """Return the cohort of the round of this number."""
         return Invitation(drawn(self._pool, self.cohort, round_seed(self.seed, number)))
 
     @cached_property
@@ -56,12 +57,14 @@ class Timed:
 
     @property
     def oldest(self) -> int:
-        """The oldest version of the models that a later round may start from."""
+        """The oldest version of the models from which a later round may start."""
         return self._campaign.oldest_version_needed
 
     def invite(self, number: int) -> Invitation:
-        """Return the round of this number. Rounds are asked for in order; the first one may be
-        later than 1."""
+        """Return the cohort of the round of this number.
+
+        Calls are in the order of rounds; the first one may be later than 1.
+        """
         campaign = self._campaign
         while campaign.tally.aggregations < number:
             opened_at_s = campaign.now_s
@@ -73,19 +76,21 @@ class Timed:
         return Invitation(ids, opened_at_s, batch.at_s, versions, weights)
 
     def report(self, accuracies: Sequence[tuple[float, float | None]]) -> TimeSummary:
-        """Return what the run cost in virtual time; `accuracies` are (second, mean accuracy)."""
+        """Return the cost of the run in virtual time; `accuracies` are (second, mean accuracy)."""
         known = [accuracy for _, accuracy in accuracies if accuracy is not None]
         targets = [round(share * max(known), 4) for share in (0.8, 0.95)] if known else []
         return describe(self._campaign.tally, self._campaign.now_s, accuracies, targets)
 
 
 Schedule = Drawn | Timed
-"""Who takes part when. `oldest` is None where rounds start from the newest models alone."""
+"""Source of cohorts; `oldest` is None if rounds start from the newest models alone."""
 
 
 def drawn(pool: DevicePool, count: int, seed: int) -> list[str]:
-    """Return `count` devices of a pool, in order, drawn with a round's seed one after the other;
-    all where count is 0 or not less than their number."""
+    """Return `count` devices of a pool, sorted, drawn one after the other with a round's seed.
+
+    All are returned if `count` is 0 or not less than their number.
+    """
     if not count or count >= len(pool):
         return sorted(pool)
     chosen = list[str]()

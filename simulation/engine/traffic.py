@@ -1,8 +1,8 @@
-"""How many bytes a run would move: its messages are weighed, not sent.
+"""The bytes that a run would move: its messages are weighed, not sent.
 
-Models are weighed exactly, and count where a device does not hold them from the round before. An
-update weighs the same whatever the digits of its measurements, which differ between processors, so
-that a run which goes on counts as one that was not interrupted.
+Models are weighed exactly; a model counts unless the device holds it from the round before. An
+update weighs the same for all digits of its measurements, which differ between processors, so that
+a resumed run counts as one without interruption.
 """
 
 from typing import Any
@@ -20,12 +20,14 @@ from wire.messages import Acknowledge, Choose, Metrics, Plan, Update
 NO_DIGEST = "0" * 64
 
 TRAIN_S, LOSS = 0.123456, 12.345678901234567
-"""Seconds that an update says its training took, and the sum of its losses: two runs alike send the
-same bytes."""
+"""Seconds of training in every weighed update, and the sum of its losses.
+
+With constants, equal runs send equal bytes.
+"""
 
 
 class Traffic:
-    """Weighs the messages of one run. `held` is, by device, the models it holds (digests)."""
+    """A scale for the messages of one run; `held` has the digests of each device's models."""
 
     def __init__(self, settings: RunSettings, bundle_bytes: int) -> None:
         self._settings, self._bundle_bytes = settings, bundle_bytes
@@ -35,14 +37,17 @@ class Traffic:
         self.held: dict[str, list[str]] = {}
 
     def weigh(self, models: Models) -> None:
-        """The models of a new round."""
+        """Weigh the models of a new round."""
         payloads = {key: encode_tensors(tensors) for key, tensors in models.items()}
         self._plans.clear()
         self._blobs = {key: (digest(payload), len(payload)) for key, payload in payloads.items()}
 
     def down(self, plan: Plan) -> int:
-        """Bytes to the device for this plan: the plan, models that it lacks, the acknowledgement;
-        before its first plan the bundle too."""
+        """Return the bytes to the device for this plan.
+
+        They are those of the plan, models that the device lacks and the acknowledgement; before its
+        first plan the bundle too.
+        """
         needed = dict(
             self._blobs[key]
             for key in {
@@ -53,7 +58,7 @@ class Traffic:
         known = self.held.get(plan.device_id)
         self.held[plan.device_id] = sorted(needed)
         lacking = sum(size for name, size in needed.items() if name not in (known or ()))
-        if id(plan.verbs) not in self._plans:  # one object for all devices that do the same
+        if id(plan.verbs) not in self._plans:  # one object for all devices with the same verbs
             sent = replace(plan, bundle=NO_DIGEST, model=NO_DIGEST)
             self._plans[id(plan.verbs)] = (plan.verbs, len(encode(sent)))
         return (
@@ -64,7 +69,7 @@ class Traffic:
         )
 
     def up(self, result: DeviceResult) -> int:
-        """Bytes of an update."""
+        """Return the bytes of an update."""
         message = Update(
             self._settings.run_id,
             1,
@@ -87,7 +92,7 @@ class Traffic:
 
 
 def _measured(metrics: Metrics) -> Metrics:
-    """Metrics over so many windows, with as many digits as most have."""
+    """Return metrics of the same number of windows, with as many digits as most have."""
     return (
         Metrics(metrics.num_examples, LOSS, metrics.num_examples // 2)
         if metrics.num_examples

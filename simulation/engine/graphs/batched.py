@@ -1,7 +1,7 @@
 """Graphs of many devices run together on one accelerator, by `torch.func.vmap` over the devices.
 
 A training keeps the tensors of its devices on the accelerator from its first step to its last, as
-(devices, \\*shape), and copies what it changed back once. Devices need not have equally many
+(devices, \\*shape), and copies the changed ones back once. Devices may have different numbers of
 examples (`simulation.engine.graphs.stacking.turns`).
 
 It runs on any torch device, on the processor as a test: vmap is slower there than one device after
@@ -34,8 +34,10 @@ from wire.tasks import CLASSIFICATION
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """What one device asks for: a run of a graph on a batch, or a training over `batches` of the
-    examples in `batch`, by index."""
+    """A run of a graph that one device requests.
+
+    It is on the batch, or a training over `batches` of the examples in `batch`, by index.
+    """
 
     graph: str
     tensors: Tensors
@@ -44,8 +46,10 @@ class Request:
     batches: Sequence[Array] | None = None
 
     def kind(self, any_size: bool) -> Any:
-        """Requests of the same kind can be met together. `any_size`: whatever the number of
-        examples."""
+        """Return the kind of the request; requests of one kind can be answered together.
+
+        `any_size`: True if the number of examples does not matter.
+        """
         layout = sorted((name, value.shape) for name, value in self.tensors.items())
         sizes = sorted(
             (name, value.shape[1:] if any_size else value.shape)
@@ -56,8 +60,10 @@ class Request:
 
 
 class BatchedGraphs(EagerGraphs):
-    """An objective's functions. Devices that ask for the same graph at the same time (`rendezvous`)
-    are run together."""
+    """An objective's functions, run over many devices at once.
+
+    Devices that request the same graph at the same time (`rendezvous`) are run together.
+    """
 
     def __init__(
         self,
@@ -66,12 +72,14 @@ class BatchedGraphs(EagerGraphs):
         device: torch.device,
         bf16: bool = False,
     ) -> None:
-        """`bf16`: matrix products and convolutions in bfloat16 by torch's autocast; weights stay
-        float32.
+        """Move the objective to the device, and learn how each graph can be run.
+
+        `bf16`: True for matrix products and convolutions in bfloat16 by torch's autocast; weights
+        stay float32.
 
         Raises:
             ConfigError: batches hold more than examples and labels, or vmap cannot run a graph that
-            trains.
+                trains.
         """
         if more := [*objective.random, *objective.columns]:
             raise ConfigError(f"{objective.name} needs {', '.join(more)} with every batch")
@@ -83,7 +91,7 @@ class BatchedGraphs(EagerGraphs):
         self.rendezvous: Rendezvous[Request, Tensors] = Rendezvous()
         self._functions, self._bf16, self._held = dict(moved.graphs()), bf16, Examples(device)
         self._training, self._additive, self._alone = set[str](), set[str](), set[str]()
-        inputs = example_inputs(objective, window)  # drawn on the processor, as everywhere
+        inputs = example_inputs(objective, window)  # drawn on the processor, as in every backend
         with torch.no_grad(), self._context():
             self._learn(moved, {name: value.to(device) for name, value in inputs.items()})
 
@@ -110,7 +118,7 @@ class BatchedGraphs(EagerGraphs):
         return self.rendezvous.ask(Request(graph, *parts_of(inputs)))
 
     def together(self, requests: Sequence[Request]) -> list[Tensors]:
-        """The answers to requests of different devices, in their order.
+        """Return the answers to requests of different devices, in their order.
 
         Raises:
             ConfigError: the device's memory is too small for them.
@@ -212,8 +220,10 @@ class BatchedGraphs(EagerGraphs):
         return unstack(sums, len(same))
 
     def _context(self) -> ExitStack:
-        """Constants that functions make lie on the device; nothing is rounded more coarsely than
-        asked for."""
+        """Return a context in which functions make constants on the device.
+
+        Rounding is no coarser than the options allow.
+        """
         context = ExitStack()
         context.enter_context(self.device)
         if self.device.type == "cuda":
@@ -265,8 +275,11 @@ class BatchedGraphs(EagerGraphs):
 
 
 def _over_devices(function: GraphFunction) -> GraphFunction:
-    """The same function of tensors (devices, \\*shape) and batches (devices, batch, \\*shape);
-    hyper-parameters are everybody's."""
+    """Return the function over many devices.
+
+    Its tensors are (devices, \\*shape), its batches (devices, batch, \\*shape). Hyper-parameters
+    are the same for all devices.
+    """
 
     def plain(tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         with OverDevices():
@@ -276,7 +289,7 @@ def _over_devices(function: GraphFunction) -> GraphFunction:
 
 
 def _over_examples(function: GraphFunction) -> GraphFunction:
-    """The same function of each example by itself, as a batch of one: outputs (batch, \\*shape)."""
+    """Return the function of each example as a batch of one, with outputs (batch, \\*shape)."""
 
     def of_one(tensors: TorchTensors, example: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         return function(
@@ -293,8 +306,7 @@ def _adds_up(
     hyper: TorchTensors,
     outputs: TorchTensors,
 ) -> bool:
-    """Whether a graph's outputs for a batch are sums over its examples, each looked at by
-    itself."""
+    """Return True if a graph's outputs for a batch are sums over its single examples."""
     if not all(names.role_of(name) == names.METRIC for name in outputs):
         return False
     try:
@@ -304,7 +316,7 @@ def _adds_up(
         pass
     try:
         single = _over_examples(function)(held, batch, hyper)
-    except (RuntimeError, ValueError):  # statistics of a batch of one
+    except (RuntimeError, ValueError):  # it needs statistics of a batch, and one example has none
         return False
     return all(
         torch.allclose(single[name].sum(0), value, rtol=1e-3, atol=1e-4)

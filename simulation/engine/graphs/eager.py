@@ -1,5 +1,4 @@
-"""An objective's functions run by torch directly, behind the same port as a bundle's exported
-graphs."""
+"""An objective's functions run by torch directly, in place of a bundle's exported graphs."""
 
 import threading
 from collections.abc import Sequence
@@ -19,13 +18,12 @@ PROCESSOR = torch.device("cpu")
 
 
 class EagerGraphs:
-    """An `edge_client.core.ports.Graphs` without an export: the objective's functions
-    themselves."""
+    """An `edge_client.core.ports.Graphs` of the objective's functions, without an export."""
 
     max_batch: int | None = None
 
     def __init__(self, objective: Supervised, device: torch.device = PROCESSOR) -> None:
-        """`device`: where the objective's model lies."""
+        """Take an objective whose model lies on `device`."""
         self.device = device
         self._lock = (
             threading.Lock()
@@ -34,7 +32,7 @@ class EagerGraphs:
         self._examples_alone = not objective.columns and not objective.random
 
     def run(self, graph: str, inputs: Tensors) -> Tensors:
-        """Run a graph on named arrays, with the names the exported graph has.
+        """Run a graph on named arrays, with the names of the exported graph.
 
         Raises:
             BundleError: no such graph.
@@ -51,7 +49,7 @@ class EagerGraphs:
         }
 
     def trains(self, graph: str) -> bool:
-        """Whether a batch is nothing but examples and their classes."""
+        """Return True if a batch of the graph is nothing but examples and their labels."""
         return self._examples_alone and graph in self._graphs
 
     def train(
@@ -63,8 +61,11 @@ class EagerGraphs:
         batches: Sequence[Array],
         hyper: Tensors,
     ) -> Tensors:
-        """See `edge_client.core.ports.WholeTraining`. It gives the bits of `run` batch by batch;
-        tensors stay with torch between the batches."""
+        """Train over batches (see `edge_client.core.ports.WholeTraining`).
+
+        The result has the bits of `run` batch by batch; tensors stay with torch between the
+        batches.
+        """
         held = self._tensors(tensors | hyper)
         sums = {names.LOSS_SUM: 0.0, names.NUM_CORRECT: 0.0}
         following: TorchTensors = {}
@@ -82,7 +83,7 @@ class EagerGraphs:
         }
 
     def call(self, graph: str, tensors: TorchTensors) -> TorchTensors:
-        """The same on torch tensors."""
+        """Run a graph on torch tensors."""
         return self._graphs[graph](tensors)
 
     def _tensors(self, arrays: Tensors) -> TorchTensors:

@@ -1,5 +1,7 @@
-"""An objective's functions by torch, in which the native engine carries the extractor's passes: for
-steps that are more than plain SGD."""
+"""An objective's functions by torch, with the extractor's passes by the native engine.
+
+They are for steps that are more than plain SGD.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,18 +22,21 @@ from wire.arrays import names
 
 
 class HybridGraphs(EagerGraphs):
-    """Losses, heads, optimizers and whatever else a graph does are torch's; a batch on its way to
-    the representation and back is not."""
+    """Graphs in which the native engine carries a batch to the representation and back.
+
+    Losses, heads, optimizers and everything else are torch's.
+    """
 
     def __init__(
         self, objective: Supervised, window: tuple[int, ...], trained: Iterable[str]
     ) -> None:
-        """`trained`: the graphs that plans train with.
+        """Build the native passes of the objective's extractor.
+
+        `trained` are the graphs with which plans train.
 
         Raises:
             Unsupported: the native engine does not know a layer of the extractor, or has nothing to
-            gain, or no training graph would leave
-                it a pass.
+                gain, or no training graph would leave it a pass.
             CannotCompile: the native engine cannot be built here.
         """
         super().__init__(objective)
@@ -51,7 +56,7 @@ class HybridGraphs(EagerGraphs):
             raise Unsupported(f"steps of {objective.name} look into the layers of the model")
 
     def call(self, graph: str, tensors: TorchTensors) -> TorchTensors:
-        if graph == "survey":  # it looks at what enters the layers
+        if graph == "survey":  # it reads the inputs of the layers
             return super().call(graph, tensors)
         with self._extractor.carried():
             return super().call(graph, tensors)
@@ -61,7 +66,7 @@ class _Extractor:
     """A module whose calls the native engine can take over."""
 
     def __init__(self, module: nn.Module, passes: Passes) -> None:
-        """`passes`: of the same layers, whose tensors are called ``extractor.NAME`` there."""
+        """Take the passes of the same layers, whose tensors are called ``extractor.NAME`` there."""
         self._module, self._passes = module, passes
         self._window = passes.network.window
         self._passed = False
@@ -71,7 +76,7 @@ class _Extractor:
         self._places = [(module.get_submodule(path), name) for path, _, name in paths]
 
     def carries(self, graphs: Iterator[tuple[str, TorchTensors]]) -> set[str]:
-        """Which of these graphs leave the native engine a pass, as they are run."""
+        """Return the graphs that leave the native engine a pass when they run."""
         found = set()
         with self.carried():
             for graph, _ in graphs:
@@ -81,7 +86,7 @@ class _Extractor:
 
     @contextmanager
     def carried(self) -> Iterator[None]:
-        """While the context is open, calls go through the native engine where it has them."""
+        """Route calls through the native engine, if it has them, while the context is open."""
         self._module.forward = self._forward
         try:
             yield
@@ -91,7 +96,7 @@ class _Extractor:
     def _forward(self, x: Tensor) -> Tensor:
         tensors = [
             getattr(layer, name) for layer, name in self._places
-        ]  # what a functional call has put into their places
+        ]  # the tensors that a functional call has put into their places
         if not self._carries(x, tensors):
             return self._usual(x)
         self._passed = True
@@ -107,9 +112,12 @@ class _Extractor:
         )
 
     def _carries(self, x: Tensor, tensors: Sequence[Tensor]) -> bool:
-        """Training passes of examples of the window's shape with gradients by parameters alone, on
-        autograd's tape, and evaluation without gradients; never where somebody looks at what goes
-        through a layer, or a layer is in another mode than the others."""
+        """Return True if the native engine can carry a pass.
+
+        It carries training passes of examples of the window's shape with gradients by parameters
+        alone, on autograd's tape, and evaluation without gradients. It carries none if a hook
+        observes a layer, or a layer is in another mode than the others.
+        """
         if (
             torch._C._functorch.peek_interpreter_stack() is not None
             or x.dtype != torch.float32
@@ -125,8 +133,10 @@ class _Extractor:
 
 
 class _Carried(torch.autograd.Function):
-    """A training pass: running statistics among the tensors are moved, parameters have
-    gradients."""
+    """A training pass that moves the running statistics among the tensors, with gradients.
+
+    The gradients are those of the parameters.
+    """
 
     @staticmethod
     def forward(ctx: Any, passes: Passes, x: Tensor, *tensors: Tensor) -> Tensor:

@@ -1,5 +1,7 @@
-"""An objective's graphs by the native engine, where they are plain SGD on a model that it knows; by
-torch otherwise."""
+"""An objective's graphs by the native engine if they are plain SGD on a model that it knows.
+
+Torch runs the others.
+"""
 
 from collections.abc import Iterable, Sequence
 
@@ -17,16 +19,18 @@ from wire.messages import Metrics
 
 
 class NativeGraphs(EagerGraphs):
-    """Trains, evaluates and predicts without the interpreter's lock."""
+    """Graphs that train, evaluate and predict without the interpreter's lock."""
 
     def __init__(
         self, objective: Supervised, window: tuple[int, ...], trained: Iterable[str]
     ) -> None:
-        """`trained`: the graphs that plans train with.
+        """Build the native trainer of the objective's model.
+
+        `trained` are the graphs with which plans train.
 
         Raises:
             Unsupported: a training graph is more than plain SGD, or the native engine does not know
-            a layer of its model.
+                a layer of its model.
             CannotCompile: the native engine cannot be built here.
         """
         super().__init__(objective)
@@ -50,7 +54,10 @@ class NativeGraphs(EagerGraphs):
         self._predicts = objective.model_answers and not objective.has_memory
 
     def trains(self, graph: str) -> bool:
-        """Where nothing is dropped; the random numbers of dropout come with each batch."""
+        """Return True if the graph is plain SGD without dropout.
+
+        The random numbers of dropout come with each batch.
+        """
         return graph in self._sgd and not self._trainer.network.dropouts
 
     def train(
@@ -74,7 +81,7 @@ class NativeGraphs(EagerGraphs):
         hyper: Tensors,
         drawn: Sequence[Array],
     ) -> Tensors:
-        """`drawn`: what dropout takes, as `Trainer.train`."""
+        """Train with the random numbers of dropout in `drawn` (see `Trainer.train`)."""
         sgd, flat = self._sgd[graph], self._flat(tensors)
         momentum = np.zeros_like(flat)
         moved = [

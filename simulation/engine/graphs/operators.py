@@ -58,7 +58,7 @@ def batch_norm(x: Tensor, *others: Any, **named: Any) -> Tensor:
 
 
 class OverDevices(PlainOperators):
-    """While it is entered, `conv1d` on CUDA and `batch_norm` are what is written here as well."""
+    """A context in which `conv1d` on CUDA and `batch_norm` are those of this module."""
 
     operators: ClassVar[dict[Any, Callable[..., Any]]] = {
         **PlainOperators.operators,

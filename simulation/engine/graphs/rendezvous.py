@@ -1,5 +1,4 @@
-"""Plans that are carried out at the same time wait for each other here, so that their requests can
-be answered together."""
+"""A rendezvous of plans that run at the same time, whose requests are answered together."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -12,8 +11,10 @@ A = TypeVar("A")
 
 
 class Rendezvous(Generic[Q, A]):
-    """One thread for each plan, and one more that answers. A plan that asks waits until every other
-    one has asked too, or has ended."""
+    """One thread for each plan, and one more that answers.
+
+    A plan that asks waits until every other plan has asked too, or has ended.
+    """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -24,18 +25,20 @@ class Rendezvous(Generic[Q, A]):
 
     @property
     def joined(self) -> bool:
-        """Whether the calling thread carries out a plan of this rendezvous."""
+        """True if the calling thread carries out a plan of this rendezvous."""
         return getattr(self._here, "joined", False)
 
     def expect(self, count: int) -> None:
-        """So many more plans will be carried out: each of them asks, or ends."""
+        """Announce `count` more plans, each of which asks or ends."""
         with self._changed:
             self._busy += count
 
     @contextmanager
     def taking_part(self) -> Iterator[None]:
-        """The calling thread carries out one of the plans that are expected; whatever happens, it
-        ends when the context is left."""
+        """Let the calling thread carry out one of the announced plans.
+
+        The plan ends when the context is left, also by an exception.
+        """
         self._here.joined = True
         try:
             yield
@@ -46,7 +49,7 @@ class Rendezvous(Generic[Q, A]):
                 self._changed.notify_all()
 
     def ask(self, request: Q) -> A:
-        """The answer to a request, from a thread that takes part.
+        """Return the answer to a request, from a thread that takes part.
 
         Raises:
             CancelledError: the rendezvous was closed.
@@ -62,8 +65,10 @@ class Rendezvous(Generic[Q, A]):
         return answer.result()
 
     def answer(self, together: Callable[[list[Q]], list[A]]) -> bool:
-        """Wait until all plans have asked or ended, then answer those that asked, in one call of
-        `together`. False: all have ended."""
+        """Wait until all plans have asked or ended, and answer the requests.
+
+        One call of `together` answers them. Return False if all plans have ended.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._busy == 0)
             asked = list(self._asked)
@@ -76,7 +81,7 @@ class Rendezvous(Generic[Q, A]):
         return bool(asked)
 
     def close(self) -> None:
-        """Let every thread that waits, or asks later, end with an exception."""
+        """End every thread that waits, or asks later, with an exception."""
         with self._changed:
             self._closed = True
             for _, future in self._asked:

@@ -1,11 +1,11 @@
-"""Attackers among simulated devices, and what they achieve.
+"""Attackers among simulated devices, and the success of an attack.
 
-A device is an attacker through its data (``label-flip``: V. Tolpegin et al., ESORICS 2020) or
-through the update that it sends instead of its own: ``replace`` trains on flipped labels and sends
-the change scaled by `scale`, so that it outweighs the fleet (E. Bagdasaryan et al., AISTATS 2020);
-``sign-flip`` sends minus `scale` times its change; ``gaussian`` sends noise of `scale` times its
-change's size; ``nan`` sends values that are not numbers. Its messages are otherwise those of an
-honest device: admission and defences see what they would see in the field.
+A device attacks through its data (``label-flip``: V. Tolpegin et al., ESORICS 2020) or through the
+update that it sends instead of its own. ``replace`` trains on flipped labels and sends the change
+scaled by `scale`, so that it outweighs the fleet (E. Bagdasaryan et al., AISTATS 2020).
+``sign-flip`` sends minus `scale` times its change. ``gaussian`` sends noise of `scale` times its
+change's size. ``nan`` sends values that are not numbers. Its other messages are those of an honest
+device, so admission and defences see the same as in the field.
 """
 
 from collections.abc import Mapping
@@ -47,24 +47,24 @@ ATTACKS: Mapping[str, Options] = {
     "gaussian": _options(),
     "nan": _options(),
 }
-"""Every attack, with its options."""
+"""Options of every attack, by name."""
 FLIPPING = ("label-flip", "replace")
-"""Those that train on flipped labels."""
+"""Names of the attacks that train on flipped labels."""
 
 
 @dataclass(frozen=True)
 class Attack:
-    """Who attacks, and how."""
+    """An attack with its attackers."""
 
     name: str
     attackers: frozenset[str]
     scale: float
     targets: Mapping[int, int]
-    """The class that each attacked class is to be taken for."""
+    """Target class of each attacked class."""
     seed: int = 0
 
     def poison(self, windows: Windows) -> Windows:
-        """An attacker's windows: training labels of attacked classes are those of their targets."""
+        """Return an attacker's windows, with training labels flipped to their targets."""
         if self.name not in FLIPPING:
             return windows
         flipped = windows.train_y.copy()
@@ -73,7 +73,7 @@ class Attack:
         return Windows(windows.train_x, flipped, windows.test_x, windows.test_y)
 
     def tamper(self, tensors: Tensors, device_id: str, number: int) -> Tensors:
-        """What an attacker sends in place of its update's tensors in the round of this number."""
+        """Return the tensors that an attacker sends in place of its update's in round `number`."""
         rng = np.random.default_rng([self.seed, number, crc32(device_id.encode())])
         changed = {}
         for key, value in tensors.items():
@@ -103,7 +103,7 @@ class Attacker(Agent):
 
 
 def read_attack(text: str) -> Choice:
-    """Read an attack, see `ATTACKS`.
+    """Read an attack (see `ATTACKS`).
 
     Raises:
         ConfigError: no such attack or option, or a value it cannot have.
@@ -112,11 +112,11 @@ def read_attack(text: str) -> Choice:
 
 
 def make_attack(choice: Choice, data: FleetData, seed: int) -> Attack:
-    """The attack that was chosen, on a fleet. The seed decides who attacks.
+    """Return the chosen attack on a fleet; the seed draws the attackers.
 
     Raises:
-        ConfigError: nobody would attack, or nobody honest would be left; or the attack flips
-        classes, and there are none.
+        ConfigError: there would be no attacker or no honest device, or the attack flips classes and
+            there are none.
     """
     devices, options, given = sorted(data.devices), choice.options, dict(choice.given)
     if choice.name in FLIPPING and not has_classes(data.sample()[1]):
@@ -143,16 +143,21 @@ def make_attack(choice: Choice, data: FleetData, seed: int) -> Attack:
 
 
 def flipped_classes(num_classes: int) -> dict[int, int]:
-    """DistFL's flip (section 5.5): classes 0-3 and 4-7 are taken for each other; with fewer than
-    eight, the first half and the second."""
+    """Return the classes that DistFL's flip (section 5.5) exchanges.
+
+    They are 0-3 and 4-7; with fewer than eight classes, the first half and the second.
+    """
     half = min(4, num_classes // 2)
     return {a: b for i in range(half) for a, b in ((i, i + half), (i + half, i))}
 
 
 def success_rate(targets: Mapping[int, int], labels: Array, predicted: Array) -> float | None:
-    """Attack success rate (DistFL, Eq. 9): of each attacked class, the share of examples predicted
-    as its target, averaged over the classes. `labels` and `predicted` are (n,) class numbers; None
-    when no example is of an attacked class."""
+    """Return the attack success rate (DistFL, Eq. 9).
+
+    It is the share of examples of an attacked class that are predicted as its target, averaged over
+    the attacked classes. `labels` and `predicted` are (n,) class numbers. None if no example is of
+    an attacked class.
+    """
     rates = [
         float((predicted[labels == source] == target).mean())
         for source, target in targets.items()
@@ -162,6 +167,6 @@ def success_rate(targets: Mapping[int, int], labels: Array, predicted: Array) ->
 
 
 def told_apart(groups: Mapping[str, int | None], attackers: frozenset[str]) -> bool:
-    """Whether no honest device shares a group with an attacker."""
+    """Return True if no honest device shares a group with an attacker."""
     theirs = {groups[d] for d in attackers if groups.get(d) is not None}
     return not any(group in theirs for d, group in groups.items() if d not in attackers)

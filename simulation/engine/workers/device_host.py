@@ -1,5 +1,7 @@
-"""Where a simulated device's plan is carried out: by the edge client's own executor, over the
-device's windows and what it keeps."""
+"""The place where a simulated device's plan is carried out.
+
+It has the edge client's own executor, the device's windows and its private tensors.
+"""
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,17 +30,19 @@ from wire.errors import ShoalError
 from wire.messages import Metrics, Plan
 
 Models = Mapping[str, Tensors]
-"""What devices may start from in a round (roles shared, statistic, received), by key. A plan names
-keys, not digests."""
+"""Models from which devices may start in a round (roles shared, statistic, received), by key.
+
+The plans of a simulation name keys, not digests.
+"""
 
 
 @dataclass(frozen=True)
 class DeviceResult:
-    """A plan that was carried out, and the update it gave; or why there is none."""
+    """Result of a plan: the update, or the problem for which there is none."""
 
     device_id: str
     model: str = ""
-    """Key of the model it started from."""
+    """Key of the model from which the device started."""
     num_train: int = 0
     num_steps: int = 0
     evaluated: Metrics = field(default_factory=Metrics)
@@ -46,48 +50,62 @@ class DeviceResult:
     train_s: float = 0.0
     tensors: Tensors = field(default_factory=dict, repr=False)
     carried: Layout = ()
-    """What was in the update, where `tensors` is something else: they have gone into a sum, or came
-    in int8."""
+    """Layout of the update if `tensors` are something else.
+
+    They have been added to a sum, or came in int8.
+    """
     sums: Mapping[str, Branch] = field(default_factory=dict, repr=False)
-    """With one device of a branch of the tree: the sums of all models there, by the key of the one
-    that they started from."""
+    """Sums of all models of a branch of the tree, by the key of the model that they started from.
+
+    One device of the branch has them.
+    """
     problem: str = ""
     refused: bool = False
-    """Whether the aggregator's admission would have refused the update; else the device could not
-    carry out the plan."""
+    """True if admission refuses the update; False if the device cannot carry out the plan."""
 
     @property
     def layout(self) -> Layout:
-        """Name, dtype and shape of what is in the update."""
+        """Name, dtype and shape of each tensor of the update."""
         return self.carried or layout_of(self.tensors)
 
 
 def layout_of(tensors: Tensors) -> Layout:
-    """Name, dtype and shape of each tensor."""
+    """Return name, dtype and shape of each tensor."""
     return tuple((name, str(value.dtype), value.shape) for name, value in tensors.items())
 
 
 def repeatable_secret(plan: Plan) -> np.random.Generator:
-    """A device's private noise, the same in every simulation of the same seed: no secret at all,
-    and good for nothing else."""
+    """Return a generator of a device's private noise, the same in every simulation of a seed.
+
+    It is no secret at all, and for simulations only.
+    """
     return np.random.default_rng([plan.seed, crc32(plan.device_id.encode()), 0x5EC])
 
 
 def in_one_thread() -> None:
-    """Make this process a worker of one thread, whose graphs write into nothing they are given."""
+    """Make this process a worker of one thread.
+
+    Its graphs do not write into their inputs, so torch's warning about read-only arrays is
+    silenced.
+    """
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", "The given NumPy array is not writable")
 
 
 Workers = Callable[[Sequence[Plan], Models, bool], Iterator[DeviceResult]]
-"""Carry out plans, in any order; each result is yielded as soon as it is there. Its tensors hold
-until the next call. Where nobody looks at single updates (True), workers may yield sums instead."""
+"""A function that carries out plans in any order, and yields each result at once.
+
+A result's tensors are valid until the next call. If its last argument is True, no single update is
+needed, and workers may yield sums instead.
+"""
 
 
 @dataclass(frozen=True)
 class DeviceHostSpec:
-    """All that makes a host but what its devices keep. It can be sent to another machine: graphs
-    are made there."""
+    """Everything of a host but the private tensors of devices.
+
+    It can be sent to another machine, which makes the graphs.
+    """
 
     settings: RunSettings
     bundle: Bundle
@@ -99,8 +117,10 @@ class DeviceHostSpec:
 
 @dataclass(frozen=True)
 class DeviceHost:
-    """One worker's share of the machine. Everything but `store` is only read; different devices may
-    be worked on at the same time."""
+    """A worker's share of the machine.
+
+    Everything but `store` is read-only. Different devices may be worked on at the same time.
+    """
 
     spec: DeviceHostSpec
     graphs: Graphs
@@ -108,9 +128,10 @@ class DeviceHost:
     store: PrivateStore
 
     def carry_out(self, plan: Plan, models: Models) -> DeviceResult:
-        """Carry out a plan as the device would, and look at the update as the aggregator's
-        admission would. A plan at which an objective or a model of the user's own raises is
-        declined."""
+        """Carry out a plan as the device would, and check the update as admission would.
+
+        A plan is declined if an objective or a model of the user's own raises an error.
+        """
         device_id, started_s = plan.device_id, perf_counter()
         windows, attack = self._windows(device_id), self.spec.attack
         try:
@@ -140,15 +161,16 @@ class DeviceHost:
         return DeviceResult(device_id, result.model, windows.num_train, *done)
 
     def predict(self, device_id: str, model: Tensors, number: int, x: Array) -> Array:
-        """Class probabilities (n, classes) float32 by the model of this device before the round of
-        this number."""
+        """Return class probabilities (n, classes) float32 of a device before round `number`."""
         return Executor(self.spec.bundle, self.graphs, self._windows(device_id)).predict(
             model, self.store.get(device_id, number), x
         )
 
     def own_tensors(self, device_id: str, model: Tensors, number: int) -> Tensors:
-        """Every tensor that this device answers with before the round of this number, what it keeps
-        included."""
+        """Return every tensor with which a device answers before round `number`.
+
+        Its private tensors are included.
+        """
         return own_tensors(self.spec.bundle, model, self.store.get(device_id, number))
 
     def _windows(self, device_id: str) -> Windows:

@@ -1,5 +1,7 @@
-"""Workers in this process: one after the other; in threads where graphs do their work without the
-interpreter's lock; or many at a time whose graphs are run together."""
+"""Workers in this process: one plan after the other, threads, or devices whose graphs run together.
+
+Threads are for graphs that run without the interpreter's lock.
+"""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -42,8 +44,10 @@ def threads(host: DeviceHost, count: int) -> Iterator[Workers]:
 
 @contextmanager
 def batched(host: DeviceHost, graphs: BatchedGraphs, count: int) -> Iterator[Workers]:
-    """Yield workers that carry out up to `count` plans at a time, each in a thread of its own; the
-    thread that asks for results runs their graphs together. `graphs`: those of the host."""
+    """Yield workers that carry out up to `count` plans at a time, each in a thread of its own.
+
+    The thread that asks for results runs their graphs together. `graphs` are those of the host.
+    """
     rendezvous = graphs.rendezvous
 
     def carry_out(plan: Plan, models: Models) -> DeviceResult:

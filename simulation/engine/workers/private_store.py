@@ -1,5 +1,4 @@
-"""The private tensors of simulated devices from round to round, in memory-mapped files that all
-workers share.
+"""The private tensors of simulated devices, in memory-mapped files that all workers share.
 
 One file holds one tensor of every device, row by row. Files are sparse: a row that no device has
 written takes no space, and pages that are not in use leave memory. A column (one entry per training
@@ -28,11 +27,11 @@ SIGNS = ".rounds"
 
 @dataclass
 class TravellingStore:
-    """What one device at a time keeps: it comes with its plan, and goes back with the result."""
+    """The private tensors of one device at a time, which travel with its plan and its result."""
 
     before: Tensors = field(default_factory=dict)
     after: Tensors | None = None
-    """Tensors that were put; None if nothing was."""
+    """Tensors that were put; None if there were none."""
 
     def get(self, device_id: str, number: int) -> Tensors:
         return dict(self.before)
@@ -44,15 +43,19 @@ class TravellingStore:
 @dataclass
 class _File:
     rows: Array
-    """(2, devices or examples, \\*shape)"""
+    """Two copies of the rows (2, devices or examples, \\*shape)."""
     rounds: Array
-    """(devices, 2) int32: the round that wrote each copy, negative where it took the tensor away;
-    0: none did."""
+    """Round that wrote each copy (devices, 2) int32, 0 if none did.
+
+    It is negative if the round took the tensor away.
+    """
 
 
 class MappedStore:
-    """A folder of such files, a temporary one where none is given. Processes see each other's
-    writes; a device is worked on by one at a time."""
+    """A folder of memory-mapped files, a temporary one if none is given.
+
+    Processes see each other's writes. Only one process at a time works on a device.
+    """
 
     def __init__(
         self, folder: Path | None, device_ids: Sequence[str], num_train: Iterable[int]
@@ -68,11 +71,11 @@ class MappedStore:
         self._listed: tuple[int, list[str]] = (-1, [])
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what another process needs; it opens the files itself."""
+        """Return the attributes for another process, which opens the files itself."""
         return vars(self) | {"_temporary": None, "_open": {}}
 
     def get(self, device_id: str, number: int) -> Tensors:
-        """Return a copy of what a device keeps before the round of this number; empty at first."""
+        """Return a copy of a device's tensors before the round of this number; empty at first."""
         at = self._index[device_id]
         found: Tensors = {}
         for name in self._names(number):
@@ -83,8 +86,7 @@ class MappedStore:
         return found
 
     def put(self, device_id: str, number: int, tensors: Tensors) -> None:
-        """Keep these tensors after the round of this number, in place of what the device kept
-        before."""
+        """Replace a device's tensors by these after the round of this number."""
         at = self._index[device_id]
         written = {_name(key, value): value for key, value in tensors.items()}
         for name in sorted(written.keys() | set(self._names(number))):
@@ -104,9 +106,11 @@ class MappedStore:
         )
 
     def _names(self, number: int) -> list[str]:
-        """Of the files that a device may have a row in from before the round of this number: listed
-        once in a round, since what is written meanwhile, by this process or another, does not count
-        yet."""
+        """Return the names of the files with rows that devices may have from before this round.
+
+        They are listed once in a round, because rows that any process writes meanwhile do not count
+        yet.
+        """
         listed = self._listed
         if listed[0] != number:
             self._listed = listed = (
@@ -125,11 +129,11 @@ class MappedStore:
 
 
 PrivateStore = TravellingStore | MappedStore
-"""Names of tensors that devices keep (``private/NAME``, ``column/NAME``, ``kept/ROLE/NAME``)."""
+"""Store of devices' tensors (``private/NAME``, ``column/NAME``, ``kept/ROLE/NAME``)."""
 
 
 def _newest(rounds: Array, number: int) -> int:
-    """The copy that holds what there was before the round of this number."""
+    """Return the index of the copy with the values from before the round of this number."""
     before = np.where(np.abs(rounds) < number, np.abs(rounds), -1)
     return int(before.argmax())
 
@@ -145,7 +149,7 @@ def _parse(name: str) -> tuple[str, np.dtype[np.generic], tuple[int, ...]]:
 
 
 def _map(path: Path, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> Array:
-    """A file of zeros of this shape, or what it holds; whoever comes first makes it."""
+    """Map a file of this shape, and make it with zeros if it does not exist."""
     if not prod(shape):
         path.touch()
         return np.zeros(shape, dtype)

@@ -1,9 +1,9 @@
 """Worker processes of one thread each, for graphs that hold the interpreter's lock.
 
-They are started, not forked: where torch has a GPU, autograd starts a thread for it with the first
-gradient, and a process forked after that can take none. Data and graphs are written to a folder
-once, a round's models once a round; all processes map the same pages of them. Private tensors lie
-in the memory-mapped store.
+The processes are started, not forked: with a GPU, autograd starts a thread for it at the first
+gradient, and a process forked after that cannot compute any. Data and graphs are written to a
+folder once, a round's models once a round; all processes map the same pages of them. Private
+tensors lie in the memory-mapped store.
 """
 
 import itertools

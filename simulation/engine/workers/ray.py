@@ -1,10 +1,10 @@
-"""Workers on a Ray cluster: actors of one thread each, one for each CPU, for fleets that one
-machine is too slow for.
+"""Workers on a Ray cluster, for fleets for which one machine is too slow.
 
-Data and graphs are put into the cluster's object store once, a round's models once a round; actors
-of one machine read the same pages. What devices keep stays with the driver: it travels with the
-plan and comes back with the result, so that an actor holds nothing that is missed when its machine
-is lost. Its plans then go to the others, which give the same bits.
+They are actors of one thread each, one for each CPU. Data and graphs are put into the cluster's
+object store once, a round's models once a round; actors of one machine read the same pages. Private
+tensors stay with the driver: they travel with the plan and come back with the result, so that
+nothing is missing when an actor's machine is lost. Its plans then go to the other actors, which
+give the same bits.
 """
 
 import logging
@@ -49,32 +49,41 @@ from wire.messages import Plan
 log = logging.getLogger("shoal.simulation")
 
 IN_FLIGHT = 2
-"""Chunks that an actor has at a time: the next one must not wait for the driver."""
+"""Number of chunks that an actor has at a time, so that it need not wait for the driver."""
 CHUNKS, LARGEST_CHUNK = 8, 32
-"""Each actor gets about so many chunks a round, of at most so many plans: towards the end of a
-round no actor has much left to do."""
+"""Approximate number of chunks per actor and round, and maximum number of plans of a chunk.
+
+Small chunks leave no actor with much work at the end of a round.
+"""
 LOSSES = 4
-"""When so many actors have been lost at the same chunk, one after the other, the chunk is taken for
-the cause and the run ends."""
+"""Number of actors lost one after the other at a chunk before it counts as the cause.
+
+The run then ends.
+"""
 PATIENCE_S = 60.0
-"""So long a run waits for an actor while it has none. A cluster may be about to start a machine."""
+"""Seconds that a run waits for an actor if it has none; a cluster may be starting a machine."""
 CONNECT_S = 5.0
 LOCAL_CLUSTER, ANY_CLUSTER = "local", "any"
-"""In place of an address: a cluster of this machine alone, for the time of the run; or one that
-this machine is part of, if there is one, and else that."""
+"""Values in place of an address.
+
+``local`` is a cluster of this machine alone, for the time of the run. ``any`` is the cluster that
+this machine is part of, or ``local`` if there is none.
+"""
 LOST = (RayActorError, NodeDiedError, ObjectLostError, OutOfMemoryError, WorkerCrashedError)
 
 Ref = Any
 """A `ray.ObjectRef`."""
 Task = tuple[Plan, Tensors]
-"""A plan, and what its device keeps."""
+"""A plan, and the private tensors of its device."""
 Result = tuple[DeviceResult, Tensors | None]
-"""What carrying it out gave, and what the device keeps from now on; None: what it kept before."""
+"""Result of a plan, and the device's new private tensors, or None if they do not change."""
 
 
 class Worker:
-    """What an actor runs. References come in a tuple: Ray would otherwise fetch what they stand for
-    before each call."""
+    """The work of an actor.
+
+    References come in a tuple, because Ray would otherwise fetch their objects before each call.
+    """
 
     def __init__(self, spec: tuple[Ref]) -> None:
         self._spec, self._store = spec[0], TravellingStore()
@@ -82,12 +91,14 @@ class Worker:
         self._models: tuple[Ref, Models] = (None, {})
 
     def greet(self) -> None:
-        """Answers when the actor has been started."""
+        """Answer when the actor has been started."""
 
     def work(self, models: tuple[Ref], tasks: Sequence[Task], level: int | None) -> list[Result]:
-        """Carry out plans, one after the other, with a round's models. With a `level`, they are all
-        of one branch of that level of the tree over the fleet (`algorithms.means.streaming`), and
-        only the sum of their models goes back."""
+        """Carry out plans, one after the other, with a round's models.
+
+        With a `level`, the plans are all of one branch of that level of the tree over the fleet
+        (`algorithms.means.streaming`), and only the sum of their models is returned.
+        """
         if self._host is None:
             in_one_thread()
             spec: Any = ray.get(self._spec)
@@ -121,7 +132,7 @@ class Worker:
             (replace(result, tensors={}, carried=result.layout), after) for result, after in results
         ]
         for at, (result, after) in enumerate(made):
-            if not result.problem:  # one whose result is looked at
+            if not result.problem:  # one whose result is read
                 made[at] = (replace(result, sums=sums), after)
                 break
         return made
@@ -135,13 +146,13 @@ class _Chunk:
 
 @dataclass
 class _Member:
-    """An actor as the driver sees it."""
+    """An actor from the driver's side."""
 
     actor: Any
     greeting: Ref | None
-    """None when it has been answered."""
+    """Reference of the greeting; None once it is answered."""
     chunks: dict[Ref, _Chunk] = field(default_factory=dict)
-    """At work or waiting there, in order."""
+    """Chunks in progress or waiting at the actor, in order."""
 
 
 @contextmanager
@@ -167,7 +178,7 @@ def on_ray(
 
 
 class RayWorkers:
-    """`count` actors, 0 for one for each CPU that the cluster has at the time."""
+    """`count` actors; if it is 0, one for each CPU that the cluster currently has."""
 
     def __init__(self, address: str, count: int, spec: DeviceHostSpec, store: PrivateStore) -> None:
         self._address, self._count, self._store = address, count, store
@@ -177,16 +188,16 @@ class RayWorkers:
         self._start = ray.remote(num_cpus=1, max_restarts=0)(Worker).remote
         self._members: list[_Member] = []
         self._why = ""
-        """Why an actor could not be started."""
+        """Reason why an actor could not be started."""
 
     def run(
         self, plans: Sequence[Plan], models: Models, summed: bool = False
     ) -> Iterator[DeviceResult]:
-        """The results of these plans.
+        """Yield the results of these plans.
 
         Raises:
             ShoalError: no actor is left, an actor cannot do its work, or actors are lost at the
-            same plans again and again.
+                same plans again and again.
         """
         shared = (ray.put(dict(models)),)
         self._fill_up()
@@ -229,8 +240,7 @@ class RayWorkers:
                 member.chunks.clear()
 
     def _fill_up(self) -> None:
-        """Start the actors that there is room for. One that there is no room for yet waits until
-        there is."""
+        """Start the missing actors; one without room in the cluster waits for it."""
         wanted = self._count or int(ray.cluster_resources().get("CPU", 0))
         while len(self._members) < wanted:
             actor: Any = self._start((self._spec,))
@@ -246,8 +256,10 @@ class RayWorkers:
             member.chunks[member.actor.work.remote(shared, tasks, level)] = chunk
 
     def _answers(self, waiting: deque[_Chunk]) -> Iterator[tuple[_Chunk, list[Result]]]:
-        """The chunk that is ready next, if one is within a second. Those of an actor that is lost
-        are put back."""
+        """Yield the next chunk with results, if one is ready within a second.
+
+        The chunks of a lost actor go back to `waiting`.
+        """
         owners = {
             ref: m
             for m in self._members
@@ -274,8 +286,11 @@ class RayWorkers:
                 member.greeting = None
 
     def _lose(self, member: _Member, waiting: deque[_Chunk], error: RayError) -> None:
-        """Go on without an actor: others take over what it had, and a new one its place if there is
-        room."""
+        """Remove an actor, give its chunks back, and start another one if there is room.
+
+        Raises:
+            ShoalError: too many actors were lost at the same chunk.
+        """
         chunks = list(member.chunks.values())
         if chunks:
             num_plans, number = sum(len(chunk.plans) for chunk in chunks), chunks[0].plans[0].round
@@ -295,20 +310,22 @@ class RayWorkers:
         waiting.extendleft(reversed(chunks))
         self._members.remove(member)
         ray.kill(member.actor)
-        if (
-            member.greeting is None
-        ):  # where one could not even be started, the next round tries again
+        if member.greeting is None:  # after a failed start, the next round tries again
             self._fill_up()
         else:
             self._why = f"; the last that was started: {str(error).strip().splitlines()[-1]}"
 
 
 def _connect(address: str, count: int) -> None:
-    """Start Ray on this machine, or connect to a cluster."""
+    """Start Ray on this machine, or connect to a cluster.
+
+    Raises:
+        ConfigError: there is no cluster at this address.
+    """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault(
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"
-    )  # else Ray warns, at every start, of what this will be
+    )  # without it, Ray warns of a future default at every start
     quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     try:
         if address == ANY_CLUSTER:
