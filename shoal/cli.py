@@ -64,8 +64,7 @@ COMMANDS = {
     ),
     "download": Command(
         "export",
-        "Download a public data set and check it against its SHA-256; or write those of the "
-        "watches as folders of devices.",
+        "Download a public data set, or write the watches' data as folders of devices.",
         ("shoal download watch --to boards",),
     ),
     "demo": Command(
@@ -82,8 +81,7 @@ COMMANDS = {
     ),
     "init": Command(
         "aggregator",
-        "Write a TOML file with every setting of `shoal serve`, its default and its meaning; set "
-        "up TLS.",
+        "Write a TOML file with every setting of `shoal serve`, and set up TLS.",
         ("shoal init fleet.toml --tls localhost --folder runs/fleet --bundle runs/bundle",),
     ),
     "serve": Command(
@@ -174,8 +172,7 @@ COMMANDS = {
     ),
     "backup": Command(
         "aggregator",
-        "Copy a service's folder while the service runs: database, blobs and keys, as they are at "
-        "one moment.",
+        "Copy a service's folder while the service runs.",
         ("shoal backup runs/served backups/sunday",),
     ),
     "restore": Command(

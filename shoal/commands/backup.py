@@ -18,8 +18,10 @@ def backup(
         ),
     ],
 ) -> None:
-    """Copy a service's folder while the service runs: database, blobs and keys, as they are at one
-    moment."""
+    """Copy a service's folder while the service runs.
+
+    The copy has database, blobs and keys, as they are at one moment.
+    """
     from rich.console import Console
 
     from aggregator.maintenance.backup import back_up

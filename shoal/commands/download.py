@@ -28,8 +28,10 @@ def download(
         ),
     ],
 ) -> None:
-    """Download a public data set and check it against its SHA-256; or write those of the watches as
-    folders of devices. Nothing else in Shoal downloads anything."""
+    """Download a public data set, or write the watches' data as folders of devices.
+
+    What is downloaded is checked against its SHA-256. Nothing else in Shoal downloads anything.
+    """
     from rich.console import Console
 
     from shoal.waiting import steps

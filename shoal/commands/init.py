@@ -52,8 +52,10 @@ def init(
         ),
     ] = None,
 ) -> None:
-    """Write a TOML file with every setting of `shoal serve`, its default and its meaning; set up
-    TLS."""
+    """Write a TOML file with every setting of `shoal serve`, and set up TLS.
+
+    Each setting stands there with its default and its meaning.
+    """
     from aggregator.enrolment.mosquitto import PLUGIN_NAME
     from shoal.cli import application
 
