@@ -1,4 +1,4 @@
-"""docs/install.md: the files that it names are there, and its commands are those that tests type."""
+"""docs/install.md: its files are there, and its commands are those that tests type."""
 
 import re
 import shlex
