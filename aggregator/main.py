@@ -84,7 +84,7 @@ def serve(
 
     if settings.bundle is not None:
         check_campaign_name(settings.run)
-    held = lock_service(folder)
+    lock = lock_service(folder)
     try:
         (folder / LOCAL).unlink(missing_ok=True)  # left by a killed service
         with ExitStack() as opened:
@@ -104,15 +104,15 @@ def serve(
                 opening.place = replace(opening.place, lease=lease)
             begins("reads where its campaigns stand")
             secret = opening.look(settings)
-            known = boot_ids(
+            earlier_boots = boot_ids(
                 folder / "boots", boot_id := lease.name if lease else secrets.token_hex(8)
             )
             if lease is not None:
                 lease.share(secret)
                 begins("takes the lease on the fleet")
-                if not lease.take(known, settings.standby, settings.take_over, stop):
+                if not lease.take(earlier_boots, settings.standby, settings.take_over, stop):
                     return None
-                known.append(lease.holder_before)
+                earlier_boots.append(lease.holder_before)
                 opening.known = opening.place.exchange()
                 opening.look(settings)  # the former holder may have written meanwhile
             http.serve(starting_api)
@@ -121,12 +121,12 @@ def serve(
             opened.enter_context(enrolment(settings.enrolment, folder, *named))
             tags = opened.enter_context(enrolled_tags(folder, settings.database))
             return _serve(
-                settings, topics, http, opening, tags, begins, known, boot_id, stop, observe
+                settings, topics, http, opening, tags, begins, earlier_boots, boot_id, stop, observe
             )
     except OtherAggregator as error:
         raise LeaseLost(str(error)) if settings.standby else error from None
     finally:
-        os.close(held)
+        os.close(lock)
 
 
 def _serve(
@@ -155,11 +155,11 @@ def _serve(
 
     signer, verifier = make_signer(), Verifier(settings.fleet, trust.keys)
     client_id = client_name(settings.fleet, "aggregator")
-    look = partial(MqttLink, settings.broker, client_id, confirmed=True)
-    begun = opening.fleet.epoch if opening.fleet.at_s else 0
-    least = max(lease.epoch - 1 if lease else 0, begun)
+    new_link = partial(MqttLink, settings.broker, client_id, confirmed=True)
+    stored_epoch = opening.fleet.epoch if opening.fleet.at_s else 0
+    least = max(lease.epoch - 1 if lease else 0, stored_epoch)
     begins(f"looks for another aggregator of the fleet at {settings.broker}")
-    epoch = find_epoch(look, topics, verifier, least, known, clock(), settings.take_over)
+    epoch = find_epoch(new_link, topics, verifier, least, known, clock(), settings.take_over)
     log.info("Service started: fleet=%s epoch=%d broker=%s", settings.fleet, epoch, settings.broker)
     will = Will(topics.aggregator, signer(AggregatorStatus(False, boot_id, epoch, clock())))
     mqtt = MqttLink(settings.broker, client_id, will, confirmed=True)

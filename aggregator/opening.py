@@ -89,8 +89,8 @@ class Opening:
         if stored is None:
             assert self.exported is not None
             place = self.place
-            own = (place.database, self.fresh, algorithm, self.exported, place.folder, place.blobs)
-            refuse_lost_run(*own)
+            args = (place.database, self.fresh, algorithm, self.exported, place.folder, place.blobs)
+            refuse_lost_run(*args)
         else:
             check_retuned(
                 stored.next_settings,
@@ -114,18 +114,18 @@ class Opening:
             return
         if settings.run not in self.known:
             stored = self.stored(settings.run)
-            begun = stored.settings if stored is not None else self.fresh
+            campaign_settings = stored.settings if stored is not None else self.fresh
             self.known[settings.run] = Charter(
-                next_number(settings.folder), begun, start_from=settings.start_from
+                next_number(settings.folder), campaign_settings, start_from=settings.start_from
             )
             propose(settings.folder, self.known[settings.run], settings.bundle)
             accept(settings.folder, settings.run)
             self.place.share(self.known[settings.run])
-        own = settings.folder / "trust.pem"  # for later starts without a bundle
+        trust_file = settings.folder / "trust.pem"  # for later starts without a bundle
         try:
             payload = (settings.bundle / "trust.pem").read_bytes()
-            if not own.exists() or own.read_bytes() != payload:
-                write_atomically(own, payload)
+            if not trust_file.exists() or trust_file.read_bytes() != payload:
+                write_atomically(trust_file, payload)
         except OSError as error:
             raise ConfigError(f"folder {settings.folder}: trust.pem: {error.strerror}") from None
 

@@ -57,14 +57,14 @@ def profile_of(
     records = {d: telemetry.get(d, NO_TELEMETRY) for d in here}
     speeds = {d: _speed(record) for d, record in records.items()}
     rates = {d: _rate(record) for d, record in records.items()}
-    known = [speed for speed in speeds.values() if speed]
-    if not known:
+    measured_speeds = [speed for speed in speeds.values() if speed]
+    if not measured_speeds:
         raise ConfigError(
             f"profile: none of {len(here)} devices has trained yet; it is made of what they say "
             "of their training"
         )
     usual_speed, usual_rate = (
-        median(known),
+        median(measured_speeds),
         median([rate for rate in rates.values() if rate] or [BYTES_PER_S]),
     )
     out = io.StringIO()
@@ -77,20 +77,24 @@ def profile_of(
         lines.writerow(
             (device_id, f"{speeds[device_id] or usual_speed:.6g}", rate, rate, f"{dropout:.6g}")
         )
-    untrained, unmeasured = (tuple(d for d in here if not found[d]) for found in (speeds, rates))
+    untrained, unmeasured = (tuple(d for d in here if not values[d]) for values in (speeds, rates))
     return FleetProfile(out.getvalue(), len(here), untrained, unmeasured)
 
 
 def _speed(record: DeviceTelemetry) -> float:
     """Return the examples per second; 0 if unknown."""
-    done = record.training
-    return done.examples / done.train_s if done is not None and 0 < done.train_s < math.inf else 0.0
+    training = record.training
+    return (
+        training.examples / training.train_s
+        if training is not None and 0 < training.train_s < math.inf
+        else 0.0
+    )
 
 
 def _rate(record: DeviceTelemetry) -> float:
     """Return the bytes per second; 0 if unknown."""
-    done = record.training
-    if done is None:
+    training = record.training
+    if training is None:
         return 0.0
-    rest_s, total = done.answer_s - done.train_s, done.bytes_up + done.bytes_down
+    rest_s, total = training.answer_s - training.train_s, training.bytes_up + training.bytes_down
     return total / rest_s if rest_s > 0 and total > 0 else 0.0

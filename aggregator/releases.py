@@ -61,8 +61,8 @@ class ReleaseMaker:
             if not campaign.trained or not (is_over or is_due):
                 continue
             last = last_rollout(fleet, campaign.name)
-            made = [fleet.releases[n].round for n in last.releases.values()] if last else []
-            if campaign.version.round == max(made, default=-1):
+            rounds = [fleet.releases[n].round for n in last.releases.values()] if last else []
+            if campaign.version.round == max(rounds, default=-1):
                 continue
             try:
                 yield self.make(fleet, campaign)
@@ -163,8 +163,8 @@ def released_source(fleet: Fleet, blobs: Blobs | None) -> Source | None:
     Raises:
         BlobLost: a model is missing or damaged.
     """
-    done = (r for r in reversed(fleet.rollouts) if r.phase == "done" and not r.returns)
-    rollout = next((r for r in done if not r.direct), None)
+    rollouts = (r for r in reversed(fleet.rollouts) if r.phase == "done" and not r.returns)
+    rollout = next((r for r in rollouts if not r.direct), None)
     if rollout is None or blobs is None or rollout.campaign not in fleet.campaigns:
         return None
     campaign = fleet.campaigns[rollout.campaign]

@@ -96,13 +96,13 @@ def _channel(row: Access) -> dict[str, Any]:
         "address": address,
         "messages": {name: {"$ref": f"#/components/messages/{name}"} for name in _names(row)},
         "parameters": {
-            name: said for name, said in _PARAMETERS.items() if f"{{{name}}}" in address
+            name: parameter for name, parameter in _PARAMETERS.items() if f"{{{name}}}" in address
         },
     }
 
 
 def _operations() -> list[tuple[str, dict[str, Any]]]:
-    found = []
+    operations = []
     for row in TABLE:
         channel = {"$ref": f"#/channels/{row.kind}"}
         messages = [{"$ref": f"#/channels/{row.kind}/messages/{name}"} for name in _names(row)]
@@ -118,9 +118,9 @@ def _operations() -> list[tuple[str, dict[str, Any]]]:
             "messages": messages,
             "bindings": {"mqtt": {"qos": 1}},
         }
-        found.append((f"{row.writer}.send.{row.kind}", sent))
-        found += [(f"{reader}.receive.{row.kind}", received) for reader in row.readers]
-    return found
+        operations.append((f"{row.writer}.send.{row.kind}", sent))
+        operations += [(f"{reader}.receive.{row.kind}", received) for reader in row.readers]
+    return operations
 
 
 def _names(row: Access) -> list[str]:
@@ -128,27 +128,27 @@ def _names(row: Access) -> list[str]:
 
 
 def _message(row: Access, kind: type) -> dict[str, Any]:
-    told: dict[str, Any] = {
+    message: dict[str, Any] = {
         "name": msgspec.json.schema_components([kind])[1][kind.__name__]["properties"]["type"][
             "enum"
         ][0]
     }
     if kind is m.Update:
-        told |= {
+        message |= {
             "contentType": TENSORS,
             "summary": "A tensor file (SPEC.md, 'Tensors') with this message in its metadata.",
         }
     elif kind is m.Piece:
-        told |= {
+        message |= {
             "contentType": BYTES,
             "summary": "This message, a line feed, and a part of an update (SPEC.md, 'Pieces').",
         }
     elif row.writer == "aggregator":
-        told |= {
+        message |= {
             "contentType": SIGNED,
             "summary": "Four lines (SPEC.md, 'Signatures'); the first is this message.",
         }
-    return told | {"payload": {"$ref": f"#/components/schemas/{kind.__name__}"}}
+    return message | {"payload": {"$ref": f"#/components/schemas/{kind.__name__}"}}
 
 
 def _described(part: Any) -> Any:
@@ -161,11 +161,11 @@ def _described(part: Any) -> Any:
         return [_described(inner) for inner in part]
     if not isinstance(part, dict):
         return part
-    said = {name: _described(inner) for name, inner in part.items() if name != "discriminator"}
+    schema = {name: _described(inner) for name, inner in part.items() if name != "discriminator"}
     return (
-        said | {"description": " ".join(said["description"].split())}
-        if isinstance(said.get("description"), str)
-        else said
+        schema | {"description": " ".join(schema["description"].split())}
+        if isinstance(schema.get("description"), str)
+        else schema
     )
 
 

@@ -211,8 +211,8 @@ class Bundle:
             LimitExceeded: the tensors that start at zero take more than `BUNDLE_BYTES`.
             BundleError: one of them has an impossible shape.
         """
-        held, name = decode_tensors(self.files[INITIAL], RECEIVED_FILES)[0], self.manifest.name
-        zero = [spec for spec in self.manifest.of_role(*ZERO_UNLESS_SAID) if spec.key not in held]
+        arrays, name = decode_tensors(self.files[INITIAL], RECEIVED_FILES)[0], self.manifest.name
+        zero = [spec for spec in self.manifest.of_role(*ZERO_UNLESS_SAID) if spec.key not in arrays]
         if wrong := [spec for spec in zero if min(spec.shape, default=0) < 0]:
             raise BundleError(f"bundle {name}: tensor {wrong[0].key!r} has shape {wrong[0].shape}")
         if (size := sum(spec.num_bytes for spec in zero)) > BUNDLE_BYTES:
@@ -221,7 +221,7 @@ class Bundle:
                 f"{BUNDLE_BYTES} are accepted"
             )
         try:
-            return held | {spec.key: np.zeros(spec.shape, spec.dtype) for spec in zero}
+            return arrays | {spec.key: np.zeros(spec.shape, spec.dtype) for spec in zero}
         except (
             ValueError,
             OverflowError,
@@ -252,13 +252,13 @@ class Bundle:
         self.graph_bytes(graph)
         programs = self.manifest.graphs[graph].programs
         if runtime not in programs:
-            has = (
+            note = (
                 f"it has {', '.join(sorted(programs))}"
                 if programs
                 else "it was exported for ONNX alone"
             )
             raise BundleError(
-                f"bundle {self.manifest.name}: graph {graph!r} has no program for {runtime}, {has}"
+                f"bundle {self.manifest.name}: graph {graph!r} has no program for {runtime}, {note}"
             )
         return programs[runtime], self.files[programs[runtime].file]
 
@@ -270,12 +270,12 @@ def pack(
 
     The hashes in the manifest are filled in.
     """
-    said = {
+    tensors = {
         key: value
         for key, value in initial.items()
         if names.role_of(key) not in ZERO_UNLESS_SAID or value.any()
     }
-    content = {**files, INITIAL: encode_tensors(said)}
+    content = {**files, INITIAL: encode_tensors(tensors)}
     manifest = msgspec.structs.replace(
         manifest, files={name: digest(data) for name, data in sorted(content.items())}
     )
@@ -313,13 +313,13 @@ def unpack(payload: bytes, trusted: Sequence[PublicKey] = ()) -> Bundle:
                 for i in archive.infolist()
             ):
                 raise BundleError("bundle: its files must be stored without compression")
-            held = archive.namelist()
-            if len(set(held)) < len(held) or sum(i.file_size for i in archive.infolist()) > len(
+            paths = archive.namelist()
+            if len(set(paths)) < len(paths) or sum(i.file_size for i in archive.infolist()) > len(
                 payload
             ):
                 raise BundleError("bundle: a name comes twice, or its entries overlap")
             text = archive.read(MANIFEST)
-            if trusted and SIGNATURE not in held:
+            if trusted and SIGNATURE not in paths:
                 raise TamperedBundle(
                     "bundle: it is not signed, and a signature by a trusted key is required"
                 )
@@ -327,7 +327,7 @@ def unpack(payload: bytes, trusted: Sequence[PublicKey] = ()) -> Bundle:
             if trusted and not any(verifies(key, signature, text) for key in trusted):
                 raise TamperedBundle("bundle: its signature was not made with a trusted key")
             entries = {
-                name: archive.read(name) for name in held if name not in (MANIFEST, SIGNATURE)
+                name: archive.read(name) for name in paths if name not in (MANIFEST, SIGNATURE)
             }
         manifest = msgspec.json.decode(text, type=Manifest)
     except (

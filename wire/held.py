@@ -23,8 +23,8 @@ A run is then at most this part of all windows, so that a person's longer activi
 
 def num_held_out(num_examples: int, share: float) -> int:
     """Return the number of windows held out: the share, or 0 if that is below `FEWEST`."""
-    held = int(num_examples * share)
-    return held if held >= FEWEST else 0
+    count = int(num_examples * share)
+    return count if count >= FEWEST else 0
 
 
 def held_out(y: Array, share: float) -> Array:
@@ -41,16 +41,16 @@ def held_out(y: Array, share: float) -> Array:
         return mask
     classes = _classes(y)
     places = [np.flatnonzero(classes == number) for number in np.unique(classes)]
-    can_give = [len(own) - 1 for own in places]
-    weights = can_give if sum(can_give) >= count else [len(own) for own in places]
+    can_give = [len(windows) - 1 for windows in places]
+    weights = can_give if sum(can_give) >= count else [len(windows) for windows in places]
     longest = RUN if len(places) > 1 else min(RUN, max(1, len(y) // PARTS))
     total, before = sum(weights), 0
-    for own, weight in zip(places, weights, strict=True):
-        given = (before + weight) * count // total - before * count // total
-        runs = -(-given // longest)
+    for windows, weight in zip(places, weights, strict=True):
+        quota = (before + weight) * count // total - before * count // total
+        runs = -(-quota // longest)
         for run in range(runs):  # each run is in the middle of its part
-            shift = (2 * run + 1) * (len(own) - given) // (2 * runs)
-            mask[own[run * given // runs + shift : (run + 1) * given // runs + shift]] = True
+            shift = (2 * run + 1) * (len(windows) - quota) // (2 * runs)
+            mask[windows[run * quota // runs + shift : (run + 1) * quota // runs + shift]] = True
         before += weight
     return mask
 

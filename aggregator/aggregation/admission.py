@@ -122,8 +122,8 @@ def expect(
         return Duplicate()
     campaign = campaign_of_run(fleet, run_id)
     if campaign is None:
-        known = ", ".join(c.settings.run_id for c in fleet.campaigns.values()) or "none"
-        return Refused("unknown-run", f"update of run {run_id}, the runs are {known}")
+        run_ids = ", ".join(c.settings.run_id for c in fleet.campaigns.values()) or "none"
+        return Refused("unknown-run", f"update of run {run_id}, the runs are {run_ids}")
     work = assignment_in(campaign, device)
     is_other = work is not None and (number != work.round or attempt not in (None, work.serial))
     if work is not None and is_other:

@@ -77,7 +77,7 @@ def aggregate(
         return _offered_again(
             campaign, algorithm, blobs, clock(), version, {"rolled_back": rolled_back}
         )
-    kept, left_out, norms = bounded(settings, received, campaign.norms)
+    updates, left_out, norms = bounded(settings, received, campaign.norms)
     remarks: dict[str, Any] = {"left_out": left_out} if left_out else {}
     if late := {d: update.staleness for d, update in received.items() if update.staleness}:
         remarks["staleness"] = late
@@ -86,12 +86,12 @@ def aggregate(
         note = remarks | {"set_aside": reason}
         return _offered_again(campaign, algorithm, blobs, clock(), campaign.version, note)
 
-    if len(kept) < min(len(received), settings.min_updates):
+    if len(updates) < min(len(received), settings.min_updates):
         return set_aside(
-            f"{len(kept)} updates are within bounds, at least {settings.min_updates} are needed"
+            f"{len(updates)} updates are within bounds, at least {settings.min_updates} are needed"
         )
-    held = load_models(campaign.version, blobs)
-    before = {key: exchanged(tensors) for key, tensors in held.items()}
+    last_models = load_models(campaign.version, blobs)
+    before = {key: exchanged(tensors) for key, tensors in last_models.items()}
     contributions = [
         Contribution(
             d,
@@ -101,7 +101,7 @@ def aggregate(
             partial(_read, blobs, settings, update, before[update.start]),
             update.trained.mean_loss,
         )
-        for d, update in kept.items()
+        for d, update in updates.items()
     ]
     last = replace(
         decode_memory(blobs.get(campaign.version.memory), before), rounds=campaign.trained
@@ -118,7 +118,7 @@ def aggregate(
                 )
     distances: dict[str, float] = {}
     if not campaign.preparing:
-        started = {d: update.start for d, update in kept.items()}
+        started = {d: update.start for d, update in updates.items()}
         sizes, origins = _origins(state, algorithm, started, before)
         small = {key: size for key, size in sizes.items() if 0 < size < settings.min_group}
         state = _with_last(state, origins, small, last)
@@ -129,8 +129,8 @@ def aggregate(
         if far and not distances:
             return set_aside("every new model is too far from the last one")
     unchanged = {
-        key: (held[key], campaign.models[key])
-        for key in held
+        key: (last_models[key], campaign.models[key])
+        for key in last_models
         if state.models.get(key) is before[key]
     }
     stored = store_state(campaign.next_settings, algorithm, state, blobs, unchanged)
@@ -249,7 +249,7 @@ def _with_last(
     moments = {
         key: last.moments[origin] for key, origin in origin_of.items() if origin in last.moments
     }
-    others = {key: held for key, held in state.moments.items() if key not in origin_of}
+    others = {key: tensors for key, tensors in state.moments.items() if key not in origin_of}
     return (
         replace(state, models=state.models | models, moments=others | moments)
         if origin_of

@@ -50,8 +50,8 @@ def bounded(
         bounds = bounds_of(
             settings,
             {
-                role: found + ([usual[role]] if role in usual else [])
-                for role, found in norms.items()
+                role: values + ([usual[role]] if role in usual else [])
+                for role, values in norms.items()
             },
         )
         for device_id, update in part.items():
@@ -60,19 +60,22 @@ def bounded(
                 left_out[device_id] = (
                     f"{norm}: more than {bounds[role]:.3g} is not usual in this round"
                 )
-        medians |= {role: median_low(found) for role, found in norms.items()}
-    kept = {
+        medians |= {role: median_low(values) for role, values in norms.items()}
+    updates = {
         device_id: update for device_id, update in received.items() if device_id not in left_out
     }
-    if settings.weight_cap > 0 and kept:
+    if settings.weight_cap > 0 and updates:
         most = max(
-            1, round(settings.weight_cap * median_low(update.num_train for update in kept.values()))
+            1,
+            round(
+                settings.weight_cap * median_low(update.num_train for update in updates.values())
+            ),
         )
-        kept = {
+        updates = {
             d: replace(update, num_train=most) if update.num_train > most else update
-            for d, update in kept.items()
+            for d, update in updates.items()
         }
-    return kept, left_out, medians
+    return updates, left_out, medians
 
 
 def bounds_of(settings: RunSettings, norms: Mapping[str, Sequence[float]]) -> dict[str, float]:

@@ -106,8 +106,8 @@ def _without(note: Any, device_id: str, known: Set[str], name: str) -> Any:
     if isinstance(note, dict):
         entries = _others(note, device_id) if is_by_device else note
         return {key: _without(value, device_id, known, key) for key, value in entries.items()}
-    kept = [value for value in note if not (is_by_device and value == device_id)]
-    return [_without(value, device_id, known, "") for value in kept]
+    values = [value for value in note if not (is_by_device and value == device_id)]
+    return [_without(value, device_id, known, "") for value in values]
 
 
 def _others(entries: dict[str, T], key: str) -> dict[str, T]:
@@ -123,11 +123,11 @@ def _views(name: str, blobs: Blobs, device_id: str) -> str:
     ids: list[str] = described["device_ids"]
     if device_id not in ids:
         return name
-    kept = np.array([row for row, d in enumerate(ids) if d != device_id], np.int64)
+    rows = np.array([row for row, d in enumerate(ids) if d != device_id], np.int64)
     matrices = {
-        key: np.ascontiguousarray(matrix[np.ix_(kept, kept)]) for key, matrix in arrays.items()
+        key: np.ascontiguousarray(matrix[np.ix_(rows, rows)]) for key, matrix in arrays.items()
     }
-    described["device_ids"] = [ids[row] for row in kept]
+    described["device_ids"] = [ids[row] for row in rows]
     return blobs.put(encode_tensors(matrices, msgspec.json.encode(described)))[0]
 
 

@@ -86,26 +86,29 @@ def begin_from(
         )
     else:
         log.info("the models of %s are what devices start from", source.name)
-    begun = {**initial, **mean}
-    own = algorithm.grouping.begin(exchanged(initial), 0)
+    tensors = {**initial, **mean}
+    grouping_models = algorithm.grouping.begin(exchanged(initial), 0)
     models = {group: fitting(initial, model)[0] for group, model in sorted(source.models.items())}
-    if own:
+    if grouping_models:
         sizes = Counter(source.groups.values())
         largest = sorted(models, key=lambda group: (-sizes[group], group))
         return (
-            begun,
-            {key: models[group] for key, group in zip(sorted(own, key=int), largest, strict=False)},
+            tensors,
+            {
+                key: models[group]
+                for key, group in zip(sorted(grouping_models, key=int), largest, strict=False)
+            },
             {},
         )
     if not algorithm.grouping.reads_models:
-        return begun, {}, {}
+        return tensors, {}, {}
     starts = {
         device_id: RELEASED + group
         for device_id, group in sorted(source.groups.items())
         if group in models
     }
     return (
-        begun,
+        tensors,
         {
             RELEASED + group: models[group]
             for group in sorted(set(source.groups.values()) & models.keys())

@@ -32,14 +32,14 @@ def place_all(
     groups = set(state.memory.membership.values())
     placed = {"": _placed(algorithm.place_unlabelled(state, "", {}))}
     for device_id, read in sorted(surveys.items()):
-        held = before.get(device_id)
-        stays = held is not None and held.group in groups == groups_before
+        place = before.get(device_id)
+        stays = place is not None and place.group in groups == groups_before
         placed[device_id] = (
-            held
-            if held is not None and stays
+            place
+            if place is not None and stays
             else _placed(algorithm.place_unlabelled(state, device_id, read()))
         )
-    return {device_id: held for device_id, held in placed.items() if not is_no_group(held.group)}
+    return {device_id: place for device_id, place in placed.items() if not is_no_group(place.group)}
 
 
 def place_unlabelled(

@@ -58,16 +58,16 @@ def load_probe(payload: bytes, bundle: str) -> Probe:
             for fold in (False, True)
         )
 
-    held = description
+    details = description
     return Probe(
         run,
-        held.input_shape,
-        held.norm_layers,
-        held.needs,
+        details.input_shape,
+        details.norm_layers,
+        details.needs,
         predict,
         predict_folded,
-        held.network,
-        held.of_ids,
+        details.network,
+        details.of_ids,
     )
 
 

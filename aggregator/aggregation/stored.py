@@ -64,9 +64,9 @@ def check_fit(settings: RunSettings, algorithm: Algorithm, manifest: Manifest) -
             f"for {algorithm.objective!r}"
         )
     for name, value in algorithm.privacy.in_step().items():
-        held = {**manifest.hyper, **settings.hyper}.get(name)
-        if held != value:
-            text = "none" if held is None else f"{name} = {held:g}"
+        step_value = {**manifest.hyper, **settings.hyper}.get(name)
+        if step_value != value:
+            text = "none" if step_value is None else f"{name} = {step_value:g}"
             raise ConfigError(
                 f"algorithm {algorithm.name!r} needs a step with {name} = {value:g}; bundle "
                 f"{manifest.name} has {text}"
@@ -88,18 +88,18 @@ def store_state(
     """
     models = {}
     for key in state.models:
-        given = algorithm.given(state, key)
-        received = names.of_role(given, names.RECEIVED)
-        held, digest = (unchanged or {}).get(key, ({}, ""))
+        model = algorithm.given(state, key)
+        companions = names.of_role(model, names.RECEIVED)
+        last, digest = (unchanged or {}).get(key, ({}, ""))
         same = (
             digest
-            and names.of_role(held, names.RECEIVED).keys() == received.keys()
+            and names.of_role(last, names.RECEIVED).keys() == companions.keys()
             and all(
-                (held[k].dtype, held[k].shape, held[k].tobytes()) == (v.dtype, v.shape, v.tobytes())
-                for k, v in received.items()
+                (last[k].dtype, last[k].shape, last[k].tobytes()) == (v.dtype, v.shape, v.tobytes())
+                for k, v in companions.items()
             )
         )
-        models[key] = digest if same else blobs.put(encode_tensors(given))[0]
+        models[key] = digest if same else blobs.put(encode_tensors(model))[0]
     programs = make_programs(algorithm, state, settings, models)
     return StoredState(
         models,

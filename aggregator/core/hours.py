@@ -57,20 +57,20 @@ def read_hours(text: str) -> Hours | None:
     """
     if not text:
         return None
-    found = re.fullmatch(
+    match = re.fullmatch(
         r"([01]?[0-9]|2[0-3]):([0-5][0-9])-([01]?[0-9]|2[0-3]):([0-5][0-9])(?: (\S+))?", text
     )
-    if found is None:
+    if match is None:
         raise ConfigError(
             f"hours {text!r}: expected such as 22:00-06:00 or 22:00-06:00 Europe/Berlin"
         )
     try:
-        zone = ZoneInfo(found[5] or "UTC")
+        zone = ZoneInfo(match[5] or "UTC")
     except (OSError, ValueError, LookupError):
         raise ConfigError(
-            f"hours {text!r}: no time zone {found[5]!r}, expected such as Europe/Berlin"
+            f"hours {text!r}: no time zone {match[5]!r}, expected such as Europe/Berlin"
         ) from None
-    begin, end = time(int(found[1]), int(found[2])), time(int(found[3]), int(found[4]))
+    begin, end = time(int(match[1]), int(match[2])), time(int(match[3]), int(match[4]))
     if begin == end:
         raise ConfigError(
             f"hours {text!r}: they begin when they end; leave them out to ask at any time"

@@ -80,8 +80,8 @@ def policy_settings(policy: Choice) -> dict[str, Any]:
         ConfigError: the policy sets how long a round waits for devices. A campaign waits for a
             number of devices instead (`min_devices`).
     """
-    given = dict(policy.given)
-    if "wait" in given:
+    values = dict(policy.given)
+    if "wait" in values:
         raise ConfigError(
             f"policy {str(policy)!r}: wait is for simulations; a campaign begins with --min-devices"
         )
@@ -94,7 +94,7 @@ def policy_settings(policy: Choice) -> dict[str, Any]:
     }
     if policy.name == "buffered":
         fields |= {"buffer": options["buffer"], "concurrency": options["concurrency"]}
-    return fields | ({"deadline_s": given["deadline"]} if "deadline" in given else {})
+    return fields | ({"deadline_s": values["deadline"]} if "deadline" in values else {})
 
 
 def staleness_weights(staleness: Array) -> Array:

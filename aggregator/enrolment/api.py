@@ -46,7 +46,7 @@ def create_enrolment_api(office: Office, clock: Callable[[], float] = time.monot
         FastAPI(title="Shoal enrolment", docs_url=None, redoc_url=None, openapi_url=None),
         Rates(clock),
     )
-    told = Rates(
+    log_rates = Rates(
         clock, burst=5, per_s=1 / 60, burst_all=60, per_s_all=1
     )  # of log lines: requests must not fill the disk
 
@@ -61,12 +61,12 @@ def create_enrolment_api(office: Office, clock: Callable[[], float] = time.monot
     @api.post(ENROL)
     async def enrol(request: Request) -> Response:
         """Exchange a token for a certificate."""
-        return await _answer(request, rates, told, Enrol, office)
+        return await _answer(request, rates, log_rates, Enrol, office)
 
     @api.post(RENEW)
     async def renew(request: Request) -> Response:
         """Exchange a certificate for a new one."""
-        return await _answer(request, rates, told, Renew, office)
+        return await _answer(request, rates, log_rates, Renew, office)
 
     return api
 

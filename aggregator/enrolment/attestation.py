@@ -78,9 +78,12 @@ class PlayIntegrity:
             raise NotAttested(
                 "this service wants an attestation by Play Integrity, and there is none"
             )
-        said = self._read(text)
-        request, app = _part(said, "requestDetails", dict), _part(said, "appIntegrity", dict)
-        device, account = _part(said, "deviceIntegrity", dict), _part(said, "accountDetails", dict)
+        claims = self._read(text)
+        request, app = _part(claims, "requestDetails", dict), _part(claims, "appIntegrity", dict)
+        device, account = (
+            _part(claims, "deviceIntegrity", dict),
+            _part(claims, "accountDetails", dict),
+        )
         if request.get("nonce") != nonce:
             raise NotAttested("it is of another token or key")
         if request.get("requestPackageName") != self.settings.package:
@@ -130,10 +133,10 @@ class PlayIntegrity:
                 raise ValueError("signature")
             der = encode_dss_signature(int.from_bytes(raw[:32]), int.from_bytes(raw[32:]))
             self.verification_key.verify(der, f"{head}.{body}".encode(), ECDSA(SHA256()))
-            said = json.loads(_bytes(body))
-            if not isinstance(said, dict):
+            claims = json.loads(_bytes(body))
+            if not isinstance(claims, dict):
                 raise ValueError("not an object")
-            return said
+            return claims
         except (ValueError, RecursionError, InvalidUnwrap, InvalidTag, InvalidSignature):
             raise NotAttested("it is no token of Play Integrity for this app's keys") from None
 
@@ -166,8 +169,8 @@ def _bytes(text: str) -> bytes:
 
 
 def _expect(header: str, **wanted: str) -> None:
-    said = json.loads(_bytes(header))
-    if not isinstance(said, dict) or any(said.get(name) != value for name, value in wanted.items()):
+    head = json.loads(_bytes(header))
+    if not isinstance(head, dict) or any(head.get(name) != value for name, value in wanted.items()):
         raise ValueError("another algorithm")
 
 

@@ -66,14 +66,16 @@ class Authority:
             ConfigError: a host is neither a name nor an address.
         """
         usage = ExtendedKeyUsageOID.SERVER_AUTH if hosts else ExtendedKeyUsageOID.CLIENT_AUTH
-        own = self.certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+        key_id = self.certificate.extensions.get_extension_for_class(
+            x509.SubjectKeyIdentifier
+        ).value
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         latest = self.certificate.not_valid_after_utc
         builder = (
             _builder(subject, self.certificate.subject, key, now_s, days, latest)
             .add_extension(x509.ExtendedKeyUsage([usage]), False)
             .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(own), False
+                x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(key_id), False
             )
         )
         if hosts:
@@ -113,8 +115,8 @@ def make_authority(folder: Path, fleet: str, hosts: Sequence[str], now_s: float)
                 ]
             )
             end = datetime.fromtimestamp(now_s, UTC) + timedelta(days=AUTHORITY_DAYS)
-            own = (subject, subject, key.public_key(), now_s, AUTHORITY_DAYS, end)
-            certificate = _builder(*own).sign(key, hashes.SHA256())
+            certificate_fields = (subject, subject, key.public_key(), now_s, AUTHORITY_DAYS, end)
+            certificate = _builder(*certificate_fields).sign(key, hashes.SHA256())
             write_atomically(
                 folder / CERTIFICATE, certificate_pem(certificate).encode(), FILES[CERTIFICATE]
             )
@@ -195,14 +197,14 @@ def renew_server(authority: Authority, path: Path, now_s: float, hosts: Sequence
         Malformed: the file is not a key with its certificate.
     """
     names = list(hosts) or (hosts_of(read_certificate(path.read_text())) if path.exists() else [])
-    made = bool(names) and (
+    is_due = bool(names) and (
         _is_due(authority, path, now_s) or hosts_of(read_certificate(path.read_text())) != names
     )
-    if made:
+    if is_due:
         key = new_tls_key()
         name = f"{authority.fleet}@{names[0]}"[:64]
         write_pair(path, key, authority.issue(key.public_key(), name, now_s, OWN_DAYS, names))
-    return made
+    return is_due
 
 
 def write_pair(path: Path, key: TlsKey, certificate: Certificate) -> None:
@@ -250,14 +252,14 @@ def _builder(
     The certificate is an authority's, which signs certificates, if `subject` equals `issuer`.
     Otherwise its key signs connections.
     """
-    now, own = datetime.fromtimestamp(now_s, UTC), subject == issuer
-    usage = x509.KeyUsage(not own, False, False, False, False, own, own, False, False)
+    now, is_ca = datetime.fromtimestamp(now_s, UTC), subject == issuer
+    usage = x509.KeyUsage(not is_ca, False, False, False, False, is_ca, is_ca, False, False)
     return (
         x509.CertificateBuilder(issuer, subject, key, x509.random_serial_number())
         .not_valid_before(now - SKEW)
         .not_valid_after(min(now + timedelta(days=days), latest))
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), False)
-        .add_extension(x509.BasicConstraints(own, 0 if own else None), True)
+        .add_extension(x509.BasicConstraints(is_ca, 0 if is_ca else None), True)
         .add_extension(usage, True)
     )
 

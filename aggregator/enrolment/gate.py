@@ -106,21 +106,21 @@ class BrokerBans:
         if not bans or (bans == self._told and is_told):
             return
         self._order(link, {"command": "createRole", "rolename": self._role, "acls": DENIED})
-        listed = (
+        clients = (
             self._order(link, {"command": "listClients", "verbose": True})
             .get("data", {})
             .get("clients", [])
         )
-        there = {
+        members = {
             client["username"]
-            for client in listed
+            for client in clients
             if self._role in [role["rolename"] for role in client.get("roles", [])]
         }
-        known = {client["username"] for client in listed}
+        usernames = {client["username"] for client in clients}
         for device_id, banned in sorted(bans.items()):
-            if banned and device_id not in there:
+            if banned and device_id not in members:
                 roles = [{"rolename": self._role, "priority": 1000}]
-                if device_id in known:
+                if device_id in usernames:
                     self._order(
                         link,
                         {
@@ -136,7 +136,7 @@ class BrokerBans:
                     )
                 self._cut(device_id)
                 log.info("banned at the broker device=%s", device_id)
-            elif not banned and device_id in there:
+            elif not banned and device_id in members:
                 self._order(link, {"command": "deleteClient", "username": device_id})
                 self._cut(device_id)
                 log.info("the ban at the broker is lifted device=%s", device_id)
@@ -166,11 +166,11 @@ class BrokerBans:
                         f"the broker does not carry out {command['command']}: {answer['error']}"
                     )
                 return dict(answer)
-        told = (
+        problem = (
             "bans do not hold at the broker: it needs the plugin for dynamic security, and the "
             "access list of `shoal acl`"
         )
-        raise LinkError(f"{told} (no answer to {command['command']} in {ANSWER_S:g} s)")
+        raise LinkError(f"{problem} (no answer to {command['command']} in {ANSWER_S:g} s)")
 
     def _cut(self, device_id: str) -> None:
         """End a device's connection and session at the broker."""

@@ -101,11 +101,11 @@ def renew_broker(
         Malformed: the file is not a key with its certificate.
     """
     pair = folder / "broker.pem"
-    made = renew_server(authority, pair, now_s, hosts)
-    if made or not (folder / "broker.key").exists():
+    is_renewed = renew_server(authority, pair, now_s, hosts)
+    if is_renewed or not (folder / "broker.key").exists():
         key = read_tls_key(pair.read_bytes())
         write_atomically(folder / "broker.key", private_pem(key), 0o600)
-    return made
+    return is_renewed
 
 
 def broker_user(folder: Path) -> str:

@@ -78,8 +78,8 @@ class DeviceOrders:
         back = "; if it is not switched off or banned, it comes back as a new device"
         if (self._folder / CERTIFICATE).exists():
             back += ", until its certificate ends: then it needs another token"
-        kept = "; its ban stays, with its id" if device.ban is not None else back
-        return f"device {device_id} is forgotten; {REMAINS}{kept}"
+        remark = "; its ban stays, with its id" if device.ban is not None else back
+        return f"device {device_id} is forgotten; {REMAINS}{remark}"
 
     def _at_the_broker(self, act: Callable[[EnrolmentStore, str], None], device_id: str) -> None:
         """Apply a change to the enrolment database, if this folder enrols devices."""

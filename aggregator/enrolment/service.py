@@ -141,13 +141,13 @@ def _policy(path: Path | None) -> str:
         return ""
     text = path.read_text()
     try:
-        given = tomllib.loads(text)
-        if unknown := [name for name in given if name not in Policy.__struct_fields__]:
+        fields = tomllib.loads(text)
+        if unknown := [name for name in fields if name not in Policy.__struct_fields__]:
             raise ConfigError(
                 f"policy {path}: field {unknown[0]!r} is unknown, expected one of "
                 f"{', '.join(Policy.__struct_fields__)}"
             )
-        msgspec.convert(given, Policy)
+        msgspec.convert(fields, Policy)
     except (ValueError, msgspec.ValidationError) as error:
         raise ConfigError(f"policy {path}: {error}") from None
     return text

@@ -68,8 +68,8 @@ def improvement_of(
 
 def mean_accuracy(evaluated: Iterable[Metrics]) -> float | None:
     """Return the mean accuracy over devices; None if no device has tested a model."""
-    known = [m.accuracy for m in evaluated if m.num_examples and math.isfinite(m.accuracy)]
-    return fmean(known) if known else None
+    accuracies = [m.accuracy for m in evaluated if m.num_examples and math.isfinite(m.accuracy)]
+    return fmean(accuracies) if accuracies else None
 
 
 def why_ended(campaign: Campaign) -> str:

@@ -165,13 +165,13 @@ class _Parser:
         self._text, self._tokens, self._at = text, list[tuple[str, str, int]](), 0
         place = 0
         while text[place:].strip():
-            found = _TOKEN.match(text, place)
-            if found is None or found.lastgroup is None:
+            match = _TOKEN.match(text, place)
+            if match is None or match.lastgroup is None:
                 raise self._error(f"{text[place:].strip()[0]!r} does not belong here", place)
             self._tokens.append(
-                (found.lastgroup, found[found.lastgroup], found.start(found.lastgroup))
+                (match.lastgroup, match[match.lastgroup], match.start(match.lastgroup))
             )
-            place = found.end()
+            place = match.end()
 
     def rule(self) -> Tree:
         test = self._joined("or", 0)
@@ -246,8 +246,8 @@ class _Parser:
         if kind != "word" or name in _WORDS:
             raise self._expected("a field, 'not', 'known' or '('")
         self._at += 1
-        if (found := re.fullmatch(r"windows\.([0-9]{1,4})", name)) is not None:
-            return name, Field("number", _windows_of(int(found[1])), "")
+        if (match := re.fullmatch(r"windows\.([0-9]{1,4})", name)) is not None:
+            return name, Field("number", _windows_of(int(match[1])), "")
         if name not in FIELDS:
             raise self._error(
                 f"no field {name!r}: expected one of {', '.join(FIELDS)}, windows.CLASS", place
@@ -268,9 +268,9 @@ class _Parser:
 
     def _takes(self, word: str) -> bool:
         kind, value, _ = self._token()
-        taken = kind in ("word", "sign") and value == word
-        self._at += taken
-        return taken
+        is_match = kind in ("word", "sign") and value == word
+        self._at += is_match
+        return is_match
 
     def _place(self, back: int = 0) -> int:
         at = self._at + back
@@ -293,16 +293,16 @@ def holds(tree: Tree, device_id: str, device: Device, campaigns: Campaigns) -> b
     """
     kind, first = tree[0], tree[1]
     if kind == "and" or kind == "or":
-        decisive, known = kind == "or", True
+        decisive, has_all_facts = kind == "or", True
         for part in tree[1:]:
-            held = holds(part, device_id, device, campaigns)
-            if held is decisive:
+            truth = holds(part, device_id, device, campaigns)
+            if truth is decisive:
                 return decisive
-            known = known and held is not None
-        return not decisive if known else None
+            has_all_facts = has_all_facts and truth is not None
+        return not decisive if has_all_facts else None
     if kind == "not":
-        held = holds(first, device_id, device, campaigns)
-        return None if held is None else not held
+        truth = holds(first, device_id, device, campaigns)
+        return None if truth is None else not truth
     value = first(device_id, device, campaigns)
     if kind == "is":
         return cast(bool | None, value)
@@ -339,8 +339,8 @@ def _version(text: str) -> tuple[int, ...]:
 
     So 1.2 and 1.2.0 are equal. The result is empty if the text has no version.
     """
-    found = re.search(r"[0-9]{1,9}(\.[0-9]{1,9})*", text)
-    numbers = [int(part) for part in found[0].split(".")] if found else []
+    match = re.search(r"[0-9]{1,9}(\.[0-9]{1,9})*", text)
+    numbers = [int(part) for part in match[0].split(".")] if match else []
     while len(numbers) > 1 and numbers[-1] == 0:
         numbers.pop()
     return tuple(numbers)

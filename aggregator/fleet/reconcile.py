@@ -240,19 +240,19 @@ def _offered(turn: Turn, device_id: str, device: Device, again: bool) -> Device:
         if rollout.direct and work is not None and work.campaign == rollout.campaign:
             # taking up a model ends the work for its campaign, so the offer follows that work
             return replace(device, given=Given()) if again else device
-        reported, given = _last_offer(device), device.given
-        is_lost = reported > given.serial  # after the service returned to an old backup
-        if release.number != given.release or is_lost:
+        reported, offer = _last_offer(device), device.given
+        is_lost = reported > offer.serial  # after the service returned to an old backup
+        if release.number != offer.release or is_lost:
             turn.serial += 1
-            serial = max(turn.serial, given.serial + 1, reported + 1)
+            serial = max(turn.serial, offer.serial + 1, reported + 1)
             before, device = (
                 device,
                 replace(device, given=Given(serial, release.number, turn.now_s)),
             )
             if _has_confirmed(before):
                 assert before.in_use is not None
-                device = replace(device, settled=given, usual_ms=before.in_use.latency_ms)
-        if device.given is not given or (again and (rollout.direct or reported < given.serial)):
+                device = replace(device, settled=offer, usual_ms=before.in_use.latency_ms)
+        if device.given is not offer or (again and (rollout.direct or reported < offer.serial)):
             command = Offer(device_id, device.given.serial, release.number, rollout.direct)
             turn.commands.append(command)
         break

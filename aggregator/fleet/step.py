@@ -72,30 +72,30 @@ def _set_timer(turn: Turn) -> None:
 
 
 def _checked_in(turn: Turn, event: e.CheckedIn) -> None:
-    known = turn.devices.get(event.device_id) or Device()
+    before = turn.devices.get(event.device_id) or Device()
     # the operator may have tagged the device before it first came
-    if known.facts is None and event.tags:
-        known = replace(known, tags=tuple(sorted({*known.tags, *event.tags})))
+    if before.facts is None and event.tags:
+        before = replace(before, tags=tuple(sorted({*before.tags, *event.tags})))
     # A fleet has few different texts, so each is stored once.
     texts = {name: intern(getattr(event.facts, name)) for name in SHARED}
     encodings = _encodings(event.facts.encodings)
     facts = replace(event.facts, device_id=event.device_id, encodings=encodings, **texts)
     device = replace(
-        known,
+        before,
         facts=facts,
-        moved=known.moved or facts.moved,
+        moved=before.moved or facts.moved,
         online=True,
-        first_seen_s=known.first_seen_s or turn.now_s,
+        first_seen_s=before.first_seen_s or turn.now_s,
         seen_s=turn.now_s,
         told=0,
         withdrawn_s=0.0,
-        holds=known.holds if facts.kept is None else facts.kept,
+        holds=before.holds if facts.kept is None else facts.kept,
     )
-    holds_all = bool(facts.kept) and known.holds == facts.kept
-    if known.facts is None or holds_all:
+    holds_all = bool(facts.kept) and before.holds == facts.kept
+    if before.facts is None or holds_all:
         device = replace(rested(device), forbids=False)
     # the changed facts may end its failures, so it is assigned again, beside the cohort
-    elif _terms(known.facts) != _terms(facts):
+    elif _terms(before.facts) != _terms(facts):
         device = replace(awake(device), forbids=False)
     for campaign in list(turn.campaigns.values()):
         member = campaign.members.get(event.device_id)
@@ -105,8 +105,8 @@ def _checked_in(turn: Turn, event: e.CheckedIn) -> None:
             turn.put_member(campaign, event.device_id, survey=None, placed=None)
         elif facts.moved:
             turn.put_member(campaign, event.device_id, survey=None)
-    _take_back(turn, event.device_id, known, device)
-    has_lost = bool(known.holds) and known.holds[-1] not in device.holds
+    _take_back(turn, event.device_id, before, device)
+    has_lost = bool(before.holds) and before.holds[-1] not in device.holds
     reconcile(turn, event.device_id, failed(device, turn.now_s) if has_lost else device)
 
 
@@ -141,15 +141,15 @@ def _terms(facts: CheckIn) -> tuple[Any, ...]:
 
 
 def _seen(turn: Turn, event: e.Seen) -> None:
-    known = turn.devices.get(event.device_id)
-    if known is None:
+    before = turn.devices.get(event.device_id)
+    if before is None:
         return
     if event.withdrawn:
         _without_update(turn, event.device_id)
-        away = replace(known, online=False, withdrawn_s=known.withdrawn_s or turn.now_s)
+        away = replace(before, online=False, withdrawn_s=before.withdrawn_s or turn.now_s)
         reconcile(turn, event.device_id, replace(away, assignment=None))
-    elif known.online != event.online:
-        device = replace(known, online=event.online, seen_s=turn.now_s, told=0)
+    elif before.online != event.online:
+        device = replace(before, online=event.online, seen_s=turn.now_s, told=0)
         reconcile(turn, event.device_id, device)
 
 
@@ -212,7 +212,7 @@ def _updated(turn: Turn, event: e.Updated) -> None:
         turn.put_update(campaign, device_id, counted)
     if work.kind == "personalise":
         model = event.model or work.model
-        others = (held for held in device.holds if held != model)
+        others = (digest for digest in device.holds if digest != model)
         device = replace(device, holds=(*others, model)[-3:])
     reconcile(turn, device_id, device)
 
@@ -296,11 +296,11 @@ def _without_update(turn: Turn, *device_ids: str) -> None:
     A round whose aggregation has too few updates left is opened again.
     """
     for campaign in list(turn.campaigns.values()):
-        found = [d for d in device_ids if d in campaign.updates]
-        if not found or campaign.phase == "finished":
+        contributors = [d for d in device_ids if d in campaign.updates]
+        if not contributors or campaign.phase == "finished":
             continue
         updates = campaign.updates
-        for device_id in found:
+        for device_id in contributors:
             updates = updates.delete(device_id)
         campaign = turn.change(campaign, updates=updates)
         counted = sum(update.round == campaign.round for update in updates.values())

@@ -97,11 +97,13 @@ def create_api(
     def find(name: str) -> tuple[FleetView, str]:
         """Return the fleet, and the name of a known campaign; empty: the latest."""
         now = view()
-        known = now.fleet.campaigns
-        if not known:
+        campaigns = now.fleet.campaigns
+        if not campaigns:
             raise HTTPException(404, "there is no campaign yet: `shoal campaign start` begins one")
-        if name and name not in known:
-            raise HTTPException(404, f"No campaign {name!r}. Known campaigns: {', '.join(known)}.")
+        if name and name not in campaigns:
+            raise HTTPException(
+                404, f"No campaign {name!r}. Known campaigns: {', '.join(campaigns)}."
+            )
         return now, name or now.latest
 
     def record(name: str) -> Campaign:

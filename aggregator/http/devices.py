@@ -135,7 +135,7 @@ def device_routes(current: Callable[[str], FleetView]) -> APIRouter:
 def device_line(view: FleetView, device: DeviceView) -> DeviceLine:
     """Return a device's line in a list."""
     record, facts, campaign = device.record, device.record.facts, device.of
-    placed, kept = device.placed, device.kept
+    placed, personal_model = device.placed, device.kept
     decline, work = device.telemetry.decline, device.assignment
     return DeviceLine(
         id=device.id,
@@ -160,7 +160,7 @@ def device_line(view: FleetView, device: DeviceView) -> DeviceLine:
         release=device.release,
         answer=device.answer[0],
         alone=device.alone,
-        kept=kept.kept.candidate if kept is not None else None,
+        kept=personal_model.kept.candidate if personal_model is not None else None,
         declines=record.declines,
         last_decline=decline.reason if decline else "",
         eligible=campaign is not None

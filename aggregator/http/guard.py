@@ -70,12 +70,12 @@ class Rates:
         with self._lock:
             for key, (burst, per_s) in ((caller, self._one), (None, self._all)):
                 before, at_s = self._left.pop(key, (burst, now_s))
-                left = min(burst, before + (now_s - at_s) * per_s)
-                self._left[key] = left - (left >= 1), now_s
+                allowance = min(burst, before + (now_s - at_s) * per_s)
+                self._left[key] = allowance - (allowance >= 1), now_s
                 if len(self._left) > MOST_CALLERS:
                     del self._left[next(name for name in self._left if name is not None)]
-                if left < 1:
-                    return max(1, math.ceil((1 - left) / per_s))
+                if allowance < 1:
+                    return max(1, math.ceil((1 - allowance) / per_s))
             return 0
 
 
@@ -123,9 +123,9 @@ class Guard:
             caller = None if free else await run_in_threadpool(self._admit, scope)
         except _Refused as refused:
             self._access.refused[refused.reason] += 1
-            told = (refused.status, refused.told, refused.headers)
+            refusal = (refused.status, refused.told, refused.headers)
             page = scope["path"].startswith(PAGES)
-            answering = self._page(scope, *told) if page else problem(*told)
+            answering = self._page(scope, *refusal) if page else problem(*refusal)
         else:
             scope = {**scope, "state": {**scope.get("state", {}), "caller": caller}}
         if scope["method"] != "HEAD":
@@ -152,11 +152,11 @@ class Guard:
                 # A page in a browser on this machine may use a name that its owner gave this
                 # address.
             ):
-                told = (
+                detail = (
                     f"the header Host names {printable(host)[:100]!r}: without a token, ask by "
                     "localhost or 127.0.0.1"
                 )
-                raise _Refused("host", 403, told)
+                raise _Refused("host", 403, detail)
             return None
         caller = self._caller(scope, headers)
         if wait_s := self._by_token.wait_s(caller.name):
@@ -164,13 +164,13 @@ class Guard:
         if reads:
             return caller
         if caller.role != "operator":
-            told = f"the token {caller.name} is a viewer's; orders need one of the role operator"
+            detail = f"the token {caller.name} is a viewer's; orders need one of the role operator"
             if not self._noted.wait_s(f"{caller.name} as operator"):
-                access.note(caller.name, _asked(scope), "refused", told)
+                access.note(caller.name, _asked(scope), "refused", detail)
             raise _Refused(
                 "role",
                 403,
-                told,
+                detail,
                 {"WWW-Authenticate": 'Bearer realm="shoal", error="insufficient_scope"'},
             )
         if "transfer-encoding" in headers:

@@ -422,11 +422,11 @@ def order_routes(orders: Desk) -> APIRouter:
         """Change settings of a campaign from its next round on."""
         if not change.model_fields_set:
             raise HTTPException(422, "body: expected at least one setting")
-        given = change.model_dump(exclude_unset=True, exclude_none=True)
-        if "min_devices" in given:  # fewer updates are never aggregated
-            given["min_updates"] = given["min_devices"]
-        if "lr" in given:
-            given["hyper"] = {"lr": given.pop("lr")}
-        return await give(request, response, "campaign-set", name=name, changes=given)
+        changes = change.model_dump(exclude_unset=True, exclude_none=True)
+        if "min_devices" in changes:  # fewer updates are never aggregated
+            changes["min_updates"] = changes["min_devices"]
+        if "lr" in changes:
+            changes["hyper"] = {"lr": changes.pop("lr")}
+        return await give(request, response, "campaign-set", name=name, changes=changes)
 
     return routes

@@ -85,10 +85,10 @@ def problem(
     errors: tuple[Fault, ...] = (),
 ) -> Response:
     """Return a refusal."""
-    said = Problem(
+    body = Problem(
         title=http.HTTPStatus(status).phrase, status=status, detail=detail, errors=list(errors)
     )
-    return Response(said.model_dump_json(), status, dict(headers or {}), PROBLEM)
+    return Response(body.model_dump_json(), status, dict(headers or {}), PROBLEM)
 
 
 def refuse_unknown(request: Request) -> None:
@@ -97,19 +97,19 @@ def refuse_unknown(request: Request) -> None:
     Raises:
         RequestValidationError: there is such a parameter.
     """
-    known = {parameter.alias for parameter in request.scope["route"].dependant.query_params}
+    aliases = {parameter.alias for parameter in request.scope["route"].dependant.query_params}
     names = [name for name, _ in request.query_params.multi_items()]
     faults = [
-        (name, f"unknown; expected {', '.join(sorted(known)) or 'none'}")
+        (name, f"unknown; expected {', '.join(sorted(aliases)) or 'none'}")
         for name in names
-        if name not in known
+        if name not in aliases
     ]
-    faults += [(name, "more than once") for name in sorted(known) if names.count(name) > 1]
+    faults += [(name, "more than once") for name in sorted(aliases) if names.count(name) > 1]
     if faults:
         raise RequestValidationError(
             [
-                {"loc": ("query", name[:64]), "msg": told, "type": "query"}
-                for name, told in faults[:10]
+                {"loc": ("query", name[:64]), "msg": message, "type": "query"}
+                for name, message in faults[:10]
             ]
         )
 
@@ -133,8 +133,8 @@ def answer_with_problem(request: Request, error: Any) -> Response:
                 Fault(where=".".join(str(part) for part in e["loc"]), problem=e["msg"])
                 for e in error.errors()
             )
-            told = "; ".join(f"{fault.where}: {fault.problem}" for fault in faults)[:1000]
-            return problem(422, told, errors=faults)
+            detail = "; ".join(f"{fault.where}: {fault.problem}" for fault in faults)[:1000]
+            return problem(422, detail, errors=faults)
         case StorageFailed():
             return problem(503, str(error), {"Retry-After": str(RETRY_S)})
     return problem(500, f"a defect of Shoal, which the service's log has: {type(error).__name__}")
@@ -155,10 +155,10 @@ def describe(api: FastAPI, structs: tuple[type, ...], free: str) -> None:
 
     def openapi() -> dict[str, Any]:
         if api.openapi_schema is None:
-            said = get_openapi(
+            document = get_openapi(
                 title=api.title, version=api.version, description=api.description, routes=api.routes
             )
-            parts = said["components"]
+            parts = document["components"]
             for part in parts["schemas"].values():
                 for name, field in part.get("properties", {}).items():
                     if STRUCT in field:
@@ -167,7 +167,7 @@ def describe(api: FastAPI, structs: tuple[type, ...], free: str) -> None:
                 structs, ref_template="#/components/schemas/{name}"
             )[1]
             parts["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-            for path, operations in said["paths"].items():
+            for path, operations in document["paths"].items():
                 for operation in operations.values():
                     operation["security"] = [] if path == free else [{"token": []}]
                     for answer in operation["responses"].values():
@@ -176,7 +176,7 @@ def describe(api: FastAPI, structs: tuple[type, ...], free: str) -> None:
                             "$ref": "#/components/schemas/Problem"
                         }:
                             answer["content"] = {PROBLEM: content["application/json"]}
-            api.openapi_schema = said
+            api.openapi_schema = document
         return api.openapi_schema
 
     api.openapi = openapi  # type: ignore[method-assign]

@@ -76,11 +76,11 @@ class _Bounded(H11Protocol):
         """
         if self.transport.is_closing():
             return
-        asked = self.cycle
-        if asked is before and not self.asks:
+        cycle = self.cycle
+        if cycle is before and not self.asks:
             self.transport.abort()
         else:
-            self.loop.call_later(SILENT_S, self._close_if_silent, asked)
+            self.loop.call_later(SILENT_S, self._close_if_silent, cycle)
 
 
 class _Impatient(asyncio.SelectorEventLoop):

@@ -116,8 +116,8 @@ class TokenFile:
             ConfigError: the file cannot be read.
         """
         try:
-            found = self.path.stat()
-            seen = (found.st_ino, found.st_mtime_ns, found.st_size)
+            status = self.path.stat()
+            seen = (status.st_ino, status.st_mtime_ns, status.st_size)
             if seen != self._seen:
                 self._held, self._seen = (
                     msgspec.json.decode(self.path.read_bytes(), type=tuple[HttpToken, ...]),
@@ -141,13 +141,13 @@ class TokenFile:
         Raises:
             ConfigError: the file cannot be read.
         """
-        shown, found = _hash(token), None
-        for held in self.all():
-            if hmac.compare_digest(held.hash, shown):
-                found = held
+        token_hash, match = _hash(token), None
+        for entry in self.all():
+            if hmac.compare_digest(entry.hash, token_hash):
+                match = entry
         return (
-            Caller(found.name, found.role)
-            if found is not None and not found.is_over(time.time())
+            Caller(match.name, match.role)
+            if match is not None and not match.is_over(time.time())
             else None
         )
 
@@ -163,15 +163,15 @@ class TokenFile:
             raise ConfigError(
                 f"a token for {expires_in_s:g} s: expected more than 0, and ten years at most"
             )
-        with self._changing() as held:
+        with self._changing() as entries:
             now_s, token = time.time(), "shoal-" + secrets.token_urlsafe(SECRET_BYTES)
-            if any(known.name == name and not known.is_over(now_s) for known in held):
+            if any(entry.name == name and not entry.is_over(now_s) for entry in entries):
                 raise ConfigError(
                     f"token {name!r}: there is one of this name; revoke it, or give another name"
                 )
             until_s = None if expires_in_s is None else now_s + expires_in_s
-            held[:] = [
-                *(known for known in held if known.name != name),
+            entries[:] = [
+                *(entry for entry in entries if entry.name != name),
                 HttpToken(name, role, _hash(token), now_s, until_s),
             ]
         return token
@@ -182,13 +182,13 @@ class TokenFile:
         Raises:
             ConfigError: there is no token of this name, or the file cannot be read or written.
         """
-        with self._changing() as held:
-            if name not in {known.name for known in held}:
+        with self._changing() as entries:
+            if name not in {entry.name for entry in entries}:
                 raise ConfigError(
                     f"token {name!r}: there is none of this name; those that are: "
-                    f"{', '.join(t.name for t in held) or 'none'}"
+                    f"{', '.join(t.name for t in entries) or 'none'}"
                 )
-            held[:] = [known for known in held if known.name != name]
+            entries[:] = [entry for entry in entries if entry.name != name]
 
     @contextmanager
     def _changing(self) -> Iterator[list[HttpToken]]:
@@ -198,21 +198,21 @@ class TokenFile:
             ConfigError: they cannot be read or written.
         """
         try:
-            opened = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
+            descriptor = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
         except OSError as error:
             raise ConfigError(
                 f"folder {self._folder}: {error.strerror}; `shoal serve --folder` makes it"
             ) from None
         try:
-            fcntl.flock(opened, fcntl.LOCK_EX)
-            yield (held := [*self.all()])
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield (entries := [*self.all()])
             write_atomically(
-                self.path, msgspec.json.format(msgspec.json.encode(held)) + b"\n", 0o600
+                self.path, msgspec.json.format(msgspec.json.encode(entries)) + b"\n", 0o600
             )
         except OSError as error:
             raise ConfigError(f"tokens {self.path}: {error.strerror}") from None
         finally:
-            os.close(opened)
+            os.close(descriptor)
 
 
 def http_access(folder: Path, host: str, owner: str) -> Access:

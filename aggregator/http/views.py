@@ -215,7 +215,7 @@ def round_view(record: RoundRecord) -> RoundView:
         accuracy=SpreadView.model_validate(
             msgspec.to_builtins(spread(accuracy_of(record).values()))
         ),
-        kept=dict(sorted(Counter(kept.candidate for kept in record.kept.values()).items())),
+        kept=dict(sorted(Counter(choice.candidate for choice in record.kept.values()).items())),
         placed={device_id: str(placed) for device_id, placed in record.placed.items()},
         bytes_up=record.bytes_up,
         bytes_down=record.bytes_down,

@@ -75,23 +75,23 @@ class FleetLease:
             OtherAggregator: the holder is alive, and this service does not wait.
             ConfigError: the database cannot be used, or the holder drew noise from another secret.
         """
-        told, since_s, last_s = False, 0.0, 0.0
-        seen: Row | None = None
+        has_logged, since_s, last_s = False, 0.0, 0.0
+        last_row: Row | None = None
         while not self.epoch and not stop():
             now_s = time.monotonic()
             try:
                 with self._engine.connect() as connection:
-                    found = connection.execute(
+                    row = connection.execute(
                         sql.select(LEASES).where(LEASES.c.fleet == self._fleet)
                     ).one_or_none()
                 if (
-                    found != seen or now_s - last_s > 2 * BEAT_S
+                    row != last_row or now_s - last_s > 2 * BEAT_S
                 ):  # restart the wait: this process was stopped, or the database was away
                     since_s = now_s
                 if (
-                    seen is not None
-                    and found is not None
-                    and found != seen
+                    last_row is not None
+                    and row is not None
+                    and row != last_row
                     and not wait
                     and not force
                 ):
@@ -99,10 +99,10 @@ class FleetLease:
                         f"fleet {self._fleet}: another aggregator is at work, with the same "
                         "database; use --standby to wait"
                     )
-                seen, last_s = found, now_s
-                free = found is None or found.holder == "" or found.holder in known or force
-                if (free or now_s - since_s >= LEASE_S) and self._replace(found):
-                    self.holder_before = found.holder if found else ""
+                last_row, last_s = row, now_s
+                free = row is None or row.holder == "" or row.holder in known or force
+                if (free or now_s - since_s >= LEASE_S) and self._replace(row):
+                    self.holder_before = row.holder if row else ""
                     self._thread.start()
                     log.info(
                         "fleet=%s: the lease in %s is taken, epoch %d",
@@ -118,13 +118,13 @@ class FleetLease:
                     ) from None
                 last_s = 0.0
                 log.warning("standby: database %s: %s", self._database, str(error).splitlines()[0])
-            if not told:
+            if not has_logged:
                 log.info(
                     "fleet=%s: another aggregator has the lease in %s, waiting",
                     self._fleet,
                     self._database,
                 )
-                told = True
+                has_logged = True
             self._over.wait(BEAT_S / 2)
         return bool(self.epoch)
 
@@ -134,12 +134,12 @@ class FleetLease:
         Raises:
             StorageFailed: another service has taken the lease.
         """
-        held = (
+        query = (
             sql.select(LEASES.c.epoch)
             .where(LEASES.c.fleet == self._fleet)
             .with_for_update(read=True)
         )
-        if (epoch := connection.scalar(held)) != self.epoch:
+        if (epoch := connection.scalar(query)) != self.epoch:
             self._lost = (
                 f"another aggregator has the lease of the fleet (epoch {epoch}, this one had "
                 f"{self.epoch}): this one ends"

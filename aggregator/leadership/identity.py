@@ -82,15 +82,15 @@ def own_secret(path: Path) -> bytes:
     try:
         if not path.exists():
             write_atomically(path, secrets.token_bytes(SECRET_BYTES), mode=0o600)
-        held = path.read_bytes()
+        secret = path.read_bytes()
     except OSError as error:
         raise ConfigError(f"secret {path}: {error.strerror}") from None
-    if len(held) != SECRET_BYTES:
+    if len(secret) != SECRET_BYTES:
         raise ConfigError(
-            f"secret {path}: {len(held)} bytes, expected {SECRET_BYTES}; restore it from a "
+            f"secret {path}: {len(secret)} bytes, expected {SECRET_BYTES}; restore it from a "
             "backup, or begin another run"
         )
-    return held
+    return secret
 
 
 def service_key(folder: Path) -> PrivateKey:
@@ -262,14 +262,14 @@ def boot_ids(path: Path, boot_id: str) -> list[str]:
         ShoalError: the file cannot be read or written.
     """
     try:
-        known = path.read_text().split()[-8:] if path.exists() else []
-        started, place = Path("/proc/sys/kernel/random/boot_id"), path.parent.stat()
-        machine = started.read_text().strip() if started.exists() else ""
+        words = path.read_text().split()[-8:] if path.exists() else []
+        boot_file, place = Path("/proc/sys/kernel/random/boot_id"), path.parent.stat()
+        machine = boot_file.read_text().strip() if boot_file.exists() else ""
         mark = f"{machine}.{place.st_dev}.{place.st_ino}"  # differs in a copy of this folder
-        write_atomically(path, "\n".join([*known, f"{boot_id}@{mark}"]).encode())
+        write_atomically(path, "\n".join([*words, f"{boot_id}@{mark}"]).encode())
     except (OSError, UnicodeDecodeError) as error:
         raise ShoalError(f"{path}: {error}") from None
-    return [name for name, _, of in (word.partition("@") for word in known) if of == mark]
+    return [name for name, _, origin in (word.partition("@") for word in words) if origin == mark]
 
 
 @contextmanager

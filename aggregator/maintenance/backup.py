@@ -74,16 +74,16 @@ def back_up(folder: Path, to: Path) -> Copied:
         )
     if to.exists():
         raise ConfigError(f"{to}: it exists already, and is left as it is")
-    with _begun(to) as begun:
+    with _begun(to) as draft:
         for name, mode in KEYS.items():
             if (folder / name).exists():
-                write_atomically(begun / name, (folder / name).read_bytes(), mode)
+                write_atomically(draft / name, (folder / name).read_bytes(), mode)
         _copy_files(
-            folder, begun, (path for path in (folder / CAMPAIGNS).glob("[!.]*/*") if path.is_file())
+            folder, draft, (path for path in (folder / CAMPAIGNS).glob("[!.]*/*") if path.is_file())
         )
         if (folder / ENROLMENTS).exists():
-            copy_database(folder / ENROLMENTS, begun / ENROLMENTS)
-        return _copy_runs(folder, begun)
+            copy_database(folder / ENROLMENTS, draft / ENROLMENTS)
+        return _copy_runs(folder, draft)
 
 
 def restore(copy: Path, folder: Path) -> tuple[Path | None, list[str]]:
@@ -107,9 +107,9 @@ def restore(copy: Path, folder: Path) -> tuple[Path | None, list[str]]:
         raise ConfigError(f"{copy}: it is not whole, nothing is changed: {wrong[0]}")
     if is_served(folder):
         raise ConfigError(f"folder {folder}: a service runs there; stop it")
-    if not folder.exists() and (left := sorted(folder.parent.glob(f"{folder.name}.before-*"))):
+    if not folder.exists() and (folders := sorted(folder.parent.glob(f"{folder.name}.before-*"))):
         why = (
-            f"{left[-1]} is there: a restore may have been cut off, and credentials since the "
+            f"{folders[-1]} is there: a restore may have been cut off, and credentials since the "
             "copy are in it"
         )
         raise ConfigError(
@@ -117,25 +117,25 @@ def restore(copy: Path, folder: Path) -> tuple[Path | None, list[str]]:
             "or move it away"
         )
     aside = None
-    with _begun(folder) as begun:
-        _copy_files(copy, begun, (path for path in copy.rglob("*") if path.is_file()))
-        told = carry_over(folder if folder.exists() else None, begun)
+    with _begun(folder) as draft:
+        _copy_files(copy, draft, (path for path in copy.rglob("*") if path.is_file()))
+        notes = carry_over(folder if folder.exists() else None, draft)
         if folder.exists():
             aside = folder.with_name(f"{folder.name}.before-{time.strftime('%Y%m%dT%H%M%S')}")
             folder.rename(aside)
     if aside is not None:
         try:
-            had = aside.stat()
-            shutil.chown(folder, had.st_uid, had.st_gid)
-            folder.chmod(had.st_mode & 0o777)
+            status = aside.stat()
+            shutil.chown(folder, status.st_uid, status.st_gid)
+            folder.chmod(status.st_mode & 0o777)
             if (aside / BROKER).is_dir():  # Mosquitto's configuration names paths there
                 (aside / BROKER).rename(folder / BROKER)
         except OSError as error:
-            told.append(
+            notes.append(
                 f"{error.filename or folder}: {error.strerror}: the owner and the broker's files "
                 f"are still those of {aside}"
             )
-    return aside, told
+    return aside, notes
 
 
 @contextmanager
@@ -147,18 +147,18 @@ def _begun(folder: Path) -> Iterator[Path]:
     Raises:
         ConfigError: a file cannot be read or written.
     """
-    begun = folder.with_name(f"{folder.name}.incomplete")
+    draft = folder.with_name(f"{folder.name}.incomplete")
     try:
-        shutil.rmtree(begun, ignore_errors=True)
-        make_folder(begun)
-        begun.chmod(0o700)
-        yield begun
-        begun.rename(folder)
+        shutil.rmtree(draft, ignore_errors=True)
+        make_folder(draft)
+        draft.chmod(0o700)
+        yield draft
+        draft.rename(folder)
         sync_folder(folder.parent)
     except OSError as error:
-        raise ConfigError(f"{error.filename or begun}: {error.strerror}") from None
+        raise ConfigError(f"{error.filename or draft}: {error.strerror}") from None
     finally:
-        shutil.rmtree(begun, ignore_errors=True)
+        shutil.rmtree(draft, ignore_errors=True)
 
 
 def _copy_runs(folder: Path, to: Path) -> Copied:
@@ -226,6 +226,6 @@ def _settle(folder: Path, wanted: set[Path]) -> int:
 def _copy_files(copy: Path, to: Path, paths: Iterable[Path]) -> None:
     """Copy files with their permissions; each is on the disk when this returns."""
     for path in paths:
-        made = to / path.relative_to(copy)
-        make_folder(made.parent)
-        write_atomically(made, path.read_bytes(), path.stat().st_mode & 0o777)
+        target = to / path.relative_to(copy)
+        make_folder(target.parent)
+        write_atomically(target, path.read_bytes(), path.stat().st_mode & 0o777)

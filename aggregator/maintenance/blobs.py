@@ -46,7 +46,7 @@ class Need(NamedTuple):
 
 def needs(fleet: Fleet, name: str, records: Sequence[RoundRecord]) -> dict[str, list[Need]]:
     """Return the uses of each blob that a campaign needs, by its digest."""
-    campaign, found = fleet.campaigns[name], dict[str, list[Need]]()
+    campaign, uses = fleet.campaigns[name], dict[str, list[Need]]()
     version = campaign.version
     named = [(campaign.settings.bundle, Need("bundle"))]
     named += [(version.memory, Need("memory"))] if version.memory else []
@@ -65,10 +65,10 @@ def needs(fleet: Fleet, name: str, records: Sequence[RoundRecord]) -> dict[str, 
         (record.views, Need("views", str(record.round))) for record in records if record.views
     ]
     for digest, need in named:
-        found.setdefault(digest, []).append(need)
-    for digest in needed(campaign, fleet) - found.keys():
-        found[digest] = [Need("assigned")]
-    return found
+        uses.setdefault(digest, []).append(need)
+    for digest in needed(campaign, fleet) - uses.keys():
+        uses[digest] = [Need("assigned")]
+    return uses
 
 
 def look(
@@ -78,7 +78,7 @@ def look(
 
     `where`: name of the folder in findings. `uses`: by digest, the uses of a blob.
     """
-    found, whole = list[Finding](), set[str]()
+    findings, whole = list[Finding](), set[str]()
     for path in sorted(blobs.iterdir()) if blobs.is_dir() else ():
         place = f"{where}/{path.name}"
         if path.is_file() and DIGEST.fullmatch(path.name):
@@ -90,27 +90,27 @@ def look(
                 pass  # a running service has deleted it
             elif not mend:
                 text = f"{problem}; {use}. `--mend` sets it aside"
-                found.append(Finding("wrong", place, text))
+                findings.append(Finding("wrong", place, text))
             else:
                 try:
                     path.replace(path.with_name(path.name + DAMAGED))
                 except OSError as error:
                     text = f"{problem}, and it cannot be set aside: {error.strerror}"
-                    found.append(Finding("wrong", place, text))
+                    findings.append(Finding("wrong", place, text))
                 else:
                     text = f"{problem}; it is {path.name[:12]}...{DAMAGED} now; {use}"
-                    found.append(Finding("mended", place, text))
+                    findings.append(Finding("mended", place, text))
         elif path.name.endswith(DAMAGED):
             text = (
                 "a damaged blob that was set aside earlier; delete it when nobody wants to look at "
                 "it"
             )
-            found.append(Finding("note", place, text))
+            findings.append(Finding("note", place, text))
         elif HALF_WRITTEN.fullmatch(path.name) and path.is_file():
-            found.append(leftover(path, place, mend))
+            findings.append(leftover(path, place, mend))
         else:
-            found.append(Finding("note", place, "nothing of Shoal's"))
-    return found, whole
+            findings.append(Finding("note", place, "nothing of Shoal's"))
+    return findings, whole
 
 
 @dataclass(frozen=True)
@@ -134,8 +134,8 @@ class BlobCheck:
             f"blobs/{self.name}",
             self._needs(self.contents),
         )
-        found, whole = look(blobs, where, wanted, self.mend)
-        yield from found
+        file_findings, whole = look(blobs, where, wanted, self.mend)
+        yield from file_findings
         missing = wanted.keys() - whole
         if missing and not self.mend:
             current = self._needs(self.again())
@@ -161,7 +161,7 @@ class BlobCheck:
 
     def _missing(self, name: str, need: Need) -> Finding:
         where = f"blobs/{self.name}/{name[:12]}"
-        told = f"{need} is lost"
+        loss = f"{need} is lost"
         match need.kind:
             case "update" | "survey":
                 return self._ask_again(where, need)
@@ -171,27 +171,27 @@ class BlobCheck:
                     return Finding(
                         "mended",
                         where,
-                        f"{told}: only people looked at them; the round's record does not name "
+                        f"{loss}: only people looked at them; the round's record does not name "
                         "them any more",
                     )
                 return Finding(
                     "wrong",
                     where,
-                    f"{told}: only people look at them. `--mend` takes them off the round's record",
+                    f"{loss}: only people look at them. `--mend` takes them off the round's record",
                 )
             case "earlier":
                 return Finding(
                     "wrong",
                     where,
-                    f"{told}: the campaign goes on, but cannot return to that round. "
+                    f"{loss}: the campaign goes on, but cannot return to that round. "
                     f"{RESTORE[0].upper()}{RESTORE[1:]}",
                 )
             case "bundle":
-                return self._restore_bundle(where, name, told)
+                return self._restore_bundle(where, name, loss)
         return Finding(
             "wrong",
             where,
-            f"{told}: the campaign cannot go on, and nothing here can make it again. "
+            f"{loss}: the campaign cannot go on, and nothing here can make it again. "
             f"{RESTORE[0].upper()}{RESTORE[1:]}",
         )
 

@@ -30,12 +30,12 @@ def carry_over(aside: Path | None, folder: Path) -> list[str]:
         OSError: a file cannot be read or written.
     """
     authorities = [
-        path.read_bytes() if (path := at / CERTIFICATE).exists() else b""
-        for at in (aside or folder, folder)
+        path.read_bytes() if (path := place / CERTIFICATE).exists() else b""
+        for place in (aside or folder, folder)
     ]
     if aside is None or authorities[0] != authorities[1]:
         return _take_tokens_back(folder)
-    told = []
+    notes = []
     for name, mode in ((TOKENS, 0o600), (AUDIT, 0o644)):
         if (aside / name).exists():
             write_atomically(folder / name, (aside / name).read_bytes(), mode)
@@ -43,15 +43,15 @@ def carry_over(aside: Path | None, folder: Path) -> list[str]:
         if (aside / ENROLMENTS).exists():
             (folder / ENROLMENTS).unlink(missing_ok=True)
             copy_database(aside / ENROLMENTS, folder / ENROLMENTS)
-            told.append("tokens and enrolled devices are those of before, not those of the copy")
+            notes.append("tokens and enrolled devices are those of before, not those of the copy")
     except (ConfigError, StorageFailed) as error:
-        told += [
+        notes += [
             f"who has enrolled since the copy cannot be read: {error}",
             *_take_tokens_back(folder),
         ]
     try:
-        was, now = read_whole(aside).fleet, read_whole(folder).fleet
-        before, here = (f.devices if f is not None else {} for f in (was, now))
+        earlier, now = read_whole(aside).fleet, read_whole(folder).fleet
+        before, here = (f.devices if f is not None else {} for f in (earlier, now))
         missing = {
             d: device.ban
             for d, device in before.items()
@@ -64,10 +64,10 @@ def carry_over(aside: Path | None, folder: Path) -> list[str]:
         if bans:
             change(folder, *(Banned(at_s=at_s, device_id=d, ban=ban) for d, ban in bans.items()))
     except (ConfigError, StorageFailed) as error:
-        return [*told, f"bans since the copy cannot be read: {error}; ban again what was banned"]
+        return [*notes, f"bans since the copy cannot be read: {error}; ban again what was banned"]
     named = {"banned since the copy, and still": missing, "banned no longer since the copy": lifted}
-    told += [f"{what}: {', '.join(sorted(devices))}" for what, devices in named.items() if devices]
-    return told
+    notes += [f"{what}: {', '.join(sorted(devices))}" for what, devices in named.items() if devices]
+    return notes
 
 
 def _take_tokens_back(folder: Path) -> list[str]:

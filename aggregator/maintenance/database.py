@@ -72,10 +72,10 @@ def read_database(path: Path) -> Contents:
     """
     try:
         with _reading(path) as connection:
-            found = [str(text) for (text,) in connection.execute("PRAGMA integrity_check(5)")]
-            if found != ["ok"]:
+            lines = [str(text) for (text,) in connection.execute("PRAGMA integrity_check(5)")]
+            if lines != ["ok"]:
                 return Contents(
-                    damage=[text.removeprefix("*** in database main ***\n") for text in found]
+                    damage=[text.removeprefix("*** in database main ***\n") for text in lines]
                 )
             engine = sql.create_engine(
                 sqlite_url(path), creator=lambda: connection, poolclass=StaticPool

@@ -89,11 +89,11 @@ def _boots(path: Path, mend: bool) -> Iterator[Finding]:
     except UnicodeDecodeError:
         if mend:
             path.unlink()
-        told = "the service does not start. " + ("It is deleted" if mend else "`--mend` deletes it")
+        note = "the service does not start. " + ("It is deleted" if mend else "`--mend` deletes it")
         yield Finding(
             "mended" if mend else "wrong",
             path.name,
-            f"not text: {told}; the next start may wait for its own last status",
+            f"not text: {note}; the next start may wait for its own last status",
         )
     except OSError as error:
         yield Finding("wrong", path.name, f"{error.strerror}: the service does not start")
@@ -110,9 +110,9 @@ def _leftovers(folder: Path, contents: Contents | None, mend: bool) -> Iterator[
             yield Finding("note", path.name, "nothing of Shoal's")
     if contents is None:
         return  # without the database, blobs have no known owner
-    known = contents.fleet.campaigns if contents.fleet is not None else {}
+    campaigns = contents.fleet.campaigns if contents.fleet is not None else {}
     for path in sorted((folder / "blobs").iterdir()) if (folder / "blobs").is_dir() else ():
-        if path.name not in known:
+        if path.name not in campaigns:
             yield Finding(
                 "note",
                 f"blobs/{path.name}",

@@ -25,22 +25,22 @@ def check_keys(
     for path in (secret, key):
         yield from _private(path, mend)
     if (payload := _bytes(secret)) is not None and len(payload) != SECRET_BYTES:
-        told = (
+        detail = (
             f"{len(payload)} bytes, expected {SECRET_BYTES}: the service does not start. Restore "
             "it from a backup, or begin another run"
         )
-        yield Finding("wrong", "secret.key", told)
+        yield Finding("wrong", "secret.key", detail)
     name = ""
     if (pem := _bytes(key)) is not None:
         try:
             name = key_name(read_private(pem).public_key())
             yield Finding("ok", "service.key", name[:12])
         except BundleError as error:
-            told = (
+            detail = (
                 f"{error}: the service does not start. Restore it from a backup, or delete it: "
                 f"the next start makes another; then {VOUCH}"
             )
-            yield Finding("wrong", "service.key", f"{told} for that")
+            yield Finding("wrong", "service.key", f"{detail} for that")
     yield _voucher(folder / "service.voucher", name, trusted, now_s)
 
 
@@ -69,12 +69,12 @@ def _private(path: Path, mend: bool) -> Iterator[Finding]:
     if mode & 0o077:
         if mend:
             path.chmod(0o600)
-        told = (
+        note = (
             "only its owner can read it now; others may have read it"
             if mend
             else "others can read it. `--mend` takes that away"
         )
-        yield Finding("mended" if mend else "wrong", path.name, f"its mode was {mode:03o}: {told}")
+        yield Finding("mended" if mend else "wrong", path.name, f"its mode was {mode:03o}: {note}")
     elif path.name == "secret.key":
         yield Finding("ok", path.name, "only its owner can read it")
 
@@ -95,11 +95,11 @@ def _voucher(path: Path, name: str, trusted: tuple[PublicKey, ...], now_s: float
         return Finding("wrong", path.name, f"{error}: devices do not believe the service. {VOUCH}")
     left_s = voucher.not_after_s - now_s
     if name and voucher.key != name:
-        told = (
+        detail = (
             f"it is for the key {voucher.key[:12]}, not for {name[:12]}: devices do not believe "
             f"the service. {VOUCH}"
         )
-        return Finding("wrong", path.name, told)
+        return Finding("wrong", path.name, detail)
     if left_s < 0:
         return Finding(
             "wrong",
@@ -107,13 +107,13 @@ def _voucher(path: Path, name: str, trusted: tuple[PublicKey, ...], now_s: float
             f"it ended {-left_s / 86_400:.0f} days ago: devices do not believe the service. "
             f"{VOUCH}",
         )
-    told = f"for the fleet {voucher.fleet}, {left_s / 86_400:.0f} days left" + (
+    detail = f"for the fleet {voucher.fleet}, {left_s / 86_400:.0f} days left" + (
         "" if trusted else "; its signature: checked with --bundle"
     )
     return Finding(
         "note" if left_s < RENEW_S else "ok",
         path.name,
-        told + (f". {VOUCH} for longer" if left_s < RENEW_S else ""),
+        detail + (f". {VOUCH} for longer" if left_s < RENEW_S else ""),
     )
 
 

@@ -32,8 +32,8 @@ def check_releases(
     """
     wanted, blobs = release_needs(contents), folder / RELEASES
     uses = {name: [f"release {n} needs it" for n in numbers] for name, numbers in wanted.items()}
-    found, whole = look(blobs, RELEASES, uses, mend)
-    yield from found
+    findings, whole = look(blobs, RELEASES, uses, mend)
+    yield from findings
     missing = wanted.keys() - whole
     if missing and not mend:
         current = release_needs(again())
@@ -42,12 +42,12 @@ def check_releases(
         }
     for name in sorted(missing):
         numbers = ", ".join(map(str, wanted[name]))
-        told = (
+        remedy = (
             "devices that lack it cannot get it: restore the folder from a backup, or make "
             "another release of the campaign"
         )
         yield Finding(
-            "wrong", f"{RELEASES}/{name[:12]}", f"a part of release {numbers} is lost: {told}"
+            "wrong", f"{RELEASES}/{name[:12]}", f"a part of release {numbers} is lost: {remedy}"
         )
     if not missing:
         yield Finding(

@@ -71,7 +71,7 @@ def read_back(folder: Path, before: int | None = None, words: str = "", most: in
         file = (folder / AUDIT).open("rb")
     except FileNotFoundError:
         return Page((), None)
-    wanted, found = words.casefold().split(), list[Line]()
+    wanted, lines = words.casefold().split(), list[Line]()
     with file:
         size = file.seek(0, os.SEEK_END)
         end = size if before is None else min(before, size)
@@ -81,10 +81,10 @@ def read_back(folder: Path, before: int | None = None, words: str = "", most: in
             text = raw.decode("utf-8", "replace").casefold()
             if all(word in text for word in wanted):
                 with suppress(msgspec.DecodeError):
-                    found.append(msgspec.json.decode(raw, type=Line))
-            if len(found) == most:
+                    lines.append(msgspec.json.decode(raw, type=Line))
+            if len(lines) == most:
                 break
-    return Page(tuple(found), reached or None)
+    return Page(tuple(lines), reached or None)
 
 
 def _lines_back(file: BinaryIO, end: int, least: int) -> Iterator[tuple[int, bytes]]:

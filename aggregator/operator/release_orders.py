@@ -30,10 +30,10 @@ def release_handlers(runner: Runner, maker: ReleaseMaker) -> dict[str, Handler]:
 
     def make(campaign: str, roll_out: bool = True) -> str:
         """Make releases of a campaign's models; with `roll_out`, begin their rollout."""
-        known = runner.fleet.campaigns
-        if campaign not in known:
-            raise ConfigError(f"No campaign {campaign!r}. Known campaigns: {', '.join(known)}")
-        event: Released = maker.make(runner.fleet, known[campaign], roll_out)
+        campaigns = runner.fleet.campaigns
+        if campaign not in campaigns:
+            raise ConfigError(f"No campaign {campaign!r}. Known campaigns: {', '.join(campaigns)}")
+        event: Released = maker.make(runner.fleet, campaigns[campaign], roll_out)
         runner.order(event)
         rollout = last_rollout(runner.fleet, campaign)
         assert rollout is not None

@@ -348,8 +348,8 @@ class Inbox:
             detail = f"run {offer.run_id[:12]} takes no updates in pieces"
             self.refuse(reading, "unknown-run", detail)
             return
-        own = device_id, offer.run_id, offer.round, None, reading.digest
-        problem, whole = expect(self._fleet, *own), None
+        identity = device_id, offer.run_id, offer.round, None, reading.digest
+        problem, whole = expect(self._fleet, *identity), None
         try:
             if problem is None:
                 assembly.begin(offer)
@@ -554,11 +554,11 @@ class Inbox:
         if len(self._budgets) > MOST_BUDGETS:
             self._budgets.clear()
         now_s = self._clock()
-        left, at_s = self._budgets.get(key, (most, now_s))
-        left = min(most, left + a_second * (now_s - at_s))
-        if left < 1:
+        allowance, at_s = self._budgets.get(key, (most, now_s))
+        allowance = min(most, allowance + a_second * (now_s - at_s))
+        if allowance < 1:
             return False
-        self._budgets[key] = left - 1, now_s
+        self._budgets[key] = allowance - 1, now_s
         return True
 
 

@@ -131,13 +131,13 @@ class Runner:
         """
         bundle, name, now_s = exported.bundle, settings.name, self.now_s
         self._inbox.admit_updates_of(bundle.manifest)
-        made = (algorithm, bundle, exported.probe, blobs, self._clock, self.announce)
-        self.trainers[name] = Trainer(*made)
+        trainer_parts = (algorithm, bundle, exported.probe, blobs, self._clock, self.announce)
+        self.trainers[name] = Trainer(*trainer_parts)
         campaign = self.fleet.campaigns.get(name)
         if campaign is None:
             blobs.put(bundle.payload)
-            begun = (settings, algorithm, exported.probe, bundle.initial, blobs, now_s)
-            self.order(start_campaign(*begun, source))
+            campaign_parts = (settings, algorithm, exported.probe, bundle.initial, blobs, now_s)
+            self.order(start_campaign(*campaign_parts, source))
             return
         self._link.offer(name, offered(campaign, self.fleet), blobs)
         if settings != campaign.next_settings:
@@ -178,8 +178,8 @@ class Runner:
         group, before = self._group(), self._named_blobs()
         self._add(group, forgotten(fleet, device_id, *parts, self.now_s))
         for name in fleet.campaigns:
-            own = (store.rounds(name), device_id, fleet.devices, trainers[name].blobs)
-            group.records += [(name, record) for record in records_without(*own)]
+            arguments = (store.rounds(name), device_id, fleet.devices, trainers[name].blobs)
+            group.records += [(name, record) for record in records_without(*arguments)]
         if not group.steps or not self._commit(group):
             raise StorageFailed(f"device {device_id} is not forgotten: {self.problem or 'defect'}")
         for name, after in self._named_blobs().items():
@@ -236,10 +236,10 @@ class Runner:
             for name in sorted({campaign for campaign, _, _ in group.updates}):
                 blobs = self.trainers[name].blobs
                 blobs.put(*(payload for c, _, payload in group.updates if c == name))
-            found = [*group.records, *self._withheld(group)]
-            found += records_of(group.before, group.steps)
+            all_records = [*group.records, *self._withheld(group)]
+            all_records += records_of(group.before, group.steps)
             records = list(
-                {(name, record.round): (name, record) for name, record in found}.values()
+                {(name, record.round): (name, record) for name, record in all_records}.values()
             )
             if group.fleet is not group.before:
                 self._store.commit(group.before, group.fleet, group.changed, events, records)
@@ -269,9 +269,9 @@ class Runner:
         Raises:
             StorageFailed: the records cannot be read.
         """
-        silent, known = set[str](), group.before.devices
+        silent, devices = set[str](), group.before.devices
         for event, fleet in group.steps:
-            if isinstance(event, e.CheckedIn) and (was := known.get(event.device_id)) is not None:
+            if isinstance(event, e.CheckedIn) and (was := devices.get(event.device_id)) is not None:
                 device = fleet.devices[event.device_id]
                 if device.policy.withholds and not was.policy.withholds:
                     silent.add(event.device_id)
@@ -370,16 +370,16 @@ class Runner:
         campaign = self.fleet.campaigns.get(work.campaign)
         if campaign is not None and campaign.ended == "order":
             settings = campaign.settings
-            own = (device_id, settings.run_id, self.fleet.epoch, settings.bundle, work.model)
-            self._link.send(m.Finish(*own, releases=True))
+            fields = (device_id, settings.run_id, self.fleet.epoch, settings.bundle, work.model)
+            self._link.send(m.Finish(*fields, releases=True))
 
     def _offer(self, command: e.Offer) -> None:
         release = self.fleet.releases[command.release]
         device_id, names = command.device_id, release.blobs
         if command.direct:
             self._link.offer(release.campaign, names, self.trainers[release.campaign].blobs)
-            own = (release.run_id, self.fleet.epoch, release.bundle, release.model)
-            self._link.send(m.Finish(device_id, *own))
+            fields = (release.run_id, self.fleet.epoch, release.bundle, release.model)
+            self._link.send(m.Finish(device_id, *fields))
         elif self._releases is not None:
             self._link.offer(self, names, self._releases)
             group = f"{release.campaign}/{release.group}"
@@ -405,14 +405,14 @@ class Runner:
         A device needs the release that it has, and the one that it would return to.
         """
         fleet, offers = self.fleet, offered_releases(self.fleet)
-        on_offer, kept = (
+        on_offer, needed_blobs = (
             {name for n in numbers & fleet.releases.keys() for name in fleet.releases[n].blobs}
             for numbers in (offers, needed_releases(fleet, offers))
         )
         self._link.withdraw_all_but(self, on_offer)
         # blobs that cannot be deleted now are deleted after a later release
         try:
-            blobs.keep(kept)
+            blobs.keep(needed_blobs)
         except OSError as error:
             log.warning("Blobs of releases cannot be deleted: %s", error)
 
@@ -482,8 +482,8 @@ class Runner:
         group, deliveries, proofs = self._group(), list[Delivery](), list[tuple[str, str]]()
         for event in events:
             match event:
-                case LinkUp(kept):
-                    self._connect(kept)
+                case LinkUp(has_session):
+                    self._connect(has_session)
                 case LinkDown(reason):
                     self.connected = False
                     self._rivals.lost(reason)
@@ -492,8 +492,8 @@ class Runner:
                 case Delivery(topic, payload):
                     deliveries.append(event)
                     if topic == self._link.topics.aggregator:
-                        own = (self._link.announced, self._link.boot_id, self.fleet.epoch)
-                        self._rivals.check(payload, *own)
+                        identity = (self._link.announced, self._link.boot_id, self.fleet.epoch)
+                        self._rivals.check(payload, *identity)
                         continue
                     proofs += self._take(group, event)
                     if sum(len(update) for *_, update in group.updates) > MOST_TOGETHER:

@@ -57,8 +57,8 @@ def read_trust(folder: Path) -> Trust:
     Raises:
         ConfigError: a file cannot be read, or does not have the expected content.
     """
-    keys, own = _read(folder / "trust.pem", read_public), folder / "signing.key"
-    return Trust(keys, _read(own, read_private) if own.exists() else None)
+    keys, key_file = _read(folder / "trust.pem", read_public), folder / "signing.key"
+    return Trust(keys, _read(key_file, read_private) if key_file.exists() else None)
 
 
 def read_exported(folder: Path, trust: Trust) -> Exported:
@@ -126,11 +126,11 @@ def check_asking(settings: RunSettings) -> None:
         and settings.pace_s >= 0
         and settings.cohort >= 0
     ):
-        told = (
+        values = (
             f"{settings.over_select:g}, {settings.quorum:g}, {settings.pace_s:g}, {settings.cohort}"
         )
         raise ConfigError(
-            f"over_select, quorum, pace_s and cohort are {told}: expected 1 to 10, 0 to 1, and 0 "
+            f"over_select, quorum, pace_s and cohort are {values}: expected 1 to 10, 0 to 1, and 0 "
             "or more"
         )
     if (
@@ -143,9 +143,9 @@ def check_asking(settings: RunSettings) -> None:
             "and no concurrency without one"
         )
     if settings.buffer and (settings.cohort or settings.over_select != 1):
-        told = f"cohort {settings.cohort}, over_select {settings.over_select:g}"
+        values = f"cohort {settings.cohort}, over_select {settings.over_select:g}"
         raise ConfigError(
-            f"{told}: a buffered campaign has none; its policy says buffer= and concurrency="
+            f"{values}: a buffered campaign has none; its policy says buffer= and concurrency="
         )
     if 0 < settings.buffer < settings.min_updates:
         raise ConfigError(
@@ -193,9 +193,9 @@ def check_retuned(stored: RunSettings, wanted: RunSettings, folder: Path) -> str
         if name not in ("reported", "responses", "run_id", "min_batch")
     ]
     differing = [name for name in fields if getattr(stored, name) != getattr(wanted, name)]
-    had, now = read_algorithm(stored.algorithm), read_algorithm(wanted.algorithm)
+    before, now = read_algorithm(stored.algorithm), read_algorithm(wanted.algorithm)
     same_but_mean = all(
-        getattr(had, choice) == getattr(now, choice)
+        getattr(before, choice) == getattr(now, choice)
         for choice in ("objective", "grouping", "privacy", "server_optimizer")
     )
     private = now.privacy.name != "no-privacy"
@@ -208,9 +208,9 @@ def check_retuned(stored: RunSettings, wanted: RunSettings, folder: Path) -> str
         or (name == "buffer" and other_kind)
     ]
     if fixed:
-        told = ", ".join(f"{n} {getattr(stored, n)!r}, not {getattr(wanted, n)!r}" for n in fixed)
+        pairs = ", ".join(f"{n} {getattr(stored, n)!r}, not {getattr(wanted, n)!r}" for n in fixed)
         raise ConfigError(
-            f"run {stored.name!r} in {folder} was started with other settings ({told}); give it "
+            f"run {stored.name!r} in {folder} was started with other settings ({pairs}); give it "
             "another --run"
         )
     return ", ".join(f"{n} {getattr(wanted, n)!r}, not {getattr(stored, n)!r}" for n in differing)
@@ -228,9 +228,9 @@ def run_secret(folder: Path, run: str, begun: bool, algorithm: Algorithm) -> byt
     path = folder / "secret.key"
     if begun and not path.exists():
         if algorithm.privacy.server_noise:
-            told = f"it is not here, and the noise of run {run!r} is drawn from it"
+            cause = f"it is not here, and the noise of run {run!r} is drawn from it"
             raise ConfigError(
-                f"secret {path}: {told}; restore it from a backup, or begin another run (--run)"
+                f"secret {path}: {cause}; restore it from a backup, or begin another run (--run)"
             )
         log.warning(
             "secret %s: it was not here, another is made; run %s draws no noise from it", path, run

@@ -247,12 +247,12 @@ class Steering:
         fleet = self._runner.fleet
         if name in fleet.campaigns and name in self._runner.trainers:
             return fleet.campaigns[name]
-        known = charters(self._place.folder)
-        if name not in known:
+        folder_charters = charters(self._place.folder)
+        if name not in folder_charters:
             raise ConfigError(
-                f"No campaign {name!r}. Known campaigns: {', '.join(known) or 'none'}"
+                f"No campaign {name!r}. Known campaigns: {', '.join(folder_charters) or 'none'}"
             )
-        return self.open(known[name])
+        return self.open(folder_charters[name])
 
 
 def _outside_names(text: str) -> set[str]:

@@ -95,9 +95,9 @@ class Telemetry:
             if earlier is None or earlier.members is campaign.members:
                 continue
             for device_id in device_ids:
-                member, known = (c.members.get(device_id) for c in (campaign, earlier))
+                member, former = (c.members.get(device_id) for c in (campaign, earlier))
                 group = member.current_group if member is not None else ""
-                if group and group != (known.current_group if known is not None else ""):
+                if group and group != (former.current_group if former is not None else ""):
                     change = GroupChange(after.at_s, campaign.name, earlier.round, group)
                     self._put(device_id, regrouped(self.of(device_id), change))
 

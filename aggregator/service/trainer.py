@@ -77,8 +77,8 @@ class Trainer:
     def place(self, campaign: Campaign, command: PlaceDevice) -> Event | None:
         """Return the event that places a device by its survey; None if it cannot be placed."""
         try:
-            own = (campaign, command.device_id, self.algorithm, self.blobs, self.clock())
-            return place_by_survey(*own)
+            arguments = (campaign, command.device_id, self.algorithm, self.blobs, self.clock())
+            return place_by_survey(*arguments)
         except (BlobLost, StorageFailed) as error:
             log.error("device=%s cannot be placed by its survey: %s", command.device_id, error)
             return None

@@ -95,11 +95,11 @@ class BlobBucket:
                 return payload
             self._write(digest + DAMAGED, payload)
             self._delete(digest)
-        told = (
+        detail = (
             f"its object in {self._where} is damaged, and is now {digest}{DAMAGED}: put it back "
             "from a backup"
         )
-        raise BlobLost(digest, told)
+        raise BlobLost(digest, detail)
 
     def keep(self, digests: set[str]) -> None:
         """Delete every blob but these, except those that cannot be deleted now.

@@ -73,11 +73,11 @@ class BlobFolder:
             raise StorageFailed(f"blob {path}: {error.strerror}") from None
         if size is None and digest_of(payload) != digest:
             path.replace(path.with_name(digest + DAMAGED))
-            told = (
+            detail = (
                 f"its file in {self._folder} is damaged, and is now {digest}{DAMAGED}: put it "
                 "back from a backup"
             )
-            raise BlobLost(digest, told)
+            raise BlobLost(digest, detail)
         return payload
 
     def keep(self, digests: set[str]) -> None:

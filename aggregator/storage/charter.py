@@ -59,9 +59,9 @@ def charters(folder: Path) -> dict[str, Charter]:
     Raises:
         ConfigError: one cannot be read.
     """
-    found = sorted((folder / CAMPAIGNS).glob(f"[!.]*/{_CHARTER}"))
-    read = [(path.parent.name, _read(path)) for path in found]
-    return dict(sorted(read, key=lambda pair: (pair[1].number, pair[0])))
+    paths = sorted((folder / CAMPAIGNS).glob(f"[!.]*/{_CHARTER}"))
+    pairs = [(path.parent.name, _read(path)) for path in paths]
+    return dict(sorted(pairs, key=lambda pair: (pair[1].number, pair[0])))
 
 
 def next_number(folder: Path) -> int:

@@ -99,8 +99,8 @@ class Transaction:
         chosen = sql.select(*(table.c[name] for name in kind.__struct_fields__)).where(
             *(table.c[name] == value for name, value in values.items())
         )
-        found = self.connection.execute(chosen.order_by(order.desc()).limit(most)).mappings().all()
-        rows = [{str(name): value for name, value in row.items()} for row in reversed(found)]
+        maps = self.connection.execute(chosen.order_by(order.desc()).limit(most)).mappings().all()
+        rows = [{str(name): value for name, value in row.items()} for row in reversed(maps)]
         for row in rows:
             if "tags" in row:
                 row["tags"] = row["tags"].split(",") if row["tags"] else []

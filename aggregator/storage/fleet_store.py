@@ -212,8 +212,8 @@ def _counted(connection: sql.Connection, commits: int, record: bytes) -> bool:
     Return False if the stored number of commits is not `commits`; nothing is written then.
     """
     if commits:
-        known = FLEET.update().where(FLEET.c.commits == commits)
-        result = connection.execute(known.values(commits=commits + 1, record=record))
+        update = FLEET.update().where(FLEET.c.commits == commits)
+        result = connection.execute(update.values(commits=commits + 1, record=record))
     else:
         first = insert_into(connection, FLEET).values(number=1, commits=1, record=record)
         counted = {"preserve_rowcount": True}

@@ -240,8 +240,8 @@ class Database:
         except OSError:
             same = False
         if not same:
-            told = "the file was removed or replaced while the service ran: restart the service"
-            raise StorageFailed(f"database {database_name(self._url)}: {told}")
+            problem = "the file was removed or replaced while the service ran: restart the service"
+            raise StorageFailed(f"database {database_name(self._url)}: {problem}")
 
 
 @contextmanager

@@ -58,9 +58,9 @@ class Assembly:
         try:
             make_folder(folder)
             for path in folder.glob("*" + SUFFIX):
-                said = path.stat()
+                status = path.stat()
                 self._coming[path.name.removesuffix(SUFFIX)] = _Coming(
-                    None, None, said.st_size, said.st_mtime
+                    None, None, status.st_size, status.st_mtime
                 )
         except OSError as error:
             raise ConfigError(f"folder {folder}: {error.strerror}") from None
@@ -91,9 +91,9 @@ class Assembly:
             d for d, each in self._coming.items() if self._clock() - each.heard_s > IDLE_S
         ]:
             self.drop(device_id)
-        held = self._coming.get(offer.device_id)
+        leftover = self._coming.get(offer.device_id)
         if (
-            self.num_bytes - (held.num_bytes if held else 0) + offer.pieces.num_bytes
+            self.num_bytes - (leftover.num_bytes if leftover else 0) + offer.pieces.num_bytes
             > TIMES * self.most_bytes
         ):
             raise NoRoom(

@@ -79,9 +79,9 @@ def offered(campaign: Campaign, fleet: Fleet) -> set[str]:
     take up at its end.
     """
     works = (device.assignment for device in fleet.devices.values() if is_at_work(device))
-    own = [work for work in works if work is not None and work.campaign == campaign.name]
-    working = {work.model for work in own}
-    working |= {m for w in own for v in w.verbs if isinstance(v, Choose) for m in v.models}
+    assignments = [work for work in works if work is not None and work.campaign == campaign.name]
+    working = {work.model for work in assignments}
+    working |= {m for w in assignments for v in w.verbs if isinstance(v, Choose) for m in v.models}
     numbers = {
         number
         for rollout in fleet.rollouts

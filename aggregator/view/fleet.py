@@ -237,14 +237,14 @@ def is_of_round(campaign: Campaign, device: Device) -> bool:
 
 def devices_of(view: FleetView, name: str) -> Iterator[DeviceView]:
     """Yield the devices of a campaign, by id."""
-    found, campaign = list[DeviceView](), view.fleet.campaigns[name]
+    devices, campaign = list[DeviceView](), view.fleet.campaigns[name]
 
     def visit(device: DeviceView) -> None:
         if is_in(view.fleet, campaign, device.id, device.record):
-            found.append(device)
+            devices.append(device)
 
     view.walk(visit, name)
-    yield from sorted(found, key=lambda device: device.id)
+    yield from sorted(devices, key=lambda device: device.id)
 
 
 def _add(fleet: Fleet, count: _Count, device_id: str, device: Device, now_s: float) -> None:

@@ -109,9 +109,9 @@ class ReleaseAnswers:
 
         It is the rollout that goes on, or else the last one that has begun.
         """
-        begun = [(p, r) for p, r in enumerate(self._fleet.rollouts) if r.phase != "candidate"]
-        last = {rollout.campaign: place for place, rollout in begun}
-        last |= {rollout.campaign: place for place, rollout in begun if rollout.phase in GOING}
+        rollouts = [(p, r) for p, r in enumerate(self._fleet.rollouts) if r.phase != "candidate"]
+        last = {rollout.campaign: place for place, rollout in rollouts}
+        last |= {rollout.campaign: place for place, rollout in rollouts if rollout.phase in GOING}
         return [self._progress(place, self._fleet.rollouts[place]) for place in last.values()]
 
     def _progress(self, place: int, rollout: Rollout) -> RolloutProgress:
@@ -176,20 +176,20 @@ def needed_releases(fleet: Fleet, offered: Iterable[int]) -> set[int]:
     those of rollouts that go on, current ones, candidates, and the last `KEPT` of each group.
     """
     states = release_states(fleet)
-    found = {n for n, state in states.items() if state in ("candidate", "canary", "released")}
-    left = Counter[tuple[str, str]]()
+    numbers = {n for n, state in states.items() if state in ("candidate", "canary", "released")}
+    counts = Counter[tuple[str, str]]()
     for number in sorted(fleet.releases, reverse=True):
         release = fleet.releases[number]
-        left[release.campaign, release.group] += 1
-        if left[release.campaign, release.group] <= KEPT:
-            found.add(number)
-    return (found | set(offered)) & set(fleet.releases)
+        counts[release.campaign, release.group] += 1
+        if counts[release.campaign, release.group] <= KEPT:
+            numbers.add(number)
+    return (numbers | set(offered)) & set(fleet.releases)
 
 
 def offered_releases(fleet: Fleet) -> set[int]:
     """Return the releases that were offered to devices last, or to which devices would return."""
     devices = fleet.devices.values()
-    return {given.release for device in devices for given in (device.given, device.settled)}
+    return {offer.release for device in devices for offer in (device.given, device.settled)}
 
 
 def _step_of(rollout: Rollout, device_id: str, device: Device) -> int:

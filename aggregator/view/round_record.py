@@ -103,8 +103,8 @@ def make_record(
 
 def without_kept(record: RoundRecord, device_ids: Set[str]) -> RoundRecord:
     """Return the record without the personal models of these devices."""
-    kept = {d: kept for d, kept in record.kept.items() if d not in device_ids}
-    return replace(record, kept=kept)
+    personal = {d: personal for d, personal in record.kept.items() if d not in device_ids}
+    return replace(record, kept=personal)
 
 
 class _Closed(NamedTuple):
@@ -192,12 +192,12 @@ def all_placed(fleet: Fleet, campaign: Campaign) -> dict[str, Placed]:
     """Return the groups of a campaign's devices that are in none by their training, by device."""
     if campaign.default is None and not any(m.placed for m in campaign.members.values()):
         return {}
-    found = {
+    placements = {
         device_id: placed_of(campaign, device_id, device)
         for device_id, device in sorted(fleet.devices.items())
         if device.facts is not None and takes(fleet, campaign, device_id, device)
     }
-    return {device_id: placed for device_id, placed in found.items() if placed is not None}
+    return {device_id: placed for device_id, placed in placements.items() if placed is not None}
 
 
 def groups_of(campaign: Campaign, placed: Mapping[str, Placed]) -> dict[str, str]:

@@ -283,9 +283,9 @@ def summarize(view: FleetView, name: str, records: Sequence[RoundRecord], wall_s
         else {}
     )
     updates = sum(len(r.evaluated) for r in training)
-    kept = final.kept if final else {}
+    choices = final.kept if final else {}
     devices = {device.id: device for device in devices_of(view, name)}
-    chosen = [kept[d].candidate for d in devices if d in kept]
+    chosen = [choices[d].candidate for d in devices if d in choices]
     groups = {device_id: device.group for device_id, device in devices.items()}
     up, down = accumulate(r.bytes_up for r in records), accumulate(r.bytes_down for r in records)
     so_far = [Traffic(*both) for both in zip(up, down, strict=True)]
@@ -305,7 +305,7 @@ def summarize(view: FleetView, name: str, records: Sequence[RoundRecord], wall_s
                 num_test=windows[device_id][1],
                 accuracy=accuracies.get(device_id),
                 loss=losses.get(device_id),
-                kept=kept.get(device_id),
+                kept=choices.get(device_id),
                 placed=device.placed,
             )
             for device_id, device in devices.items()
@@ -343,14 +343,14 @@ def accuracy_of(record: RoundRecord) -> dict[str, float]:
 
 def spread(accuracies: Iterable[float]) -> Spread:
     """Return mean, standard deviation, worst and worst tenth of accuracies, to six digits."""
-    known = sorted(accuracies)
-    if not known:
+    values = sorted(accuracies)
+    if not values:
         return Spread(None, None, None, None)
-    lowest = known[: math.ceil(len(known) / 10)]
+    lowest = values[: math.ceil(len(values) / 10)]
     measures = (
-        statistics.fmean(known),
-        statistics.pstdev(known),
-        known[0],
+        statistics.fmean(values),
+        statistics.pstdev(values),
+        values[0],
         statistics.fmean(lowest),
     )
     return Spread(*(round(value, 6) for value in measures))

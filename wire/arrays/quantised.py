@@ -56,8 +56,8 @@ def encoded(tensors: Tensors, encoding: Encoding, seed: int, device_id: str) -> 
     wide = np.repeat(scales, blocks)
     steps = np.divide(flat, wide, out=np.zeros_like(flat), where=wide > 0)
     values = np.clip(np.floor(steps + draws), -LARGEST, LARGEST).astype(np.int8)
-    taken = dict(changes)
-    others = {name: array for name, array in tensors.items() if name not in taken}
+    shapes = dict(changes)
+    others = {name: array for name, array in tensors.items() if name not in shapes}
     return {**others, names.INT8_VALUES: values, names.INT8_SCALES: scales}
 
 
@@ -89,7 +89,7 @@ def decoded(tensors: Tensors, layout: Iterable[Entry]) -> Tensors:
             tensors[names.INT8_SCALES], blocks
         )
     ends = np.cumsum([prod(shape) for _, shape in changes])[:-1]
-    made = {
+    deltas = {
         name: part.reshape(shape)
         for (name, shape), part in zip(changes, np.split(flat, ends), strict=True)
     }
@@ -99,7 +99,7 @@ def decoded(tensors: Tensors, layout: Iterable[Entry]) -> Tensors:
                 **{
                     key: value for key, value in tensors.items() if names.role_of(key) != names.INT8
                 },
-                **made,
+                **deltas,
             }.items()
         )
     )
@@ -114,12 +114,12 @@ def change_bytes(layout: Iterable[Entry], encoding: Encoding) -> int:
 
 def _changes(entries: Iterable[Entry]) -> list[tuple[str, tuple[int, ...]]]:
     """Return name and shape of the float32 changes, in the order of their names."""
-    found = {
+    shapes = {
         name: shape
         for name, dtype, shape in entries
         if dtype == "float32" and names.role_of(name) == names.DELTA
     }
-    return sorted(found.items())
+    return sorted(shapes.items())
 
 
 def _blocks(changes: Sequence[tuple[str, tuple[int, ...]]]) -> Array:

@@ -256,8 +256,8 @@ class MqttLink:
             self._client.unsubscribe(list(topics))
 
     def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
-        told = self._client.publish(topic, payload, qos=1, retain=retain)
-        self._report("publish", told.mid, (topic,))
+        info = self._client.publish(topic, payload, qos=1, retain=retain)
+        self._report("publish", info.mid, (topic,))
 
     def receive(self, timeout_s: float | None = None) -> LinkEvent | None:
         return self._inbox.get(timeout_s)

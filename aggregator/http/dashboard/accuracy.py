@@ -121,7 +121,7 @@ def accuracy_page(
     They are of the models that devices received in that round. `words`: the page has only devices
     whose ids contain all of them. `by_loss`: the worst devices are those with the largest loss.
     """
-    accuracies, kept = (accuracy_of(record), record.kept) if record is not None else ({}, {})
+    accuracies, choices = (accuracy_of(record), record.kept) if record is not None else ({}, {})
     evaluated = record.evaluated if record is not None else {}
     members: dict[int | None, list[str]] = defaultdict(list)
     terms, devices, campaign = words.casefold().split(), [], view.fleet.campaigns[name]
@@ -136,14 +136,14 @@ def accuracy_page(
                     accuracies.get(device_id),
                     mean_loss([evaluated[device_id]] if device_id in evaluated else []),
                     windows_of(campaign, device.record)[1],
-                    kept.get(device_id),
+                    choices.get(device_id),
                     str(device.placed or ""),
                 )
             )
     devices.sort(key=_KEYS["loss" if by_loss and sort == "worst" else sort])
     part = slice_of(len(devices), number)
     every = [device_id for each in members.values() for device_id in each]
-    counts = [kept[device_id].candidate for device_id in every if device_id in kept]
+    counts = [choices[device_id].candidate for device_id in every if device_id in choices]
 
     def measured(device_ids: list[str]) -> tuple[Spread, float | None]:
         """Return accuracies and the mean loss over these devices."""

@@ -100,10 +100,10 @@ def campaign_alerts(name: str, view: CampaignView) -> Iterator[Alert]:
         title = f"Campaign {name} waits for {waiting.lacks}"
         yield Alert("warn", title, text, page, waiting.since_s, servers)
     elif view.devices and not view.online and not campaign.ended:
-        known = "The one device" if view.devices == 1 else f"None of the {view.devices:,} devices"
-        is_here = "is not here" if view.devices == 1 else "is here"
+        subject = "The one device" if view.devices == 1 else f"None of the {view.devices:,} devices"
+        predicate = "is not here" if view.devices == 1 else "is here"
         text = "Phones are away between their jobs; boards stay connected."
-        yield Alert("warn", f"{known} of {name} {is_here}", text, page)
+        yield Alert("warn", f"{subject} of {name} {predicate}", text, page)
     if campaign.attempt:
         text = f"Attempt {campaign.attempt + 1}: too few updates came before."
         yield Alert("warn", f"Round {campaign.round} of {name} was opened again", text, page)

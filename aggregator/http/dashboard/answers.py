@@ -41,16 +41,16 @@ def answer(request: Request, html: str, status: int = 200) -> Response:
 
 def tell(response: Response, request: Request, tone: str, text: str) -> Response:
     """Show the outcome of an order on the next page."""
-    said = base64.urlsafe_b64encode(msgspec.json.encode((tone, text[:LONGEST]))).decode()
-    keep_cookie(response, request.scope, TOLD, said, TOLD_S)
+    cookie = base64.urlsafe_b64encode(msgspec.json.encode((tone, text[:LONGEST]))).decode()
+    keep_cookie(response, request.scope, TOLD, cookie, TOLD_S)
     return response
 
 
 def told(request: Request) -> tuple[str, str] | None:
     """Return tone and text of the outcome that this page is to show, or None if there is none."""
-    if LOOKS in request.headers or not (said := kept_cookie(request.scope, TOLD)):
+    if LOOKS in request.headers or not (cookie := kept_cookie(request.scope, TOLD)):
         return None
     try:
-        return msgspec.json.decode(base64.urlsafe_b64decode(said), type=tuple[str, str])
+        return msgspec.json.decode(base64.urlsafe_b64decode(cookie), type=tuple[str, str])
     except ValueError:  # raised by msgspec and by base64
         return None

@@ -97,8 +97,8 @@ class Dashboard:
 
     def _sign_in_page(self, request: Request, told: str = "", status: int = 200) -> Response:
         required = self._sources.access is not None and self._sources.access.required()
-        asked = f"{request.url.path}?{request.url.query}" if request.url.query else request.url.path
-        after = request.query_params.get("next", asked if request.method == "GET" else "")
+        url = f"{request.url.path}?{request.url.query}" if request.url.query else request.url.path
+        after = request.query_params.get("next", url if request.method == "GET" else "")
         return answer(
             request, render("sign_in.html", told=told, required=required, next=_own(after)), status
         )
@@ -133,14 +133,14 @@ class Dashboard:
         back = RedirectResponse(_own(fields.pop("back", "")), 303, HEADERS)
         try:
             order, values = read_order(fields)
-            said = await orders.ask(caller.name, order, **values)
+            outcome = await orders.ask(caller.name, order, **values)
         except queue.Full:
             return tell(back, request, "bad", "too many orders wait already")
         except ConfigError as error:
             return tell(back, request, "bad", str(error))
-        if said is None:
+        if outcome is None:
             return tell(back, request, "warn", BUSY)
-        return tell(back, request, "ok" if said.done else "bad", said.text)
+        return tell(back, request, "ok" if outcome.done else "bad", outcome.text)
 
 
 def starting(request: Request, doing: str) -> Response:

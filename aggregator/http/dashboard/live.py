@@ -79,27 +79,27 @@ def live_campaign(view: FleetView, name: str, past: Past, number: int) -> LiveCa
 
     Devices for which the round waits come first.
     """
-    campaign, found = view.fleet.campaigns[name], list[DeviceView]()
+    campaign, devices = view.fleet.campaigns[name], list[DeviceView]()
     if campaign.phase in (*OPEN, "aggregating"):
 
         def visit(device: DeviceView) -> None:
             update = campaign.updates.get(device.id)
             has_update = update is not None and update.round == campaign.round
             if has_update or is_of_round(campaign, device.record):
-                found.append(device)
+                devices.append(device)
 
         view.walk(visit, name)
-    trainings = (device.telemetry.training for device in found)
+    trainings = (device.telemetry.training for device in devices)
     usual_s = median([each.answer_s for each in trainings if each and each.answer_s] or [0.0])
-    members = [_round_device(campaign, device, usual_s, view.now_s) for device in found]
+    members = [_round_device(campaign, device, usual_s, view.now_s) for device in devices]
     order = list(STANDINGS)
     members.sort(key=lambda member: (order.index(member.standing), member.id))
     part = slice_of(len(members), number)
     counts = Counter(member.standing for member in members)
-    received = campaign.updates.values() if found else ()
+    received = campaign.updates.values() if devices else ()
     evaluated = [line for line in past.rounds if line.accuracy.mean is not None]
     settings = campaign.next_settings
-    left = 0 if campaign.phase == "finished" else max(0, settings.rounds - campaign.trained)
+    rounds_left = 0 if campaign.phase == "finished" else max(0, settings.rounds - campaign.trained)
     up = sum(update.bytes_up for update in received)
     down = sum(update.bytes_down for update in received)
     goal = len(members)
@@ -123,8 +123,8 @@ def live_campaign(view: FleetView, name: str, past: Past, number: int) -> LiveCa
         evaluated[-1].accuracy if evaluated else None,
         evaluated[-1].loss if evaluated else None,
         max(0.0, days - (now_s - campaign.started_s) / DAY_S) if days else None,
-        left,
-        left * median(spans) if left and spans else None,
+        rounds_left,
+        rounds_left * median(spans) if rounds_left and spans else None,
     )
 
 

@@ -344,8 +344,8 @@ class Pages:
         """Return the fleet, and the campaign that a path names with its closed rounds."""
         name, view = request.path_params["name"], self._sources.view()
         if name not in view.fleet.campaigns:
-            known = ", ".join(view.fleet.campaigns) or "none yet"
-            raise HTTPException(404, f"No campaign {name[:64]!r}. Known campaigns: {known}.")
+            names = ", ".join(view.fleet.campaigns) or "none yet"
+            raise HTTPException(404, f"No campaign {name[:64]!r}. Known campaigns: {names}.")
         return view, name, self._history.past(view, name, self._sources.store)
 
     def _views(
@@ -373,8 +373,8 @@ class Pages:
             except ShoalError as error:
                 return {}, str(error)
             groups = {d: group_key(campaign, d, devices[d]) for d in ids if d in devices}
-            each = {key: compare(matrix, ids, groups) for key, matrix in matrices.items()}
-            views = {key: found for key, found in each.items() if found.ids}
+            comparisons = {key: compare(matrix, ids, groups) for key, matrix in matrices.items()}
+            views = {key: view for key, view in comparisons.items() if view.ids}
             self._compared[run_id] = digest, tuple(ids), groups, views
         return views, ""
 
