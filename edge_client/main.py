@@ -86,8 +86,8 @@ def _take_part(
         alive()
         return bool(stopping)
 
-    with contextlib.ExitStack() as held:
-        live = _live(arguments, held, stop)
+    with contextlib.ExitStack() as stack:
+        live = _live(arguments, stack, stop)
         windows = windows_of(arguments) if live is None else live.now()
         counts = (
             f"train={windows.num_train} test={windows.num_test} unlabelled={windows.num_unlabelled}"
@@ -98,7 +98,7 @@ def _take_part(
         )
         client = f"{arguments.fleet}.{arguments.id}"
         link = MqttLink(address, client, will, wait_s=None, give_up=stop)
-        held.callback(link.close)
+        stack.callback(link.close)
         agent = Agent(
             arguments.id,
             topics,
@@ -118,7 +118,7 @@ def _take_part(
             from edge_client.enrolment.renewal import Renewal
 
             renewal = Renewal(Credentials(enrolled), link.renew_certificate)
-            held.enter_context(renewal.at_work())
+            stack.enter_context(renewal.at_work())
         agent.run(stop)
 
 

@@ -71,18 +71,18 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action=PrintVersion, nargs=0, help="print the version and exit")
     commands = top.add_subparsers(dest="command", required=True)
-    made = {}
+    parsers = {}
     for command, (text, names) in COMMANDS.items():
-        made[command] = commands.add_parser(command, help=text)
+        parsers[command] = commands.add_parser(command, help=text)
         for name in names:
             required = name == "state" or (command, name) == ("record", "source")
             default = usual(name)
             if (command, name) == ("enrol", "data"):
                 default = default or DATA
-            _add_option(made[command], name, required, default)
-    made["enrol"].add_argument("url", help="where devices are enrolled: https://HOST[:PORT]")
-    made["enrol"].add_argument("token", help="what `shoal enrol token` printed, or @FILE")
-    made["predict"].add_argument(
+            _add_option(parsers[command], name, required, default)
+    parsers["enrol"].add_argument("url", help="where devices are enrolled: https://HOST[:PORT]")
+    parsers["enrol"].add_argument("token", help="what `shoal enrol token` printed, or @FILE")
+    parsers["predict"].add_argument(
         "input",
         nargs="?",
         default="-",

@@ -68,7 +68,7 @@ def trace(function: NamedFunction, example: TorchTensors) -> Trace:
 
     read = []
     with _naming_operators(), quiet():
-        made = function(example)
+        example_outputs = function(example)
         traced, _ = _make_graph(positional, example, {}, MAX_BATCH)
         traced.graph.eliminate_dead_code()
         for name, node in zip(names, traced.graph.find_nodes(op="placeholder"), strict=True):
@@ -77,7 +77,9 @@ def trace(function: NamedFunction, example: TorchTensors) -> Trace:
             else:
                 traced.graph.erase_node(node)
         traced.recompile()
-    return Trace(traced, tuple(read), tuple(outputs), tuple(example[name] for name in read), made)
+    return Trace(
+        traced, tuple(read), tuple(outputs), tuple(example[name] for name in read), example_outputs
+    )
 
 
 def lower(
@@ -195,16 +197,16 @@ def _naming_operators() -> Iterator[None]:
     except Exception as error:
         layer = operator = ""
         for frame, _ in traceback.walk_tb(error.__traceback__):
-            held, func = frame.f_locals.get("self"), frame.f_locals.get("func")
-            if isinstance(held, nn.Module) and not isinstance(held, torch.fx.GraphModule):
-                layer = type(held).__name__
+            module, func = frame.f_locals.get("self"), frame.f_locals.get("func")
+            if isinstance(module, nn.Module) and not isinstance(module, torch.fx.GraphModule):
+                layer = type(module).__name__
             if isinstance(func, torch._ops.OpOverload):
                 operator = str(func)
         place = ", ".join(part for part in (layer, operator) if part)
-        said = next(iter(str(error).splitlines()), "")
+        summary = next(iter(str(error).splitlines()), "")
         raise ConfigError(
             f"the model cannot be captured as a graph{f' ({place})' if place else ''}: "
-            f"{type(error).__name__}: {said}"
+            f"{type(error).__name__}: {summary}"
         ) from error
 
 

@@ -143,12 +143,12 @@ def parts_of(inputs: Mapping[str, T]) -> tuple[dict[str, T], dict[str, T], dict[
 
     These are the tensors by ``ROLE/NAME``, the batch by column, and the hyper-parameters by name.
     """
-    held = {
+    tensors = {
         key: value
         for key, value in inputs.items()
         if names.role_of(key) not in (names.BATCH, names.HYPER)
     }
-    return held, names.part(inputs, names.BATCH), names.part(inputs, names.HYPER)
+    return tensors, names.part(inputs, names.BATCH), names.part(inputs, names.HYPER)
 
 
 def describe_bundle(

@@ -51,12 +51,12 @@ def to_torch_file(tensors: Tensors, about: Mapping[str, str]) -> bytes:
     ``state_dict`` has the parameters and running statistics by the model's own names, for
     `load_state_dict(..., strict=False)`. ``torch.load(..., weights_only=True)`` reads the file.
     """
-    own = {
+    state_dict = {
         name: torch.from_numpy(np.array(value))
         for role in names.EXCHANGED
         for name, value in names.part(tensors, role).items()
     }
-    return state_file(own, about)
+    return state_file(state_dict, about)
 
 
 def state_file(state: Mapping[str, Tensor], about: Mapping[str, str]) -> bytes:
@@ -99,11 +99,13 @@ def to_executorch_file(
             f"the probe (server.pt2) reads {missing[0]!r}, which is no tensor of bundle "
             f"{bundle.manifest.name}"
         )
-    held: TorchTensors = {name: torch.from_numpy(np.array(tensors[name])) for name in probe.needs}
+    probe_tensors: TorchTensors = {
+        name: torch.from_numpy(np.array(tensors[name])) for name in probe.needs
+    }
     on_progress("comparing the bare model with the bundle's graph")
     x = some_examples(WINDOWS, bundle.manifest.window.shape, bundle.manifest.window.vocabulary)
     expected = load_whole(to_onnx_file(bundle, tensors, {}))(x.numpy())
-    error = apart(probe.run(held, x)[0].detach().numpy(), expected)
+    error = apart(probe.run(probe_tensors, x)[0].detach().numpy(), expected)
     if not error <= SAME:
         algorithm = bundle.manifest.algorithm
         raise ConfigError(
@@ -113,7 +115,7 @@ def to_executorch_file(
     on_progress("writing it for ExecuTorch")
 
     def predict(inputs: TorchTensors) -> TorchTensors:
-        return {names.PROBABILITIES: probe.run(held, inputs[names.X])[0]}
+        return {names.PROBABILITIES: probe.run(probe_tensors, inputs[names.X])[0]}
 
     return to_executorch(trace(predict, {names.X: x[:TRACE_BATCH]}), max_batch)[EXECUTORCH][1]
 

@@ -107,20 +107,25 @@ def check_parity(
     """
     graphs = bundle.manifest.graphs.items()
     moving = {n for n, g in graphs if any(names.role_of(key) == names.NEXT for key in g.outputs)}
-    found = []
+    parities = []
     for runtime in runtimes_of(bundle):
-        held = bundle.initial
+        tensors = bundle.initial
         for name in sorted(bundle.manifest.graphs, key=lambda n: n not in moving):
-            start, count = (bundle.initial, steps) if name in moving else (held, -(-steps // STILL))
-            parity, at = _check_graph(
+            start, count = (
+                (bundle.initial, steps) if name in moving else (tensors, -(-steps // STILL))
+            )
+            parity, end_tensors = _check_graph(
                 bundle, objective, name, runtime, start, x, y, count, batch_size
             )
-            found.append(parity)
-            held = held | at
-    _check_whole(bundle, held, x)
+            parities.append(parity)
+            tensors = tensors | end_tensors
+    _check_whole(bundle, tensors, x)
     return Parity(
         steps,
-        *(max(getattr(f, n) for f in found) for n in ("step_error", "graph_drift", "eager_drift")),
+        *(
+            max(getattr(f, n) for f in parities)
+            for n in ("step_error", "graph_drift", "eager_drift")
+        ),
     )
 
 
@@ -171,39 +176,43 @@ def _check_graph(
         for g in bundle.manifest.graphs
         for k, _, shape in bundle.manifest.responses(g)
     }
-    at, at_eager, at_exact = ({**start, **measured} for _ in range(3))
-    found: list[tuple[float, str, float]] = []
+    tensors, tensors_eager, tensors_exact = ({**start, **measured} for _ in range(3))
+    differences: list[tuple[float, str, float]] = []
     flips = 0
     for step in range(1, steps + 1):
         chosen = rng.integers(0, len(y), size=batch_size if step % 5 else max(2, batch_size // 3))
         batch = {"x": x[chosen], "y": y[chosen]} | _draw(objective, len(chosen), rng)
-        outputs, right, rounded = graph(at, batch), exact(at, batch), eager(at, batch)
+        outputs, right, rounded = (
+            graph(tensors, batch),
+            exact(tensors, batch),
+            eager(tensors, batch),
+        )
         errors = _errors(outputs, right, len(chosen), rounded)
         flips += max(_errors(rounded, right, len(chosen), rounded).values()) > TYPICAL
         worst, where = max(
             (error if error == error else float("inf"), f"{key} after step {step}")
             for key, error in errors.items()
         )
-        found.append((worst, where, FLIPPED * batch_size / len(chosen)))
+        differences.append((worst, where, FLIPPED * batch_size / len(chosen)))
         if moved := names.part(outputs, names.NEXT):
-            at = at | moved
-            at_eager, at_exact = (
+            tensors = tensors | moved
+            tensors_eager, tensors_exact = (
                 state | names.part(step_of(state, batch), names.NEXT)
-                for state, step_of in ((at_eager, eager), (at_exact, exact))
+                for state, step_of in ((tensors_eager, eager), (tensors_exact, exact))
             )
-    found.sort()
+    differences.sort()
     half = steps - 1 - steps // 2
     may_differ = max(half, min(AS_OFTEN * flips, int(MOST_OFTEN * steps)))
-    often, where_often, _ = found[steps - 1 - may_differ]
-    for error, where, allowed in ((often, where_often, TYPICAL), *found):
+    often, where_often, _ = differences[steps - 1 - may_differ]
+    for error, where, allowed in ((often, where_often, TYPICAL), *differences):
         if error > allowed:
             raise ParityError(
                 f"bundle {bundle.manifest.name}, graph {name} on {runtime}: {where} differs from "
                 f"float64 by {error:.3g} of its scale, "
                 f"allowed is {allowed:g}"
             )
-    drifts = _drift(at, at_exact), _drift(at_eager, at_exact)
-    return Parity(steps, found[steps // 2][0], *drifts), at
+    drifts = _drift(tensors, tensors_exact), _drift(tensors_eager, tensors_exact)
+    return Parity(steps, differences[steps // 2][0], *drifts), tensors
 
 
 def _draw(objective: Supervised, size: int, rng: np.random.Generator) -> dict[str, np.ndarray]:

@@ -40,25 +40,29 @@ def refused_layers(objective: Supervised, window: tuple[int, ...], write: Write)
         for hook in hooks:
             hook.remove()
         model.train(training)
-    known: dict[str, bool] = {}
+    refusals: dict[str, bool] = {}
 
     def innermost(name: str, layer: nn.Module) -> list[str]:
         """Return the refused layers inside of a layer, or else the layer itself if refused."""
         inside = [
-            found
-            for own, child in layer.named_children()
-            for found in innermost(f"{name}.{own}", child)
+            layer_name
+            for child_name, child in layer.named_children()
+            for layer_name in innermost(f"{name}.{child_name}", child)
         ]
         if inside or name not in seen:
             return inside
         alike = f"{layer} of {[tuple(x.shape) for x in seen[name]]}"
-        if alike not in known:
-            known[alike] = _refuses(layer, seen[name], write)
-        return [f"{name} ({type(layer).__name__})"] if known[alike] else []
+        if alike not in refusals:
+            refusals[alike] = _refuses(layer, seen[name], write)
+        return [f"{name} ({type(layer).__name__})"] if refusals[alike] else []
 
     model.train()
     try:
-        return [found for own, child in model.named_children() for found in innermost(own, child)]
+        return [
+            layer_name
+            for child_name, child in model.named_children()
+            for layer_name in innermost(child_name, child)
+        ]
     finally:
         model.train(training)
 
@@ -72,12 +76,12 @@ def _refuses(layer: nn.Module, given: tuple[Tensor, ...], write: Write) -> bool:
 
     def passed(inputs: TorchTensors) -> TorchTensors:
         def power(varied: TorchTensors) -> Tensor:
-            held = {name: varied[names.shared(name)] for name, _ in layer.named_parameters()}
-            held |= {names.name_of(key): inputs[key].clone() for key in buffers}
-            made = functional_call(
-                layer, held, tuple({**inputs, **varied}[name] for name in examples)
+            tensors = {name: varied[names.shared(name)] for name, _ in layer.named_parameters()}
+            tensors |= {names.name_of(key): inputs[key].clone() for key in buffers}
+            outputs = functional_call(
+                layer, tensors, tuple({**inputs, **varied}[name] for name in examples)
             )
-            first: Tensor = made[0] if isinstance(made, tuple) else made
+            first: Tensor = outputs[0] if isinstance(outputs, tuple) else outputs
             return first.square().sum()
 
         gradients = grad(power)({name: inputs[name] for name in (*parameters, *moving)})

@@ -98,12 +98,12 @@ def _runtime() -> Any:
 
         # ExecuTorch's starting threads list missing files of other boards on standard error
         sys.stderr.flush()
-        kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+        stderr_copy, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
         try:
             os.dup2(nowhere, 2)
             portable_lib._threadpool_get_thread_count()
         finally:
-            os.dup2(kept, 2)
-            os.close(kept)
+            os.dup2(stderr_copy, 2)
+            os.close(stderr_copy)
             os.close(nowhere)
         return Runtime.get()

@@ -97,7 +97,7 @@ def known_results() -> Iterator[None]:
     Results of equal shape and type are the same tensor without values.
     """
     compute = Interpreter.call_function
-    known: dict[Any, tuple[Any, Any]] = {}
+    cache: dict[Any, tuple[Any, Any]] = {}
     like: dict[Any, FakeTensor] = {}
 
     def one_of_its_kind(result: Any) -> Any:
@@ -127,11 +127,11 @@ def known_results() -> Iterator[None]:
             _identity(args),
             _identity(tuple(kwargs.items())),
         )
-        if key not in known:
+        if key not in cache:
             result = one_of_its_kind(compute(interpreter, target, args, kwargs))
             # the entry holds the arguments, as another tensor gets the id of one that is deleted
-            known[key] = (modes, args, kwargs), result
-        return known[key][1]
+            cache[key] = (modes, args, kwargs), result
+        return cache[key][1]
 
     with _replaced(Interpreter, "call_function", call_function):
         yield

@@ -81,10 +81,10 @@ def declarations(artefact: str) -> list[str]:
     These are each class (with everything in it), and each function, property and constant outside
     of classes. Overloaded functions count once.
     """
-    found = [
+    classes = [
         declared for module in ARTEFACTS[artefact] for declared in _public_classes(MODULES[module])
     ]
-    return sorted({name for declared in found for name in _names(declared)})
+    return sorted({name for declared in classes for name in _names(declared)})
 
 
 def _names(declared: ClassFile) -> list[str]:
@@ -113,17 +113,17 @@ def public_classes(module: Module) -> list[str]:
 
 def _public_classes(module: Module) -> list[ClassFile]:
     with zipfile.ZipFile(module.public_jar) as jar:
-        found = {
+        classes = {
             name.removesuffix(".class"): ClassFile(jar.read(name))
             for name in jar.namelist()
             if name.endswith(".class")
         }
     marked = {
-        name for name, declared in found.items() if declared.annotated(declared.attributes, MARK)
+        name for name, declared in classes.items() if declared.annotated(declared.attributes, MARK)
     }
     return [
         declared
-        for name, declared in sorted(found.items())
+        for name, declared in sorted(classes.items())
         if declared.access & PUBLIC
         and "$$" not in name
         and not marked.intersection(_enclosing(name))
@@ -147,8 +147,8 @@ def _members(declared: ClassFile) -> list[Member]:
         and m.name != "<clinit>"
         and not m.name.endswith(OF_PROPERTY)
     ]
-    kept = [m for m in shown if not any(_goes_with(declared, m, mark) for mark in marked)]
-    return sorted(kept, key=lambda m: (m in declared.methods, m.name, m.descriptor))
+    public_members = [m for m in shown if not any(_goes_with(declared, m, mark) for mark in marked)]
+    return sorted(public_members, key=lambda m: (m in declared.methods, m.name, m.descriptor))
 
 
 def _goes_with(declared: ClassFile, member: Member, marked: Member) -> bool:
@@ -162,8 +162,8 @@ def _goes_with(declared: ClassFile, member: Member, marked: Member) -> bool:
         name = getter.removeprefix("get").removeprefix("is")
         return member.name in (getter, f"set{name}", name, name[:1].lower() + name[1:])
     if member.name == marked.name + OF_DEFAULTS:
-        given = marked.descriptor.partition(")")[0][1:]
-        return member.descriptor.startswith((f"({given}", f"(L{declared.name};{given}"))
+        parameters = marked.descriptor.partition(")")[0][1:]
+        return member.descriptor.startswith((f"({parameters}", f"(L{declared.name};{parameters}"))
     return (member.name, member.descriptor) == (marked.name, marked.descriptor)
 
 

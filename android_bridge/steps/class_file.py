@@ -46,22 +46,24 @@ class ClassFile:
         self.content = content
         self.constants: dict[int, bytes] = {}
         (self.count,) = struct.unpack_from(">H", content, 8)
-        at, index = 10, 1
+        offset, index = 10, 1
         while index < self.count:
-            tag = content[at]
-            size = 3 + struct.unpack_from(">H", content, at + 1)[0] if tag == UTF8 else SIZES[tag]
-            self.constants[index] = content[at : at + size]
+            tag = content[offset]
+            size = (
+                3 + struct.unpack_from(">H", content, offset + 1)[0] if tag == UTF8 else SIZES[tag]
+            )
+            self.constants[index] = content[offset : offset + size]
             index += 2 if tag in (5, 6) else 1  # a long or double occupies two numbers
-            at += size
-        self.constants_end = at
-        self.access, own, base, interfaces = struct.unpack_from(">HHHH", content, at)
-        self.name, self.base = self.class_name(own), self.class_name(base)
+            offset += size
+        self.constants_end = offset
+        self.access, this_class, base, interfaces = struct.unpack_from(">HHHH", content, offset)
+        self.name, self.base = self.class_name(this_class), self.class_name(base)
         self.interfaces = [
             self.class_name(number)
-            for number in struct.unpack_from(f">{interfaces}H", content, at + 8)
+            for number in struct.unpack_from(f">{interfaces}H", content, offset + 8)
         ]
-        at, self.fields = self._members(at + 8 + 2 * interfaces)
-        self.attributes_at, self.methods = self._members(at)
+        offset, self.fields = self._members(offset + 8 + 2 * interfaces)
+        self.attributes_at, self.methods = self._members(offset)
         _, self.attributes = self._attributes(self.attributes_at)
 
     def text(self, index: int) -> bytes:
@@ -74,17 +76,17 @@ class ClassFile:
 
     def annotated(self, attributes: dict[bytes, bytes], annotation: str) -> bool:
         """Return True if these attributes have the annotation, which must be without values."""
-        found = attributes.get(b"RuntimeInvisibleAnnotations", b"\0\0")
-        (count,) = struct.unpack_from(">H", found)
-        at, names = 2, []
+        attribute = attributes.get(b"RuntimeInvisibleAnnotations", b"\0\0")
+        (count,) = struct.unpack_from(">H", attribute)
+        offset, names = 2, []
         for _ in range(count):
-            name, values = struct.unpack_from(">HH", found, at)
+            name, values = struct.unpack_from(">HH", attribute, offset)
             names.append(self.text(name).decode())
             # annotations after one with values are ignored: Kotlin writes opt-in markers without
             # values
             if values:
                 break
-            at += 4
+            offset += 4
         return f"L{annotation};" in names
 
     def _members(self, at: int) -> tuple[int, list[Member]]:

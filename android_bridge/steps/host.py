@@ -33,7 +33,7 @@ def host_library() -> Path:
     )
     jdk = Path(java("javac")).resolve().parent.parent
     include = wheel / "include"
-    found = [name for name in LIBRARIES if any((wheel / "lib").glob(f"lib{name}.*"))]
+    libraries = [name for name in LIBRARIES if any((wheel / "lib").glob(f"lib{name}.*"))]
     command = [
         program_path("g++", "g++"),
         "-O2",
@@ -60,7 +60,7 @@ def host_library() -> Path:
     ]
     command += [
         "-Wl,--no-as-needed",
-        *(f"-l{name}" for name in found),
+        *(f"-l{name}" for name in libraries),
         f"-Wl,-rpath,{wheel / 'lib'}",
     ]
     seen = digest_of([source], command)

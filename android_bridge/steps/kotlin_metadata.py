@@ -19,14 +19,16 @@ def restore(original: Path, shrunk: Path) -> None:
     it. The original metadata still fits, as these classes keep their names and public members.
     """
     with zipfile.ZipFile(original) as before:
-        known = {name: before.read(name) for name in before.namelist() if name.endswith(".class")}
+        originals = {
+            name: before.read(name) for name in before.namelist() if name.endswith(".class")
+        }
     with zipfile.ZipFile(shrunk) as jar:
         entries = {name: jar.read(name) for name in jar.namelist()}
     with zipfile.ZipFile(shrunk, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as jar:
         for name, content in sorted(entries.items()):
             jar.writestr(
                 zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)),
-                _with_metadata(known[name], content) if name in known else content,
+                _with_metadata(originals[name], content) if name in originals else content,
                 8,
             )
 

@@ -133,10 +133,10 @@ def _readme_lines() -> str:
     Raises:
         SystemExit: there is no such block.
     """
-    found = re.search(r"```kotlin\n(import .*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    if found is None:
+    block = re.search(r"```kotlin\n(import .*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    if block is None:
         raise SystemExit("error: README.md has no lines of Kotlin that begin with an import")
-    return f"package readme\n\n{found[1]}"
+    return f"package readme\n\n{block[1]}"
 
 
 def dex() -> str:
@@ -211,7 +211,7 @@ def _run_r8(
     if not target.suffix:
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True)
-    given = [part for path in libraries for part in ("--lib", path)]
+    library_options = [part for path in libraries for part in ("--lib", path)]
     run(
         [
             java(),
@@ -221,7 +221,7 @@ def _run_r8(
             r8(),
             f"com.android.tools.r8.{program}",
             *options,
-            *given,
+            *library_options,
             "--output",
             target,
             *inputs,

@@ -200,13 +200,13 @@ def compile_module(module: Module) -> list[Path]:
 
 def public_declarations(target: Path) -> tuple[str, ...]:
     """Return the compiler's options that write a module's public declarations into `target`."""
-    plugin, given = (
+    plugin, settings = (
         kotlin() / "lib" / "jvm-abi-gen.jar",
         {"outputDir": target, "treatInternalAsPrivate": "true", "removePrivateClasses": "true"},
     )
     options = [
         part
-        for name, value in given.items()
+        for name, value in settings.items()
         for part in ("-P", f"plugin:org.jetbrains.kotlin.jvm.abi:{name}={value}")
     ]
     return (f"-Xplugin={plugin}", *options)
@@ -220,9 +220,9 @@ def test_command(module: Module, arguments: list[str]) -> list[str]:
     jars, lib = compile_module(module), kotlin() / "lib"
     libraries = [lib / "kotlin-test.jar", lib / "kotlin-test-junit5.jar", *junit()]
     tests = OUT / f"shoal-{module.name}-test.jar"
-    own = ",".join(map(str, [module.jar, *(MODULES[name].jar for name in module.needs)]))
+    module_jars = ",".join(map(str, [module.jar, *(MODULES[name].jar for name in module.needs)]))
     friends = (
-        f"-Xfriend-paths={own}",
+        f"-Xfriend-paths={module_jars}",
         OPT_IN,
         "-jvm-target",
         "11",
@@ -231,11 +231,11 @@ def test_command(module: Module, arguments: list[str]) -> list[str]:
     )
     compile_kotlin(module.sources("test"), [*jars, *libraries], tests, friends)
     classpath = os.pathsep.join(map(str, [tests, *jars, lib / "kotlin-stdlib.jar", *libraries]))
-    given = [
+    env_properties = [
         f"-Dshoal.{name}={os.environ.get(f'SHOAL_KOTLIN_{name.upper()}', '')}"
         for name in ("tests", "hostile")
     ]
-    properties = [f"-Dshoal.root={ROOT.parent}", *given]
+    properties = [f"-Dshoal.root={ROOT.parent}", *env_properties]
     launcher = [
         "org.junit.platform.console.ConsoleLauncher",
         "--disable-banner",

@@ -23,18 +23,20 @@ def pages() -> str:
         SystemExit: there is no library, or one is laid out for smaller pages.
     """
     folder = executorch_libraries()
-    found = {path: alignment(path.read_bytes(), str(path)) for path in sorted(folder.rglob("*.so"))}
-    if not found:
+    alignments = {
+        path: alignment(path.read_bytes(), str(path)) for path in sorted(folder.rglob("*.so"))
+    }
+    if not alignments:
         raise SystemExit(f"error: {folder}: there is no native library in it")
     if wrong := [
         f"{path.relative_to(folder)} ({align} bytes)"
-        for path, align in found.items()
+        for path, align in alignments.items()
         if align % PAGE
     ]:
         raise SystemExit(f"error: laid out for pages smaller than {PAGE} bytes: {', '.join(wrong)}")
     return (
-        f"{len(found)} native libraries are laid out for pages of {PAGE} bytes: "
-        f"{', '.join(str(p.relative_to(folder)) for p in found)}"
+        f"{len(alignments)} native libraries are laid out for pages of {PAGE} bytes: "
+        f"{', '.join(str(p.relative_to(folder)) for p in alignments)}"
     )
 
 

@@ -43,13 +43,16 @@ class Signature(NamedTuple):
 
     def is_of(self, parameters: list[str], returns: str | None, static: bool) -> bool:
         """Return True if a Java method has this signature; `returns` is None for a constructor."""
-        own = [*parameters]
-        if bool(self.further) != bool(own and own[-1].endswith("...")) or self.static != static:
+        java_types = [*parameters]
+        if (
+            bool(self.further) != bool(java_types and java_types[-1].endswith("..."))
+            or self.static != static
+        ):
             return False
-        if self.further and not takes(own.pop().removesuffix("..."), self.further):
+        if self.further and not takes(java_types.pop().removesuffix("..."), self.further):
             return False
-        fits = len(own) == len(self.parameters) and all(
-            takes(java, python) for java, python in zip(own, self.parameters, strict=True)
+        fits = len(java_types) == len(self.parameters) and all(
+            takes(java, python) for java, python in zip(java_types, self.parameters, strict=True)
         )
         return fits and (returns is None or gives(returns, self.returns))
 
@@ -83,11 +86,11 @@ def gives(java: str, python: str) -> bool:
 
 def _choices(python: str) -> list[str]:
     """Return the types of a union without None."""
-    node, found = ast.parse(python, mode="eval").body, list[str]()
+    node, choices = ast.parse(python, mode="eval").body, list[str]()
     while isinstance(node, ast.BinOp):
-        found.append(ast.unparse(node.right))
+        choices.append(ast.unparse(node.right))
         node = node.left
-    return [name for name in [*found, ast.unparse(node)] if name != "None"]
+    return [name for name in [*choices, ast.unparse(node)] if name != "None"]
 
 
 def _is(java: str, python: str) -> bool:
@@ -96,11 +99,11 @@ def _is(java: str, python: str) -> bool:
     The stubs omit the package of a class from the same file.
     """
     if java.endswith("[]"):
-        held = re.fullmatch(r"java\.chaquopy\.JavaArray\[(.*)\]", python)
+        array_type = re.fullmatch(r"java\.chaquopy\.JavaArray\[(.*)\]", python)
         element = java.removesuffix("[]")
         if element in PRIMITIVES:
             return python == f"java.chaquopy.JavaArrayJ{element.capitalize()}"
-        return held is not None and _is(element, held[1])
+        return array_type is not None and _is(element, array_type[1])
     if re.fullmatch(r"[A-Z]", java):
         return python.startswith("_")  # a type variable
     name, plain = python.partition("[")[0], java.replace("$", ".")
@@ -157,11 +160,11 @@ def _member(line: str, cls: str, methods: Methods, fields: dict[str, str]) -> st
             name, returns = "__init__", None
             if not parameters and name not in methods:
                 return None
-        known = methods.get(name, [])
-        if not any(signature.is_of(parameters, returns, static) for signature in known):
+        signatures = methods.get(name, [])
+        if not any(signature.is_of(parameters, returns, static) for signature in signatures):
             return (
                 f"{cls}.{name}: {line.strip()} is not one of the API's "
-                f"{'; '.join(map(str, known)) or 'methods'}"
+                f"{'; '.join(map(str, signatures)) or 'methods'}"
             )
         return ""
     if match := re.match(r"\s+public (?:\w+ )*?([\w$.\[\]]+) (\w+);$", line):
@@ -201,11 +204,11 @@ def _members(api: Path, node: ast.ClassDef) -> tuple[Methods, dict[str, str]]:
             static = any(
                 isinstance(d, ast.Name) and d.id == "staticmethod" for d in item.decorator_list
             )
-            taken = [*item.args.posonlyargs, *item.args.args][not static :]
+            parameters = [*item.args.posonlyargs, *item.args.args][not static :]
             further = item.args.vararg
             methods.setdefault(item.name, []).append(
                 Signature(
-                    tuple(_type(each.annotation) for each in taken),
+                    tuple(_type(parameter.annotation) for parameter in parameters),
                     _type(further.annotation) if further else "",
                     _type(item.returns),
                     static,

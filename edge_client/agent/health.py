@@ -77,18 +77,20 @@ def _charging(power: Path) -> bool | None:
     """
     online = [path.read_text().strip() == "1" for path in sorted(power.glob("*/online"))]
     states = [path.read_text().strip().lower() for path in sorted(power.glob("*/status"))]
-    known = [
+    batteries = [
         state in ("charging", "full")
         for state in states
         if state in ("charging", "full", "discharging", "not charging")
     ]
-    return any(online + known) if online or known else None
+    return any(online + batteries) if online or batteries else None
 
 
 def _temperature(thermal: Path) -> float | None:
     """Return the temperature of the warmest zone (degrees Celsius), None if there is no sensor."""
-    found = (_found(partial(_number, path)) for path in sorted(thermal.glob("thermal_zone*/temp")))
-    zones = (thousandths / 1000 for thousandths in found if thousandths is not None)
+    readings = (
+        _found(partial(_number, path)) for path in sorted(thermal.glob("thermal_zone*/temp"))
+    )
+    zones = (thousandths / 1000 for thousandths in readings if thousandths is not None)
     return max((zone for zone in zones if _COLDEST_C <= zone <= _HOTTEST_C), default=None)
 
 

@@ -487,7 +487,7 @@ class Agent:
         return (
             needed(self.session, self._model)
             | self._model.blobs
-            | {kept.tensors for kept in self.session.kept}
+            | {personal_model.tensors for personal_model in self.session.kept}
             | offered
             | loaded
         )

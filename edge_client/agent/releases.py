@@ -171,8 +171,8 @@ class Releases:
             check_version(manifest, self._memory.session.versions)
         if self._policy.bundles is not None and manifest.name not in self._policy.bundles:
             raise BundleError(f"the policy does not permit the bundle {manifest.name}")
-        own = self._kept.beside(offer)
-        private = encode_tensors(own.tensors)
+        personal = self._kept.beside(offer)
+        private = encode_tensors(personal.tensors)
         self._state.put_blob(digest(private), private)
         current = Current(
             bundle=bundle.digest,
@@ -188,8 +188,8 @@ class Releases:
             classes=manifest.classes,
             task=manifest.task,
             window=manifest.window,
-            kept=own.kept,
-            alone=own.alone,
+            kept=personal.kept,
+            alone=personal.alone,
         )
         loaded, stored = (
             self.model.try_load(bundle, current),
@@ -221,12 +221,12 @@ class Releases:
             if offer.number
             else f"run {offer.run_id}"
         )
-        told = (
+        message = (
             f"model in use: {which}, bundle {manifest.name} version {manifest.version}, model "
-            f"{offer.model[:12]}{beside(own)}"
+            f"{offer.model[:12]}{beside(personal)}"
         )
         untried = "" if trial.has_any(stored) else "; tried on zeros: this device has no window"
-        log.info("%s", told + untried)
+        log.info("%s", message + untried)
 
     def _mend(self) -> None:
         """Repair the model in use after damage.

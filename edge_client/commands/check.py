@@ -195,13 +195,13 @@ def _model(arguments: Namespace) -> str:
     model.predict(one_window(windows, model.loaded().bundle.manifest.window))
     is_whole = state.onnx(model.current) is not None
     if model.problem:
-        told = (
+        consequence = (
             "applications still have the whole of it in current/model.onnx"
             if is_whole
             else "applications that start now have no model"
         )
         raise ConfigError(
-            f"it cannot be loaded, and the client goes on with the one before; {told}: "
+            f"it cannot be loaded, and the client goes on with the one before; {consequence}: "
             f"{model.problem}"
         )
     if model.current.onnx and not is_whole:
@@ -210,13 +210,13 @@ def _model(arguments: Namespace) -> str:
             "the client, which writes it again"
         )
     since = datetime.fromtimestamp(model.current.since_s, UTC)
-    which = f"release {model.current.release}, " if model.current.release else ""
-    own = ", with what this device has kept of it" if model.current.kept else ""
+    release = f"release {model.current.release}, " if model.current.release else ""
+    personal_note = ", with what this device has kept of it" if model.current.kept else ""
     if alone := alone_of(session, model.current):
-        own = f", alone: {alone}"
+        personal_note = f", alone: {alone}"
     return (
-        f"{which}{model.current.model[:12]} of bundle {model.current.bundle[:12]}, in use since "
-        f"{since:%Y-%m-%d %H:%M} UTC{own}"
+        f"{release}{model.current.model[:12]} of bundle {model.current.bundle[:12]}, in use since "
+        f"{since:%Y-%m-%d %H:%M} UTC{personal_note}"
     )
 
 

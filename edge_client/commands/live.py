@@ -34,14 +34,14 @@ def record(arguments: Namespace) -> int:
         ShoalError: a setting cannot be used.
     """
     stop = stopping()
-    with recording(live_settings(arguments), arguments.state, "shoal-record", stop) as held:
-        held.recorder.run(stop)
-        windows = held.data.now()
+    with recording(live_settings(arguments), arguments.state, "shoal-record", stop) as parts:
+        parts.recorder.run(stop)
+        windows = parts.data.now()
         print(
-            f"{held.recorder}: {windows.num_train} training windows, {windows.num_test} held out, "
+            f"{parts.recorder}: {windows.num_train} training windows, {windows.num_test} held out, "
             f"{windows.num_unlabelled} without a label"
         )
-        return 0 if held.recorder.num_steps else 1
+        return 0 if parts.recorder.num_steps else 1
 
 
 def predict_live(arguments: Namespace) -> int:
@@ -85,9 +85,9 @@ def predict_live(arguments: Namespace) -> int:
 
             stretches(settings, arguments.state, "shoal-predict", stop, take)
         else:
-            held = read_folder(arguments.state / FOLDER)
-            cutter = _cutter(model, held.channels, held.rate_hz)
-            for stretch in follow_ring(arguments.state / FOLDER, held.rate_hz, stop):
+            stream = read_folder(arguments.state / FOLDER)
+            cutter = _cutter(model, stream.channels, stream.rate_hz)
+            for stretch in follow_ring(arguments.state / FOLDER, stream.rate_hz, stop):
                 for begin_s, x in cutter.cut(stretch):
                     answer(begin_s, x)
     return status

@@ -44,8 +44,8 @@ def tell(
     Raises:
         LinkError: the broker refuses this device.
     """
-    known = AggregatorTime(time.monotonic)
-    inbox = Inbox(device_id, topics, trusted, lambda: max(time.time(), known.now_s), PLAN_BYTES)
+    clock = AggregatorTime(time.monotonic)
+    inbox = Inbox(device_id, topics, trusted, lambda: max(time.time(), clock.now_s), PLAN_BYTES)
     link.subscribe(topics.device(device_id, "reply"), topics.aggregator)
     link.publish(topics.device(device_id, "status"), said, retain=True)
     end_s = time.monotonic() + wait_s
@@ -58,7 +58,7 @@ def tell(
         except WireError:
             continue  # another topic, or a message that cannot be verified
         if isinstance(message, AggregatorStatus):
-            known.hear(message)
+            clock.hear(message)
         elif isinstance(message, Acknowledge) and message.update == digest(said):
             return True
     return False
@@ -75,10 +75,10 @@ def withdraw(arguments: argparse.Namespace) -> int:
         broker_address(arguments),
         Topics(arguments.fleet),
     )
-    end_s, said = time.monotonic() + arguments.wait, said_by(arguments.id)
+    end_s, withdrawal = time.monotonic() + arguments.wait, said_by(arguments.id)
     with only_process(arguments.state):
         # The will is the same message: a broken connection must not replace the withdrawal.
-        will = Will(topics.device(arguments.id, "status"), said)
+        will = Will(topics.device(arguments.id, "status"), withdrawal)
         try:
             link = MqttLink(
                 address, f"{arguments.fleet}.{arguments.id}", will, wait_s=arguments.wait
@@ -88,7 +88,7 @@ def withdraw(arguments: argparse.Namespace) -> int:
             return 1
         try:
             confirmed = tell(
-                link, topics, arguments.id, said, trusted, max(1.0, end_s - time.monotonic())
+                link, topics, arguments.id, withdrawal, trusted, max(1.0, end_s - time.monotonic())
             )
         finally:
             link.close()

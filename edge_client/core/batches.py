@@ -57,12 +57,12 @@ def training_batches(
         rng: source of the orders.
     """
     parts = batch_slices(len(examples), train.batch_size, min_batch)
-    left = num_training_batches(train, len(examples), num_unlabelled, min_batch)
-    while left > 0:
+    num_left = num_training_batches(train, len(examples), num_unlabelled, min_batch)
+    while num_left > 0:
         order = examples[rng.permutation(len(examples))]
-        for part in parts[:left]:
+        for part in parts[:num_left]:
             yield order[part]
-        left -= len(parts)
+        num_left -= len(parts)
 
 
 def num_training_batches(

@@ -49,7 +49,7 @@ def work_digest(plan: Plan) -> str:
 
 def windows_digest(windows: Windows) -> str:
     """Return the SHA-256 of the shapes, dtypes and values of all windows and labels."""
-    made = hashlib.sha256()
+    sha256 = hashlib.sha256()
     for array in (
         windows.train_x,
         windows.train_y,
@@ -57,9 +57,9 @@ def windows_digest(windows: Windows) -> str:
         windows.test_y,
         windows.unlabelled_x,
     ):
-        made.update(f"{array.dtype}{list(array.shape)};".encode())
-        made.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-    return made.hexdigest()
+        sha256.update(f"{array.dtype}{list(array.shape)};".encode())
+        sha256.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return sha256.hexdigest()
 
 
 def unusable(stored: Basis, now: Basis) -> str:
@@ -102,17 +102,17 @@ class Random(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, rng: "np.random.Generator") -> "Random":
         """Return the state of `rng`."""
-        told: Any = rng.bit_generator.state
+        state: Any = rng.bit_generator.state
         return cls(
-            f"{told['state']['state']:032x}", told["uinteger"] if told["has_uint32"] else None
+            f"{state['state']['state']:032x}", state["uinteger"] if state["has_uint32"] else None
         )
 
     def put(self, rng: "np.random.Generator") -> None:
         """Set `rng`, which was created from the same seed, to this state."""
-        told: Any = rng.bit_generator.state
-        told["state"]["state"] = int(self.state, 16)
-        told["has_uint32"], told["uinteger"] = int(self.half is not None), self.half or 0
-        rng.bit_generator.state = told
+        state: Any = rng.bit_generator.state
+        state["state"]["state"] = int(self.state, 16)
+        state["has_uint32"], state["uinteger"] = int(self.half is not None), self.half or 0
+        rng.bit_generator.state = state
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -205,8 +205,8 @@ def encode_checkpoint(basis: Basis, made: Checkpoint) -> bytes:
         made.protected,
         {name: _bits(value) for name, value in sums.items()},
     )
-    for part, held in zip(_PARTS, parts, strict=True):
-        tensors |= {f"{part}/{name}": value for name, value in held.items()}
+    for part, part_tensors in zip(_PARTS, parts, strict=True):
+        tensors |= {f"{part}/{name}": value for name, value in part_tensors.items()}
     return encode_tensors(tensors, msgspec.json.encode({"basis": basis, "place": made.place}))
 
 
@@ -218,12 +218,12 @@ def decode_checkpoint(payload: bytes) -> tuple[Basis, Checkpoint]:
     """
     tensors, text = decode_tensors(payload, OWN_FILES)
     try:
-        told = msgspec.json.decode(text, type=_Message)
+        message = msgspec.json.decode(text, type=_Message)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise Malformed(f"checkpoint of {len(payload)} bytes: {error}") from None
-    held: dict[str, Tensors] = {part: names.part(tensors, part) for part in _PARTS}
-    taken = names.of_role(tensors, *_PARTS)
-    tensors = {name: value for name, value in tensors.items() if name not in taken}
+    parts: dict[str, Tensors] = {part: names.part(tensors, part) for part in _PARTS}
+    part_tensors = names.of_role(tensors, *_PARTS)
+    tensors = {name: value for name, value in tensors.items() if name not in part_tensors}
     numbers, losses = _floats(tensors, "numbers"), _floats(tensors, "losses")
     order, rows = tensors.pop("order", None), tensors.pop("rows", None)
     if tensors:
@@ -237,16 +237,16 @@ def decode_checkpoint(payload: bytes) -> tuple[Basis, Checkpoint]:
         raise Malformed(f"checkpoint: order is {order.dtype}{list(order.shape)}, expected int64[n]")
     if rows is not None and not rows.ndim:
         raise Malformed("checkpoint: rows without a dimension")
-    if not 0 <= told.place.seconds < math.inf:
-        raise Malformed(f"checkpoint: {told.place.seconds} seconds of work")
-    sums = {name: _floats(held["sums"], name) for name in list(held["sums"])}
+    if not 0 <= message.place.seconds < math.inf:
+        raise Malformed(f"checkpoint: {message.place.seconds} seconds of work")
+    sums = {name: _floats(parts["sums"], name) for name in list(parts["sums"])}
     within = Within(
-        told.place.batches, order, _count(numbers[6]), float(numbers[7]), float(numbers[8]), sums
+        message.place.batches, order, _count(numbers[6]), float(numbers[7]), float(numbers[8]), sums
     )
     within.rows, within.losses = [] if rows is None else [rows], losses.tolist()
     measured = _metrics(numbers[0:3]), _metrics(numbers[3:6])
-    return told.basis, Checkpoint(
-        told.place, held["tensors"], held["sent"], held["protected"], *measured, within
+    return message.basis, Checkpoint(
+        message.place, parts["tensors"], parts["sent"], parts["protected"], *measured, within
     )
 
 

@@ -29,13 +29,24 @@ class Kept(msgspec.Struct, frozen=True):
 
 def with_kept(held: Sequence[Kept], made: Kept) -> tuple[Kept, ...]:
     """Return the personal models after `made` was added, the newest at the end."""
-    others = (kept for kept in held if (kept.bundle, kept.model) != (made.bundle, made.model))
+    others = (
+        personal_model
+        for personal_model in held
+        if (personal_model.bundle, personal_model.model) != (made.bundle, made.model)
+    )
     return (*others, made)[-MOST_KEPT:]
 
 
 def kept_of(held: Sequence[Kept], bundle: str, model: str) -> Kept | None:
     """Return the personal model of this model of this bundle, or None."""
-    return next((kept for kept in held if (kept.bundle, kept.model) == (bundle, model)), None)
+    return next(
+        (
+            personal_model
+            for personal_model in held
+            if (personal_model.bundle, personal_model.model) == (bundle, model)
+        ),
+        None,
+    )
 
 
 def why_alone(held: Sequence[Kept], bundle: str, model: str) -> str:
@@ -60,13 +71,13 @@ def usable(private: Sequence[TensorSpec], stored: Tensors, num_train: int) -> Te
     on.
     """
     layouts = {spec.key: (spec.dtype, spec.shape) for spec in private}
-    own = {
+    tensors = {
         key: value
         for key, value in stored.items()
         if layouts.get(key) == (str(value.dtype), value.shape)
     }
     columns = names.of_role(stored, names.COLUMN).items()
-    return own | {key: value for key, value in columns if value.shape[:1] == (num_train,)}
+    return tensors | {key: value for key, value in columns if value.shape[:1] == (num_train,)}
 
 
 def own_tensors(bundle: Bundle, model: Tensors, private: Tensors) -> Tensors:
@@ -75,10 +86,10 @@ def own_tensors(bundle: Bundle, model: Tensors, private: Tensors) -> Tensors:
     Own tensors that do not fit the bundle are left out: another version may have other tensors.
     """
     layouts = {spec.key: (spec.dtype, spec.shape) for spec in bundle.manifest.tensors}
-    own = names.of_role(private, names.PRIVATE) | names.part(private, names.KEPT)
+    personal = names.of_role(private, names.PRIVATE) | names.part(private, names.KEPT)
     fitting = {
         key: value
-        for key, value in own.items()
+        for key, value in personal.items()
         if layouts.get(key) == (str(value.dtype), value.shape)
     }
     return {

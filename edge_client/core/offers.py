@@ -39,8 +39,8 @@ def open_offer(session: Session, current: Current | None) -> Offer | None:
     if offer is None or (offer.problem and not offer.is_again):
         return None
     if current is not None and is_of_offer(session, current):
-        kept = kept_of(session.kept, offer.bundle, offer.model)
-        is_newer = kept is not None and kept.tensors != current.kept
+        personal_model = kept_of(session.kept, offer.bundle, offer.model)
+        is_newer = personal_model is not None and personal_model.tensors != current.kept
         return offer if is_newer or offer.number > current.release else None
     return offer
 
@@ -110,9 +110,9 @@ def on_measured(session: Session, measured: Offer, name: str, version: int) -> S
         name: name of the offer's bundle.
         version: version of the offer's bundle.
     """
-    known = {**session.versions, name: max(version, session.versions.get(name, 0))}
+    versions = {**session.versions, name: max(version, session.versions.get(name, 0))}
     offer = msgspec.structs.replace(measured, problem="", is_again=False)
-    return msgspec.structs.replace(_with_offer(session, offer), versions=known)
+    return msgspec.structs.replace(_with_offer(session, offer), versions=versions)
 
 
 def on_taken(session: Session) -> Session:

@@ -43,9 +43,9 @@ def ranks(num_labelled: int, num_unlabelled: int) -> Array:
         for count in (num_labelled, num_unlabelled)
     )
     order = np.concatenate([labelled_order, num_labelled + unlabelled_order])
-    made = np.empty(len(order), np.int64)
-    made[order[np.argsort(turn, kind="stable")]] = np.arange(len(order))
-    return made
+    window_ranks = np.empty(len(order), np.int64)
+    window_ranks[order[np.argsort(turn, kind="stable")]] = np.arange(len(order))
+    return window_ranks
 
 
 def broken_rule(

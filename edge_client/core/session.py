@@ -116,25 +116,25 @@ def on_plan(session: Session, plan: Plan, text: str, now_s: float) -> tuple[Sess
         text: the plan as it came, with its signatures.
         now_s: the aggregator's time, as well as the device knows it.
     """
-    held = session.plan
-    if held is not None and plan.epoch < held.epoch:
-        detail = f"the plan's epoch is {plan.epoch}, a plan of epoch {held.epoch} came before"
+    last_plan = session.plan
+    if last_plan is not None and plan.epoch < last_plan.epoch:
+        detail = f"the plan's epoch is {plan.epoch}, a plan of epoch {last_plan.epoch} came before"
         return session, Action("decline", "stale", detail, session.taken)
-    if held is not None and same_work(held, plan):
+    if last_plan is not None and same_work(last_plan, plan):
         newer = msgspec.structs.replace(session, plan=plan, taken=text)
         if session.stage == "pending":
             return newer, Action("send")
         if session.stage == "working":
             return newer, NOTHING
-        if plan.epoch == held.epoch:
+        if plan.epoch == last_plan.epoch:
             return session, Action(
                 "decline", session.reason, session.detail
             ) if session.reason else NOTHING
     elif (
-        held is not None
-        and held.run_id == plan.run_id
-        and held.epoch == plan.epoch
-        and _order(plan) < _order(held)
+        last_plan is not None
+        and last_plan.run_id == plan.run_id
+        and last_plan.epoch == plan.epoch
+        and _order(plan) < _order(last_plan)
     ):
         return session, NOTHING
     changed = msgspec.structs.replace(
@@ -226,7 +226,10 @@ def on_kept(session: Session, kept: Kept) -> Session:
 def on_kept_lost(session: Session, tensors: str) -> Session:
     """Return the session without a personal model whose tensors are missing or damaged."""
     return msgspec.structs.replace(
-        session, kept=tuple(kept for kept in session.kept if kept.tensors != tensors)
+        session,
+        kept=tuple(
+            personal_model for personal_model in session.kept if personal_model.tensors != tensors
+        ),
     )
 
 
@@ -272,8 +275,8 @@ def _offered(session: Session, finish: Finish) -> Session:
 
     A model that failed before is not tried again just because it is offered again.
     """
-    held = session.offer
-    if held is not None and (held.run_id, held.bundle, held.model) == (
+    last_offer = session.offer
+    if last_offer is not None and (last_offer.run_id, last_offer.bundle, last_offer.model) == (
         finish.run_id,
         finish.bundle,
         finish.model,

@@ -18,7 +18,7 @@ def check_verbs(manifest: Manifest, verbs: tuple[Verb, ...]) -> None:
         BundleError: a verb names a graph that the bundle lacks; or a graph lacks an output that the
             verb needs, or changes a tensor that the bundle lacks.
     """
-    known = {spec.key for spec in manifest.tensors}
+    tensor_keys = {spec.key for spec in manifest.tensors}
     for verb in verbs:
         if isinstance(verb, Protect):
             continue
@@ -31,7 +31,7 @@ def check_verbs(manifest: Manifest, verbs: tuple[Verb, ...]) -> None:
         for output in graph.outputs:
             if (
                 names.role_of(output) == names.NEXT
-                and output.removeprefix(names.following.text) not in known
+                and output.removeprefix(names.following.text) not in tensor_keys
             ):
                 raise BundleError(
                     f"bundle {manifest.name}: graph {verb.graph!r} has the output {output!r}, of "

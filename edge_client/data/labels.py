@@ -57,8 +57,8 @@ def of_samples(said: Array, are_quantities: bool) -> Array:
         said: labels (n, names, time) of the samples, NaN where a sample has none.
         are_quantities: True for quantities, False for names.
     """
-    known: Array = ~np.isnan(said)
-    means: Array = np.where(known, said, 0).sum(2) / np.maximum(known.sum(2), 1)
+    has_label: Array = ~np.isnan(said)
+    means: Array = np.where(has_label, said, 0).sum(2) / np.maximum(has_label.sum(2), 1)
     return means.astype(np.float32) if are_quantities else (means >= PRESENT).astype(np.int64)
 
 
@@ -71,9 +71,9 @@ def check_labels(y: Array, count: int, origin: str) -> None:
     Raises:
         DataError: y has another shape or dtype, or an impossible value.
     """
-    told = f"{origin}: y is {y.dtype}{list(y.shape)}"
+    description = f"{origin}: y is {y.dtype}{list(y.shape)}"
     if y.ndim == 2 and y.shape == (count, 1) and y.dtype.kind in "iub":
-        raise DataError(f"{told}: expected int[{count}], y[:, 0]")
+        raise DataError(f"{description}: expected int[{count}], y[:, 0]")
     fits, kind = y.ndim in (1, 2) and len(y) == count, y.dtype.kind
     several = (
         fits
@@ -89,7 +89,7 @@ def check_labels(y: Array, count: int, origin: str) -> None:
             f"int[{count}, names] of 0 and 1, int[{count}, steps] from {NO_LABEL}, or "
             f"float[{count}, quantities]"
         )
-        raise DataError(f"{told}, expected int[{count}], {rows}")
+        raise DataError(f"{description}, expected int[{count}], {rows}")
 
 
 def are_steps(y: Array, names: Sequence[str]) -> bool:
@@ -115,10 +115,10 @@ def _check_names(y: Array, origin: str) -> None:
         if y.ndim == 2 and not name:
             continue
         if not name.strip() or name != name.strip():
-            at = int(np.argwhere(number.reshape(y.shape) == place)[0][0])
-            meant = "no label" if not name.strip() else f"likely {name.strip()!r}"
+            index = int(np.argwhere(number.reshape(y.shape) == place)[0][0])
+            hint = "no label" if not name.strip() else f"likely {name.strip()!r}"
             raise DataError(
-                f"{origin}: y holds {name!r} at window {at}, {meant}: expected names; windows "
+                f"{origin}: y holds {name!r} at window {index}, {hint}: expected names; windows "
                 "without a label are those of "
                 "unlabelled.npz in a device's folder"
             )
@@ -172,10 +172,10 @@ def named_classes(y: Array, classes: Sequence[str], origin: str) -> Array:
         DataError: a name is not in `classes`.
     """
     number = {name: i for i, name in enumerate(classes)} | ({"": NO_LABEL} if y.ndim == 2 else {})
-    found = [str(name) for name in y.ravel().tolist()]
-    if unknown := sorted(set(found) - number.keys()):
+    flat_names = [str(name) for name in y.ravel().tolist()]
+    if unknown := sorted(set(flat_names) - number.keys()):
         raise DataError(f"{origin}: y holds {unknown[0]!r}: expected one of {', '.join(classes)}")
-    return np.array([number[name] for name in found], np.int64).reshape(y.shape)
+    return np.array([number[name] for name in flat_names], np.int64).reshape(y.shape)
 
 
 def has_classes(y: Array) -> bool:
@@ -268,34 +268,34 @@ def fit_labels_of(windows: Windows, manifest: Manifest) -> Windows:
     Raises:
         DataError: the labels belong to another task, or have a class or name that the bundle lacks.
     """
-    held = {"train_y": windows.train_y, "test_y": windows.test_y}
+    labels = {"train_y": windows.train_y, "test_y": windows.test_y}
     if manifest.task in (MULTI_LABEL, REGRESSION) and windows.names not in ((), manifest.classes):
         others = f"the bundle's are {', '.join(manifest.classes)}"
-        held = {
+        labels = {
             part: in_order(y, windows.names, manifest.classes, PARTS[part], others)
-            for part, y in held.items()
+            for part, y in labels.items()
         }
-    made = {
+    targets = {
         part: fit_labels(
             y, manifest.task, len(manifest.classes), manifest.window.steps, PARTS[part]
         )
-        for part, y in held.items()
+        for part, y in labels.items()
     }
-    for part, y in made.items():
+    for part, y in targets.items():
         if (
             manifest.task == CLASSIFICATION
             and len(y)
             and not 0 <= int(y.min()) <= int(y.max()) < len(manifest.classes)
         ):
-            known = (
+            reason = (
                 f"bundle {manifest.name} has classes 0..{len(manifest.classes) - 1}, in the order "
                 f"{', '.join(manifest.classes[:8])}"
             )
-            raise DataError(f"{PARTS[part]} labels reach {int(y.min())}..{int(y.max())}, {known}")
-    if made["train_y"] is windows.train_y and made["test_y"] is windows.test_y:
+            raise DataError(f"{PARTS[part]} labels reach {int(y.min())}..{int(y.max())}, {reason}")
+    if targets["train_y"] is windows.train_y and targets["test_y"] is windows.test_y:
         return windows
     return Windows(
-        windows.train_x, made["train_y"], windows.test_x, made["test_y"], windows.unlabelled_x
+        windows.train_x, targets["train_y"], windows.test_x, targets["test_y"], windows.unlabelled_x
     )
 
 

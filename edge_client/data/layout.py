@@ -42,32 +42,32 @@ def examples(x: Array, origin: str, names: Sequence[str] = (), has_ids: bool = F
         DataError: the number of axes is wrong, the values are not numbers, the axes are likely in
             another order, or a value is not finite (the text has the place of the first one).
     """
-    told = f"{origin}: X is {x.dtype}{list(x.shape)}"
+    description = f"{origin}: X is {x.dtype}{list(x.shape)}"
     if x.dtype.kind == "O":
         raise DataError(
-            f"{told}: its windows differ in length, or are no arrays; pad them and say lengths, "
-            "or give recordings as CSV"
+            f"{description}: its windows differ in length, or are no arrays; pad them and say "
+            "lengths, or give recordings as CSV"
         )
     if x.ndim == 2 and x.size:
-        raise DataError(f"{told}: windows of one channel are [n, 1, time], X[:, None, :]")
+        raise DataError(f"{description}: windows of one channel are [n, 1, time], X[:, None, :]")
     if x.ndim not in (3, 4) or x.dtype.kind not in "fiu" or not x.size:
         raise DataError(
-            f"{told}, expected float[n, channels, time], or for images float[n, channels, height, "
-            "width]"
+            f"{description}, expected float[n, channels, time], or for images float[n, channels, "
+            "height, width]"
         )
-    _check_axes(x, told, names)
+    _check_axes(x, description, names)
     if x.dtype.kind in "iu":
         if not has_ids:
             log.warning(
                 "%s: whole numbers from %d to %d, measurements unless the bundle asks for ids",
-                told,
+                description,
                 x.min(),
                 x.max(),
             )
         return np.ascontiguousarray(x)
-    made = np.ascontiguousarray(x, np.float32)
-    _check_finite(x, made, origin, names)
-    return made
+    array = np.ascontiguousarray(x, np.float32)
+    _check_finite(x, array, origin, names)
+    return array
 
 
 def vocabulary(said: Array | None, origin: str) -> int:
@@ -130,12 +130,15 @@ def fit_windows(windows: Windows, window: Window, origins: Mapping[str, str]) ->
         DataError: the window has ids, and an array has no whole numbers or an id outside the
             vocabulary.
     """
-    held = {part: getattr(windows, part) for part in origins}
-    made = {part: fitting(x, window, origins[part]) for part, x in held.items()}
-    if all(made[part] is x for part, x in held.items()):
+    old_arrays = {part: getattr(windows, part) for part in origins}
+    new_arrays = {part: fitting(x, window, origins[part]) for part, x in old_arrays.items()}
+    if all(new_arrays[part] is x for part, x in old_arrays.items()):
         return windows
     return Windows(
-        **{part.name: made.get(part.name, getattr(windows, part.name)) for part in fields(Windows)}
+        **{
+            part.name: new_arrays.get(part.name, getattr(windows, part.name))
+            for part in fields(Windows)
+        }
     )
 
 

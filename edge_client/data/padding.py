@@ -37,25 +37,25 @@ def stacked(windows: Sequence[Array], length: int, origin: str) -> tuple[Array, 
             or window.dtype.kind not in "fiu"
             or len(window) != len(first)
         ):
-            told = (
+            description = (
                 f"{window.dtype}{list(window.shape)}, and the first "
                 f"{first.dtype}{list(first.shape)}"
             )
             raise DataError(
-                f"{origin}: window {number} is {told}: expected (channels, time) of the same "
-                "channels"
+                f"{origin}: window {number} is {description}: expected (channels, time) of the "
+                "same channels"
             )
         if window.shape[1] > length:
             raise DataError(
                 f"{origin}: window {number} has {window.shape[1]} samples: expected at most "
                 f"{length}; cut it, or pad to more"
             )
-    made = np.zeros(
+    stack = np.zeros(
         (len(windows), len(first), length), np.result_type(*{window.dtype for window in windows})
     )
-    for window, own in zip(windows, made, strict=True):
-        own[:, : window.shape[1]] = window
-    return made, np.array([window.shape[1] for window in windows], np.int64)
+    for window, row in zip(windows, stack, strict=True):
+        row[:, : window.shape[1]] = window
+    return stack, np.array([window.shape[1] for window in windows], np.int64)
 
 
 def with_presence(x: Array, lengths: Array, origin: str) -> Array:
@@ -113,8 +113,8 @@ def read_lengths(
             f"{origin}: lengths are of measurements, and X holds ids: pad them with an id of its "
             "own"
         )
-    made = with_presence(x, lengths, origin)
-    return made, (*(channels or map("c{}".format, range(x.shape[1]))), PRESENCE)
+    windows = with_presence(x, lengths, origin)
+    return windows, (*(channels or map("c{}".format, range(x.shape[1]))), PRESENCE)
 
 
 def to_length(x: Array, window: Window) -> Array:

@@ -158,7 +158,7 @@ def load_recordings(
     first: Columns | None = None
     parts: tuple[list[_Cut], list[_Cut]] = ([], [])
     for path in paths:
-        columns, samples, said = _read(path, folder)
+        columns, samples, labels = _read(path, folder)
         first = first or columns
         _check_alike(path, columns, paths[0], first)
         if steps and columns.label is None and columns.names:
@@ -167,8 +167,8 @@ def load_recordings(
                 f"{', '.join(_said(columns))}"
             )
         cut = round((1 - TEST_SHARE) * len(samples))
-        for part, at in zip(parts, (slice(0, cut), slice(cut, None)), strict=True):
-            part.append(_cut(columns, samples[at], said[at], length, stride, steps))
+        for part, span in zip(parts, (slice(0, cut), slice(cut, None)), strict=True):
+            part.append(_cut(columns, samples[span], labels[span], length, stride, steps))
     train, test = (_Cut(*map(np.concatenate, zip(*part, strict=True))) for part in parts)
     unlabelled = np.concatenate([part.x[~part.labelled] for part in (train, test)])
     if not train.labelled.any() and not len(unlabelled):
@@ -255,19 +255,21 @@ def _columns(path: Path, header: list[str]) -> Columns:
         [i for i, name in enumerate(header) if name.startswith(begin)] for begin in (NAMED, TARGET)
     )
     if sum(map(bool, (classes, named, targets))) > 1:
-        said = ", ".join(header[i] for i in sorted((*classes, *named, *targets)))
+        label_columns = ", ".join(header[i] for i in sorted((*classes, *named, *targets)))
         raise DataError(
-            f"{path}: columns {said}: expected {LABEL}, or {NAMED}NAME of each name, or "
+            f"{path}: columns {label_columns}: expected {LABEL}, or {NAMED}NAME of each name, or "
             f"{TARGET}NAME of each quantity, not both"
         )
-    own = named or targets
-    names = tuple(header[i].partition(".")[2] for i in own)
+    label_places = named or targets
+    names = tuple(header[i].partition(".")[2] for i in label_places)
     if "" in names or len(set(names)) < len(names):
         raise DataError(
-            f"{path}: columns {', '.join(header[i] for i in own)}: expected a name of its own for "
-            "each after the point"
+            f"{path}: columns {', '.join(header[i] for i in label_places)}: expected a name of "
+            "its own for each after the point"
         )
-    places = [i for i, name in enumerate(header) if name != TIME and i not in (*classes, *own)]
+    places = [
+        i for i, name in enumerate(header) if name != TIME and i not in (*classes, *label_places)
+    ]
     if not places:
         raise DataError(f"{path}: its header {header} names no channel")
     return Columns(
@@ -275,7 +277,7 @@ def _columns(path: Path, header: list[str]) -> Columns:
         places,
         classes[0] if classes else None,
         names,
-        own,
+        label_places,
         bool(targets),
     )
 
@@ -291,8 +293,8 @@ def _check_alike(path: Path, own: Columns, first: Path, expected: Columns) -> No
             f"{path}: channels {list(own.channels)}, {first.name} has {list(expected.channels)}"
         )
     if _said(own) != _said(expected):
-        told, others = (", ".join(_said(columns)) or LABEL for columns in (own, expected))
-        raise DataError(f"{path}: it says {told} of its samples, {first.name} {others}")
+        labels, first_labels = (", ".join(_said(columns)) or LABEL for columns in (own, expected))
+        raise DataError(f"{path}: it says {labels} of its samples, {first.name} {first_labels}")
 
 
 def _read(path: Path, folder: Path) -> tuple[Columns, Array, Array]:
@@ -307,18 +309,18 @@ def _read(path: Path, folder: Path) -> tuple[Columns, Array, Array]:
         _columns(path, header),
         {name: i for i, name in enumerate(classes_of(folder))},
     )
-    samples, said = list[list[float]](), list[float | list[float]]()
+    samples, labels = list[list[float]](), list[float | list[float]]()
     for line, row in enumerate(rows, start=2):
         if len(row) > len(header):
             raise DataError(f"{path}, line {line}: {len(row)} cells, the header has {len(header)}")
         try:
             samples.append([float(_numeral(row[i])) for i in columns.places])
             if columns.names:
-                said.append(
+                labels.append(
                     [_number(row[i], header[i], columns.are_quantities) for i in columns.named]
                 )
             else:
-                said.append(
+                labels.append(
                     _class(row[columns.label], numbers, folder)
                     if columns.label is not None
                     else NO_LABEL
@@ -333,17 +335,17 @@ def _read(path: Path, folder: Path) -> tuple[Columns, Array, Array]:
     with np.errstate(over="ignore"):  # values that are too large raise an error below
         array = np.array(samples, np.float32).reshape(-1, len(columns.places))
     if not np.isfinite(array).all():
-        at, column = (int(i) for i in np.argwhere(~np.isfinite(array))[0])
-        place = f"line {at + 2}, column {columns.channels[column]}"
+        index, column = (int(i) for i in np.argwhere(~np.isfinite(array))[0])
+        place = f"line {index + 2}, column {columns.channels[column]}"
         raise DataError(
-            f"{path}: holds values that are not finite: first {array[at, column]} in {place}"
+            f"{path}: holds values that are not finite: first {array[index, column]} in {place}"
         )
-    of_names = (
-        np.array(said, np.float64).reshape(-1, len(columns.names))
+    label_array = (
+        np.array(labels, np.float64).reshape(-1, len(columns.names))
         if columns.names
-        else np.array(said, np.int64)
+        else np.array(labels, np.int64)
     )
-    return columns, array, of_names
+    return columns, array, label_array
 
 
 def _numeral(text: str) -> str:

@@ -69,17 +69,19 @@ def load_folder(folder: Path, length: int = 128, stride: int = 64, steps: int = 
         raise DataError(f"data folder {folder}: there is no such folder")
     unlabelled = None
     if (path := folder / UNLABELLED).exists():
-        held = _held(path, "X")
-        unlabelled = _examples(held.arrays[0], str(path), held.channels, bool(held.vocabulary))
+        contents = _held(path, "X")
+        unlabelled = _examples(
+            contents.arrays[0], str(path), contents.channels, bool(contents.vocabulary)
+        )
     windows = _labelled(folder, unlabelled, length, stride, steps)
     if unlabelled is None:
         return windows
     if unlabelled.shape[1:] != windows.train_x.shape[1:]:
-        told = (
+        shapes = (
             f"windows of {UNLABELLED} are {unlabelled.shape[1:]}, the others "
             f"{windows.train_x.shape[1:]}"
         )
-        raise DataError(f"data folder {folder}: {told}")
+        raise DataError(f"data folder {folder}: {shapes}")
     others = [windows.unlabelled_x] if windows.num_unlabelled else []
     return replace(windows, unlabelled_x=np.concatenate([*others, unlabelled]))
 
@@ -168,9 +170,9 @@ def vocabulary_of(folder: Path) -> int:
 
 
 def _arrays(path: Path, classes: Sequence[str]) -> tuple[Array, Array]:
-    held = _held(path, "X", "y")
-    x, y = held.arrays
-    return _checked(x, y, path, classes, held.channels, bool(held.vocabulary))
+    contents = _held(path, "X", "y")
+    x, y = contents.arrays
+    return _checked(x, y, path, classes, contents.channels, bool(contents.vocabulary))
 
 
 class _Held(NamedTuple):
@@ -189,19 +191,19 @@ def _held(path: Path, *names: str) -> _Held:
     try:
         with np.load(path, allow_pickle=False) as file:
             channels = file["channel_names"] if "channel_names" in file.files else ()
-            said = file["vocabulary"] if "vocabulary" in file.files else None
-            made = _Held(
+            words = file["vocabulary"] if "vocabulary" in file.files else None
+            contents = _Held(
                 [file[name] for name in names],
                 tuple(map(str, channels)),
-                vocabulary(said, str(path)),
+                vocabulary(words, str(path)),
             )
             if "lengths" not in file.files:
-                return made
+                return contents
             x, padded = read_lengths(
-                file["X"], file["lengths"], made.channels, bool(made.vocabulary), str(path)
+                file["X"], file["lengths"], contents.channels, bool(contents.vocabulary), str(path)
             )
-            pairs = zip(names, made.arrays, strict=True)
-            return made._replace(
+            pairs = zip(names, contents.arrays, strict=True)
+            return contents._replace(
                 arrays=[x if name == "X" else array for name, array in pairs], channels=padded
             )
     except ValueError:

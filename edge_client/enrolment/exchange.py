@@ -60,16 +60,16 @@ def fetch_authority(url: str, fingerprint: str) -> str:
         raise LinkError(f"{url}: it answers {status}: it has too much to do now")
     try:
         certificate = read_certificate(payload.decode())
-        found = certificate_digest(certificate)
+        authority_fingerprint = certificate_digest(certificate)
     except (Malformed, UnicodeDecodeError):
         raise ConfigError(
             f"{url}: it answers {status} and no certificate: is it where devices are enrolled?"
         ) from None
-    if found != fingerprint:
-        told = "another service is there, its authority was made anew, or somebody is in between"
+    if authority_fingerprint != fingerprint:
+        causes = "another service is there, its authority was made anew, or somebody is in between"
         raise ConfigError(
-            f"{url}: its authority has the fingerprint {found[:16]}, and the token expects "
-            f"{fingerprint[:16]}: {told}"
+            f"{url}: its authority has the fingerprint {authority_fingerprint[:16]}, and the "
+            f"token expects {fingerprint[:16]}: {causes}"
         )
     return certificate_pem(certificate)
 

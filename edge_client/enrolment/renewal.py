@@ -97,8 +97,10 @@ class Renewal:
         authority = self._credentials.authority()
         new = self._credentials.next_key()
         request = make_request(new, enrolment.device_id)
-        asked = Renew(certificate_pem(certificate), request, sign_text(key, renewal_text(request)))
-        answer = ask(enrolment.service, certificate_pem(authority), RENEW, asked)
+        message = Renew(
+            certificate_pem(certificate), request, sign_text(key, renewal_text(request))
+        )
+        answer = ask(enrolment.service, certificate_pem(authority), RENEW, message)
         if isinstance(answer, Refused):
             problem = f"{enrolment.service} refuses: {answer.reason}: {answer.detail}"
             raise (

@@ -108,9 +108,10 @@ def install(state: Path, enrolled: Path | None, data: Path) -> None:
     except OSError as error:
         raise ConfigError(f"--install: {PATH}: {error.strerror}") from None
     for words in (["daemon-reload"], ["enable", "--now", PATH.name], ["restart", PATH.name]):
-        done = subprocess.run([systemctl, *words], capture_output=True, text=True)
-        if done.returncode:
+        process = subprocess.run([systemctl, *words], capture_output=True, text=True)
+        if process.returncode:
             raise ConfigError(
-                f"--install: systemctl {' '.join(words)}: {done.stderr.strip() or done.returncode}"
+                f"--install: systemctl {' '.join(words)}: "
+                f"{process.stderr.strip() or process.returncode}"
             )
     print(f"{PATH} is installed and started: journalctl -u shoal-edge")

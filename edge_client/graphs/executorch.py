@@ -60,12 +60,12 @@ class ExecutorchGraphs:
                 f"bundle {manifest.name}: batches of at least {manifest.min_batch}, its programs "
                 f"take {self.max_batch}"
             )
-        have = self._library.shoal_executorch_version().decode()
-        made = manifest.created_by.get("executorch", "")
-        if _number(made) > _number(have):
+        runtime_version = self._library.shoal_executorch_version().decode()
+        exporter_version = manifest.created_by.get("executorch", "")
+        if _number(exporter_version) > _number(runtime_version):
             raise BundleError(
-                f"bundle {manifest.name} was exported by ExecuTorch {made}, this runtime is "
-                f"{have}: a program needs the same or newer"
+                f"bundle {manifest.name} was exported by ExecuTorch {exporter_version}, this "
+                f"runtime is {runtime_version}: a program needs the same or newer"
             )
 
     def run(self, graph: str, inputs: Tensors) -> Tensors:

@@ -101,15 +101,19 @@ class LoadedProgram:
         """
         if len(inputs) != len(self._inputs):
             raise BundleError(f"{len(inputs)} inputs, expected {len(self._inputs)}")
-        held = [np.ascontiguousarray(value) for value in inputs]  # must live until the run ends
-        for view, value, given in zip(self._inputs, held, inputs, strict=True):
-            if value.dtype not in _NUMBERS or given.ndim > MAX_RANK:
+        arrays = [np.ascontiguousarray(value) for value in inputs]  # must live until the run ends
+        for view, value, source in zip(self._inputs, arrays, inputs, strict=True):
+            if value.dtype not in _NUMBERS or source.ndim > MAX_RANK:
                 raise BundleError(
-                    f"an input of {value.dtype} with {given.ndim} dimensions: expected a type and "
+                    f"an input of {value.dtype} with {source.ndim} dimensions: expected a type and "
                     "size that tensors have"
                 )
-            view.data, view.dtype, view.rank = value.ctypes.data, _NUMBERS[value.dtype], given.ndim
-            view.sizes[: given.ndim] = given.shape
+            view.data, view.dtype, view.rank = (
+                value.ctypes.data,
+                _NUMBERS[value.dtype],
+                source.ndim,
+            )
+            view.sizes[: source.ndim] = source.shape
         code = self._library.shoal_program_run(
             self._handle,
             self._inputs,

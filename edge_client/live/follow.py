@@ -64,21 +64,21 @@ def follow_ring(folder: Path, rate_hz: float, stop: Callable[[], bool]) -> Itera
     """Yield what is recorded into a ring from now on, as soon as it is written."""
     paths = ring_files(folder)
     path = paths[-1] if paths else None
-    at = max((end for _, end in read_records(path.read_bytes())), default=0) if path else 0
+    offset = max((end for _, end in read_records(path.read_bytes())), default=0) if path else 0
     is_first = True
     while not stop():
         later = [
             p for p in ring_files(folder) if path is None or p.name > path.name
         ]  # listed before the read: a file that has a successor is complete
-        found = False
+        has_record = False
         if path is not None:
-            for record, end in records_of(path, at):
-                found, at = True, end
+            for record, end in records_of(path, offset):
+                has_record, offset = True, end
                 yield Stretch(
                     record.t0_s, record.x, record.begins or is_first or record.rate_hz != rate_hz
                 )
                 is_first = False
-        if not found and later:
-            path, at = later[0], 0
-        elif not found:
+        if not has_record and later:
+            path, offset = later[0], 0
+        elif not has_record:
             time.sleep(LOOK_S)

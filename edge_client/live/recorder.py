@@ -98,11 +98,11 @@ class Recorder:
                 f"clock, at most {AHEAD_S:.0f} s are recorded: "
                 "is its clock set, and the sensor's?"
             )
-            kept = np.flatnonzero(~is_ahead)
+            indexes = np.flatnonzero(~is_ahead)
             samples = Samples(
-                samples.t[kept],
-                samples.values[kept],
-                tuple(samples.labels[i] for i in kept) if samples.labels else (),
+                samples.t[indexes],
+                samples.values[indexes],
+                tuple(samples.labels[i] for i in indexes) if samples.labels else (),
             )
         if samples.labels and self._labels is not None:
             self._take_labels(samples.t, samples.labels)

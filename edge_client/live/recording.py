@@ -107,14 +107,14 @@ def recording(
     """
     folder = state / FOLDER
     window, part = settings.window, settings.ring
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
         try:
             lock = lock_folder(folder)
         except BlockingIOError:
             raise ConfigError(f"live data {folder}: another process records there") from None
         except OSError as error:
             raise ConfigError(f"live data {folder}: {error.strerror}") from None
-        held.callback(os.close, lock)
+        stack.callback(os.close, lock)
         try:
             open_folder(folder, window.channels, window.rate_hz, part.block_s)
             labels = Labels(folder, window.classes)
@@ -129,8 +129,8 @@ def recording(
             )
         except OSError as error:
             raise ConfigError(f"live data {folder}: {error.strerror}") from None
-        held.callback(ring.close)
-        held.enter_context(_label_sources(settings, labels, stop))
+        stack.callback(ring.close)
+        stack.enter_context(_label_sources(settings, labels, stop))
         source = open_source(
             settings,
             folder,
@@ -138,7 +138,7 @@ def recording(
             lambda payload: read_statement(payload, labels.wall(), labels),
             stop,
         )
-        held.callback(source.close)
+        stack.callback(source.close)
         resampler = Resampler(len(window.channels), window.rate_hz, part.gap_s)
         recorder = Recorder(source, resampler, window.rate_hz, ring=ring, labels=labels)
         yield Recording(

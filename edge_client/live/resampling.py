@@ -171,32 +171,34 @@ class Resampler:
         """Yield the values up to this time, before which no more samples come."""
         for channel in self._channels:
             channel.learn(until_s)
-        while (found := self._common_run(until_s)) is not None:
-            begin_s, end_s, is_closed = found
+        while (run := self._common_run(until_s)) is not None:
+            begin_s, end_s, is_closed = run
             if self._begin_s == self._begin_s:
                 begin_s = self._begin_s
             else:
                 self._steps, self._begins = 0, True
-            left = int(np.floor((end_s - begin_s) * self._rate_hz + 1e-6)) + 1 - self._steps
-            count = min(left, MOST_STEPS)
+            num_left = int(np.floor((end_s - begin_s) * self._rate_hz + 1e-6)) + 1 - self._steps
+            count = min(num_left, MOST_STEPS)
             if count > 0:
                 self._begin_s = begin_s
-                at = self._begin_s + np.arange(self._steps, self._steps + count) / self._rate_hz
+                times_s = (
+                    self._begin_s + np.arange(self._steps, self._steps + count) / self._rate_hz
+                )
                 x = np.stack(
-                    [self._values(channel, at) for channel in self._channels], axis=1
+                    [self._values(channel, times_s) for channel in self._channels], axis=1
                 ).astype(np.float32)
-                stretch = Stretch(float(at[0]), x, self._begins)
+                stretch = Stretch(float(times_s[0]), x, self._begins)
                 self._steps, self._begins = self._steps + count, False
                 yield stretch
-            if count < left:
+            if count < num_left:
                 continue
             if not is_closed:
                 self._forget(begin_s + self._steps / self._rate_hz)
                 break
             self._begin_s = np.nan
             for channel in self._channels:
-                kept = channel.t > end_s
-                channel.t, channel.v = channel.t[kept], channel.v[kept]
+                is_later = channel.t > end_s
+                channel.t, channel.v = channel.t[is_later], channel.v[is_later]
 
     def _common_run(self, until_s: float) -> tuple[float, float, bool] | None:
         """Return the start and end of the time in which all channels have values, or None.
@@ -281,5 +283,5 @@ class Resampler:
         self._begin_s = np.nan
         oldest_s = until_s - max(self._most_s(channel) for channel in self._channels)
         for channel in self._channels:
-            kept = channel.t >= oldest_s
-            channel.t, channel.v = channel.t[kept], channel.v[kept]
+            is_recent = channel.t >= oldest_s
+            channel.t, channel.v = channel.t[is_recent], channel.v[is_recent]

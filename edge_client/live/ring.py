@@ -182,7 +182,7 @@ class Ring:
         if self._has_gap:
             stretch, self._has_gap = Stretch(stretch.t0_s, stretch.x, True), False
         self._held.append(stretch)
-        if sum(len(held.x) for held in self._held) >= self._record_steps:
+        if sum(len(piece.x) for piece in self._held) >= self._record_steps:
             self._write()
         if self._clock() - self._synced_s >= SYNC_S:
             self.sync()
@@ -238,15 +238,17 @@ class Ring:
         if not self._held:
             return
         first = self._held[0]
-        whole = Stretch(first.t0_s, np.concatenate([held.x for held in self._held]), first.begins)
+        whole = Stretch(first.t0_s, np.concatenate([piece.x for piece in self._held]), first.begins)
         self._held = []
         most = max(1, min(MOST_STEPS, (self._file_bytes - HEADER.size) // (4 * whole.x.shape[1])))
-        for at in range(0, len(whole.x), most):
+        for start in range(0, len(whole.x), most):
             part = Stretch(
-                whole.t0_s + at / self._rate_hz, whole.x[at : at + most], whole.begins and not at
+                whole.t0_s + start / self._rate_hz,
+                whole.x[start : start + most],
+                whole.begins and not start,
             )
             if not self._write_record(encode_record(part, self._rate_hz)):
-                self.num_lost, self._has_gap = self.num_lost + len(whole.x) - at, True
+                self.num_lost, self._has_gap = self.num_lost + len(whole.x) - start, True
                 self.clear_old()
                 return
 

@@ -200,14 +200,14 @@ def _from_bundle(window: WindowPart) -> WindowPart:
         manifest = unpack(Path(window.bundle).read_bytes()).manifest
     except OSError as error:
         raise ConfigError(f"--bundle {window.bundle}: {error.strerror}") from None
-    held = manifest.window
-    if held.height:
+    bundle_window = manifest.window
+    if bundle_window.height:
         raise ConfigError(f"--bundle {window.bundle}: it is for images, which are not recorded")
-    sizes = held.length, held.stride, held.steps
-    said = tuple(name for name in window.channels if is_said(name))
+    sizes = bundle_window.length, bundle_window.stride, bundle_window.steps
+    label_channels = tuple(name for name in window.channels if is_said(name))
     return WindowPart(
-        held.channels + said,
-        held.rate_hz or window.rate_hz,
+        bundle_window.channels + label_channels,
+        bundle_window.rate_hz or window.rate_hz,
         *sizes,
         manifest.classes,
         window.bundle,

@@ -44,10 +44,10 @@ def sides(begins_s: Array, ends_s: Array, block_s: float, salt: str) -> Array:
             or [first]
         )
     )
-    held = {int(block): is_held_out(int(block), salt) for block in blocks}
-    found = np.full(len(first), NEITHER, np.int64)
+    held_out_by_block = {int(block): is_held_out(int(block), salt) for block in blocks}
+    window_sides = np.full(len(first), NEITHER, np.int64)
     for i, (a, b) in enumerate(zip(first.tolist(), last.tolist(), strict=True)):
-        kinds = {held[block] for block in range(a, b + 1)}
+        kinds = {held_out_by_block[block] for block in range(a, b + 1)}
         if len(kinds) == 1:
-            found[i] = HELD_OUT if kinds.pop() else TRAIN
-    return found
+            window_sides[i] = HELD_OUT if kinds.pop() else TRAIN
+    return window_sides

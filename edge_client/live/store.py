@@ -63,21 +63,21 @@ def open_folder(folder: Path, channels: Sequence[str], rate_hz: float, block_s: 
         OSError: it cannot be written.
     """
     make_folder(folder)
-    asked = Recorded(tuple(channels), rate_hz, block_s, secrets.token_hex(8))
+    request = Recorded(tuple(channels), rate_hz, block_s, secrets.token_hex(8))
     if not (folder / FILE).exists():
-        write_atomically(folder / FILE, msgspec.json.encode(asked))
-        return asked
-    held = read_folder(folder)
-    if (held.channels, held.rate_hz, held.block_s) != (
-        asked.channels,
-        asked.rate_hz,
-        asked.block_s,
+        write_atomically(folder / FILE, msgspec.json.encode(request))
+        return request
+    recording = read_folder(folder)
+    if (recording.channels, recording.rate_hz, recording.block_s) != (
+        request.channels,
+        request.rate_hz,
+        request.block_s,
     ):
         raise ConfigError(
-            f"live data {folder}: recorded are {held}, asked for are {asked}: use another folder, "
-            "or remove this one"
+            f"live data {folder}: recorded are {recording}, asked for are {request}: use "
+            "another folder, or remove this one"
         )
-    return held
+    return recording
 
 
 def read_folder(folder: Path) -> Recorded:
@@ -230,12 +230,12 @@ class LiveData:
         """
         window = window or self._window
         classes = classes or self._classes
-        places, said = self._places(window), self._said(classes)
+        places, label_channels = self._places(window), self._said(classes)
         x, begins = [np.zeros((0, len(places), window.length), np.float32)], [np.zeros(0)]
         y = []
-        if said:
-            kind = np.float32 if said.are_quantities else np.int64
-            y.append(np.zeros((0, len(said.places)), kind))
+        if label_channels:
+            kind = np.float32 if label_channels.are_quantities else np.int64
+            y.append(np.zeros((0, len(label_channels.places)), kind))
         for run in _runs(self.folder, self._recorded):
             samples = np.concatenate(run.parts)
             starts = np.arange(0, len(samples) - window.length + 1, window.stride)
@@ -244,14 +244,18 @@ class LiveData:
                     starts
                 ]
                 x.append(views[:, places])
-                y += [of_samples(views[:, said.places], said.are_quantities)] if said else []
+                y += (
+                    [of_samples(views[:, label_channels.places], label_channels.are_quantities)]
+                    if label_channels
+                    else []
+                )
                 begins.append(run.t0_s + starts / self._recorded.rate_hz)
         begins_s = np.concatenate(begins)
         ends_s = begins_s + (window.length - 1) / self._recorded.rate_hz
-        labels = np.concatenate(y) if said else self._covering(begins_s, window, classes)
+        labels = np.concatenate(y) if label_channels else self._covering(begins_s, window, classes)
         labelled: Array = (
             np.full(len(labels), True)
-            if said
+            if label_channels
             else labels.reshape(len(labels), max(1, window.steps)).max(1) >= 0
         )
         return Cut(
@@ -265,10 +269,10 @@ class LiveData:
 
     def _said(self, names: Sequence[str]) -> _Said | None:
         """Return the channels with these names or quantities, None unless all are recorded."""
-        held = self._recorded.channels
+        channels = self._recorded.channels
         for begin in (TARGET, NAMED):
-            if names and all(begin + name in held for name in names):
-                places = [held.index(begin + name) for name in names]
+            if names and all(begin + name in channels for name in names):
+                places = [channels.index(begin + name) for name in names]
                 return _Said(places, begin == TARGET)
         return None
 
@@ -283,18 +287,18 @@ class LiveData:
         return y.reshape(-1, steps) if window.steps else y
 
     def _places(self, window: Window) -> list[int]:
-        held = self._recorded
-        if missing := [name for name in window.channels if name not in held.channels]:
+        recording = self._recorded
+        if missing := [name for name in window.channels if name not in recording.channels]:
             raise DataError(
-                f"live data {self.folder}: channels {','.join(held.channels)} are recorded, the "
-                f"bundle asks for {missing[0]!r}"
+                f"live data {self.folder}: channels {','.join(recording.channels)} are recorded, "
+                f"the bundle asks for {missing[0]!r}"
             )
         if (
             window.height
             or window.vocabulary
-            or (window.rate_hz and window.rate_hz != held.rate_hz)
+            or (window.rate_hz and window.rate_hz != recording.rate_hz)
         ):
-            asked = (
+            requirement = (
                 "images"
                 if window.height
                 else "ids"
@@ -302,10 +306,10 @@ class LiveData:
                 else f"{window.rate_hz:g} Hz"
             )
             raise DataError(
-                f"live data {self.folder}: recorded at {held.rate_hz:g} Hz, the bundle asks for "
-                f"{asked}"
+                f"live data {self.folder}: recorded at {recording.rate_hz:g} Hz, the bundle asks "
+                f"for {requirement}"
             )
-        return [held.channels.index(name) for name in window.channels]
+        return [recording.channels.index(name) for name in window.channels]
 
 
 def _runs(folder: Path, recorded: Recorded) -> Iterator[_Run]:

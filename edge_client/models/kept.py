@@ -44,10 +44,10 @@ class KeptModels:
     def models(self) -> tuple[str, ...]:
         """Return the digests of the models that have a readable, undamaged personal model."""
         models = []
-        for kept in self.memory.session.kept:
+        for personal_model in self.memory.session.kept:
             with suppress(OSError):
-                if self.state.blob(kept.tensors) is not None:
-                    models.append(kept.model)
+                if self.state.blob(personal_model.tensors) is not None:
+                    models.append(personal_model.model)
         return tuple(models)
 
     def put(self, plan: Plan, result: Result) -> None:
@@ -76,12 +76,12 @@ class KeptModels:
             OSError: the loss of a damaged personal model cannot be stored.
         """
         session, alone = self.memory.session, ""
-        kept = kept_of(session.kept, offer.bundle, offer.model)
-        if kept is not None:
-            payload = self.state.blob(kept.tensors)
+        personal_model = kept_of(session.kept, offer.bundle, offer.model)
+        if personal_model is not None:
+            payload = self.state.blob(personal_model.tensors)
             if payload is not None:
-                return Own(decode_tensors(payload, OWN_FILES)[0], kept.tensors)
-            self.memory.save(core.on_kept_lost(session, kept.tensors))
+                return Own(decode_tensors(payload, OWN_FILES)[0], personal_model.tensors)
+            self.memory.save(core.on_kept_lost(session, personal_model.tensors))
             alone = "what was kept of this model is damaged or missing"
         alone = alone or why_alone(session.kept, offer.bundle, offer.model)
         return Own(

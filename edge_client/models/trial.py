@@ -109,8 +109,8 @@ def held_back(windows: Windows, policy: Policy) -> tuple[Array, Array]:
 
 def one_window(windows: Windows, window: Window) -> Array:
     r"""Return one window of this device, x (1, \*window), or zeros if it has no window."""
-    held = next((stored for stored in _parts(windows) if len(stored)), None)
-    return np.zeros((1, *window.shape), window.dtype) if held is None else held[:1]
+    part = next((stored for stored in _parts(windows) if len(stored)), None)
+    return np.zeros((1, *window.shape), window.dtype) if part is None else part[:1]
 
 
 def has_any(windows: Windows) -> bool:
@@ -126,10 +126,10 @@ def _evaluate(loaded: LoadedModel, x: Array, y: Array, between: Between) -> Metr
     if loaded.bundle.manifest.task != CLASSIFICATION:
         return loaded.evaluate(x, y, between)
     loss, correct = 0.0, 0
-    for rows in [slice(at, at + BATCH) for at in range(0, len(y), BATCH)]:
+    for rows in [slice(start, start + BATCH) for start in range(0, len(y), BATCH)]:
         between()
         answer = loaded.predict(x[rows])
-        own = answer[np.arange(len(answer)), y[rows]].astype(np.float64)
-        loss -= float(np.log(np.clip(np.nan_to_num(own), LEAST_PROBABILITY, 1)).sum())
+        probabilities = answer[np.arange(len(answer)), y[rows]].astype(np.float64)
+        loss -= float(np.log(np.clip(np.nan_to_num(probabilities), LEAST_PROBABILITY, 1)).sum())
         correct += int((answer.argmax(1) == y[rows]).sum())
     return Metrics(len(y), loss, correct)

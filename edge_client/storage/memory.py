@@ -92,9 +92,9 @@ class Memory:
         session, plan = self.session, self.session.plan
         if payload is not None and session.stage == "pending" and session.update == digest(payload):
             return session
-        done = None if payload is None else self._read(payload)
-        if payload is not None and done is not None:
-            same = plan is not None and (done.run_id, done.round, done.attempt) == (
+        update = None if payload is None else self._read(payload)
+        if payload is not None and update is not None:
+            same = plan is not None and (update.run_id, update.round, update.attempt) == (
                 plan.run_id,
                 plan.round,
                 plan.attempt,

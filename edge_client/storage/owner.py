@@ -47,17 +47,17 @@ def check_owner(folder: Path, owner: Owner) -> None:
     Raises:
         ConfigError: the folder is another device's, or of another format.
     """
-    held = owner_of(folder)
-    if held is None or held == owner:
+    folder_owner = owner_of(folder)
+    if folder_owner is None or folder_owner == owner:
         return
-    if held.format != FORMAT:
+    if folder_owner.format != FORMAT:
         raise ConfigError(
-            f"state folder {folder}: format {held.format}, this client reads format {FORMAT}; name "
-            "a folder of its own, or empty this one"
+            f"state folder {folder}: format {folder_owner.format}, this client reads format "
+            f"{FORMAT}; name a folder of its own, or empty this one"
         )
     raise ConfigError(
-        f"state folder {folder}: it is that of {held}, and this is {owner}, which must not answer "
-        "with another device's model and memory; "
+        f"state folder {folder}: it is that of {folder_owner}, and this is {owner}, which must not "
+        "answer with another device's model and memory; "
         "name a folder of its own, or empty this one"
     )
 
@@ -90,13 +90,13 @@ def read_policy(path: Path) -> Policy:
             permitted. The text names the file and the field.
     """
     try:
-        given = tomllib.loads(path.read_text())
+        table = tomllib.loads(path.read_text())
     except OSError as error:
         raise ConfigError(f"policy {path}: {error.strerror}") from None
     except ValueError as error:
         raise ConfigError(f"policy {path}: not TOML: {error}") from None
     fields = Policy.__struct_fields__
-    for name, value in given.items():
+    for name, value in table.items():
         if name not in fields:
             raise ConfigError(
                 f"policy {path}: field {name!r} is unknown, expected one of {', '.join(fields)}"
@@ -112,7 +112,7 @@ def read_policy(path: Path) -> Policy:
             raise ConfigError(
                 f"policy {path}: field {name!r}: {str(error).partition(' - at')[0]}, got {value!r}"
             ) from None
-    policy = msgspec.convert(given, Policy)
+    policy = msgspec.convert(table, Policy)
     if unknown := [name for name in policy.verbs or () if name not in VERBS]:
         raise ConfigError(
             f"policy {path}: field 'verbs': no verb {unknown[0]!r}, expected some of "

@@ -47,7 +47,7 @@ def only_process(folder: Path) -> Iterator[None]:
         ConfigError: another process uses it, or it cannot be created or written.
     """
     try:
-        held = lock_folder(folder)
+        lock = lock_folder(folder)
     except BlockingIOError:
         raise ConfigError(
             f"state folder {folder}: another process uses it; each device needs a folder of its own"
@@ -57,7 +57,7 @@ def only_process(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        os.close(held)
+        os.close(lock)
 
 
 class DeviceState:
@@ -148,8 +148,8 @@ class DeviceState:
 
     def keep_blobs(self, digests: set[str]) -> None:
         """Delete all blobs and partial downloads except those of these digests."""
-        kept = {BLOBS + digest + end for digest in digests for end in ("", PART)}
-        self.files.delete(*(name for name in self.files.names(BLOBS) if name not in kept))
+        blob_names = {BLOBS + digest + end for digest in digests for end in ("", PART)}
+        self.files.delete(*(name for name in self.files.names(BLOBS) if name not in blob_names))
 
     def put_update(self, run_id: str, round: int, payload: bytes, private: Tensors) -> None:
         """Store a finished update and the private tensors after its round.

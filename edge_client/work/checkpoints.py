@@ -63,18 +63,18 @@ class Checkpoints:
         self._plan, self._executor = plan, executor
         self.before_s, self._began_s = 0.0, self._clock()
         self._due_s = self._began_s + self._pace.every_s
-        made = self._stored()
-        if made is not None:
-            self.before_s = made.place.seconds
-            self._progressed(made.place.runs, True)
+        checkpoint = self._stored()
+        if checkpoint is not None:
+            self.before_s = checkpoint.place.seconds
+            self._progressed(checkpoint.place.runs, True)
             log.info(
                 "going on device=%s round=%d verb=%d runs=%d",
                 self._device_id,
                 plan.round,
-                made.place.verb,
-                made.place.runs,
+                checkpoint.place.verb,
+                checkpoint.place.runs,
             )
-        return made
+        return checkpoint
 
     def drop(self, problem: str) -> None:
         """Delete the checkpoint and log the problem; the plan starts from the beginning."""
@@ -104,8 +104,8 @@ class Checkpoints:
             return
         began_s = self._clock()
         try:
-            made = self._executor.checkpoint(self.worked_s)
-            payload = encode_checkpoint(self._basis(self._plan, self._executor), made)
+            checkpoint = self._executor.checkpoint(self.worked_s)
+            payload = encode_checkpoint(self._basis(self._plan, self._executor), checkpoint)
             if len(payload) > MOST_BYTES:
                 raise ValueError(f"it has {len(payload)} bytes, at most {MOST_BYTES} are written")
             self._state.put_checkpoint(payload)
@@ -117,7 +117,7 @@ class Checkpoints:
                 self._due_s = float("inf")
                 return
         else:
-            self._progressed(made.place.runs, False)
+            self._progressed(checkpoint.place.runs, False)
         ended_s = self._clock()
         self._due_s = ended_s + self._pace.pause_s(ended_s - began_s)
 
@@ -132,11 +132,11 @@ class Checkpoints:
             payload = self._state.checkpoint()
             if payload is None:
                 return None
-            stored, made = decode_checkpoint(payload)
-            problem = unusable(stored, self._basis(self._plan, self._executor))
+            basis, checkpoint = decode_checkpoint(payload)
+            problem = unusable(basis, self._basis(self._plan, self._executor))
         except (OSError, WireError) as error:
             problem = str(error)
         if problem:
             self.drop(problem)
             return None
-        return made
+        return checkpoint

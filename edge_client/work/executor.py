@@ -138,13 +138,13 @@ class Executor:
         the bundle takes ids, x holds whole numbers. `model` are the tensors that the device
         received, `private` those of its personal model.
         """
-        held = own_tensors(self._bundle, model, private)
+        tensors = own_tensors(self._bundle, model, private)
         least = self._bundle.manifest.min_batch
         x = fitting(x, self._bundle.manifest.window, "windows to predict")
         padded = np.concatenate([x, x[:1].repeat(least, 0)]) if len(x) < least else x
         slices = evaluation_slices(len(padded), least, self._graphs.max_batch)
         rows = [
-            self._graphs.run("predict", {**held, names.X: padded[rows]})[names.PROBABILITIES]
+            self._graphs.run("predict", {**tensors, names.X: padded[rows]})[names.PROBABILITIES]
             for rows in slices
         ]
         return np.concatenate(rows)[: len(x)]
@@ -158,7 +158,7 @@ class Executor:
         The metrics are empty if there are fewer examples than the bundle's smallest batch.
         `between` is called before each batch.
         """
-        manifest, held = self._bundle.manifest, own_tensors(self._bundle, model, private)
+        manifest, tensors = self._bundle.manifest, own_tensors(self._bundle, model, private)
         least, graph = manifest.min_batch, manifest.measuring
         if len(x) < least:
             return Metrics()
@@ -166,6 +166,6 @@ class Executor:
         for rows in evaluation_slices(len(x), least, self._graphs.max_batch):
             between()
             batch = {names.X: np.ascontiguousarray(x[rows]), names.Y: np.ascontiguousarray(y[rows])}
-            outputs = self._graphs.run(graph, {**held, **batch})
+            outputs = self._graphs.run(graph, {**tensors, **batch})
             sums += float(outputs[names.LOSS_SUM]), float(outputs[names.NUM_CORRECT])
         return Metrics(len(x), float(sums[0]), round(sums[1]))

@@ -90,10 +90,10 @@ class Job:
         self._tuned: set[str] = set()
         self._protected: Tensors = {}
         trains = [verb for verb in plan.verbs if isinstance(verb, Train)]
-        asked = {name: value for verb in trains for name, value in verb.hyper.items()}
+        overrides = {name: value for verb in trains for name, value in verb.hyper.items()}
         self._hyper: Tensors = {
             names.hyper(name): np.asarray(value, np.float32)
-            for name, value in {**self._manifest.hyper, **asked}.items()
+            for name, value in {**self._manifest.hyper, **overrides}.items()
         }
         """Hyper-parameters of the bundle, overridden by the plan's training verbs.
 
@@ -142,13 +142,13 @@ class Job:
             tuple(sorted(self._changed)),
             tuple(sorted(self._tuned)),
         )
-        made = {
+        tensors = {
             key: value for key, value in self.tensors.items() if self._given.get(key) is not value
         }
         sent, protected = dict(self.result.tensors), dict(self._protected)
         return Checkpoint(
             place,
-            made,
+            tensors,
             sent,
             protected,
             self.result.evaluated,
@@ -182,9 +182,9 @@ class Job:
             and not 0 <= order.min() <= order.max() < self._windows.num_train
         ):
             raise Unfit(f"an order of windows that {self._windows.num_train} windows do not have")
-        held = {**made.tensors, **made.protected}
-        for key in {*held, *place.changed, *place.tuned}:
-            spec, value = self._specs.get(key), held.get(key)
+        tensors = {**made.tensors, **made.protected}
+        for key in {*tensors, *place.changed, *place.tuned}:
+            spec, value = self._specs.get(key), tensors.get(key)
             fits = (
                 spec is None
                 or value is None
@@ -260,14 +260,14 @@ class Job:
         within = self._within
         if isinstance(self._graphs, WholeTraining) and self._graphs.trains(verb.graph):
             self._between()
-            made = list(
+            batches = list(
                 training_batches(verb, examples, windows.num_unlabelled, min_batch, self._rng)
             )
             outputs = self._graphs.train(
-                verb.graph, self.tensors, windows.train_x, windows.train_y, made, scalars
+                verb.graph, self.tensors, windows.train_x, windows.train_y, batches, scalars
             )
             self._advance(outputs, verb.report)
-            self._count(outputs, sum(map(len, made)), len(made))
+            self._count(outputs, sum(map(len, batches)), len(batches))
         else:
             self._train_by_batches(verb, examples, scalars)
         self._check_moved(verb.graph)
@@ -312,8 +312,8 @@ class Job:
         the verb reports. The other sums, divided by the number of windows, become responses. Over
         no windows, responses are zero for later graphs and are not reported.
         """
-        held = {**self.tensors, **self._initial} if verb.model == "initial" else self.tensors
-        sums, count = self._sums(verb.graph, held, verb.split, verb.holdout, verb.most)
+        tensors = {**self.tensors, **self._initial} if verb.model == "initial" else self.tensors
+        sums, count = self._sums(verb.graph, tensors, verb.split, verb.holdout, verb.most)
         if "num_correct" in sums:
             metrics = Metrics(
                 count, float(sums.pop("loss_sum")), round(float(sums.pop("num_correct")))
@@ -375,9 +375,9 @@ class Job:
     def respond(self, verb: Respond) -> None:
         x, window = self._fetch(verb.inputs).get("x"), self._manifest.window
         if x is None or x.dtype != window.dtype or x.shape[1:] != window.shape or not len(x):
-            found = "missing" if x is None else f"{x.dtype}{list(x.shape)}"
+            description = "missing" if x is None else f"{x.dtype}{list(x.shape)}"
             raise Malformed(
-                f"inputs of verb respond: tensor x is {found}, expected {window.dtype} (n, "
+                f"inputs of verb respond: tensor x is {description}, expected {window.dtype} (n, "
                 f"{window.shape})"
             )
         x = fitting(x, window, "inputs of verb respond")
@@ -466,9 +466,9 @@ class Job:
         ):
             spec, value = self._specs[key], self.tensors[key]
             if value.shape != spec.shape or value.dtype != spec.dtype:
-                made = f"{value.dtype}{list(value.shape)}"
+                layout = f"{value.dtype}{list(value.shape)}"
                 raise BundleError(
-                    f"graph {graph!r} makes {key!r} {made}, its manifest says "
+                    f"graph {graph!r} makes {key!r} {layout}, its manifest says "
                     f"{spec.dtype}{list(spec.shape)}"
                 )
 

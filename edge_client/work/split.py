@@ -49,19 +49,21 @@ def _every_window(
     all windows, the ``count`` of windows in the split, and ``held``, which is 1 if the window is
     held out.
     """
-    of = windows.num_train
-    rank = ranks(of, windows.num_unlabelled)
+    num_train = windows.num_train
+    rank = ranks(num_train, windows.num_unlabelled)
     takes_part = (rank < most) if most else np.ones(len(rank), bool)
-    takes_part[:of] &= name == "windows"
-    labelled, others = takes_part[:of], takes_part[of:]
+    takes_part[:num_train] &= name == "windows"
+    labelled, others = takes_part[:num_train], takes_part[num_train:]
     x = (
         windows.train_x[labelled]
         if not others.any()
         else np.concatenate([windows.train_x[labelled], windows.unlabelled_x[others]])
     )
     y = np.concatenate([windows.train_y[labelled], no_labels(int(others.sum()), label)])
-    held = np.concatenate(
+    is_held_out = np.concatenate(
         [held_out(windows.train_y, holdout)[labelled], np.zeros(int(others.sum()), bool)]
     )
-    places = zip(names.PLACES, (rank[takes_part], np.full(len(y), len(y)), held), strict=True)
+    places = zip(
+        names.PLACES, (rank[takes_part], np.full(len(y), len(y)), is_held_out), strict=True
+    )
     return x, y, {names.batch(place): values.astype(np.float32) for place, values in places}

@@ -81,12 +81,12 @@ def read_sizes_once(module: torch.fx.GraphModule) -> None:
     """
     graph = module.graph
     inputs = graph.find_nodes(op="placeholder")
-    known: dict[Any, torch.fx.Node] = {}
+    size_nodes: dict[Any, torch.fx.Node] = {}
     with graph.inserting_after(inputs[-1]):
         for node in inputs:
             for d, size in enumerate(node.meta["val"].shape):
-                if isinstance(size, torch.SymInt) and size.node.expr not in known:
-                    known[size.node.expr] = _computed(
+                if isinstance(size, torch.SymInt) and size.node.expr not in size_nodes:
+                    size_nodes[size.node.expr] = _computed(
                         graph, torch.ops.aten.sym_size.int, (node, d), size
                     )
     for node in graph.find_nodes(op="call_function", target=torch.ops.aten.sym_numel.default):
@@ -106,8 +106,10 @@ def read_sizes_once(module: torch.fx.GraphModule) -> None:
                     count = _computed(graph, operator.mul, (count, factor), value)
         node.replace_all_uses_with(count)
     for node in graph.find_nodes(op="call_function", target=torch.ops.aten.sym_size.int):
-        if (before := known.get(node.meta["val"].node.expr)) is not None and before is not node:
-            node.replace_all_uses_with(before)
+        if (
+            size_node := size_nodes.get(node.meta["val"].node.expr)
+        ) is not None and size_node is not node:
+            node.replace_all_uses_with(size_node)
     graph.eliminate_dead_code()
 
 

@@ -326,12 +326,12 @@ def _windows(x: Tensor, kernel: list[int]) -> list[Tensor]:
 
 def _first_best(values: Tensor, best: Tensor, parts: list[Tensor]) -> list[Tensor]:
     """Return for each part: `values` where it is the first that equals `best`, and 0 elsewhere."""
-    shares, left = [], values
+    shares, rest = [], values
     for candidate in parts[:-1]:
-        passed = left * _is_positive(best - candidate)
-        shares.append(left - passed)
-        left = passed
-    return [*shares, left]
+        passed = rest * _is_positive(best - candidate)
+        shares.append(rest - passed)
+        rest = passed
+    return [*shares, rest]
 
 
 def _is_positive(x: Tensor) -> Tensor:
@@ -347,12 +347,12 @@ def _columns(x: Tensor, geometry: Geometry, groups: int, out: torch.Size) -> Ten
 
     `channels` are those of a group.
     """
-    found = taps(x.transpose(0, 1), geometry, out)
+    views = taps(x.transpose(0, 1), geometry, out)
     if groups > 1:
-        found = [view(tap, [groups, x.shape[1] // groups, -1]) for tap in found]
-        return torch.cat(found, 1) if len(found) > 1 else found[0]
+        views = [view(tap, [groups, x.shape[1] // groups, -1]) for tap in views]
+        return torch.cat(views, 1) if len(views) > 1 else views[0]
     return view(
-        torch.cat(found, 0) if len(found) > 1 else found[0], [1, len(found) * x.shape[1], -1]
+        torch.cat(views, 0) if len(views) > 1 else views[0], [1, len(views) * x.shape[1], -1]
     )
 
 

@@ -66,29 +66,29 @@ def _write(edge: Any, max_batch: int) -> tuple[Program, bytes]:
     from executorch.exir.passes.sym_shape_eval_pass import ConstraintBasedSymShapeEvalPass
 
     planning = MemoryPlanningPass(alloc_graph_input=False)  # inputs stay in the caller's memory
-    made = edge.to_executorch(
+    program = edge.to_executorch(
         ExecutorchBackendConfig(
             sym_shape_eval_pass=ConstraintBasedSymShapeEvalPass(), memory_planning_pass=planning
         )
     )
-    plan = made.executorch_program.execution_plan[0]
+    plan = program.executorch_program.execution_plan[0]
     counts: Counter[str] = Counter()
     for chain in plan.chains:
         for instruction in chain.instructions:
             if hasattr(instruction.instr_args, "op_index"):
                 called = plan.operators[instruction.instr_args.op_index]
                 counts[f"{called.name}.{called.overload}" if called.overload else called.name] += 1
-    own = set(counts)
-    for part in made.exported_program(METHOD).graph_module.children():
+    plan_operators = set(counts)
+    for part in program.exported_program(METHOD).graph_module.children():
         if hasattr(part, "original_module"):
             for node in part.original_module.graph.nodes:
                 if node.op == "call_function":
                     counts[f"delegated/{part.backend_id}/{node.target.__name__}"] += 1
-    if missing := sorted(own - registered_operators()):
+    if missing := sorted(plan_operators - registered_operators()):
         raise ConfigError(
             f"ExecuTorch's runtime has no {', '.join(missing)}: the graph cannot be carried out"
         )
-    payload, memory_bytes = bytes(made.buffer), sum(plan.non_const_buffer_sizes)
+    payload, memory_bytes = bytes(program.buffer), sum(plan.non_const_buffer_sizes)
     return Program("", max_batch, dict(sorted(counts.items())), len(payload), memory_bytes), payload
 
 

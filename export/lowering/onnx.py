@@ -15,10 +15,10 @@ _aten = torch.ops.aten
 def onnx_decompositions() -> Table:
     """Return the whole table: the shared part, and the backward pass of a convolution."""
     # torch's exporter for ONNX would decompose these two
-    own = get_decompositions([_aten.var.correction, _aten.squeeze.dims])
+    torch_decompositions = get_decompositions([_aten.var.correction, _aten.squeeze.dims])
     return {
         **shared_decompositions(),
-        **own,
+        **torch_decompositions,
         _aten.convolution_backward.default: convolution_backward,
     }
 
@@ -67,8 +67,8 @@ def convolution_backward(
             grad, weight, None, stride, padding, dilation, True, missing, groups
         )
     if wanted[1]:
-        found = taps(x.transpose(0, 1), geometry, grad.shape[2:])
-        columns = torch.cat([tap.reshape(groups, x.shape[1] // groups, -1) for tap in found], 1)
+        views = taps(x.transpose(0, 1), geometry, grad.shape[2:])
+        columns = torch.cat([tap.reshape(groups, x.shape[1] // groups, -1) for tap in views], 1)
         rows = grad.transpose(0, 1).reshape(groups, weight.shape[0] // groups, -1)
         product = torch.matmul(rows, columns.transpose(1, 2)).reshape(
             weight.shape[0], *geometry.kernel, weight.shape[1]

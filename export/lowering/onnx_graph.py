@@ -122,8 +122,8 @@ def _said(error: BaseException) -> str:
     """
     met: BaseException | None = error
     while met is not None:
-        if found := re.search(r"target=torch\.ops\.([\w.]+)", str(met)):
-            return f"there is no operator for {found[1]}"
+        if match := re.search(r"target=torch\.ops\.([\w.]+)", str(met)):
+            return f"there is no operator for {match[1]}"
         met = met.__cause__
     return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
 

@@ -161,15 +161,15 @@ def taps(x: Tensor, geometry: Geometry, out: torch.Size) -> list[Tensor]:
     """
     pads = [p for size in reversed(geometry.padding) for p in (size, size)]
     padded = _aten.constant_pad_nd(x, pads, 0.0) if any(pads) else x
-    found = []
+    views = []
     for position in range(prod(geometry.kernel)):
         tap, rest = padded, position
         for axis in reversed(range(len(geometry.kernel))):
             rest, offset = divmod(rest, geometry.kernel[axis])
             first, step = offset * geometry.dilation[axis], geometry.stride[axis]
             tap = _aten.slice.Tensor(tap, axis + 2, first, first + (out[axis] - 1) * step + 1, step)
-        found.append(tap)
-    return found
+        views.append(tap)
+    return views
 
 
 def max_pool_backward(
@@ -267,10 +267,10 @@ def average_pool_backward(
         shared = share.unsqueeze(3).unsqueeze(5).expand(-1, -1, -1, kernel[0], -1, kernel[1])
         return view(shared, [-1, x.shape[1], height, width])
     geometry = Geometry(tuple(kernel), tuple(stride), tuple(padding), (1, 1))
-    found = taps(
+    views = taps(
         outer(spread(share, stride), x.shape[2:], geometry), geometry.turned(), x.shape[2:]
     )
-    return functools.reduce(torch.add, found)
+    return functools.reduce(torch.add, views)
 
 
 def outer(spread: Tensor, size: torch.Size, geometry: Geometry) -> Tensor:

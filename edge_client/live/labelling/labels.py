@@ -175,8 +175,8 @@ class Labels:
                 self._write_anew(before_s)
 
     def _write_anew(self, before_s: float) -> None:
-        kept = self.timeline.intervals(before_s)
-        payload = b"".join(msgspec.json.encode(s) + b"\n" for s in kept)
+        intervals = self.timeline.intervals(before_s)
+        payload = b"".join(msgspec.json.encode(s) + b"\n" for s in intervals)
         write_atomically(self._path, payload)
         self._num_bytes = len(payload)
 
@@ -227,13 +227,13 @@ def read_statement(payload: bytes, now_s: float, labels: Labels) -> None:
         raise DataError(f"a label of {len(payload)} bytes: at most {STATED_BYTES} are read")
     text = payload.decode(errors="replace").strip()
     try:
-        said = json.loads(text) if text.startswith(("{", '"')) else text
+        statement = json.loads(text) if text.startswith(("{", '"')) else text
     except (ValueError, RecursionError) as error:
         raise DataError(f"a label of {len(payload)} bytes: {error}") from None
-    if isinstance(said, str):
-        said = {"label": said}
-    label = said.get("label") or None
-    begin_s, end_s = said.get("from", now_s), said.get("to")
+    if isinstance(statement, str):
+        statement = {"label": statement}
+    label = statement.get("label") or None
+    begin_s, end_s = statement.get("from", now_s), statement.get("to")
     if (
         not isinstance(begin_s, int | float)
         or not isinstance(end_s, int | float | None)

@@ -114,21 +114,22 @@ class FolderSource:
         self._work = iter(())
 
     def _read_new(self) -> Iterator[list[Samples]]:
-        for found in self._look():
+        for new_file in self._look():
             readings = self._new_readings()
             try:
-                yield from self._read_file(found, readings)
+                yield from self._read_file(new_file, readings)
             except (OSError, DataError, ValueError, RecursionError, csv.Error) as error:
                 self.ignored.add(
-                    f"{found.path.name}: {(isinstance(error, OSError) and error.strerror) or error}"
+                    f"{new_file.path.name}: "
+                    f"{(isinstance(error, OSError) and error.strerror) or error}"
                 )
             except Exception as error:
                 self.ignored.add(error)
             yield readings.take()
-            self._done.add(found.mark)
+            self._done.add(new_file.mark)
             try:
                 with self._done_path.open("a", encoding="utf-8") as file:
-                    file.write(f"\n{found.mark}")
+                    file.write(f"\n{new_file.mark}")
                     file.flush()
                     os.fsync(file.fileno())
             except OSError as error:
@@ -138,21 +139,21 @@ class FolderSource:
 
     def _look(self) -> list[_Found]:
         """Return the new files, the oldest first, and forget the marks of files that are gone."""
-        began_s, still = time.monotonic(), set[str]()
+        began_s, marks = time.monotonic(), set[str]()
         try:
             with os.scandir(self._folder) as entries:
-                found = heapq.nsmallest(MOST_FILES, self._new(entries, still))
+                new_files = heapq.nsmallest(MOST_FILES, self._new(entries, marks))
         except OSError as error:
             self.ignored.add(f"{self._folder}: {error.strerror}")
             return []
-        if len(still) < len(self._done):
+        if len(marks) < len(self._done):
             try:
-                write_atomically(self._done_path, "\n".join(sorted(still)).encode())
-                self._done = still
+                write_atomically(self._done_path, "\n".join(sorted(marks)).encode())
+                self._done = marks
             except OSError as error:
                 log.error("%s: %s", self._done_path, error.strerror)
         self._look_took_s = time.monotonic() - began_s
-        return found
+        return new_files
 
     def _new(self, entries: Iterator[os.DirEntry[str]], still: set[str]) -> Iterator[_Found]:
         for entry in entries:

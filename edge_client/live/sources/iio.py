@@ -153,13 +153,13 @@ class IioSource:
         """Enable the channels, the time stamp and the buffer; return the elements of a scan."""
         scan = self._folder / "scan_elements"
         (self._folder / "buffer" / "enable").write_text("0")
-        known = {path.name[3:-3]: path for path in scan.glob("in_*_en")}
-        if missing := [name for name in self._addresses if name not in known]:
+        enable_paths = {path.name[3:-3]: path for path in scan.glob("in_*_en")}
+        if missing := [name for name in self._addresses if name not in enable_paths]:
             raise ConfigError(
-                f"{scan}: no channel {missing[0]!r}, it has {', '.join(sorted(known))}"
+                f"{scan}: no channel {missing[0]!r}, it has {', '.join(sorted(enable_paths))}"
             )
-        wanted = {*self._addresses, *({"timestamp"} & known.keys())}
-        for name, path in known.items():
+        wanted = {*self._addresses, *({"timestamp"} & enable_paths.keys())}
+        for name, path in enable_paths.items():
             path.write_text("1" if name in wanted else "0")
         frequency = self._folder / "sampling_frequency"
         if frequency.exists():
@@ -259,8 +259,8 @@ def _column(scans: Array, element: _Element, at: int) -> Array:
     )
     number = (raw >> np.uint64(element.shift)) & np.uint64((1 << element.bits) - 1)
     if element.is_signed:
-        left = np.uint64(64 - element.bits)
-        signed = (number << left).astype(np.int64) >> np.int64(64 - element.bits)
+        sign_shift = np.uint64(64 - element.bits)
+        signed = (number << sign_shift).astype(np.int64) >> np.int64(64 - element.bits)
     else:
         signed = number.astype(np.float64) if element.bits == 64 else number.astype(np.int64)
     return np.asarray((signed.astype(np.float64) + element.offset) * element.scale)

@@ -103,25 +103,25 @@ class Readings:
         Raises:
             DataError: the payload has too many samples, or is nested too deeply.
         """
-        found: list[tuple[float | None, list[float], str]] = []
+        samples: list[tuple[float | None, list[float], str]] = []
         try:
-            self._collect(value, topic, found)
+            self._collect(value, topic, samples)
         except RecursionError:
             raise DataError(
                 "a payload of too many lists and objects inside of each other"
             ) from None
-        if not found:
+        if not samples:
             return 0
-        untimed = sum(1 for t, _, _ in found if t is None)
+        untimed = sum(1 for t, _, _ in samples if t is None)
         step_s, at_s = self._steps(topic, arrived_s, untimed)
-        for t, row, label in found:
+        for t, row, label in samples:
             if t is None:
                 at_s += step_s
             self._t.append(at_s if t is None else self._anchored(t, arrived_s))
             self._rows.append(row)
             self._labels.append(label)
             self._labelled |= bool(label)
-        return len(found)
+        return len(samples)
 
     def take(self) -> list[Samples]:
         """Return the samples since the last call, as a list of one or none."""
@@ -174,34 +174,34 @@ class Readings:
             times = time if isinstance(time, list) else [None] * length
             for i in range(length):
                 row = [math.nan] * self._width
-                for place, held in fields.items():
+                for place, item in fields.items():
                     if (
-                        isinstance(held, list)
-                        and i < len(held)
-                        and (number := _number(held[i])) is not None
+                        isinstance(item, list)
+                        and i < len(item)
+                        and (number := _number(item[i])) is not None
                     ):
                         row[place] = number
                 found.append((_seconds(times[i]) if i < len(times) else None, row, label))
         elif fields or label:
             row = [math.nan] * self._width
-            for place, held in fields.items():
-                if (number := _number(held)) is not None:
+            for place, item in fields.items():
+                if (number := _number(item)) is not None:
                     row[place] = number
             if label or any(n == n for n in row):
                 found.append((_seconds(time), row, label))
         else:
-            for key, held in value.items():  # lists of samples below a name that is not a channel's
-                if isinstance(held, list):
-                    self._collect(held, f"{name}/{key}", found)
+            for key, item in value.items():  # lists of samples below a name that is not a channel's
+                if isinstance(item, list):
+                    self._collect(item, f"{name}/{key}", found)
 
     def _fields(self, value: dict[Any, Any], name: str, fields: dict[int, Any], depth: int) -> None:
-        for key, held in value.items():
+        for key, item in value.items():
             place = self._place(f"{name}/{key}" if name else str(key))
-            if isinstance(held, dict):
+            if isinstance(item, dict):
                 if depth < 4:
-                    self._fields(held, f"{name}/{key}" if name else str(key), fields, depth + 1)
+                    self._fields(item, f"{name}/{key}" if name else str(key), fields, depth + 1)
             elif place >= 0:
-                fields[place] = held
+                fields[place] = item
 
     def _place(self, name: str) -> int:
         """Return the index of the channel that takes values of this name, -1 if there is none."""
