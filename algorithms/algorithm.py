@@ -189,7 +189,7 @@ class Algorithm:
             if self.grouping.chooses
             else ()
         )
-        made: Programs = {}
+        round_programs: Programs = {}
         if self.grouping.surveys:
             programs = {
                 f"start:{key}": programs[""] for key in (NEWCOMER, *digests) if is_no_group(key)
@@ -209,8 +209,8 @@ class Algorithm:
                 kind == "device" and name not in state.memory.membership
             )
             survey = (SURVEY,) if self.grouping.surveys and (new or due) else ()
-            made[key] = (*choose, *survey, *verbs, *self.privacy.verbs())
-        return made | {"closing": (*choose, *closing)} | placing
+            round_programs[key] = (*choose, *survey, *verbs, *self.privacy.verbs())
+        return round_programs | {"closing": (*choose, *closing)} | placing
 
     def prepare(self, state: State, contributions: Sequence[Contribution]) -> State:
         """Return the state after a preparation round.
@@ -334,9 +334,9 @@ class Algorithm:
             following[group], weights = average(group, trained or rows)
             if self.server_optimizer.moves:
                 origin = origin_of(models[i].start for i in trained or rows)
-                held = state.moments.get(origin, {})
+                origin_moments = state.moments.get(origin, {})
                 following[group], moments[group] = advance(
-                    self.server_optimizer, state.models[origin], following[group], held
+                    self.server_optimizer, state.models[origin], following[group], origin_moments
                 )
             shares |= {
                 models[i].device_id: round(float(w), 4)
@@ -501,10 +501,10 @@ class Algorithm:
         """Return a group's model, and the share (N,) of each member."""
         if not stack.size:
             return {}, np.full(len(members), np.nan)
-        made = mean.combine(
+        average = mean.combine(
             stack, np.array([m.num_examples for m in members], dtype=np.int64), layout, seed
         )
-        return self._finish(made.flat, layout, len(members), seed, group), made.weights
+        return self._finish(average.flat, layout, len(members), seed, group), average.weights
 
     def sum_up(self, received: Tensors, contributions: Sequence[Contribution]) -> StreamingMean:
         """Return the sum of the models of devices that started from the same model.

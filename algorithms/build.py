@@ -88,10 +88,10 @@ def build_objective(
     )
 
     def make() -> Supervised:
-        made = build_model(name, window, outputs, channel_size)
+        classifier = build_model(name, window, outputs, channel_size)
         if pretrained is not None:
-            made.extractor = pretrained(name)
-        return make_objective(algorithm, made, units)
+            classifier.extractor = pretrained(name)
+        return make_objective(algorithm, classifier, units)
 
     return seeded(make, seed)
 

@@ -94,10 +94,12 @@ class AlgorithmSpec:
     @property
     def hyper(self) -> dict[str, float]:
         """Hyper-parameters of the step that override those of the objective and the optimizer."""
-        own = {*registry.class_of(self.objective).hyper, *registry.make(self.optimizer).hyper}
-        given = [*self.objective.given, *self.optimizer.given]
-        taken = {key: float(value) for key, value in given if key in own}
-        return taken | {key: float(value) for one in self.wrappers for key, value in one.given}
+        names = {*registry.class_of(self.objective).hyper, *registry.make(self.optimizer).hyper}
+        options = [*self.objective.given, *self.optimizer.given]
+        overrides = {key: float(value) for key, value in options if key in names}
+        return overrides | {
+            key: float(value) for wrapper in self.wrappers for key, value in wrapper.given
+        }
 
     def hyper_with(self, given: Mapping[str, float]) -> dict[str, float]:
         """Return the hyper-parameters of a campaign: those of the name, overridden by `given`.
@@ -180,9 +182,9 @@ def choice(made: type, **options: Value) -> Choice:
     name, source = next(((name, "") for name, each in table if each is made), ("", ""))
     if not name:
         name, source = outside.give(made)
-    known = {name: registry.options_of(registry.find(name, source)[1])}
+    options_by_name = {name: registry.options_of(registry.find(name, source)[1])}
     text = str(Choice(name, tuple(options.items())))
-    return replace(read(text, known, "algorithm"), source=source)
+    return replace(read(text, options_by_name, "algorithm"), source=source)
 
 
 def algorithm_of(*parts: Given) -> AlgorithmSpec:
@@ -202,8 +204,8 @@ def algorithm_of(*parts: Given) -> AlgorithmSpec:
         if isinstance(part, AlgorithmSpec):
             named += part.named
         elif isinstance(part, str):
-            where, known = f"algorithm {part!r}", registry.Known()
-            named += (read(name, known, "algorithm", where) for name in part.split("+"))
+            where, options_by_name = f"algorithm {part!r}", registry.Known()
+            named += (read(name, options_by_name, "algorithm", where) for name in part.split("+"))
         else:
             named.append(part if isinstance(part, Choice) else choice(part))
     alone = parts[0] if len(parts) == 1 else None
@@ -279,7 +281,9 @@ def _check_objective(spec: AlgorithmSpec, parts: Parts, where: str) -> None:
     for wrapper in spec.wrappers:
         if wrapper.name not in objective.wrapped_by:
             table = registry.CHOICES["objective"].items()
-            which = ", ".join(key for key, made in table if wrapper.name in made.wrapped_by)
+            which = ", ".join(
+                key for key, candidate in table if wrapper.name in candidate.wrapped_by
+            )
             raise ConfigError(f"{where}: {wrapper.name} goes with {which}, not with {name}")
     if not parts.task.plain and not objective.follows_task:
         raise ConfigError(
@@ -361,25 +365,29 @@ def make_objective(
     parts = spec.parts
     task, private = parts.task.in_units(units), parts.privacy.in_step()
     task.check(model.num_classes, model.steps)
-    made = parts.objective(model, **_options(parts.objective, spec.objective))
-    made.task, made.optimizer = task, parts.optimizer
+    objective = parts.objective(model, **_options(parts.objective, spec.objective))
+    objective.task, objective.optimizer = task, parts.optimizer
     for wrapper in spec.wrappers:
-        registry.class_of(wrapper)(made, **dict(wrapper.given))
+        registry.class_of(wrapper)(objective, **dict(wrapper.given))
     if private:
-        ClippedExamples(made, **private)
+        ClippedExamples(objective, **private)
     if task.balanced:
-        Balanced(made)
-    parts.personalisation.wrap_device(made)
-    own = {key: value for key, value in made.hyper.items() if key not in made.optimizer.replaces}
-    made.hyper = {**own, **made.optimizer.hyper, **spec.hyper}
-    vars(made)["name"] = objective_name(spec)
-    return made
+        Balanced(objective)
+    parts.personalisation.wrap_device(objective)
+    objective_hyper = {
+        key: value
+        for key, value in objective.hyper.items()
+        if key not in objective.optimizer.replaces
+    }
+    objective.hyper = {**objective_hyper, **objective.optimizer.hyper, **spec.hyper}
+    vars(objective)["name"] = objective_name(spec)
+    return objective
 
 
 def _options(half: type, objective: Choice) -> dict[str, Any]:
     """Return the options of an objective that this half of it takes."""
-    own = options_of(half)
-    return {key: value for key, value in objective.given if key in own}
+    half_options = options_of(half)
+    return {key: value for key, value in objective.given if key in half_options}
 
 
 def _names(spec: AlgorithmSpec) -> list[str]:

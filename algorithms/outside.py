@@ -61,10 +61,10 @@ def load(name: str, expected: str = "") -> tuple[Any, str]:
         namespace = vars(module or _run(Path(place), source))
         if attribute not in namespace:
             classes = (k for k, v in namespace.items() if isinstance(v, type))
-            own = (k for k in classes if namespace[k].__module__ == namespace["__name__"])
-            has = ", ".join(own)
-            has = f"; it has {has}" if has else ""
-            raise ConfigError(f"{where}: it has no {attribute!r}{has}")
+            class_names = (k for k in classes if namespace[k].__module__ == namespace["__name__"])
+            hint = ", ".join(class_names)
+            hint = f"; it has {hint}" if hint else ""
+            raise ConfigError(f"{where}: it has no {attribute!r}{hint}")
         _loaded[name, source] = namespace[attribute]
     return _loaded[name, source], source
 
@@ -120,7 +120,7 @@ def anchored(name: str) -> str:
 
 def modules() -> list[ModuleType]:
     """Return the modules whose classes another machine cannot import; they are sent as they are."""
-    names = {made.__module__ for made in _loaded.values()}
+    names = {component.__module__ for component in _loaded.values()}
     names |= {name for name in sys.modules if name.startswith(MODULES)}
     return [sys.modules[name] for name in sorted(names) if name in sys.modules]
 

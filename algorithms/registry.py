@@ -83,17 +83,17 @@ def installed() -> dict[str, tuple[str, EntryPoint, str]]:
     Raises:
         ConfigError: two packages have an entry point of the same name.
     """
-    found: dict[str, tuple[str, EntryPoint, str]] = {}
+    choices: dict[str, tuple[str, EntryPoint, str]] = {}
     groups = {kind: entry_points(group=f"shoal.{rule.folder}") for kind, rule in KINDS.items()}
     for kind, entry in ((kind, entry) for kind, group in groups.items() for entry in group):
         package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
-        _, other, others = found.setdefault(entry.name, (kind, entry, package))
+        _, other, others = choices.setdefault(entry.name, (kind, entry, package))
         if other.value != entry.value:
             raise ConfigError(
                 f"{' and '.join(sorted({package, others}))} both have an entry point "
                 f"{entry.name!r} for algorithms: uninstall one of them"
             )
-    return found
+    return choices
 
 
 class Known(Mapping[str, Options]):
@@ -150,27 +150,26 @@ def find(name: str, source: str = "") -> tuple[str, Any, str]:
                 )
             return kind, table[name], ""
     if ":" in name:
-        made, source = outside.load(name, source)
-        kind = _kind_of(made, name)
+        cls, source = outside.load(name, source)
+        kind = _kind_of(cls, name)
     else:
         group, entry, source = installed()[name]
         where = f"{name!r} of {source} ({entry.group})"
         try:
-            made = entry.load()
+            cls = entry.load()
         except Exception as error:  # the package's code may raise anything
             reason = f"{type(error).__name__}: {error}"
             raise ConfigError(f"{where} cannot be loaded: {reason}") from error
-        kind = _kind_of(made, f"entry point {name!r}")
-        if (kind, made.name) != (group, name):
+        kind = _kind_of(cls, f"entry point {name!r}")
+        if (kind, cls.name) != (group, name):
             raise ConfigError(
-                f"entry point {where} is the {kind} {made.name!r}: kind and name must be the same"
+                f"entry point {where} is the {kind} {cls.name!r}: kind and name must be the same"
             )
-    if any(made.name in table for table in CHOICES.values()):
+    if any(cls.name in table for table in CHOICES.values()):
         raise ConfigError(
-            f"{name} is called {made.name!r}, as a registered choice is: give it a `name` of its "
-            "own"
+            f"{name} is called {cls.name!r}, as a registered choice is: give it a `name` of its own"
         )
-    return kind, made, source
+    return kind, cls, source
 
 
 def class_of(choice: Choice) -> Any:
@@ -222,10 +221,10 @@ def _kind_of(made: Any, where: str) -> str:
         )
     kind = next((kind for kind, rule in KINDS.items() if rule.base in bases), "")
     if not kind:
-        known = ", ".join(f"{kind} ({rule.base.__name__})" for kind, rule in KINDS.items())
+        kinds = ", ".join(f"{kind} ({rule.base.__name__})" for kind, rule in KINDS.items())
         raise ConfigError(
             f"{where} is {'' if bases else repr(type(made).__name__) + ' and '}of no known kind: "
-            f"expected an objective or another class derived from that of its kind: {known}"
+            f"expected an objective or another class derived from that of its kind: {kinds}"
         )
     lacking = [name for name in ("name", "citation") if not hasattr(made, name)]
     lacking += sorted(getattr(made, "__abstractmethods__", ()))

@@ -131,12 +131,12 @@ def hyper_of(cls: type) -> Options:
 
     A plain number there replaces only the default.
     """
-    found: dict[str, Option] = {}
+    options: dict[str, Option] = {}
     for base in reversed(cls.__mro__):
-        for key, each in vars(base).get("hyper", {}).items():
-            known = found.get(key, Option(0.0))
-            found[key] = each if isinstance(each, Option) else replace(known, default=each)
-    return {key: found[key] for key in getattr(cls, "hyper", {})}
+        for key, value in vars(base).get("hyper", {}).items():
+            parent = options.get(key, Option(0.0))
+            options[key] = value if isinstance(value, Option) else replace(parent, default=value)
+    return {key: options[key] for key in getattr(cls, "hyper", {})}
 
 
 @cache
@@ -217,19 +217,21 @@ def read(text: str, known: Mapping[str, Options], what: str, where: str = "") ->
         name = f"{name}:{parts.pop(0)}"
     if name not in known:
         raise ConfigError(f"{where}: {_unknown(name, known)}")
-    options, given = known[name], dict[str, Value]()
+    options, values = known[name], dict[str, Value]()
     usual = tuple((key, option.default) for key, option in options.items())
     for part in filter(None, parts):
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals:
             raise ConfigError(f"{where}: {part!r} is not of the form key=value")
         if key not in options:
-            has = ", ".join(k if v is None else f"{k}={write(v)}" for k, v in usual) or "no options"
-            raise ConfigError(f"{where}: {key!r} is no option of {name}; it has {has}")
-        if key in given:
+            listing = (
+                ", ".join(k if v is None else f"{k}={write(v)}" for k, v in usual) or "no options"
+            )
+            raise ConfigError(f"{where}: {key!r} is no option of {name}; it has {listing}")
+        if key in values:
             raise ConfigError(f"{where}: {key} is given twice")
-        given[key] = options[key].read(key, value, where)
-    return Choice(name, tuple(given.items()), usual)
+        values[key] = options[key].read(key, value, where)
+    return Choice(name, tuple(values.items()), usual)
 
 
 def _unknown(name: str, known: Mapping[str, Options]) -> str:

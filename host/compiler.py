@@ -27,13 +27,13 @@ def find_compiler() -> tuple[tuple[str, ...], str]:
     """
     named = os.environ.get("CXX")
     for command in [shlex.split(named)] if named else [["c++"], ["g++"], ["clang++"]]:
-        if command and (found := shutil.which(command[0])):
+        if command and (program := shutil.which(command[0])):
             try:
                 version = subprocess.run(
                     [*command, "--version"], capture_output=True, text=True, check=True, timeout=60
                 ).stdout
             except (OSError, subprocess.SubprocessError) as error:
-                raise CannotCompile(f"C++ compiler {found}: {error}") from error
+                raise CannotCompile(f"C++ compiler {program}: {error}") from error
             return tuple(command), version.split("\n")[0]
     raise CannotCompile(
         f"no C++ compiler: CXX={named} is not a program"

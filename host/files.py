@@ -97,13 +97,13 @@ def lock_folder(folder: Path) -> int:
         OSError: it cannot be made or written.
     """
     make_folder(folder)
-    held = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        os.close(held)
+        os.close(descriptor)
         raise
-    return held
+    return descriptor
 
 
 def is_locked(folder: Path) -> bool:
@@ -113,15 +113,15 @@ def is_locked(folder: Path) -> bool:
         OSError: the lock cannot be read.
     """
     try:
-        held = os.open(folder / "lock", os.O_RDONLY)
+        descriptor = os.open(folder / "lock", os.O_RDONLY)
     except FileNotFoundError:
         return False
     try:
-        fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     finally:
-        os.close(held)
+        os.close(descriptor)
     return False
 
 

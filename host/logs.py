@@ -75,10 +75,10 @@ class JsonLine(logging.Formatter):
             written["traceback"] = self.formatException(record.exc_info)
         named: dict[str, str | int | float] = {}
         if isinstance(record.args, tuple) and isinstance(record.msg, str):
-            places = [found for found in _PLACE.finditer(record.msg) if found["kind"] != "%"]
-            for found, value in zip(places, record.args, strict=False):
-                if found["name"]:
-                    named[found["name"]] = value if isinstance(value, int) else str(value)
+            places = [place for place in _PLACE.finditer(record.msg) if place["kind"] != "%"]
+            for place, value in zip(places, record.args, strict=False):
+                if place["name"]:
+                    named[place["name"]] = value if isinstance(value, int) else str(value)
         return json.dumps({**named, **self._fields, **written})
 
 

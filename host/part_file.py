@@ -32,12 +32,12 @@ class PartFile:
         if memory is None:
             path.touch()
         with self._open() as file:
-            held = min(file.seek(0, os.SEEK_END), pieces.num_bytes)
-            file.truncate(held)
+            num_bytes = min(file.seek(0, os.SEEK_END), pieces.num_bytes)
+            file.truncate(num_bytes)
             file.seek(0)
             for index, name in enumerate(pieces.pieces):
                 offset, size = place(pieces, index)
-                if offset + size > held or digest(file.read(size)) != name:
+                if offset + size > num_bytes or digest(file.read(size)) != name:
                     self.missing[index] = None
                     file.seek(offset + size)
 

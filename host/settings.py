@@ -133,8 +133,8 @@ class Setting(NamedTuple):
         shown = value if isinstance(value, int | float) else repr(value)
         if origin and isinstance(value, str) and self.bare in (int, float):
             shown = value or "nothing"
-        told = f"{self.prefix}{self.name} must be {self.allowed}, got {shown}"
-        raise ConfigError(told + (f" ({origin})" if origin else ""))
+        message = f"{self.prefix}{self.name} must be {self.allowed}, got {shown}"
+        raise ConfigError(message + (f" ({origin})" if origin else ""))
 
 
 def _pairs(value: Any) -> Any:
@@ -159,10 +159,10 @@ def _pairs(value: Any) -> Any:
 @cache
 def settings_of(struct: type[msgspec.Struct], prefix: str = "") -> Mapping[str, Setting]:
     """Return the settings of a struct by name: the fields with an `about`."""
-    found = {}
+    settings = {}
     hints: dict[str, Any] = {}
-    for each in reversed(struct.__mro__):
-        hints |= get_annotations(each)
+    for base in reversed(struct.__mro__):
+        hints |= get_annotations(base)
     names, defaults = struct.__struct_fields__, struct.__struct_defaults__
     defaults = (msgspec.NODEFAULT,) * (len(names) - len(defaults)) + defaults
     for name, default in zip(names, defaults, strict=True):
@@ -172,8 +172,8 @@ def settings_of(struct: type[msgspec.Struct], prefix: str = "") -> Mapping[str, 
         if isinstance(metas[0], msgspec.Meta) and "live" in (metas[0].extra or {}):
             # msgspec stores a factory for a mutable default, such as {}
             value = default.factory() if hasattr(default, "factory") else default
-            found[name] = Setting(name, kind, value, metas[0], prefix)
-    return found
+            settings[name] = Setting(name, kind, value, metas[0], prefix)
+    return settings
 
 
 @cache

@@ -38,8 +38,8 @@ def functional(
     """
     roles = {names.name_of(k): k for k in names.of_role(tensors, *names.EXCHANGED, names.PRIVATE)}
     parts = _parts_of(model)
-    own = frozen_tensors(model) if parts.has_frozen else {}
-    frozen = {name: tensors.get(frozen_slot(name), value) for name, value in own.items()}
+    defaults = frozen_tensors(model) if parts.has_frozen else {}
+    frozen = {name: tensors.get(frozen_slot(name), value) for name, value in defaults.items()}
     parameters = {name: tensors[roles[name]] for name in parts.parameters}
     counters = {name: torch.zeros((), dtype=torch.int64) for name in parts.counters}
     buffers = {name: tensors[roles[name]].clone() for name in parts.statistics}
@@ -80,12 +80,12 @@ _PARTS: WeakKeyDictionary[nn.Module, _Parts] = WeakKeyDictionary()
 def _parts_of(model: nn.Module) -> _Parts:
     parts = _PARTS.get(model)
     if parts is None or tuple(parameter.requires_grad for parameter in parts.own) != parts.trains:
-        own = dict(model.named_parameters())
+        parameters = dict(model.named_parameters())
         frozen, buffers = frozen_tensors(model), [name for name, _ in model.named_buffers()]
         parts = _PARTS[model] = _Parts(
-            own=tuple(own.values()),
-            trains=tuple(parameter.requires_grad for parameter in own.values()),
-            parameters=tuple(name for name in own if name not in frozen),
+            own=tuple(parameters.values()),
+            trains=tuple(parameter.requires_grad for parameter in parameters.values()),
+            parameters=tuple(name for name in parameters if name not in frozen),
             statistics=tuple(
                 name for name in buffers if names.is_running_statistic(name) and name not in frozen
             ),

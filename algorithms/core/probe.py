@@ -164,19 +164,21 @@ def fold_norms(model: nn.Module) -> tuple[nn.Module, dict[str, tuple[str, float]
 
 def _folded_weights(pairs: dict[str, tuple[str, float]], tensors: TorchTensors) -> TorchTensors:
     """Return weight and bias of each convolution that a BatchNorm layer is folded into."""
-    made: TorchTensors = {}
+    conv_tensors: TorchTensors = {}
     for conv, (norm, eps) in pairs.items():
         mean, variance = (
             tensors[names.statistic(f"{norm}.{n}")] for n in (names.RUNNING_MEAN, names.RUNNING_VAR)
         )
         scale = tensors[names.shared(f"{norm}.weight")] * (variance + eps).rsqrt()
         weight = tensors[names.shared(f"{conv}.weight")]
-        made[names.shared(f"{conv}.weight")] = weight * scale.reshape(-1, *[1] * (weight.dim() - 1))
+        conv_tensors[names.shared(f"{conv}.weight")] = weight * scale.reshape(
+            -1, *[1] * (weight.dim() - 1)
+        )
         bias = tensors.get(names.shared(f"{conv}.bias"), torch.zeros(()))
-        made[names.shared(f"{conv}.bias")] = (bias - mean) * scale + tensors[
+        conv_tensors[names.shared(f"{conv}.bias")] = (bias - mean) * scale + tensors[
             names.shared(f"{norm}.bias")
         ]
-    return made
+    return conv_tensors
 
 
 def whole_model(model: nn.Module) -> TorchTensors:

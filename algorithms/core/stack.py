@@ -102,12 +102,12 @@ class Stack:
 
     def tile(self, start: int, stop: int, columns: slice) -> Any:
         """Return models `start` to `stop` in these columns: a view if contiguous, else a copy."""
-        taken: Any = (
+        rows: Any = (
             slice(int(self.rows[start]), int(self.rows[start]) + stop - start)
             if self._together
             else self.rows[start:stop]
         )
-        return self.arena[taken, columns]
+        return self.arena[rows, columns]
 
     def weighted_sum(self, weights: Array) -> Array:
         """Return sum_i weights_i w_i, (D,) float32, with shares (N,) that sum to 1."""
@@ -138,10 +138,10 @@ class Stack:
         The range is from rank `low` to below rank `high`; the smallest value has rank 0. With a
         mask `within` (D,), columns outside it may be 0 instead.
         """
-        found = np.zeros(self.size)
+        means = np.zeros(self.size)
 
         def fold(columns: slice) -> None:
-            found[columns] = as_numpy(self._ordered(columns, low, high))
+            means[columns] = as_numpy(self._ordered(columns, low, high))
 
         budget = (
             TO_SORT_ELSEWHERE
@@ -150,7 +150,7 @@ class Stack:
         )
         blocks = column_blocks(self.size, max(FEWEST_COLUMNS, budget // max(len(self), 1)), within)
         each(fold, blocks)
-        return found
+        return means
 
     def median(self, within: Array | None = None) -> Array:
         """Return the median (D,) float64 of every column.
@@ -179,12 +179,12 @@ class Stack:
 
     def columns_as_rows(self, columns: slice) -> Array:
         """Return the models' values in these columns on the CPU: a new array (columns, N)."""
-        made = np.empty((columns.stop - columns.start, len(self)), np.float32)
+        values = np.empty((columns.stop - columns.start, len(self)), np.float32)
         # a few rows at a time stay in the cache while they are transposed
         for start in range(0, len(self), ROWS):
             stop = min(start + ROWS, len(self))
-            made[:, start:stop] = as_numpy(self.tile(start, stop, columns)).T
-        return made
+            values[:, start:stop] = as_numpy(self.tile(start, stop, columns)).T
+        return values
 
     def _ordered(self, columns: slice, low: int, high: int) -> Any:
         if isinstance(self.arena, Tensor):

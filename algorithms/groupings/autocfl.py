@@ -126,8 +126,8 @@ class AutoCFL(Defaults):
                 rho = min(1.0, losses[device_id] / losses[best]) if losses[best] > 0 else 1.0
                 step = (self.alpha * counts[best] / counts[device_id]) ** rho
                 following[device_id] = min(following[device_id] + step, float(MOST_EPOCHS))
-        told = {device_id: round(extra) for device_id, extra in following.items()}
-        return following, {device_id: extra for device_id, extra in told.items() if extra}
+        whole_epochs = {device_id: round(extra) for device_id, extra in following.items()}
+        return following, {device_id: extra for device_id, extra in whole_epochs.items() if extra}
 
 
 def last_layer(tensors: Tensors) -> str:

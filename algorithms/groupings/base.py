@@ -224,12 +224,12 @@ def keep_names(
         if device_id in before:
             shared[row[int(label)], column[before[device_id]]] += 1
     rows, columns = scipy.optimize.linear_sum_assignment(-shared)
-    kept = {order[r]: names[c] for r, c in zip(rows, columns, strict=True) if shared[r, c]}
+    name_of = {order[r]: names[c] for r, c in zip(rows, columns, strict=True) if shared[r, c]}
     fresh = max((int(name) for name in names), default=-1) + 1
     for label in order:
-        if label not in kept:
-            kept[label] = str(fresh)
+        if label not in name_of:
+            name_of[label] = str(fresh)
             fresh += 1
     return {
-        device_id: kept[int(label)] for device_id, label in zip(device_ids, labels, strict=True)
+        device_id: name_of[int(label)] for device_id, label in zip(device_ids, labels, strict=True)
     }

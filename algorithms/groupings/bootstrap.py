@@ -76,13 +76,13 @@ def run_test(view: str, points: Matrix, num_examples: Matrix, seed: int, draws: 
     rng = np.random.default_rng(seed)
     pairs = np.triu_indices(size, 1)
     null = np.empty((draws.most, len(observed)))
-    for done in range(1, draws.most + 1):
-        null[done - 1] = _log_within(
+    for num_draws in range(1, draws.most + 1):
+        null[num_draws - 1] = _log_within(
             _lengths(rng.standard_normal((size, len(deviations))) * deviations * noise, pairs), size
         )[0]
-        if done == draws.most or (draws.enough is not None and done % BATCH == 0):
-            as_grouped, z, gap, sd = _compare(observed, null[:done])
-            if done == draws.most or (draws.enough is not None and as_grouped >= draws.enough):
+        if num_draws == draws.most or (draws.enough is not None and num_draws % BATCH == 0):
+            as_grouped, z, gap, sd = _compare(observed, null[:num_draws])
+            if num_draws == draws.most or (draws.enough is not None and as_grouped >= draws.enough):
                 break
     best = int(gap.argmax())
     fewest = 2 + int(
@@ -91,7 +91,7 @@ def run_test(view: str, points: Matrix, num_examples: Matrix, seed: int, draws: 
     return Test(
         view,
         size,
-        (1 + as_grouped) / (done + 1),
+        (1 + as_grouped) / (num_draws + 1),
         z,
         scipy.cluster.hierarchy.fcluster(tree, fewest, "maxclust") - 1,
     )

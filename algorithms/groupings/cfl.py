@@ -159,13 +159,15 @@ def _cut(before: Mapping[str, str], halves: Mapping[str, int], arrays: Tensors) 
         for device_id, group in before.items()
     }
     for group in {before[device_id] for device_id in halves}:
-        known = {device_id: labels[device_id] for device_id in halves if before[device_id] == group}
+        member_labels = {
+            device_id: labels[device_id] for device_id in halves if before[device_id] == group
+        }
         others = [
             device_id
             for device_id, name in before.items()
             if name == group and device_id not in halves
         ]
-        placed = place(others, known, arrays, directions=True)
+        placed = place(others, member_labels, arrays, directions=True)
         labels = {
             d: placed.get(d, label) for d, label in labels.items() if d in placed or d not in others
         }

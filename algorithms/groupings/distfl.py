@@ -145,13 +145,15 @@ class DistFL(Extraction, Defaults):
             return Grouped(memory, device_ids=tuple(sorted(memory.membership)))
         info = {"device_ids": list(surveys.device_ids), "num_examples": list(surveys.num_examples)}
         if placed := self._place(memory, before, surveys, reports):
-            kept = GroupingMemory(
+            next_memory = GroupingMemory(
                 memory.membership | placed,
                 surveys.arrays,
                 info | {"num_tested": memory.info["num_tested"]},
             )
             return Grouped(
-                kept, device_ids=tuple(sorted(kept.membership)), notes={"placed": len(placed)}
+                next_memory,
+                device_ids=tuple(sorted(next_memory.membership)),
+                notes={"placed": len(placed)},
             )
         ids = surveys.device_ids
         views = self._views(surveys)
@@ -186,12 +188,12 @@ class DistFL(Extraction, Defaults):
 
     def forget(self, memory: GroupingMemory, device_id: str) -> GroupingMemory:
         """Return the memory without a device's group and survey."""
-        kept, surveys = super().forget(memory, device_id), Surveys.of(memory)
+        next_memory, surveys = super().forget(memory, device_id), Surveys.of(memory)
         if device_id not in surveys.positions:
-            return kept
+            return next_memory
         others = surveys.without(device_id)
-        told = {"device_ids": list(others.device_ids), "num_examples": list(others.num_examples)}
-        return GroupingMemory(kept.membership, others.arrays, memory.info | told)
+        info = {"device_ids": list(others.device_ids), "num_examples": list(others.num_examples)}
+        return GroupingMemory(next_memory.membership, others.arrays, memory.info | info)
 
     def _views(self, surveys: Surveys, scale: Surveys | None = None) -> dict[str, View]:
         rows = surveys.rows(scale)
@@ -218,17 +220,17 @@ class DistFL(Extraction, Defaults):
         number = {name: i for i, name in enumerate(names)}
         labels = np.array([number[memory.membership[d]] for d in before.device_ids])
         ids = [m.device_id for m in reports if m.device_id in surveys.positions]
-        told = np.array([surveys.positions[d] for d in ids])
+        rows = np.array([surveys.positions[d] for d in ids])
         placed, fits = join_groups(
             self._views(before),
             np.array(before.num_examples),
             labels,
             {
-                name: Points(view.rows[told])
+                name: Points(view.rows[rows])
                 for name, view in self._views(surveys, before).items()
                 if isinstance(view, Points)
             },
-            np.array(surveys.num_examples)[told],
+            np.array(surveys.num_examples)[rows],
         )
         if (~fits).sum() >= FEWEST_MEMBERS:
             return None

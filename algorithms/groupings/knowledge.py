@@ -84,14 +84,14 @@ def extract_knowledge(
     adam = Adam(lr=settings.lr)  # importing torch.optim would load torch's compiler, 1.6 s
     hyper = {name: torch.tensor(value) for name, value in adam.hyper.items()}
     inputs = torch.from_numpy(plain_noise(probe, settings.num_inputs, seed))
-    held = {names.X: inputs} | adam.slots(names.X, inputs)
+    state = {names.X: inputs} | adam.slots(names.X, inputs)
     losses: list[float] = []
     for _ in range(settings.iterations):
-        inputs = held[names.X].requires_grad_()
-        _, met = probe.run(tensors, inputs)
+        inputs = state[names.X].requires_grad_()
+        _, statistics = probe.run(tensors, inputs)
         loss = torch.zeros(())
-        for layer_at, chosen, running_mean, running_var in targets:
-            mean, variance = met[layer_at]
+        for position, chosen, running_mean, running_var in targets:
+            mean, variance = statistics[position]
             loss = (
                 loss
                 + (mean[chosen] - running_mean).norm()
@@ -99,6 +99,6 @@ def extract_knowledge(
             )
         (gradient,) = torch.autograd.grad(loss, inputs)
         with torch.no_grad():
-            held |= adam.move(names.X, gradient, held, hyper, hyper["lr"])
+            state |= adam.move(names.X, gradient, state, hyper, hyper["lr"])
         losses.append(float(loss.detach()))
-    return held[names.X].numpy(), losses
+    return state[names.X].numpy(), losses

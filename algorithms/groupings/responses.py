@@ -58,8 +58,10 @@ def divergence(responses: Array) -> Matrix:
     is a product of two matrices, so that no double loop over models is needed.
     """
     p, log_p = _with_log(responses)
-    own = (p * log_p).sum(1)
-    return np.asarray(np.maximum((own[:, None] - p @ log_p.T) / responses.shape[1], 0.0))
+    negative_entropy = (p * log_p).sum(1)
+    return np.asarray(
+        np.maximum((negative_entropy[:, None] - p @ log_p.T) / responses.shape[1], 0.0)
+    )
 
 
 def divergence_to(responses: Array, centres: Array) -> Matrix:
@@ -68,8 +70,10 @@ def divergence_to(responses: Array, centres: Array) -> Matrix:
     `responses` are (N, z, classes), `centres` (k, z, classes).
     """
     (p, log_p), (c, log_c) = _with_log(responses), _with_log(centres)
-    own = (p * log_p).sum(1)[:, None] + (c * log_c).sum(1)
-    return np.asarray(np.maximum((own - p @ log_c.T - log_p @ c.T) / responses.shape[1], 0.0))
+    negative_entropy = (p * log_p).sum(1)[:, None] + (c * log_c).sum(1)
+    return np.asarray(
+        np.maximum((negative_entropy - p @ log_c.T - log_p @ c.T) / responses.shape[1], 0.0)
+    )
 
 
 def _with_log(responses: Array) -> tuple[Matrix, Matrix]:

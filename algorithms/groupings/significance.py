@@ -88,12 +88,12 @@ def _split(
 ) -> tuple[Array | None, list[Test]]:
     """Return the group of each member, or None if there is only one group, and the tests."""
     if len(members) <= SAMPLE:
-        found, tests = _test(views, n, members, seed, draws)
-        return (None if found is None else found[1]), tests
+        split, tests = _test(views, n, members, seed, draws)
+        return (None if split is None else split[1]), tests
     rng = np.random.default_rng(seed)
     chosen = np.sort(rng.choice(members, SAMPLE, replace=False))
-    found, tests = _test(views, n, chosen, seed, draws)
-    if found is None:
+    split, tests = _test(views, n, chosen, seed, draws)
+    if split is None:
         far = _outliers(views, n, members, chosen)
         if len(far) < max(FEWEST_MEMBERS, len(members) / SAMPLE):
             return None, tests
@@ -102,13 +102,13 @@ def _split(
         chosen = np.sort(
             np.concatenate([far, rng.permutation(np.setdiff1d(members, far))[: SAMPLE - len(far)]])
         )
-        found, more = _test(views, n, chosen, seed, draws)
-        tests += more
-        if found is not None:
-            found = found[0], _keep_compact(views[found[0]], n, usual, chosen, found[1])
-    if found is None or found[1].max() == 0:
+        split, more_tests = _test(views, n, chosen, seed, draws)
+        tests += more_tests
+        if split is not None:
+            split = split[0], _keep_compact(views[split[0]], n, usual, chosen, split[1])
+    if split is None or split[1].max() == 0:
         return None, tests
-    view, labels = found
+    view, labels = split
     return _join(views[view], members, chosen, labels), tests
 
 
@@ -120,14 +120,14 @@ def _keep_compact(view: View, n: Matrix, usual: Array, chosen: Array, labels: Ar
     """
     bound = np.quantile(_roots(_own_distances(view, usual), n[usual], n[usual]), 1 - ALPHA)
     groups = [chosen[labels == g] for g in range(labels.max() + 1)]
-    kept = [
+    compact_groups = [
         g
         for g in groups
         if len(g) >= FEWEST_DEVICES // 2
         and np.median(_roots(_own_distances(view, g), n[g], n[usual])) <= bound
     ]
     result = np.zeros_like(labels)
-    for g, group in enumerate(sorted(kept, key=len, reverse=True)):
+    for g, group in enumerate(sorted(compact_groups, key=len, reverse=True)):
         result[np.isin(chosen, group)] = g
     return result
 
@@ -155,13 +155,13 @@ def _test(
 
 def _absorb(points: Matrix, labels: Array) -> Array:
     """Move members of groups that are too small to the nearest other group; renumber groups."""
-    kept = [g for g in np.unique(labels) if (labels == g).sum() >= FEWEST_MEMBERS]
-    if len(kept) < 2:
+    groups = [g for g in np.unique(labels) if (labels == g).sum() >= FEWEST_MEMBERS]
+    if len(groups) < 2:
         return np.zeros_like(labels)
-    centres = np.stack([points[labels == g].mean(0) for g in kept])
+    centres = np.stack([points[labels == g].mean(0) for g in groups])
     nearest = ((points[:, None] - centres) ** 2).sum(2).argmin(1)
     return np.array(
-        [kept.index(g) if g in kept else nearest[i] for i, g in enumerate(labels)], np.int64
+        [groups.index(g) if g in groups else nearest[i] for i, g in enumerate(labels)], np.int64
     )
 
 

@@ -60,8 +60,8 @@ class Surveys:
         }
         ids = tuple(sorted(counts))
         rows = {device_id: row for row, device_id in enumerate(ids)}
-        kept = np.array([rows[d] for d in self.device_ids], np.int64)
-        told = np.array([rows[m.device_id] for m in reports], np.int64)
+        old_rows = np.array([rows[d] for d in self.device_ids], np.int64)
+        new_rows = np.array([rows[m.device_id] for m in reports], np.int64)
         arrays: Tensors = {}
         for key in sorted(k for k in reports[0].responses if k.startswith(PREFIX)):
             name = key.removeprefix(PREFIX)
@@ -74,19 +74,19 @@ class Surveys:
                 old = shorten(old) if len(old) and old.shape[1] > new.shape[1] else old
             arrays[name] = np.empty((len(ids), new.shape[1]), np.float32)
             if len(old):
-                arrays[name][kept] = old
-            arrays[name][told] = new
+                arrays[name][old_rows] = old
+            arrays[name][new_rows] = new
         return Surveys(ids, tuple(counts[d] for d in ids), arrays)
 
     def without(self, device_id: str) -> "Surveys":
         """Return the surveys without a device's."""
-        kept = np.array([row for row, d in enumerate(self.device_ids) if d != device_id], np.int64)
+        rest = np.array([row for row, d in enumerate(self.device_ids) if d != device_id], np.int64)
         ids, counts = (
-            tuple(self.device_ids[row] for row in kept),
-            tuple(self.num_examples[row] for row in kept),
+            tuple(self.device_ids[row] for row in rest),
+            tuple(self.num_examples[row] for row in rest),
         )
         return Surveys(
-            ids, counts, {name: rows[kept] for name, rows in self.arrays.items()} if ids else {}
+            ids, counts, {name: rows[rest] for name, rows in self.arrays.items()} if ids else {}
         )
 
     def means(self, scale: "Surveys | None" = None) -> Array:
@@ -122,8 +122,8 @@ def nearest_group(
     members = [row for row, device_id in enumerate(surveys.device_ids) if device_id in membership]
     if not layers or not members or any(PREFIX + name not in survey for name in layers):
         return None
-    own = Surveys(("",), (1,), {name: survey[PREFIX + name].reshape(1, -1) for name in layers})
-    distances = np.square(surveys.means()[members] - own.means(surveys)).sum(1, dtype=np.float64)
+    device = Surveys(("",), (1,), {name: survey[PREFIX + name].reshape(1, -1) for name in layers})
+    distances = np.square(surveys.means()[members] - device.means(surveys)).sum(1, dtype=np.float64)
     nearest = [
         membership[surveys.device_ids[members[i]]]
         for i in np.argsort(distances, kind="stable")[:NEIGHBOURS]

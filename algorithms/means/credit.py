@@ -129,12 +129,12 @@ def _distances(gram: Matrix, seen: Array, asked: Array, num_components: int) -> 
     columns, whole = inner.mean(0), inner.mean()
     squared = gram[asked, asked] - 2 * cross.mean(1) + whole
     values, vectors = np.linalg.eigh(inner - columns[:, None] - columns[None, :] + whole)
-    kept = np.arange(len(seen)) >= len(seen) - min(num_components, len(seen) - 1)
-    kept &= values > 1e-12 * max(values[-1], 0.0)
+    components = np.arange(len(seen)) >= len(seen) - min(num_components, len(seen) - 1)
+    components &= values > 1e-12 * max(values[-1], 0.0)
     codes = (
         (cross - columns - cross.mean(1, keepdims=True) + whole)
-        @ vectors[:, kept]
-        / np.sqrt(values[kept])
+        @ vectors[:, components]
+        / np.sqrt(values[components])
     )
-    left = squared - (codes**2).sum(1)
-    return np.sqrt(np.where(left > ROUNDING * squared, left, 0.0))
+    residual = squared - (codes**2).sum(1)
+    return np.sqrt(np.where(residual > ROUNDING * squared, residual, 0.0))

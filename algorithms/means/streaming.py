@@ -147,9 +147,9 @@ class StreamingMean:
             last.level,
             last.index ^ 1,
         ):
-            left = self._branches.pop()
-            left.absorb(last)
+            sibling = self._branches.pop()
+            sibling.absorb(last)
             self._unused.append(last.total)
-            last = left
+            last = sibling
         last.level, last.index = last.level + 1, last.index >> 1
         self._branches.append(last)

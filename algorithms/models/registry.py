@@ -87,18 +87,18 @@ def read_model(name: str) -> Choice:
     Raises:
         ConfigError: no such model or option.
     """
-    own = name.partition(":")[0].strip()
-    if own.endswith(".py"):
+    model_name = name.partition(":")[0].strip()
+    if model_name.endswith(".py"):
         raise ConfigError(
             f"model {name!r}: expected FILE.py:FUNCTION, the function in it that makes the model"
         )
-    if own not in MODELS:
-        near = get_close_matches(own, MODELS)
-        meant = f"; did you mean {' or '.join(near)}?" if near else ""
+    if model_name not in MODELS:
+        near = get_close_matches(model_name, MODELS)
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
         raise ConfigError(
-            f"model {name!r}: expected one of {', '.join(MODELS)}, or FILE.py:FUNCTION{meant}"
+            f"model {name!r}: expected one of {', '.join(MODELS)}, or FILE.py:FUNCTION{hint}"
         )
-    return read(name, {known: OPTIONS.get(known, {}) for known in MODELS}, "model")
+    return read(name, {model: OPTIONS.get(model, {}) for model in MODELS}, "model")
 
 
 def make_model(name: str, window: Window, num_classes: int, size: Tensor) -> Classifier:
@@ -126,10 +126,10 @@ def make_model(name: str, window: Window, num_classes: int, size: Tensor) -> Cla
             f"model {choice.name} takes {takes}, and the windows hold {have}: expected {fitting}"
         )
     if window.steps and choice.name not in OF_STEPS:
-        known = "text-tcn" if window.vocabulary else "tcn"
+        alternative = "text-tcn" if window.vocabulary else "tcn"
         raise ConfigError(
             f"model {choice.name} answers a window as a whole, and the task is to label its "
-            f"steps: expected {known}"
+            f"steps: expected {alternative}"
         )
     model: Classifier = MODELS[choice.name](window, num_classes, size, **dict(choice.given))
     model.shape, model.vocabulary, model.steps = window.shape, window.vocabulary, window.steps

@@ -40,8 +40,8 @@ class Dilated(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        made: Tensor = x + self.layers(x)
-        return made
+        output: Tensor = x + self.layers(x)
+        return output
 
 
 class Steps(nn.Module):

@@ -75,20 +75,22 @@ class Apfl(Supervised):
         def mixture(
             tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
         ) -> tuple[Tensor, Pass]:
-            made = self.forward(self.mixed(tensors), batch, training=True)
-            return self.mean_loss(made.logits, tensors, batch), made
+            forward_pass = self.forward(self.mixed(tensors), batch, training=True)
+            return self.mean_loss(forward_pass.logits, tensors, batch), forward_pass
 
         gradients, _, exchanged = differentiate(
             self.loss, self.trained(tensors), tensors, batch, hyper
         )
-        own, loss, made = differentiate(
+        personal_gradients, loss, forward_pass = differentiate(
             mixture, [*personal_parameters(tensors), _ALPHA], tensors, batch, hyper
         )
-        alpha = (tensors[_ALPHA] - hyper["alpha_lr"] * own.pop(_ALPHA)).clamp(0.0, 1.0)
-        moved = self.descend(gradients | own, tensors, hyper) | {_ALPHA: alpha}
-        following = exchanged.following | as_personal_model(made.following)
+        alpha = (tensors[_ALPHA] - hyper["alpha_lr"] * personal_gradients.pop(_ALPHA)).clamp(
+            0.0, 1.0
+        )
+        moved = self.descend(gradients | personal_gradients, tensors, hyper) | {_ALPHA: alpha}
+        following = exchanged.following | as_personal_model(forward_pass.following)
         return following_values(following | moved) | self.metrics(
-            made.logits, batch, loss * batch["x"].shape[0]
+            forward_pass.logits, batch, loss * batch["x"].shape[0]
         )
 
     def answer(self, tensors: TorchTensors, x: Tensor) -> Pass:

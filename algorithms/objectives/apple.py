@@ -86,20 +86,20 @@ class AppleServer(DefaultCoordinator):
     ) -> ObjectiveMemory:
         info = context.info
         examples = {**info["examples"], **{membership[m.device_id]: m.num_examples for m in models}}
-        known = known_groups(info["known"], membership)
+        groups = known_groups(info["known"], membership)
         peers = {}
-        for place, key in enumerate(
-            known
+        for position, key in enumerate(
+            groups
         ):  # the next devices in order, so that all are chosen equally often; earlier choices stay
             before = info["others"].get(key, [])
-            fresh = [k for k in (*known[place + 1 :], *known[:place]) if k not in before]
+            fresh = [k for k in (*groups[position + 1 :], *groups[:position]) if k not in before]
             peers[key] = [*before, *fresh][: info["num_others"]]
         return ObjectiveMemory(
             context.arrays,
             {
                 **info,
                 "round": info["round"] + 1,
-                "known": known,
+                "known": groups,
                 "others": peers,
                 "examples": examples,
             },
@@ -150,12 +150,12 @@ class Apple(Supervised):
     def initial(self) -> TorchTensors:
         tensors = super().initial()
         prior = torch.cat([torch.ones(1), torch.zeros(self.num_others)])
-        own = {
+        relation_tensors = {
             _RELATION: torch.zeros(1 + self.num_others),
             _PRIOR: prior,
             _SCHEDULE: torch.ones(()),
         }
-        return tensors | own | no_peer_models(tensors, self.num_others)
+        return tensors | relation_tensors | no_peer_models(tensors, self.num_others)
 
     def graphs(self) -> Mapping[str, GraphFunction]:
         return {**super().graphs(), "settle": self.settle}
@@ -181,18 +181,20 @@ class Apple(Supervised):
     def loss(
         self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
     ) -> tuple[Tensor, Pass]:
-        loss, made = super().loss(tensors, batch, hyper)
-        return loss + tensors[_SCHEDULE] * hyper["mu"] / 2 * tensors[_RELATION].square().sum(), made
+        loss, forward_pass = super().loss(tensors, batch, hyper)
+        return loss + tensors[_SCHEDULE] * hyper["mu"] / 2 * tensors[
+            _RELATION
+        ].square().sum(), forward_pass
 
     def step(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """Move the core model with momentum, and p without."""
-        gradients, loss, made = differentiate(
+        gradients, loss, forward_pass = differentiate(
             self.loss, [*self.trained(tensors), _RELATION], tensors, batch, hyper
         )
         relation = tensors[_RELATION] - hyper["dr_lr"] * gradients.pop(_RELATION)
         moved = self.descend(gradients, tensors, hyper) | {_RELATION: relation}
-        return following_values(made.following | moved) | self.metrics(
-            made.logits, batch, loss * batch["x"].shape[0]
+        return following_values(forward_pass.following | moved) | self.metrics(
+            forward_pass.logits, batch, loss * batch["x"].shape[0]
         )
 
     def settle(
@@ -202,7 +204,7 @@ class Apple(Supervised):
 
         Other core models have arrived since they were estimated.
         """
-        loss, made = self.loss(tensors, batch, hyper)
-        return following_values(made.following) | self.metrics(
-            made.logits, batch, loss * batch["x"].shape[0]
+        loss, forward_pass = self.loss(tensors, batch, hyper)
+        return following_values(forward_pass.following) | self.metrics(
+            forward_pass.logits, batch, loss * batch["x"].shape[0]
         )

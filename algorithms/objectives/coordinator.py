@@ -54,8 +54,10 @@ class DefaultCoordinator(WithOptions):
         """Return the memory without entries of a device, or of the group in which it is `alone`."""
         key = device_id if self.by_device else alone
         info = {k: without(value, key) for k, value in context.info.items()}
-        own = f"{alone}/"
-        arrays = {k: v for k, v in context.arrays.items() if alone is None or not k.startswith(own)}
+        prefix = f"{alone}/"
+        arrays = {
+            k: v for k, v in context.arrays.items() if alone is None or not k.startswith(prefix)
+        }
         return ObjectiveMemory(arrays, info)
 
     def preparing(self, context: ObjectiveMemory) -> bool:

@@ -61,15 +61,15 @@ class PrivateBias(Wrapper[Supervised]):
 
     def forward(self, tensors: TorchTensors, batch: TorchTensors, training: bool) -> Pass:
         """Return the representation before the bias is added, and the logits after it."""
-        made, whole = self.inner.forward(tensors, batch, training), self.whole
+        forward_pass, whole = self.inner.forward(tensors, batch, training), self.whole
         head = {
             n: tensors[whole.key(tensors, f"head.{n}")]
             for n, _ in whole.model.head.named_parameters()
         }
         with dropping(whole.model, whole.factors(batch) if training else {}):
-            features = made.features + tensors[_BIAS]
-            made.logits = functional_call(whole.model.head, head, (features,))
-        return made
+            features = forward_pass.features + tensors[_BIAS]
+            forward_pass.logits = functional_call(whole.model.head, head, (features,))
+        return forward_pass
 
 
 class MeanRegulariser(Wrapper[Supervised], WithOptions):
@@ -85,8 +85,8 @@ class MeanRegulariser(Wrapper[Supervised], WithOptions):
 
     def __init__(self, whole: Supervised, **options: Any) -> None:
         WithOptions.__init__(self, **options)
-        own = {"kappa": self.kappa, "mean_momentum": self.mean_momentum}
-        self.hyper = {**whole.hyper, **own}
+        regulariser_hyper = {"kappa": self.kappa, "mean_momentum": self.mean_momentum}
+        self.hyper = {**whole.hyper, **regulariser_hyper}
         Wrapper.__init__(self, whole)
 
     def initial(self) -> TorchTensors:
@@ -103,13 +103,13 @@ class MeanRegulariser(Wrapper[Supervised], WithOptions):
     def loss(
         self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
     ) -> tuple[Tensor, Pass]:
-        loss, made = self.inner.loss(tensors, batch, hyper)
+        loss, forward_pass = self.inner.loss(tensors, batch, hyper)
         mean = (1 - hyper["mean_momentum"]) * tensors[_MEAN].detach() + hyper[
             "mean_momentum"
-        ] * made.features.flatten(0, -2).mean(0)
+        ] * forward_pass.features.flatten(0, -2).mean(0)
         loss = loss + hyper["kappa"] * (0.5 * (mean - tensors[_CONSENSUS]).square()).mean()
-        made.following = {**made.following, _MEAN: mean.detach()}
-        return loss, made
+        forward_pass.following = {**forward_pass.following, _MEAN: mean.detach()}
+        return loss, forward_pass
 
     def warm(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """Take a step of the objective without DBE; the running mean m moves."""

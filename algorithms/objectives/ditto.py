@@ -83,23 +83,23 @@ class Ditto(Supervised):
         def tied(
             tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
         ) -> tuple[Tensor, Pass]:
-            made = self.forward(as_model(tensors), batch, training=True)
+            forward_pass = self.forward(as_model(tensors), batch, training=True)
             starts = {k: v for k, v in tensors.items() if names.is_start(k)}
-            apart = [
+            distances = [
                 (tensors[personal_key(names.started_from(k))] - v).square().sum()
                 for k, v in starts.items()
             ]
-            return self.mean_loss(made.logits, tensors, batch) + hyper["lambda"] / 2 * torch.stack(
-                apart
-            ).sum(), made
+            return self.mean_loss(forward_pass.logits, tensors, batch) + hyper[
+                "lambda"
+            ] / 2 * torch.stack(distances).sum(), forward_pass
 
-        gradients, loss, made = differentiate(
+        gradients, loss, forward_pass = differentiate(
             tied, personal_parameters(tensors), tensors, batch, hyper
         )
         moved = self.descend(gradients, tensors, hyper)
         size = batch["y"].shape[0]
-        return following_values(as_personal_model(made.following) | moved) | self.metrics(
-            made.logits, batch, loss * size
+        return following_values(as_personal_model(forward_pass.following) | moved) | self.metrics(
+            forward_pass.logits, batch, loss * size
         )
 
     def answer(self, tensors: TorchTensors, x: Tensor) -> Pass:

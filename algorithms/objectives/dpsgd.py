@@ -44,8 +44,8 @@ class ClippedExamples(Wrapper[Supervised]):
                 "dp-sgd clips the gradient of the plain cross-entropy; the step of "
                 f"{whole.name!r} does more than follow it"
             )
-        own = {"clip_norm": clip_norm, "noise_multiplier": noise_multiplier}
-        self.hyper: Mapping[str, float] = {**whole.hyper, **own}
+        privacy_hyper = {"clip_norm": clip_norm, "noise_multiplier": noise_multiplier}
+        self.hyper: Mapping[str, float] = {**whole.hyper, **privacy_hyper}
         tensors = whole.parameters()
         size = sum(tensors[key].numel() for key in whole.trained(tensors))
         self.random = {**whole.random, NOISE: (size,)}
@@ -68,13 +68,13 @@ class ClippedExamples(Wrapper[Supervised]):
         sums, logits = clipped_gradients(
             whole.model, losses, [names.name_of(k) for k in keys], hyper["clip_norm"]
         )
-        noise, at, directions = batch[NOISE], 0, {}
+        noise, offset, directions = batch[NOISE], 0, {}
         for key, total in zip(keys, sums.values(), strict=True):
-            own = noise[at : at + total.numel()].reshape(total.shape)
+            noise_part = noise[offset : offset + total.numel()].reshape(total.shape)
             directions[key] = (
-                total + hyper["noise_multiplier"] * hyper["clip_norm"] * own
+                total + hyper["noise_multiplier"] * hyper["clip_norm"] * noise_part
             ) / batch["y"].shape[0]
-            at += total.numel()
+            offset += total.numel()
         loss_sum = whole.losses(logits, tensors, batch).sum()
         return following_values(whole.descend(directions, tensors, hyper)) | whole.metrics(
             logits.detach(), batch, loss_sum.detach()

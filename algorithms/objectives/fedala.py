@@ -84,12 +84,17 @@ class FedAla(Supervised):
 
     def initial(self) -> TorchTensors:
         tensors = super().initial()
-        own = {key: tensors[key] for key in self.adapted(tensors)}
-        before = {_BEFORE + names.name_of(key): value.clone() for key, value in own.items()}
+        adapted_tensors = {key: tensors[key] for key in self.adapted(tensors)}
+        before = {
+            _BEFORE + names.name_of(key): value.clone() for key, value in adapted_tensors.items()
+        }
         return (
             tensors
             | before
-            | {_TOWARD + names.name_of(key): torch.ones_like(value) for key, value in own.items()}
+            | {
+                _TOWARD + names.name_of(key): torch.ones_like(value)
+                for key, value in adapted_tensors.items()
+            }
         )
 
     def adapted(self, tensors: TorchTensors) -> list[str]:
@@ -135,21 +140,21 @@ class FedAla(Supervised):
             return self.loss(self.started(tensors), batch, hyper)
 
         weights = [_TOWARD + names.name_of(key) for key in self.adapted(tensors)]
-        gradients, loss, made = differentiate(at_start, weights, tensors, batch, hyper)
+        gradients, loss, forward_pass = differentiate(at_start, weights, tensors, batch, hyper)
         moved = {
             key: (tensors[key] - hyper["toward_lr"] * value).clamp(0.0, 1.0)
             for key, value in gradients.items()
         }
         return following_values(moved) | self.metrics(
-            made.logits, batch, loss * batch["x"].shape[0]
+            forward_pass.logits, batch, loss * batch["x"].shape[0]
         )
 
     def start(
         self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
     ) -> TorchTensors:
         """Set the model to the start."""
-        made = self.started(tensors)
-        return following_values({key: torch.clone(made[key]) for key in exchanged(tensors)})
+        start_model = self.started(tensors)
+        return following_values({key: torch.clone(start_model[key]) for key in exchanged(tensors)})
 
     def remember(
         self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors

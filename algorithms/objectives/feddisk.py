@@ -111,9 +111,9 @@ class FedDiskServer(WeightedServer):
         if not self.preparing(context):
             return super().absorb(context, models, membership, averages)
         losses: list[float | None] = [*context.info["losses"], validation_loss(models)]
-        known = [loss for loss in losses if loss is not None]
-        rising = len(known) > self.patience and min(known[-self.patience :]) >= min(
-            known[: -self.patience]
+        actual_losses = [loss for loss in losses if loss is not None]
+        rising = len(actual_losses) > self.patience and min(actual_losses[-self.patience :]) >= min(
+            actual_losses[: -self.patience]
         )
         return ObjectiveMemory(
             context.arrays,
@@ -158,14 +158,14 @@ class FedDisk(Weighted):
         )
 
     def initial(self) -> TorchTensors:
-        own = {
+        density_tensors = {
             key: value
             for prefix in (_FLEET, _LOCAL, _BEST)
             for key, value in tensors_of(self.made, prefix).items()
         }
         return (
             super().initial()
-            | own
+            | density_tensors
             | tensors_of(self.ratio, _CLASSIFIER)
             | {_LEAST_LOSS: torch.tensor(_NOT_YET)}
         )
@@ -208,10 +208,10 @@ class FedDisk(Weighted):
         """
         loss = tensors[names.response("local_validate", "loss")]
         better = loss <= tensors[_LEAST_LOSS]
-        kept = {_LEAST_LOSS: torch.where(better, loss, tensors[_LEAST_LOSS])}
+        best = {_LEAST_LOSS: torch.where(better, loss, tensors[_LEAST_LOSS])}
         for name, _ in self.made.named_parameters():
-            kept[_BEST + name] = torch.where(better, tensors[_LOCAL + name], tensors[_BEST + name])
-        return following_values(kept)
+            best[_BEST + name] = torch.where(better, tensors[_LOCAL + name], tensors[_BEST + name])
+        return following_values(best)
 
     def outputs(self, tensors: TorchTensors, batch: TorchTensors, prefix: str) -> Tensor:
         """Return the conditional probabilities (batch, D) of one of the density models."""
@@ -252,12 +252,12 @@ def tensors_of(module: nn.Module, prefix: str) -> TorchTensors:
 
 def call(module: nn.Module, tensors: TorchTensors, prefix: str, x: Tensor) -> Tensor:
     """Return the output of a module for x, with the parameters of this prefix."""
-    made: Tensor = functional_call(
+    output: Tensor = functional_call(
         module,
         {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)},
         (x,),
     )
-    return made
+    return output
 
 
 def validation_loss(models: Sequence[LocalModel]) -> float | None:

@@ -81,10 +81,10 @@ class DensityRatioServer(WeightedServer):
         values, vectors = np.linalg.eigh((second + second.T) / 2)
         whitening = vectors.T / np.sqrt(np.maximum(values, 0.0) + _RIDGE * values[-1])[:, None]
         arrays = {_WHITENING: whitening, _FLEET_MEAN: whitening @ second[0]}
-        held = {
+        float32_arrays = {
             k: np.ascontiguousarray(v, np.float32) for k, v in arrays.items()
         }  # in the order of a file, so that a restart does not change bits
-        return ObjectiveMemory(held, {**context.info, "prepared": True})
+        return ObjectiveMemory(float32_arrays, {**context.info, "prepared": True})
 
     def received(
         self, context: ObjectiveMemory, models: Mapping[str, Tensors], key: str
@@ -105,12 +105,12 @@ class FedDiskAb(Weighted):
 
     def initial(self) -> TorchTensors:
         size = RATIO_UNITS + 1
-        own = {
+        ratio_tensors = {
             _WHITENING: torch.zeros(size, size),
             _FLEET_MEAN: torch.zeros(size),
             _RATIO: torch.zeros(size),
         }
-        return super().initial() | own
+        return super().initial() | ratio_tensors
 
     def graphs(self) -> Mapping[str, GraphFunction]:
         return {**super().graphs(), "moments": self.moments}

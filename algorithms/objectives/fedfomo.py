@@ -87,7 +87,7 @@ class FedFomoServer(DefaultCoordinator):
         averages: Mapping[str, Tensors],
     ) -> ObjectiveMemory:
         affinity: dict[str, dict[str, float]] = {
-            own: dict(row) for own, row in context.info["affinity"].items()
+            group: dict(row) for group, row in context.info["affinity"].items()
         }
         for model in models:
             row = affinity.setdefault(membership[model.device_id], {})
@@ -95,13 +95,13 @@ class FedFomoServer(DefaultCoordinator):
                 self.sent(context, model.start), model.responses[_WEIGHTS], strict=False
             ):
                 row[other] = row.get(other, 0.0) + float(weight)
-        known = known_groups(context.info["known"], membership)
+        groups = known_groups(context.info["known"], membership)
         return ObjectiveMemory(
             context.arrays,
             {
                 **context.info,
                 "round": context.info["round"] + 1,
-                "known": known,
+                "known": groups,
                 "affinity": affinity,
             },
         )
@@ -123,13 +123,13 @@ class FedFomoServer(DefaultCoordinator):
             return []
         rng = np.random.default_rng([info["seed"], info["round"], int(key)])
         worth = info["affinity"].get(key, {})
-        left = sorted(
+        others = sorted(
             (k for k in info["known"] if k != key), key=lambda k: (-worth.get(k, 0.0), int(k))
         )
         chosen: list[str] = []
-        while left and len(chosen) < info["num_others"]:
+        while others and len(chosen) < info["num_others"]:
             chosen.append(
-                left.pop(int(rng.integers(len(left))) if rng.random() < self.epsilon else 0)
+                others.pop(int(rng.integers(len(others))) if rng.random() < self.epsilon else 0)
             )
         return chosen
 
@@ -163,7 +163,7 @@ class FedFomo(Supervised):
             {**tensors, **{k: tensors[peer_key(k)][n] for k in exchanged(tensors)}}
             for n in range(self.num_others)
         ]
-        answers = (self.forward(held, batch, training=False).logits for held in (tensors, *peers))
+        answers = (self.forward(model, batch, training=False).logits for model in (tensors, *peers))
         sums = [self.task.measured(logits, self.target(batch)).sum() for logits in answers]
         return {names.metric("loss"): torch.stack(sums)}
 

@@ -148,13 +148,15 @@ class FedGen(Supervised):
     def loss(
         self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
     ) -> tuple[Tensor, Pass]:
-        loss, made = super().loss(tensors, batch, hyper)
+        loss, forward_pass = super().loss(tensors, batch, hyper)
         cursor = tensors[_CURSOR]
         regulariser = hyper["alpha"] * self._drawn(tensors, cursor) + hyper["beta"] * self._alike(
-            tensors, cursor, made, batch["y"]
+            tensors, cursor, forward_pass, batch["y"]
         )
         return loss + tensors[_STRENGTH] * regulariser, Pass(
-            made.logits, made.features, {**made.following, _CURSOR: cursor + 1}
+            forward_pass.logits,
+            forward_pass.features,
+            {**forward_pass.following, _CURSOR: cursor + 1},
         )
 
     def _drawn(self, tensors: TorchTensors, cursor: Tensor) -> Tensor:
@@ -234,12 +236,12 @@ def train_generator(
         for _ in range(steps):
             labels = torch.from_numpy(rng.choice(classes, batch))
             noise = torch.from_numpy(rng.standard_normal((batch, width), np.float32))
-            made = generate(generator, noise, labels, training=True)
-            logits = torch.einsum("bk,dck->dbc", made, weight) + bias.unsqueeze(1)
-            each = F.cross_entropy(
+            features = generate(generator, noise, labels, training=True)
+            logits = torch.einsum("bk,dck->dbc", features, weight) + bias.unsqueeze(1)
+            losses = F.cross_entropy(
                 logits.flatten(0, 1), labels.repeat(len(heads)), reduction="none"
             ).reshape(len(heads), batch)
-            loss = (each * shares[:, labels]).sum(0).mean() + diversity(noise, made)
+            loss = (losses * shares[:, labels]).sum(0).mean() + diversity(noise, features)
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
@@ -253,8 +255,8 @@ def make_bank(arrays: Tensors, num_classes: int, rng: np.random.Generator, rows:
     labels = torch.arange(num_classes).repeat(rows)
     noise = torch.from_numpy(rng.standard_normal((len(labels), width), np.float32))
     with torch.no_grad():
-        made: Array = generate(generator, noise, labels, training=False).numpy()
-    return made.reshape(rows, num_classes, -1)
+        features: Array = generate(generator, noise, labels, training=False).numpy()
+    return features.reshape(rows, num_classes, -1)
 
 
 def first_generator(

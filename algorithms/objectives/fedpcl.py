@@ -96,7 +96,7 @@ class FedPclServer(DefaultCoordinator):
             first = number * num_others % len(sets)
             chosen = [*sets[first:], *sets[:first]][:num_others]
             missing = num_others - len(chosen)
-            found = {
+            entries = {
                 "prototypes": mean,
                 "known": sum(count for _, count in sets) > 0,
                 "others.prototypes": np.stack(
@@ -107,7 +107,7 @@ class FedPclServer(DefaultCoordinator):
                 ),
             }
             arrays |= {
-                f"{group}/{name}": np.asarray(value, np.float32) for name, value in found.items()
+                f"{group}/{name}": np.asarray(value, np.float32) for name, value in entries.items()
             }
         return ObjectiveMemory(arrays, {**context.info, "round": number + 1})
 
@@ -136,13 +136,13 @@ class FedPCL(Local):
 
     def initial(self) -> TorchTensors:
         classes, width = self.model.num_classes, self.model.num_features
-        own = {_OWN: torch.zeros(classes, width), _OWN_KNOWN: torch.zeros(classes)}
+        device_prototypes = {_OWN: torch.zeros(classes, width), _OWN_KNOWN: torch.zeros(classes)}
         everyone = {_MEAN: torch.zeros(classes, width), _MEAN_KNOWN: torch.zeros(classes)}
         others = {
             _OTHERS: torch.zeros(self.num_others, classes, width),
             _OTHERS_KNOWN: torch.zeros(self.num_others, classes),
         }
-        return super().initial() | own | everyone | others
+        return super().initial() | device_prototypes | everyone | others
 
     def trained(self, tensors: TorchTensors) -> list[str]:
         return [
@@ -181,29 +181,34 @@ class FedPCL(Local):
     def loss(
         self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
     ) -> tuple[Tensor, Pass]:
-        made = self.forward(tensors, batch, training=True)
-        mean, known = tensors[_MEAN], tensors[_MEAN_KNOWN]
-        logits = self.compare(made.features, mean, known)
-        countable = known[batch["y"]]  # a class without any prototype yet has no loss
+        forward_pass = self.forward(tensors, batch, training=True)
+        mean, mean_known = tensors[_MEAN], tensors[_MEAN_KNOWN]
+        logits = self.compare(forward_pass.features, mean, mean_known)
+        countable = mean_known[batch["y"]]  # a class without any prototype yet has no loss
         loss = (F.cross_entropy(logits, batch["y"], reduction="none") * countable).mean()
-        held, held_known = tensors[_OTHERS], tensors[_OTHERS_KNOWN]
-        present = held_known.amax(1)
+        others, others_known = tensors[_OTHERS], tensors[_OTHERS_KNOWN]
+        present = others_known.amax(1)
         sets = []
         for number in range(self.num_others):
-            completed = torch.where(held_known[number].unsqueeze(1) > 0, held[number], mean)
-            each = F.cross_entropy(
-                self.compare(made.features, completed, known), batch["y"], reduction="none"
+            completed = torch.where(others_known[number].unsqueeze(1) > 0, others[number], mean)
+            losses = F.cross_entropy(
+                self.compare(forward_pass.features, completed, mean_known),
+                batch["y"],
+                reduction="none",
             )
-            sets.append((each * countable).mean() * present[number])
+            sets.append((losses * countable).mean() * present[number])
         loss = loss + torch.stack(sets).sum() / present.sum().clamp(min=1.0)
-        return loss, Pass(logits, made.features, made.following)
+        return loss, Pass(logits, forward_pass.features, forward_pass.following)
 
     def evaluate(self, tensors: TorchTensors, batch: TorchTensors) -> TorchTensors:
         return metrics_of_answers(self.predict(tensors, batch["x"]), batch["y"], _SMALLEST)
 
     def answer(self, tensors: TorchTensors, x: Tensor) -> Pass:
-        made = super().answer(tensors, x)
-        return Pass(self.compare(made.features, tensors[_OWN], tensors[_OWN_KNOWN]), made.features)
+        forward_pass = super().answer(tensors, x)
+        return Pass(
+            self.compare(forward_pass.features, tensors[_OWN], tensors[_OWN_KNOWN]),
+            forward_pass.features,
+        )
 
 
 def _prototypes(model: LocalModel) -> tuple[Array, Array]:

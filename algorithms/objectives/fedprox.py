@@ -45,9 +45,9 @@ class FedProx(Supervised):
     def loss(
         self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
     ) -> tuple[Tensor, Pass]:
-        loss, made = super().loss(tensors, batch, hyper)
+        loss, forward_pass = super().loss(tensors, batch, hyper)
         squared = torch.zeros(())
         for key, start in tensors.items():
             if names.is_start(key):
                 squared = squared + (tensors[names.started_from(key)] - start).square().sum()
-        return loss + hyper["mu"] / 2 * squared, made
+        return loss + hyper["mu"] / 2 * squared, forward_pass

@@ -32,12 +32,12 @@ def step_over(
 
     If `body` is True, tensors that a pass changes (running statistics) move too.
     """
-    gradients, loss, made = differentiate(objective.loss, trained, tensors, batch, hyper)
+    gradients, loss, forward_pass = differentiate(objective.loss, trained, tensors, batch, hyper)
     directions, others = objective.correct(gradients, tensors, hyper)
     moved = objective.descend(directions, tensors, hyper)
-    changed = made.following if body else {}
+    changed = forward_pass.following if body else {}
     return following_values(changed | others | moved) | objective.metrics(
-        made.logits, batch, loss * batch["x"].shape[0]
+        forward_pass.logits, batch, loss * batch["x"].shape[0]
     )
 
 

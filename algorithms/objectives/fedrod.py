@@ -81,15 +81,15 @@ class FedRod(Supervised):
     def loss(
         self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
     ) -> tuple[Tensor, Pass]:
-        made = self.forward(tensors, batch, training=True)
+        forward_pass = self.forward(tensors, batch, training=True)
         generic = self.mean_loss(
-            made.logits + tensors[_SHARE].clamp(min=SMALLEST_SHARE).log(), tensors, batch
+            forward_pass.logits + tensors[_SHARE].clamp(min=SMALLEST_SHARE).log(), tensors, batch
         )
-        logits = self.personal_logits(tensors, made)
+        logits = self.personal_logits(tensors, forward_pass)
         return generic + self.mean_loss(logits, tensors, batch), Pass(
-            logits, made.features, made.following
+            logits, forward_pass.features, forward_pass.following
         )
 
     def answer(self, tensors: TorchTensors, x: Tensor) -> Pass:
-        made = super().answer(tensors, x)
-        return Pass(self.personal_logits(tensors, made), made.features)
+        forward_pass = super().answer(tensors, x)
+        return Pass(self.personal_logits(tensors, forward_pass), forward_pass.features)

@@ -43,9 +43,9 @@ def grad_and_value(loss: Loss[Aux], weights: TorchTensors) -> tuple[TorchTensors
     leaves = {key: weight.detach().requires_grad_() for key, weight in weights.items()}
     with torch.enable_grad():
         value, aux = loss(leaves)
-        made = torch.autograd.grad(value, list(leaves.values()), materialize_grads=True)
+        leaf_gradients = torch.autograd.grad(value, list(leaves.values()), materialize_grads=True)
     return (
-        dict(zip(leaves, made, strict=True)),
+        dict(zip(leaves, leaf_gradients, strict=True)),
         value.detach(),
         tree_map_only(Tensor, Tensor.detach, aux),
     )

@@ -68,22 +68,24 @@ class Moon(Supervised):
     def loss(
         self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
     ) -> tuple[Tensor, Pass]:
-        loss, made = super().loss(tensors, batch, hyper)
+        loss, forward_pass = super().loss(tensors, batch, hyper)
         received = self.forward(
             self.other(tensors, _RECEIVED), batch, training=True
         ).features.detach()
         previous = self.forward(
             self.other(tensors, _PREVIOUS), batch, training=True
         ).features.detach()
-        near = F.cosine_similarity(made.features, received, dim=-1) / hyper["tau"]
-        far = F.cosine_similarity(made.features, previous, dim=-1) / hyper["tau"]
-        return loss + hyper["mu"] * F.softplus(far - near).mean(), made
+        near = F.cosine_similarity(forward_pass.features, received, dim=-1) / hyper["tau"]
+        far = F.cosine_similarity(forward_pass.features, previous, dim=-1) / hyper["tau"]
+        return loss + hyper["mu"] * F.softplus(far - near).mean(), forward_pass
 
     def remember(
         self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
     ) -> TorchTensors:
         """Store the trained model as the previous one of the next round."""
-        own = {_PREVIOUS + names.name_of(key): value for key, value in exchanged(tensors).items()}
+        previous_model = {
+            _PREVIOUS + names.name_of(key): value for key, value in exchanged(tensors).items()
+        }
         return following_values(
-            {key: torch.clone(value) for key, value in own.items() if key in tensors}
+            {key: torch.clone(value) for key, value in previous_model.items() if key in tensors}
         )

@@ -82,13 +82,13 @@ class PerFedAvg(Supervised):
         keys, y = self.trained(tensors), batch["y"]
         half = torch.remainder(torch.arange(y.shape[0]), 2).to(torch.float32)
         first, second = _only(batch, 1 - half), _only(batch, half)
-        gradients, loss, made = differentiate(self.loss, keys, tensors, first, hyper)
+        gradients, loss, first_pass = differentiate(self.loss, keys, tensors, first, hyper)
         adapted = {
             **tensors,
-            **made.following,
+            **first_pass.following,
             **{k: tensors[k] - hyper["inner_lr"] * gradients[k] for k in keys},
         }
-        directions, loss_after, made_after = differentiate(self.loss, keys, adapted, second, hyper)
+        directions, loss_after, second_pass = differentiate(self.loss, keys, adapted, second, hyper)
         if self.hessian == "free":
             ahead, behind = (
                 differentiate(
@@ -104,22 +104,24 @@ class PerFedAvg(Supervised):
             directions = {k: directions[k] - hyper["inner_lr"] * curvature[k] for k in keys}
         moved = self.descend(directions, tensors, hyper)
         logits = torch.where(
-            half.reshape(-1, *[1] * (made.logits.dim() - 1)) > 0, made_after.logits, made.logits
+            half.reshape(-1, *[1] * (first_pass.logits.dim() - 1)) > 0,
+            second_pass.logits,
+            first_pass.logits,
         )
         loss_sum = loss * (1 - half).sum() + loss_after * half.sum()
-        return following_values(made.following | made_after.following | moved) | self.metrics(
-            logits, batch, loss_sum
-        )
+        return following_values(
+            first_pass.following | second_pass.following | moved
+        ) | self.metrics(logits, batch, loss_sum)
 
     def adapt(
         self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
     ) -> TorchTensors:
         """Take a step w <- w - alpha * gradient."""
         keys = self.trained(tensors)
-        gradients, loss, made = differentiate(self.loss, keys, tensors, batch, hyper)
+        gradients, loss, forward_pass = differentiate(self.loss, keys, tensors, batch, hyper)
         moved = {key: tensors[key] - hyper["inner_lr"] * gradients[key] for key in keys}
-        return following_values(made.following | moved) | self.metrics(
-            made.logits, batch, loss * batch["x"].shape[0]
+        return following_values(forward_pass.following | moved) | self.metrics(
+            forward_pass.logits, batch, loss * batch["x"].shape[0]
         )
 
 

@@ -69,10 +69,10 @@ class PFedMe(Supervised):
         theta = {key: tensors[personal_key(key)] for key in keys}
         following: TorchTensors = {}
         for _ in range(self.inner_steps):
-            gradients, loss, made = differentiate(
+            gradients, loss, forward_pass = differentiate(
                 self.loss, keys, {**tensors, **following, **theta}, batch, hyper
             )
-            following = {**following, **made.following}
+            following = {**following, **forward_pass.following}
             tie = hyper["lambda"]
             theta = {
                 k: v - hyper["personal_lr"] * (gradients[k] + tie * (v - tensors[k]))
@@ -86,7 +86,7 @@ class PFedMe(Supervised):
             personal_key(key): value for key, value in theta.items()
         }
         return following_values(following | moved | personal) | self.metrics(
-            made.logits, batch, loss * batch["x"].shape[0]
+            forward_pass.logits, batch, loss * batch["x"].shape[0]
         )
 
     def answer(self, tensors: TorchTensors, x: Tensor) -> Pass:

@@ -82,10 +82,10 @@ class Scaffold(Supervised):
     def initial(self) -> TorchTensors:
         tensors = super().initial()
         zeros = {n: torch.zeros_like(v) for n, v in names.part(tensors, names.SHARED).items()}
-        own = {
+        controls = {
             begin + n: zero.clone() for begin in (_OWN, _SERVERS, _SUM) for n, zero in zeros.items()
         }
-        return tensors | own | {_STEPS: torch.zeros(())}
+        return tensors | controls | {_STEPS: torch.zeros(())}
 
     def graphs(self) -> Mapping[str, GraphFunction]:
         return {**super().graphs(), "conclude": self.conclude}

@@ -254,8 +254,8 @@ class Supervised(WithOptions):
         self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
     ) -> tuple[Tensor, Pass]:
         """Return the loss that ``step`` minimises, as a mean over the batch, and its pass."""
-        made = self.forward(tensors, batch, training=True)
-        return self.mean_loss(made.logits, tensors, batch), made
+        forward_pass = self.forward(tensors, batch, training=True)
+        return self.mean_loss(forward_pass.logits, tensors, batch), forward_pass
 
     def mean_loss(self, logits: Tensor, tensors: TorchTensors, batch: TorchTensors) -> Tensor:
         """Return the task's loss as a mean over the batch.
@@ -291,13 +291,13 @@ class Supervised(WithOptions):
 
         Running statistics move as BatchNorm updates them.
         """
-        gradients, loss, made = differentiate(
+        gradients, loss, forward_pass = differentiate(
             self.loss, self.trained(tensors), tensors, batch, hyper
         )
         directions, others = self.correct(gradients, tensors, hyper)
         moved = self.descend(directions, tensors, hyper)
-        return following_values(made.following | others | moved) | self.metrics(
-            made.logits, batch, loss * batch["x"].shape[0]
+        return following_values(forward_pass.following | others | moved) | self.metrics(
+            forward_pass.logits, batch, loss * batch["x"].shape[0]
         )
 
     def slots(self, tensors: TorchTensors, keys: Iterable[str]) -> TorchTensors:
@@ -385,8 +385,8 @@ def differentiate(
     """Return the gradient of a loss by the named tensors, its value, and its pass."""
 
     def loss_of(weights: TorchTensors) -> tuple[Tensor, tuple[Tensor, Tensor, TorchTensors]]:
-        value, made = loss({**tensors, **weights}, batch, hyper)
-        return value, (made.logits, made.features, made.following)
+        value, forward_pass = loss({**tensors, **weights}, batch, hyper)
+        return value, (forward_pass.logits, forward_pass.features, forward_pass.following)
 
     gradients, value, aux = grad_and_value(loss_of, {key: tensors[key] for key in trained})
     return gradients, value, Pass(*aux)

@@ -38,8 +38,8 @@ class Answers:
 
     def labels(self, target: Tensor, num_outputs: int) -> Tensor:
         """Return the rows of labels from `Task.target`; zeros for a window without a label."""
-        known = (target == target).all(1, keepdim=True)  # NaN means no label
-        return torch.where(known, with_weight(target), 0.0)
+        has_label = (target == target).all(1, keepdim=True)  # NaN means no label
+        return torch.where(has_label, with_weight(target), 0.0)
 
     def weight(self, rows: Tensor) -> Tensor:
         """Return the weight (n,) of each row: 1 for a whole answer, 0 for none."""
@@ -55,10 +55,10 @@ class Answers:
 
     def metrics(self, rows: Tensor, task: Task, target: Tensor) -> TorchTensors:
         """Return ``metric/loss_sum`` and ``metric/num_correct`` of answers as rows."""
-        told = rows[:, :-1]
+        answers = rows[:, :-1]
         return {
-            names.LOSS_SUM: task.measured(told, target).sum(),
-            names.NUM_CORRECT: task.right(told, target).sum(),
+            names.LOSS_SUM: task.measured(answers, target).sum(),
+            names.NUM_CORRECT: task.right(answers, target).sum(),
         }
 
 
@@ -95,8 +95,8 @@ class OfNames(Answers):
         return with_weight(torch.sigmoid(logits))
 
     def labels(self, target: Tensor, num_outputs: int) -> Tensor:
-        known = (target[:, :1] >= 0).to(target.dtype)
-        return with_weight(target) * known
+        has_label = (target[:, :1] >= 0).to(target.dtype)
+        return with_weight(target) * has_label
 
     def losses(self, rows: Tensor, labels: Tensor) -> Tensor:
         """Return the mean binary cross-entropy (n,)."""
@@ -106,10 +106,10 @@ class OfNames(Answers):
         return rows[:, :-1]
 
     def metrics(self, rows: Tensor, task: Task, target: Tensor) -> TorchTensors:
-        told = rows[:, :-1]
-        right = ((told >= PRESENT) == (target > 0)).all(1).to(torch.float32)
+        answers = rows[:, :-1]
+        right = ((answers >= PRESENT) == (target > 0)).all(1).to(torch.float32)
         return {
-            names.LOSS_SUM: _of_names(told, target, LEAST_MEASURED).sum(),
+            names.LOSS_SUM: _of_names(answers, target, LEAST_MEASURED).sum(),
             names.NUM_CORRECT: right.sum(),
         }
 

@@ -55,13 +55,13 @@ class KeepingServer(Wrapper[DefaultCoordinator]):
         self.epochs, self.reports = epochs, reports
 
     def closing(self, context: ObjectiveMemory, work: Work) -> tuple[Verb, ...]:
-        own = (verb for verb in self.inner.closing(context, work) if verb != Evaluate())
+        verbs = (verb for verb in self.inner.closing(context, work) if verb != Evaluate())
         holdout = (
             self.holdout if len(self.recipe.candidates) > 1 else 0.0
         )  # a single candidate needs no windows to be judged on
         before = tuple(
             replace(verb, holdout=holdout, least=TRAINED) if isinstance(verb, Train) else verb
-            for verb in own
+            for verb in verbs
         )
         memorise = Evaluate("windows", "memorise", holdout=holdout, report=False, most=self.memory)
         gauge: tuple[Verb, ...] = ()
@@ -158,9 +158,9 @@ class ByRecipe(WithOptions):
                 f"say, and in {task} there are none to look "
                 "up: expected personal, recalibrated or served"
             )
-        made = copy(self)
-        made.task = task
-        return made
+        clone = copy(self)
+        clone.task = task
+        return clone
 
     def wrap_device(self, objective: Supervised) -> None:
         """Wrap the device's half of an objective with the graphs of candidates and choice."""

@@ -148,8 +148,8 @@ class Keeping(Wrapper[Supervised]):
             else {}
         )
         losses = torch.zeros(self.memory_size, len(self.recipe.of(GENERAL)))
-        said = {LOSSES: losses, ELSEWHERE: torch.zeros(())} if self.recipe.tunes else {}
-        return tensors | memory | before | said
+        loss_tensors = {LOSSES: losses, ELSEWHERE: torch.zeros(())} if self.recipe.tunes else {}
+        return tensors | memory | before | loss_tensors
 
     def graphs(self) -> Mapping[str, GraphFunction]:
         graphs: dict[str, GraphFunction] = {"memorise": self.memorise, CHOOSE: self.choose}
@@ -210,7 +210,7 @@ class Keeping(Wrapper[Supervised]):
 
         The step grows with the number and the variety of the windows.
         """
-        count, known = (tensors[names.response("gauge", name)] for name in ("count", "known"))
+        count, coverage = (tensors[names.response("gauge", name)] for name in ("count", "known"))
         if self.recipe.glances:
             labels, guess = (
                 tensors[names.response("gauge", "labels")],
@@ -218,7 +218,7 @@ class Keeping(Wrapper[Supervised]):
             )
             count = count * variety(labels + (1 - labels.sum()) * guess).square()
         share, moved = (
-            count / (count + torch.where(known > 0, PRIOR_OF_TRAINED, PRIOR)),
+            count / (count + torch.where(coverage > 0, PRIOR_OF_TRAINED, PRIOR)),
             {SHARE: torch.zeros(())},
         )
         for layer in self._norms:
@@ -247,15 +247,15 @@ class Keeping(Wrapper[Supervised]):
 
         Windows of higher ranks than the memory has rows are left out.
         """
-        made = self.whole.answer(tensors, batch["x"])
-        rows = self.rows_of(made, batch)
-        kind = made.logits.dtype
-        taken = batch["count"]  # the device divides sums by the number of windows
+        forward_pass = self.whole.answer(tensors, batch["x"])
+        rows = self.rows_of(forward_pass, batch)
+        dtype = forward_pass.logits.dtype
+        weights = batch["count"]  # the device divides sums by the number of windows
         if not self.recipe.unlabelled:
-            taken = taken * self.known(batch)
+            weights = weights * self.known(batch)
         place = (batch["rank"].unsqueeze(1) == torch.arange(self.memory_size)).to(
-            kind
-        ) * taken.unsqueeze(1)
+            dtype
+        ) * weights.unsqueeze(1)
         sums = {**rows, "held": batch["held"].unsqueeze(1)}
         return {names.metric(name): place.T @ value for name, value in sums.items()}
 
@@ -268,9 +268,9 @@ class Keeping(Wrapper[Supervised]):
         """
         memory = self.memorised(tensors)
         losses, _ = memory.losses(self.recipe.of(GENERAL))
-        kept = {**memory.answering(), LOSSES: losses, ELSEWHERE: memory.elsewhere()}
+        memory_tensors = {**memory.answering(), LOSSES: losses, ELSEWHERE: memory.elsewhere()}
         before = {slot_of(key, "before"): torch.clone(tensors[key]) for key in self.moving(tensors)}
-        return following_values({**kept, **before})
+        return following_values({**memory_tensors, **before})
 
     # The choice
 
@@ -301,27 +301,27 @@ class Keeping(Wrapper[Supervised]):
         # a tuned candidate is unusable if its guesses are not finite, if the device has not
         # trained, or if its labels cover only a part of the classes
         if recipe.tunes:
-            apart = torch.stack(
+            distance = torch.stack(
                 [
                     (tensors[key] - tensors[slot_of(key, "before")]).abs().sum()
                     for key in self.moving(tensors)
                 ]
             ).sum()
-            trained = (apart > 0) & (memory.num_trained() >= TRAINED)
+            trained = (distance > 0) & (memory.num_trained() >= TRAINED)
             whole = (judged.sum() >= FEWEST) | (
                 memory.held.sum() <= 0
             )  # with few windows, those held out are missing from the training
             good = memory.finite & trained & whole & (tensors[ELSEWHERE] < ABSENT)
             usable = 1 - is_tuned * (1 - good.to(every.dtype))
-        kept = first_good(every, judged, recipe.errors, usable, recipe.unjudged)
+        choice = first_good(every, judged, recipe.errors, usable, recipe.unjudged)
         _, error = margins(every, judged, usable)
         shares = torch.tensor(
-            [candidate.share for candidate in recipe.candidates], dtype=kept.dtype
+            [candidate.share for candidate in recipe.candidates], dtype=choice.dtype
         )
         answering = memory.answering()
-        following = {**answering, SHARE: (kept * shares).sum()}
+        following = {**answering, SHARE: (choice * shares).sum()}
         if recipe.tunes:
-            tuned = (kept * is_tuned).sum() > 0
+            tuned = (choice * is_tuned).sum() > 0
             following |= {
                 key: torch.where(tuned, value, tensors[key]) for key, value in answering.items()
             }
@@ -330,15 +330,15 @@ class Keeping(Wrapper[Supervised]):
                 for key in self.moving(tensors)
             }
         count = judged.sum()
-        said = {
-            KEPT: kept,
+        metrics = {
+            KEPT: choice,
             LOSS: every.sum(0) / count.clamp(min=1.0),
             ERROR: error,
             USABLE: usable,
             WINDOWS: count,
         }
         return following_values(following) | {
-            names.metric(name): value for name, value in said.items()
+            names.metric(name): value for name, value in metrics.items()
         }
 
     # Memory of windows, and answers by it
@@ -372,11 +372,11 @@ class Keeping(Wrapper[Supervised]):
 
     def memorised(self, tensors: TorchTensors) -> Memory | Scores:
         """Return the memory that ``memorise`` computed."""
-        keys, guess, labels, held = (
+        keys, guess, labels, holdout = (
             tensors[names.response("memorise", name)]
             for name in ("keys", "guess", "labels", "held")
         )
-        return Memory(keys, guess, labels, held.squeeze(1), self.answers)
+        return Memory(keys, guess, labels, holdout.squeeze(1), self.answers)
 
     def assess(self, tensors: TorchTensors, batch: TorchTensors) -> TorchTensors:
         """Return ``metric/loss_sum`` and ``metric/num_correct`` of the personal model's answers."""
@@ -389,8 +389,10 @@ class Keeping(Wrapper[Supervised]):
 
     def _mixed(self, tensors: TorchTensors, x: Tensor) -> Tensor:
         """Return the rows (batch, width) of the personal model's answers."""
-        made = self.whole.answer(tensors, x)
-        return answer(tensors, made.features, self.answers.guess(made.logits), self.answers)
+        forward_pass = self.whole.answer(tensors, x)
+        return answer(
+            tensors, forward_pass.features, self.answers.guess(forward_pass.logits), self.answers
+        )
 
 
 def variety(shares: Tensor) -> Tensor:
@@ -436,10 +438,10 @@ def margins(losses: Tensor, judged: Tensor, usable: Tensor) -> tuple[Tensor, Ten
 
 def _first(flags: Tensor) -> Tensor:
     """Return 1 for the first 1 of `flags` (n,), 0 for all others."""
-    firsts, left = [], torch.ones((), dtype=flags.dtype)
+    firsts, none_before = [], torch.ones((), dtype=flags.dtype)
     for flag in flags.unbind():
-        firsts.append(flag * left)
-        left = left * (1 - flag)
+        firsts.append(flag * none_before)
+        none_before = none_before * (1 - flag)
     return torch.stack(firsts)
 
 

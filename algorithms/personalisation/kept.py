@@ -72,25 +72,28 @@ def kept_of(candidates: Sequence[str], tensors: Tensors, most: int = LARGEST_COU
     chosen one is not usable, if a loss or an error is not between 0 and `WORST`, or if the number
     of windows is not a whole number up to `most`.
     """
-    every, one = (len(candidates),), ()
-    layout = {KEPT: every, LOSS: every, ERROR: every, USABLE: every, WINDOWS: one}
-    said = {
+    vector, scalar = (len(candidates),), ()
+    layout = {KEPT: vector, LOSS: vector, ERROR: vector, USABLE: vector, WINDOWS: scalar}
+    arrays = {
         name: tensors[key] for name in layout if (key := names.response(CHOOSE, name)) in tensors
     }
     layout = {
-        name: shape for name, shape in layout.items() if name not in (ERROR, USABLE) or name in said
+        name: shape
+        for name, shape in layout.items()
+        if name not in (ERROR, USABLE) or name in arrays
     }
     if (
         not candidates
-        or {name: value.shape for name, value in said.items() if value.dtype.kind == "f"} != layout
+        or {name: value.shape for name, value in arrays.items() if value.dtype.kind == "f"}
+        != layout
     ):
         return None
-    told = {name: value.ravel().tolist() for name, value in said.items()}
+    values = {name: value.ravel().tolist() for name, value in arrays.items()}
     flags, usable = (
-        [_whole(value, 1) for value in told.get(name, [1.0] * len(candidates))]
+        [_whole(value, 1) for value in values.get(name, [1.0] * len(candidates))]
         for name in (KEPT, USABLE)
     )
-    count = _whole(told[WINDOWS][0], most)
+    count = _whole(values[WINDOWS][0], most)
     if (
         count is None
         or None in (*flags, *usable)
@@ -101,12 +104,12 @@ def kept_of(candidates: Sequence[str], tensors: Tensors, most: int = LARGEST_COU
     if not all(
         -ROUNDING <= value <= WORST + ROUNDING
         for name in (LOSS, ERROR)
-        for value in told.get(name, ())
+        for value in values.get(name, ())
     ):
         return None
     chosen = candidates[flags.index(1)]
     losses, errors = (
-        _by_name(candidates, told.get(name, ())) if count else {} for name in (LOSS, ERROR)
+        _by_name(candidates, values.get(name, ())) if count else {} for name in (LOSS, ERROR)
     )
     unusable = tuple(name for name, can in zip(candidates, usable, strict=True) if not can)
     return Kept(chosen, count, losses.pop(chosen, None), losses, errors, unusable)

@@ -96,10 +96,10 @@ class Memory:
         It is the window's label if it is `known` (M,), or else a mix of the answers of the model
         and of the neighbours.
         """
-        own = known.to(self.keys.dtype).unsqueeze(1)
-        shares = (1 - own) * SPREAD * normalised(weights)
-        fixed = own * self.labels + (1 - own) * (1 - SPREAD) * self.guess
-        soft = own * self.labels + (1 - own) * self.guess
+        mask = known.to(self.keys.dtype).unsqueeze(1)
+        shares = (1 - mask) * SPREAD * normalised(weights)
+        fixed = mask * self.labels + (1 - mask) * (1 - SPREAD) * self.guess
+        soft = mask * self.labels + (1 - mask) * self.guess
         for _ in range(TIMES):
             soft = fixed + shares @ soft
         return soft
@@ -111,10 +111,10 @@ class Memory:
         were not known. Other rows are zero. Losses are limited to `WORST`, which is also the loss
         of an answer that is not finite.
         """
-        known = self.known
-        counted = ((self.held > 0) & known).to(self.keys.dtype)
+        has_label = self.known
+        counted = ((self.held > 0) & has_label).to(self.keys.dtype)
         weights = self.weights * (1 - counted)  # held-out windows are not used as neighbours
-        soft = self.smoothed(weights, known & (self.held <= 0))
+        soft = self.smoothed(weights, has_label & (self.held <= 0))
         columns = []
         for share in shares:
             loss = self.of.losses(mixed(self.guess, weights, soft, share, self.of), self.labels)

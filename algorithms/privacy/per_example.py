@@ -85,7 +85,7 @@ def example_gradients(
             if calls
             else ()
         )
-    found: TorchTensors = {}
+    gradients: TorchTensors = {}
     for call, gradient in zip(calls, outer, strict=True):
         if gradient.shape[0] != values.shape[0] or call.x.shape[0] != values.shape[0]:
             raise ConfigError(
@@ -95,13 +95,13 @@ def example_gradients(
         for local, each in _GRADIENTS[type(call.module)](call.module, call.x, gradient).items():
             name = names.get((call.layer, local))
             if name is not None:
-                found[name] = found[name] + each if name in found else each
-    if missing := [name for name in trained if name not in found]:
+                gradients[name] = gradients[name] + each if name in gradients else each
+    if missing := [name for name in trained if name not in gradients]:
         raise ConfigError(
             f"parameter {missing[0]!r}: expected its layer to be called, no gradient per example "
             "is known for it"
         )
-    return {name: found[name] for name in trained}, rest
+    return {name: gradients[name] for name in trained}, rest
 
 
 def _parameter_names(model: nn.Module, trained: Collection[str]) -> dict[tuple[str, str], str]:
@@ -114,24 +114,24 @@ def _parameter_names(model: nn.Module, trained: Collection[str]) -> dict[tuple[s
         raise ConfigError(f"parameter {unknown[0]!r}: the model has no such parameter")
     if not names:
         raise ConfigError("gradients per example of no parameters: expected at least one")
-    own = {
+    parameter_names = {
         (layer, local): names[id(parameter)]
         for layer, module in model.named_modules()
         for local, parameter in module.named_parameters(recurse=False)
         if id(parameter) in names
     }
     for layer, module in model.named_modules():
-        if any(key[0] == layer for key in own):
+        if any(key[0] == layer for key in parameter_names):
             _check(layer, module)
-    return own
+    return parameter_names
 
 
 def _check(layer: str, module: nn.Module) -> None:
     if type(module) not in _GRADIENTS:
-        known = ", ".join(kind.__name__ for kind in _GRADIENTS)
+        kind_names = ", ".join(kind.__name__ for kind in _GRADIENTS)
         raise ConfigError(
             f"{layer}: gradients per example of a {type(module).__name__} are not known, expected "
-            f"one of {known}"
+            f"one of {kind_names}"
         )
     if isinstance(module, nn.Conv1d | nn.Conv2d):
         plain = (

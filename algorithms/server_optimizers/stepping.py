@@ -26,7 +26,7 @@ def advance(
         moments: moments of the previous step, ``MOMENT/shared/NAME`` float32 of the shape of the
             tensor; empty before the first step.
     """
-    following, kept = dict(mean), Tensors()
+    following, next_moments = dict(mean), Tensors()
     for key, value in names.of_role(mean, names.SHARED).items():
         if value.dtype.kind != "f":
             continue
@@ -41,10 +41,10 @@ def advance(
             value.dtype
         )
         for moment, array in moved.moments.items():
-            kept[f"{moment}/{key}"] = np.clip(array, -LARGEST, LARGEST).astype(np.float32)
-    return following, kept
+            next_moments[f"{moment}/{key}"] = np.clip(array, -LARGEST, LARGEST).astype(np.float32)
+    return following, next_moments
 
 
 def _moment(moments: Tensors, moment: str, key: str, first: float, like: Array) -> Array:
-    held = moments.get(f"{moment}/{key}")
-    return np.full(like.shape, first) if held is None else held.astype(np.float64)
+    array = moments.get(f"{moment}/{key}")
+    return np.full(like.shape, first) if array is None else array.astype(np.float64)

@@ -54,9 +54,9 @@ class Classification(Task):
 
     def check(self, num_outputs: int, steps: int) -> None:
         if self.weights and len(self.weights) != num_outputs:
-            given = BETWEEN.join(f"{weight:g}" for weight in self.weights)
+            text = BETWEEN.join(f"{weight:g}" for weight in self.weights)
             raise ConfigError(
-                f"class_weights {given}: expected a weight for each of {num_outputs} classes, got "
+                f"class_weights {text}: expected a weight for each of {num_outputs} classes, got "
                 f"{len(self.weights)}"
             )
 

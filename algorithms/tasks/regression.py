@@ -43,9 +43,9 @@ class Regression(Task):
         )
 
     def in_units(self, units: Units | None) -> Self:
-        made = copy(self)
-        made.units = units
-        return made
+        task = copy(self)
+        task.units = units
+        return task
 
     def check(self, num_outputs: int, steps: int) -> None:
         if self.units is not None and len(self.units.size) != num_outputs:

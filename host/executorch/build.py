@@ -70,11 +70,11 @@ def build() -> Path:
         return folder / LIBRARY
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=cache) as made:
-            _compile(compiler, package, number, Path(made))
+        with tempfile.TemporaryDirectory(dir=cache) as scratch:
+            _compile(compiler, package, number, Path(scratch))
             folder.mkdir(exist_ok=True)
             for name in (RUNNER, LIBRARY):
-                (Path(made) / name).replace(folder / name)
+                (Path(scratch) / name).replace(folder / name)
     except OSError as error:
         raise CannotCompile(
             f"the library for ExecuTorch cannot be built in {cache}: {error}"

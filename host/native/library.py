@@ -96,9 +96,9 @@ def build() -> Path:
         return path
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder) as made:
-            _compile(compiler, common, targets, Path(made))
-            (Path(made) / "engine.so").replace(path)
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            _compile(compiler, common, targets, Path(scratch))
+            (Path(scratch) / "engine.so").replace(path)
     except OSError as error:
         raise CannotCompile(f"the native engine cannot be built in {folder}: {error}") from error
     return path

@@ -61,13 +61,13 @@ class Passes(Plan):
         capacity = capacity_for(len(x))
         workspace = self.acquire(capacity)
         y = np.empty((len(x), self.network.classes), np.float32)
-        made = Pass(y, workspace)
-        weakref.finalize(made, self.release, capacity, workspace)
+        forward_pass = Pass(y, workspace)
+        weakref.finalize(forward_pass, self.release, capacity, workspace)
         call = _ForwardCall(
             pointer(flat), pointer(x), len(x), capacity, training, aligned(workspace), pointer(y)
         )
         self.refuse(self.library.shoal_forward(self.handle, ctypes.addressof(call)))
-        return made
+        return forward_pass
 
     def backward(self, made: Pass, d_y: Floats) -> Floats:
         """Return the gradient by the model (num_values,) from the gradient by a pass's result.

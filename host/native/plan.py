@@ -117,11 +117,11 @@ class Plan:
             (np.array(layer.places, np.int64), np.array(layer.values, np.float32))
             for layer in network.layers
         ]
-        made = (
+        layer_structs = (
             _layer(layer, begins, *table)
             for layer, table in zip(network.layers, tables, strict=True)
         )
-        layers = (_Layer * len(network.layers))(*made)
+        layers = (_Layer * len(network.layers))(*layer_structs)
         factors = (
             None
             if network.size is None or set(network.size) == {1.0}
@@ -224,13 +224,13 @@ def check_array(
         or array.shape != shape
         or not array.flags.c_contiguous
     ):
-        found = (
+        actual = (
             f"{array.dtype} {array.shape}"
             if isinstance(array, np.ndarray)
             else type(array).__name__
         )
         raise ConfigError(
-            f"{name}: expected a C-ordered {np.dtype(dtype)} array of shape {shape}, got {found}"
+            f"{name}: expected a C-ordered {np.dtype(dtype)} array of shape {shape}, got {actual}"
         )
     if writeable and not array.flags.writeable:
         raise ConfigError(f"{name}: expected an array that may be written")

@@ -58,13 +58,15 @@ def adopt(
     _check_names(name, model)
     _check_embeddings(name, model)
     model.shape, model.vocabulary, model.steps = shape, vocabulary, steps
-    found = tuple(_asked(name, model.eval(), some_examples(2, shape, vocabulary)).shape)
-    if found != (2, *_of_steps(steps), num_classes):
+    answer_shape = tuple(_asked(name, model.eval(), some_examples(2, shape, vocabulary)).shape)
+    if answer_shape != (2, *_of_steps(steps), num_classes):
         expected = (
             f"{[2, *_of_steps(steps), num_classes]}, one logit per "
             f"class{' for each step, classes last' if steps else ''}"
         )
-        raise ConfigError(f"model {name} gives {list(found)} for two examples: expected {expected}")
+        raise ConfigError(
+            f"model {name} gives {list(answer_shape)} for two examples: expected {expected}"
+        )
     _check_training(name, model)
     if isinstance(made, nn.Module) and not isinstance(made, Classifier):
         _check_same(name, made, model)
@@ -110,8 +112,8 @@ def _divided(name: str, module: nn.Module, x: Tensor, scale: nn.Module, steps: i
         )
     head = module.get_submodule(last[0])
     assert isinstance(head, nn.Linear)
-    parent, _, own = last[0].rpartition(".")
-    setattr(module.get_submodule(parent), own, nn.Identity())
+    parent, _, attribute = last[0].rpartition(".")
+    setattr(module.get_submodule(parent), attribute, nn.Identity())
     if _asked(name, module, x).shape != (3, *_of_steps(steps), head.in_features):
         fault = (
             f"is not called once for all {steps} steps of an example"
@@ -139,24 +141,24 @@ def _check_same(name: str, module: nn.Module, model: Classifier) -> None:
 def _check_names(name: str, model: nn.Module) -> None:
     """Raise ConfigError if a layer with tensors has several names; each tensor must occur once."""
     first: dict[int, str] = {}
-    for own, layer in model.named_modules(remove_duplicate=False):
-        if first.setdefault(id(layer), own) != own and any(
+    for path, layer in model.named_modules(remove_duplicate=False):
+        if first.setdefault(id(layer), path) != path and any(
             True for _ in (*layer.parameters(), *layer.buffers())
         ):
             raise ConfigError(
-                f"model {name}: {first[id(layer)]!r} and {own!r} are one layer: expected one name "
+                f"model {name}: {first[id(layer)]!r} and {path!r} are one layer: expected one name "
                 "for each that has tensors"
             )
 
 
 def _check_embeddings(name: str, model: nn.Module) -> None:
     """Raise ConfigError if an embedding is not a plain table, moved only by its rows' gradients."""
-    for own, layer in model.named_modules():
+    for path, layer in model.named_modules():
         if isinstance(layer, nn.Embedding) and (
             layer.max_norm is not None or layer.scale_grad_by_freq or layer.sparse
         ):
             raise ConfigError(
-                f"model {name}: {own!r} is an Embedding with max_norm, scale_grad_by_freq or "
+                f"model {name}: {path!r} is an Embedding with max_norm, scale_grad_by_freq or "
                 "sparse: expected none of them"
             )
 
@@ -166,8 +168,8 @@ def _asked(name: str, model: nn.Module, x: Tensor) -> Tensor:
         with torch.no_grad():
             answer = model(x)
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
-        said = next(iter(str(error).splitlines()), type(error).__name__)
-        what = (
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        inputs = (
             "examples"
             if x.is_floating_point()
             else f"ids from 0 to {int(x.max())}, as the data's vocabulary has them, in examples"
@@ -175,12 +177,12 @@ def _asked(name: str, model: nn.Module, x: Tensor) -> Tensor:
         if x.is_floating_point() and any(
             isinstance(layer, nn.Embedding) for layer in model.modules()
         ):
-            said = (
+            reason = (
                 "it has an nn.Embedding, and these are measurements; data of ids say their "
                 "`vocabulary`"
             )
         raise ConfigError(
-            f"model {name} cannot take {what} of {list(x.shape[1:])}: {said}"
+            f"model {name} cannot take {inputs} of {list(x.shape[1:])}: {reason}"
         ) from error
     if not isinstance(answer, Tensor):
         raise ConfigError(

@@ -37,14 +37,14 @@ class Attention(nn.Module):
             )
         self.num_heads, self.batch_first = layer.num_heads, layer.batch_first
         # parameters, or buffers of an extractor that was frozen
-        for own in (
+        for tensor_name in (
             "in_proj_weight",
             "in_proj_bias",
         ):
-            value = getattr(layer, own)
-            self.register_parameter(own, value) if value is None or isinstance(
+            value = getattr(layer, tensor_name)
+            self.register_parameter(tensor_name, value) if value is None or isinstance(
                 value, nn.Parameter
-            ) else self.register_buffer(own, value)
+            ) else self.register_buffer(tensor_name, value)
         self.out_proj = layer.out_proj
         self.drop = nn.Dropout(layer.dropout)
 
@@ -88,9 +88,11 @@ class Attention(nn.Module):
         if key_padding_mask is not None:
             scores = scores + additive(key_padding_mask[:, None, None], scores)
         shares = self.drop(torch.softmax(scores, -1))
-        made: Tensor = self.out_proj((shares @ v).transpose(1, 2).flatten(2))
-        told = (shares.mean(1) if average_attn_weights else shares) if need_weights else None
-        return made if self.batch_first else made.transpose(0, 1), told
+        output: Tensor = self.out_proj((shares @ v).transpose(1, 2).flatten(2))
+        attention_weights = (
+            (shares.mean(1) if average_attn_weights else shares) if need_weights else None
+        )
+        return output if self.batch_first else output.transpose(0, 1), attention_weights
 
 
 def replace_attention(model: nn.Module) -> None:

@@ -71,10 +71,10 @@ def check_file(name: str) -> None:
 def _called(file: Path, function: str, *arguments: Any) -> object:
     model_files.add(str(file))
     try:
-        found = runpy.run_path(str(file))
-        if not callable(found.get(function)):
+        namespace = runpy.run_path(str(file))
+        if not callable(namespace.get(function)):
             raise ConfigError(f"model file {file}: it has no function {function!r}")
-        return found[function](*arguments)
+        return namespace[function](*arguments)
     except ConfigError:
         raise
     except Exception as error:  # the user's code may raise anything

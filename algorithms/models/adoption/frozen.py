@@ -27,9 +27,9 @@ def fixed_norms(model: nn.Module) -> dict[str, nn.Module]:
 
 def _around(model: nn.Module, name: str) -> list[nn.Parameter]:
     """Return the parameters of a layer, or of the smallest part of the model around it with any."""
-    while not (found := list(model.get_submodule(name).parameters())) and name:
+    while not (parameters := list(model.get_submodule(name).parameters())) and name:
         name = name.rpartition(".")[0]
-    return found
+    return parameters
 
 
 def frozen_tensors(model: nn.Module) -> dict[str, Tensor]:

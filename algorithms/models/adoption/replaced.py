@@ -26,9 +26,9 @@ def check_replaceable(name: str, layer: nn.Module, *kinds: type[nn.Module]) -> N
     """
     hooked = has_hooks(layer)
     if type(layer) not in kinds or hooked:
-        has = "hooks" if hooked else "a class of its own"
-        known = " or ".join(kind.__name__ for kind in kinds)
+        trait = "hooks" if hooked else "a class of its own"
+        kind_names = " or ".join(kind.__name__ for kind in kinds)
         raise ConfigError(
-            f"layer {name!r} is {type(layer).__name__} with {has}, which would be lost: expected "
-            f"torch's own {known}"
+            f"layer {name!r} is {type(layer).__name__} with {trait}, which would be lost: expected "
+            f"torch's own {kind_names}"
         )

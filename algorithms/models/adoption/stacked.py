@@ -52,8 +52,8 @@ class Stacked(nn.Module):
             setattr(self, option, getattr(layer, option))
         self.names = layer._all_weights
         """Names of the parameters, per layer and direction."""
-        for own, value in layer.named_parameters():
-            self.register_parameter(own, value)
+        for parameter_name, value in layer.named_parameters():
+            self.register_parameter(parameter_name, value)
         for number in range(self.num_layers - 1):
             self.add_module(f"drop_l{number}", nn.Dropout(layer.dropout))
 
@@ -64,9 +64,9 @@ class Stacked(nn.Module):
             ConfigError: inputs without a batch, or packed ones.
         """
         if not isinstance(x, Tensor) or x.dim() != 3:
-            given = list(x.shape) if isinstance(x, Tensor) else type(x).__name__
+            inputs = list(x.shape) if isinstance(x, Tensor) else type(x).__name__
             raise ConfigError(
-                f"{self._get_name()} with dropout, of inputs {given}: expected a tensor of three "
+                f"{self._get_name()} with dropout, of inputs {inputs}: expected a tensor of three "
                 "dimensions, with a batch"
             )
         x = x if self.batch_first else x.transpose(0, 1)
@@ -102,10 +102,10 @@ class Stacked(nn.Module):
             else [state[rows] for state in (hx if isinstance(hx, tuple) else (hx,))]
         )
         start = starts if self.mode == "LSTM" else starts[0]
-        made: tuple[Tensor, ...] = _ONE_LAYER[self.mode](
+        output_and_states: tuple[Tensor, ...] = _ONE_LAYER[self.mode](
             x, start, weights, self.bias, 1, 0.0, self.training, self.bidirectional, True
         )
-        return made
+        return output_and_states
 
     def _zeros(self, x: Tensor) -> list[Tensor]:
         directions = 2 if self.bidirectional else 1

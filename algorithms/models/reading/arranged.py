@@ -51,9 +51,9 @@ def reshaped(reader: Notes, name: str, x: Value, *shape: Any) -> Any:
 
 def mean(reader: Notes, x: Value, dim: int | tuple[int, ...] = (), keepdim: bool = False) -> Value:
     """Return the mean over the samples or the pixels of each channel."""
-    given = (dim,) if isinstance(dim, int) else tuple(dim)
-    over = {1} if x.last else set(range(2, len(x.sizes) + 2))
-    if {d % (len(x.sizes) + 2) for d in given} != over or keepdim or not x.sizes:
+    dims = (dim,) if isinstance(dim, int) else tuple(dim)
+    window_dims = {1} if x.last else set(range(2, len(x.sizes) + 2))
+    if {d % (len(x.sizes) + 2) for d in dims} != window_dims or keepdim or not x.sizes:
         raise Unsupported(f"over {dim}: only over all but examples and channels")
     pooled = (
         x

@@ -28,7 +28,7 @@ def layer_norm(reader: Notes, name: str, module: nn.LayerNorm, x: Value) -> Valu
             f"{name} is LayerNorm of {list(module.normalized_shape)}, and gets {x.channels} "
             "channels"
         )
-    made = reader.add(
+    value = reader.add(
         "layer_norm",
         x,
         x.channels,
@@ -37,7 +37,7 @@ def layer_norm(reader: Notes, name: str, module: nn.LayerNorm, x: Value) -> Valu
         eps=module.eps,
         tensors=reader.tensors(name, module),
     )
-    return replace(made, last=x.last)
+    return replace(value, last=x.last)
 
 
 def gelu(reader: Notes, x: Value, approximate: str = "none") -> Value:
@@ -97,12 +97,16 @@ def encoder_layer(reader: Notes, name: str, module: nn.TransformerEncoderLayer, 
     """
 
     def attended(y: Value) -> Value:
-        held = module.self_attn
-        own = held if isinstance(held, Attention) else Attention(held, f"{name}.self_attn")
-        made: Value = reader.call(
-            f"{name}.dropout1", module.dropout1, attention(reader, f"{name}.self_attn", own, y)
+        self_attention = module.self_attn
+        layer = (
+            self_attention
+            if isinstance(self_attention, Attention)
+            else Attention(self_attention, f"{name}.self_attn")
         )
-        return made
+        value: Value = reader.call(
+            f"{name}.dropout1", module.dropout1, attention(reader, f"{name}.self_attn", layer, y)
+        )
+        return value
 
     def fed(y: Value) -> Value:
         y = _activated(
@@ -114,23 +118,23 @@ def encoder_layer(reader: Notes, name: str, module: nn.TransformerEncoderLayer, 
         y = reader.call(
             f"{name}.linear2", module.linear2, reader.call(f"{name}.dropout", module.dropout, y)
         )
-        made: Value = reader.call(f"{name}.dropout2", module.dropout2, y)
-        return made
+        value: Value = reader.call(f"{name}.dropout2", module.dropout2, y)
+        return value
 
     for part, number in ((attended, 1), (fed, 2)):
-        own = f"{name}.norm{number}", getattr(module, f"norm{number}")
+        layer = f"{name}.norm{number}", getattr(module, f"norm{number}")
         x = (
-            reader.sum(x, part(reader.call(*own, x)))
+            reader.sum(x, part(reader.call(*layer, x)))
             if module.norm_first
-            else reader.call(*own, reader.sum(x, part(x)))
+            else reader.call(*layer, reader.sum(x, part(x)))
         )
     return x
 
 
 def _activated(reader: Notes, name: str, activation: object, x: Value) -> Value:
     if isinstance(activation, nn.Module):
-        made: Value = reader.call(name, activation, x)
-        return made
+        value: Value = reader.call(name, activation, x)
+        return value
     if activation is F.relu:
         return reader.relu(x)
     if activation is F.gelu:

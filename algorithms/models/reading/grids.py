@@ -135,5 +135,5 @@ def pair(value: int | tuple[int, ...], dims: int, one: int) -> Pair:
 
     `one` is the value for the only line of a time window.
     """
-    given = (value,) * dims if isinstance(value, int) else tuple(value)
-    return (one, given[0]) if dims == 1 else (given[0], given[1])
+    values = (value,) * dims if isinstance(value, int) else tuple(value)
+    return (one, values[0]) if dims == 1 else (values[0], values[1])

@@ -28,14 +28,14 @@ def network_of(model: Classifier, window_shape: tuple[int, ...]) -> Network:
     """
     reader = _reader(model, window_shape, model.named_parameters())
     size = _size_of(model.scale, window_shape)
-    made = reader.read(Whole(model.extractor, model.head))
+    output = reader.read(Whole(model.extractor, model.head))
     if (
         not reader.layers
         or reader.layers[-1].kind != "linear"
-        or made.layer != len(reader.layers) - 1
+        or output.layer != len(reader.layers) - 1
     ):
         raise Unsupported(f"head is {type(model.head).__name__}: the last layer must be Linear")
-    return reader.network(made, size)
+    return reader.network(output, size)
 
 
 def extractor_of(model: Classifier, window_shape: tuple[int, ...]) -> Network:
@@ -49,10 +49,10 @@ def extractor_of(model: Classifier, window_shape: tuple[int, ...]) -> Network:
             one.
     """
     reader = _reader(model, window_shape, model.extractor.named_parameters("extractor"))
-    made = reader.read(Whole(model.extractor))
-    if not reader.shapes or made.sizes:
+    representation = reader.read(Whole(model.extractor))
+    if not reader.shapes or representation.sizes:
         raise Unsupported("extractor: expected layers with parameters, and Flatten behind them")
-    return reader.network(made, None)
+    return reader.network(representation, None)
 
 
 def _reader(
@@ -71,10 +71,10 @@ def _reader(
         raise Unsupported(f"{fixed[0]} is frozen")
     if hooked := [name for name, module in model.named_modules() if has_hooks(module)]:
         raise Unsupported(f"{hooked[0] or 'the model'} has a hook")
-    if own := [
+    if overrides := [
         name for name, module in model.named_modules() if type(module).train is not nn.Module.train
     ]:
-        raise Unsupported(f"{own[0] or 'the model'} has a way of its own to go into training")
+        raise Unsupported(f"{overrides[0] or 'the model'} has a way of its own to go into training")
     return Reader(window_shape, {name: tuple(parameter.shape) for name, parameter in parameters})
 
 

@@ -46,10 +46,10 @@ class Notes:
 
         Parts are weight, bias, and the `statistics`.
         """
-        found: dict[str, str] = {}
+        names_by_part: dict[str, str] = {}
         for part in ("weight", "bias", *statistics):
-            own = prefix + part + suffix
-            value, full = getattr(module, own, None), f"{name}.{own}"
+            attribute = prefix + part + suffix
+            value, full = getattr(module, attribute, None), f"{name}.{attribute}"
             if value is None:
                 continue
             if full not in self.parameters and part not in statistics:
@@ -58,14 +58,14 @@ class Notes:
                 raise Unsupported(f"{full} is {value.dtype}: expected float32")
             if full in self.shapes:
                 raise Unsupported(f"{name} is called more than once")
-            found[part], self.shapes[full] = full, tuple(value.shape)
-        return found
+            names_by_part[part], self.shapes[full] = full, tuple(value.shape)
+        return names_by_part
 
     def require(self, name: str, module: nn.Module, **expected: object) -> None:
         for option, value in expected.items():
-            if (found := getattr(module, option)) not in (value, (value,), (value, value)):
+            if (actual := getattr(module, option)) not in (value, (value,), (value, value)):
                 raise Unsupported(
-                    f"{name} is {module._get_name()} with {option}={found}: only {value}"
+                    f"{name} is {module._get_name()} with {option}={actual}: only {value}"
                 )
 
     def expect(self, name: str, module: nn.Module, channels: int, x: Value) -> None:
@@ -78,7 +78,7 @@ class Notes:
         # a linear layer on every sample is a convolution of one
         if x.last:
             self.expect(name, module, module.in_features, x)
-            made = self.add(
+            value = self.add(
                 "conv",
                 x,
                 module.out_features,
@@ -87,7 +87,7 @@ class Notes:
                 outputs=module.out_features,
                 tensors=self.tensors(name, module),
             )
-            return replace(made, last=True)
+            return replace(value, last=True)
         if x.sizes:
             raise Unsupported(f"{name} is Linear before Flatten")
         self.expect(name, module, module.in_features, x)

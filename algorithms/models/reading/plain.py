@@ -60,8 +60,8 @@ def attention(
         scores = scores + additive(
             ~attn_mask if attn_mask.dtype == torch.bool else attn_mask, scores
         )
-    made: Tensor = torch.softmax(scores, -1) @ value
-    return made
+    output: Tensor = torch.softmax(scores, -1) @ value
+    return output
 
 
 def additive(mask: Tensor, scores: Tensor) -> Tensor:

@@ -115,21 +115,21 @@ class Reader(Notes):
         The model is followed in training and in evaluation mode, which must be alike.
         """
         modes = {module: module.training for module in whole.modules()}
-        found = []
+        readings = []
         try:
             for training in (False, True):
                 for module in modes:
                     module.training = training
                 self.layers, self.shapes = [], {}
-                made = self._follow(whole, trace(whole))
+                output = self._follow(whole, trace(whole))
                 self._check_heads()
-                found.append((made, self.layers, self.shapes))
+                readings.append((output, self.layers, self.shapes))
         finally:
             for module, mode in modes.items():
                 module.training = mode
-        if found[0] != found[1]:
+        if readings[0] != readings[1]:
             raise Unsupported("the model does something else in training than outside of it")
-        return made
+        return output
 
     def _check_heads(self) -> None:
         """Raise Unsupported if the input of attention has other readers: its layout is special."""
@@ -157,7 +157,7 @@ class Reader(Notes):
         for node in graph.nodes:
             if in_place(node, whole) and not alone(node.args[0], whole):
                 raise Unsupported(f"{place(node)} changes in place what others read")
-            args, kwargs = (fx.node.map_arg(given, lookup) for given in (node.args, node.kwargs))
+            args, kwargs = (fx.node.map_arg(part, lookup) for part in (node.args, node.kwargs))
             if node.op == "placeholder":
                 sizes = self.window[1:]
                 values[node] = Value(-1, self.window[0], sizes, pair(sizes, len(sizes), 1))
@@ -179,8 +179,8 @@ class Reader(Notes):
 
     def _held(self, whole: nn.Module, name: str) -> View:
         """Return a view of a parameter that belongs to no layer, or of a constant."""
-        path, _, own = name.rpartition(".")
-        value = getattr(whole.get_submodule(path), own)
+        path, _, attribute = name.rpartition(".")
+        value = getattr(whole.get_submodule(path), attribute)
         if (
             isinstance(value, Tensor)
             and value.dtype == torch.float32
@@ -216,26 +216,26 @@ class Reader(Notes):
         return self._modules[kind](name, module, args[0])
 
     def _apply(self, place: str, target: Any, *args: Any, **kwargs: Any) -> Any:
-        called = target if isinstance(target, str) else getattr(target, "__name__", str(target))
+        callee = target if isinstance(target, str) else getattr(target, "__name__", str(target))
         function = self._functions.get(target)
         if (
-            called in views.MOVING
+            callee in views.MOVING
             and args
             and (isinstance(args[0], View) or (function is None and isinstance(args[0], Value)))
         ):
-            function = partial(views.moved, called)
-        elif target not in OF_VIEWS and any(isinstance(given, View) for given in args):
+            function = partial(views.moved, callee)
+        elif target not in OF_VIEWS and any(isinstance(argument, View) for argument in args):
             function = None
         if function is None:
-            raise Unsupported(f"{place} calls {called}")
+            raise Unsupported(f"{place} calls {callee}")
         try:
             return function(*args, **kwargs)
         except TypeError:
             raise Unsupported(
-                f"{place} calls {called} with other arguments than the engine knows"
+                f"{place} calls {callee} with other arguments than the engine knows"
             ) from None
         except Unsupported as error:
-            raise Unsupported(f"{place} calls {called} {error}") from None
+            raise Unsupported(f"{place} calls {callee} {error}") from None
 
     def dropped(self, name: str, module: Dropped, x: Value) -> Value:
         """Return the result of dropout, with a random number per value or per channel of torch."""

@@ -21,8 +21,8 @@ class Whole(nn.Module):
         self.extractor, self.head = extractor, nn.Identity() if head is None else head
 
     def forward(self, x: Tensor) -> Tensor:
-        made: Tensor = self.head(self.extractor(x))
-        return made
+        output: Tensor = self.head(self.extractor(x))
+        return output
 
 
 class _Tracer(fx.Tracer):
@@ -50,8 +50,8 @@ def trace(whole: Whole) -> fx.Graph:
         LookupError,
         NotImplementedError,
     ) as error:
-        said = next(iter(str(error).splitlines()), type(error).__name__)
-        raise Unsupported(f"what the model does cannot be followed: {said}") from None
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise Unsupported(f"what the model does cannot be followed: {reason}") from None
     fx.GraphModule(whole, graph).graph.eliminate_dead_code()
     return graph
 

@@ -65,20 +65,20 @@ def moved(name: str, x: View | Value, *args: Any, **kwargs: Any) -> Any:
     Raises:
         Unsupported: the arguments are invalid for the method.
     """
-    held = x if isinstance(x, View) else _of_result(x)
-    given = tuple(1 if value is BATCH else value for value in args)
-    given = tuple(
+    view = x if isinstance(x, View) else _of_result(x)
+    arguments = tuple(1 if value is BATCH else value for value in args)
+    arguments = tuple(
         tuple(1 if v is BATCH else v for v in value) if isinstance(value, (tuple, list)) else value
-        for value in given
+        for value in arguments
     )
     try:
-        made = getattr(held.at, name)(*given, **kwargs)
+        places = getattr(view.at, name)(*arguments, **kwargs)
     except (RuntimeError, TypeError, IndexError) as error:
         raise Unsupported(f"with {args}: {str(error).splitlines()[0]}") from None
     return (
-        tuple(_settled(held.source, at) for at in made)
-        if isinstance(made, (tuple, list))
-        else _settled(held.source, made)
+        tuple(_settled(view.source, piece) for piece in places)
+        if isinstance(places, (tuple, list))
+        else _settled(view.source, places)
     )
 
 
@@ -167,19 +167,22 @@ def attended(
         or reader.layers[x.layer].kind != "conv"
     ):
         raise Unsupported("of heads that are not those of one Linear")
-    own = (
+    query_places = (
         torch.arange(samples)[:, None] * 3 * whole
         + torch.arange(heads)[:, None, None] * width
         + torch.arange(width)
     )
     for number, part in enumerate((q, k, v)):
-        if part.source != x or not torch.equal(part.at[0], own + number * whole):
+        if part.source != x or not torch.equal(part.at[0], query_places + number * whole):
             raise Unsupported("of queries, keys and values that do not lie one after the other")
     if reader.layers[x.layer].parts != 1:
         raise Unsupported("of heads that are read twice")
     reader.layers[x.layer] = replace(reader.layers[x.layer], parts=3)
-    made = reader.add("attention", x, whole, x.sizes, x.grid, outputs=whole, parts=3, row=heads)
-    return View(replace(made, last=True), (own - 2 * whole * torch.arange(samples)[:, None])[None])
+    output = reader.add("attention", x, whole, x.sizes, x.grid, outputs=whole, parts=3, row=heads)
+    return View(
+        replace(output, last=True),
+        (query_places - 2 * whole * torch.arange(samples)[:, None])[None],
+    )
 
 
 def _of_result(x: Value) -> View:
