@@ -182,9 +182,8 @@ class Apple(Supervised):
         self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
     ) -> tuple[Tensor, Pass]:
         loss, forward_pass = super().loss(tensors, batch, hyper)
-        return loss + tensors[_SCHEDULE] * hyper["mu"] / 2 * tensors[
-            _RELATION
-        ].square().sum(), forward_pass
+        norm = tensors[_RELATION].square().sum()
+        return loss + tensors[_SCHEDULE] * hyper["mu"] / 2 * norm, forward_pass
 
     def step(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
         """Move the core model with momentum, and p without."""

@@ -89,9 +89,8 @@ class Ditto(Supervised):
                 (tensors[personal_key(names.started_from(k))] - v).square().sum()
                 for k, v in starts.items()
             ]
-            return self.mean_loss(forward_pass.logits, tensors, batch) + hyper[
-                "lambda"
-            ] / 2 * torch.stack(distances).sum(), forward_pass
+            penalty = hyper["lambda"] / 2 * torch.stack(distances).sum()
+            return self.mean_loss(forward_pass.logits, tensors, batch) + penalty, forward_pass
 
         gradients, loss, forward_pass = differentiate(
             tied, personal_parameters(tensors), tensors, batch, hyper
