@@ -58,9 +58,9 @@ def newcomers_without_labels(fleet: FleetData, settings: SimulationSettings) -> 
     """
     if len(fleet.devices) <= NEWCOMERS:
         return []
-    asked = replace(settings, labels="none", newcomers=NEWCOMERS)
+    newcomer_settings = replace(settings, labels="none", newcomers=NEWCOMERS)
     served, plain = (
-        simulate(fleet, replace(asked, algorithm=spec)).summary
+        simulate(fleet, replace(newcomer_settings, algorithm=spec)).summary
         for spec in (settings.algorithm, read_algorithm("fedavg"))
     )
     assert served.newcomers is not None

@@ -60,9 +60,9 @@ def usual_algorithm(folder: Path | None) -> str:
     if parts[0] == "fedavg" and not CHOICES["personalisation"].keys() & parts:
         parts[0] = "distfl"
     if unknown := [part for part in parts if part.partition(":")[0] not in set(Known())]:
-        told = f"bundle {folder}: it was exported for {unknown[0]!r}, which is not registered here"
+        fault = f"bundle {folder}: it was exported for {unknown[0]!r}, which is not registered here"
         raise ConfigError(
-            f"{told}: name its file, --algorithm FILE.py:CLASS, or install the package that it is "
+            f"{fault}: name its file, --algorithm FILE.py:CLASS, or install the package that it is "
             "from"
         )
     return "+".join(parts)

@@ -293,9 +293,11 @@ def application(name: str) -> Any:
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     app.callback()(lambda: None)  # without it Typer would not expect the command's name
     if isinstance(command, typer.Typer):
-        for own in command.registered_commands:
-            words = f"shoal {name} {own.name or getattr(own.callback, '__name__', '')} "
-            own.epilog = _examples(
+        for subcommand in command.registered_commands:
+            words = (
+                f"shoal {name} {subcommand.name or getattr(subcommand.callback, '__name__', '')} "
+            )
+            subcommand.epilog = _examples(
                 [line for line in COMMANDS[name].within if line.startswith(words)]
             )
         app.add_typer(command, name=name, epilog=epilog)

@@ -212,9 +212,9 @@ def seconds_of(text: str, option: str) -> float:
     Raises:
         ConfigError: it has another form; the text names the option.
     """
-    if not (found := re.fullmatch(r"([0-9]{1,6})([mhd])", text)):
+    if not (match := re.fullmatch(r"([0-9]{1,6})([mhd])", text)):
         raise ConfigError(f"{option} {text!r}: expected a number and m, h or d, such as 12h")
-    return int(found[1]) * UNITS_S[found[2]]
+    return int(match[1]) * UNITS_S[match[2]]
 
 
 def minute_of(at_s: float) -> str:

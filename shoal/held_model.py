@@ -89,8 +89,8 @@ def campaign_of(folder: Path, run: str, database: str = "") -> Campaign:
     campaigns = read_view(folder, database).fleet.campaigns
     if run not in campaigns:
         where = f"database {database_name(database)}" if database else f"folder {folder}"
-        known = ", ".join(campaigns) or "none"
-        raise ConfigError(f"{where}: no run {run!r} (--run). Known runs: {known}")
+        names = ", ".join(campaigns) or "none"
+        raise ConfigError(f"{where}: no run {run!r} (--run). Known runs: {names}")
     return campaigns[run]
 
 
@@ -130,10 +130,10 @@ def write_model(held: HeldModel, to: Path, payload: bytes) -> None:
     except OSError as error:
         raise ConfigError(f"--to {to}: {error.strerror}") from None
     print(f"{to}: {len(payload):,} bytes, model {held.name} ({held.digest[:12]})")
-    if own := [spec.name for spec in held.bundle.manifest.of_role("private")]:
+    if tensor_names := [spec.name for spec in held.bundle.manifest.of_role("private")]:
         print(
-            f"devices answer with tensors of their own beside it: here {', '.join(own)} "
-            f"{'has' if len(own) == 1 else 'have'} initial values"
+            f"devices answer with tensors of their own beside it: here {', '.join(tensor_names)} "
+            f"{'has' if len(tensor_names) == 1 else 'have'} initial values"
         )
 
 

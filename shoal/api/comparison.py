@@ -302,14 +302,14 @@ def _run(
 
     `folder` keeps the results of jobs with a lasting name.
     """
-    done, total = (
+    rounds_by_job, total = (
         dict.fromkeys((job.key for job in jobs), 0),
         sum(job.settings.rounds for job in jobs),
     )
 
     def tell(job: Job, number: int) -> None:
-        if number > done[job.key]:
-            done[job.key] = number
+        if number > rounds_by_job[job.key]:
+            rounds_by_job[job.key] = number
             settings = job.settings
             place = (
                 str(settings.algorithm),
@@ -318,8 +318,8 @@ def _run(
                 settings.labels,
                 settings.split,
             )
-            over = sum(done[each.key] >= each.settings.rounds for each in jobs)
-            so_far = (number, sum(done.values()), total, over, len(jobs))
+            over = sum(rounds_by_job[each.key] >= each.settings.rounds for each in jobs)
+            so_far = (number, sum(rounds_by_job.values()), total, over, len(jobs))
             on_progress(CompareProgress(*place, *so_far))
 
     results: dict[str, dict[str, Any]] = {}

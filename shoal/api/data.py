@@ -172,13 +172,13 @@ def load(
         "session": session,
         "start": start,
     }
-    given = {key: np.asarray(value) for key, value in others.items() if value is not None}
-    given |= _padded_or_alike({"": x}, length) | {"subject": owners}
+    arrays = {key: np.asarray(value) for key, value in others.items() if value is not None}
+    arrays |= _padded_or_alike({"": x}, length) | {"subject": owners}
     if owners.dtype.kind not in "US" or owners.ndim != 1:
-        return _fleet(given, [], classes, channels, vocabulary, name)
+        return _fleet(arrays, [], classes, channels, vocabulary, name)
     names, numbers = np.unique(owners, return_inverse=True)
     return _fleet(
-        given | {"subject": numbers},
+        arrays | {"subject": numbers},
         [str(device_id) for device_id in names],
         classes,
         channels,
@@ -223,15 +223,17 @@ def _fleet(
     `ids` names its devices in the order of their numbers; if it is empty they keep their numbers.
     """
     labels = {"activity_names": np.array(classes, str), "channel_names": np.array(channels, str)}
-    said = {} if vocabulary is None else {"vocabulary": np.array(vocabulary)}
-    made = from_arrays(
-        name, name, arrays | said | {key: value for key, value in labels.items() if len(value)}
+    vocabulary_entry = {} if vocabulary is None else {"vocabulary": np.array(vocabulary)}
+    fleet = from_arrays(
+        name,
+        name,
+        arrays | vocabulary_entry | {key: value for key, value in labels.items() if len(value)},
     )
     if not ids:
-        return made
-    called = dict(zip(ids, made.devices.values(), strict=True))
+        return fleet
+    devices = dict(zip(ids, fleet.devices.values(), strict=True))
     return replace(
-        made, devices=called, recordings=dict(zip(ids, made.recordings.values(), strict=True))
+        fleet, devices=devices, recordings=dict(zip(ids, fleet.recordings.values(), strict=True))
     )
 
 

@@ -37,16 +37,16 @@ def arrays_of(
     where = f"data, device {device_id!r}"
     parts = _of_dataset(where, examples) if isinstance(examples, Dataset) else examples
     if not isinstance(parts, tuple) or len(parts) not in (2, 4):
-        said = f"a tuple of {len(parts)}" if isinstance(parts, tuple) else type(parts).__name__
+        form = f"a tuple of {len(parts)}" if isinstance(parts, tuple) else type(parts).__name__
         raise DataError(
-            f"{where}: {said}, expected (x, y), (x, y, test_x, test_y), or a torch Dataset"
+            f"{where}: {form}, expected (x, y), (x, y, test_x, test_y), or a torch Dataset"
         )
     (*xs,), (*ys,) = (windows_of(where, x) for x in parts[::2]), (_array(y) for y in parts[1::2])
     for x, y in zip(xs, ys, strict=True):
         if not np.ndim(y) or len(y) != len(x) or not len(x):
-            given = f"{len(x)} windows" if isinstance(x, list) else f"{x.dtype}{list(x.shape)}"
+            x_form = f"{len(x)} windows" if isinstance(x, list) else f"{x.dtype}{list(x.shape)}"
             raise DataError(
-                f"{where}: x is {given} and y {y.dtype}{list(y.shape)}, expected a label for each "
+                f"{where}: x is {x_form} and y {y.dtype}{list(y.shape)}, expected a label for each "
                 "example"
             )
     split, y = (
@@ -75,9 +75,9 @@ def windows_of(where: str, value: Any) -> NDArray[Any] | Uneven:
                 return windows
             return np.stack(windows) if windows else np.asarray(value)
         except (ValueError, TypeError):
-            told = ", ".join(map(str, sorted({tuple(np.shape(window)) for window in value})[:3]))
+            sizes = ", ".join(map(str, sorted({tuple(np.shape(window)) for window in value})[:3]))
             raise DataError(
-                f"{where}: examples of shapes {told}, expected one shape, or (channels, time) of "
+                f"{where}: examples of shapes {sizes}, expected one shape, or (channels, time) of "
                 "any length"
             ) from None
     return _array(value)

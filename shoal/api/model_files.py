@@ -83,20 +83,22 @@ class ModelFiles:
         """Write the model of a group: the tensors that its devices receive, none of their own."""
         tensors = self._held.of_group(str(number))
         about = self._about | {"name": f"group {number}"}
-        own = torch_tensors(tensors)
+        network_tensors = torch_tensors(tensors)
         return self._write(
             f"group-{number}",
             tensors,
             about,
-            lambda: network_with(self._held.objective, own, f"group {number}"),
+            lambda: network_with(self._held.objective, network_tensors, f"group {number}"),
             lambda: self._network_graph,
             Written("", (), number, "", "", ""),
         )
 
     def write_device(self, device_id: str, group: int | None, keeps: str) -> Written:
         """Write the model of a device with its personal tensors."""
-        held, objective = self._held.of_device(device_id), self._held.objective
-        tensors = {key: value for key, value in held.items() if names.role_of(key) != names.SLOT}
+        device_tensors, objective = self._held.of_device(device_id), self._held.objective
+        tensors = {
+            key: value for key, value in device_tensors.items() if names.role_of(key) != names.SLOT
+        }
         about = self._about | {"name": f"device {device_id}"} | ({"keeps": keeps} if keeps else {})
         return self._write(
             f"device-{quote(device_id, safe='')}",

@@ -39,11 +39,11 @@ class OwnModel(nn.Module):
             objective.task.of == CLASSIFICATION,
         )
         self.network = network
-        own = {
+        key_by_name = {
             names.name_of(key): key
             for key in names.of_role(tensors, *names.EXCHANGED, names.PRIVATE)
         }
-        self._of_network = {own[n]: n for n in map(names.name_of, whole_model(network))}
+        self._of_network = {key_by_name[n]: n for n in map(names.name_of, whole_model(network))}
         self.kept = tuple(
             key
             for key in tensors
@@ -58,8 +58,8 @@ class OwnModel(nn.Module):
 
     def answer(self, x: Tensor) -> Tensor:
         """Return the device's answers (n, answers)."""
-        held = dict(self.network.named_parameters()) | dict(self.network.named_buffers())
-        tensors = {key: held[name] for key, name in self._of_network.items()}
+        network_tensors = dict(self.network.named_parameters()) | dict(self.network.named_buffers())
+        tensors = {key: network_tensors[name] for key, name in self._of_network.items()}
         tensors |= {key: self.get_buffer(f"kept_{number}") for number, key in enumerate(self.kept)}
         return self._graph(tensors, {"x": x}, {})[names.PROBABILITIES]
 
@@ -81,17 +81,17 @@ def network_with(objective: Supervised, tensors: TorchTensors, whose: str) -> Cl
             it is begins the text.
     """
     network = deepcopy(objective.model)
-    own = {
+    tensor_by_name = {
         names.name_of(key): value
         for key, value in names.of_role(tensors, *names.EXCHANGED, names.PRIVATE).items()
     }
     needed = [names.name_of(key) for key in whole_model(network)]
-    if missing := [name for name in needed if name not in own]:
+    if missing := [name for name in needed if name not in tensor_by_name]:
         raise ConfigError(
             f"{whose}: {objective.name} leaves {', '.join(missing)} on each device, so there is "
             "no whole model; ask for that of a device"
         )
-    network.load_state_dict({name: own[name] for name in needed}, strict=False)
+    network.load_state_dict({name: tensor_by_name[name] for name in needed}, strict=False)
     return network.eval()
 
 
@@ -110,7 +110,7 @@ def answers_of(model: nn.Module, objective: Supervised, examples: Array) -> Arra
 
     The model is one of `device_model` or `network_with`.
     """
-    made = []
+    answers = []
     with torch.no_grad():
         for x in torch.from_numpy(np.ascontiguousarray(examples, np.float32)).split(AT_ONCE):
             answer = (
@@ -118,5 +118,5 @@ def answers_of(model: nn.Module, objective: Supervised, examples: Array) -> Arra
                 if isinstance(model, OwnModel)
                 else objective.task.answer(model(x), objective.model.scale(x))
             )
-            made.append(answer.numpy())
-    return np.concatenate(made)
+            answers.append(answer.numpy())
+    return np.concatenate(answers)

@@ -81,14 +81,16 @@ class Progress:
         task = objective.task.of
         if task == RECONSTRUCTION and not says_anomalies(data.classes):
             return {}
-        found: dict[str, list[float]] = {}
+        values_by_name: dict[str, list[float]] = {}
         for device_id in sorted(self.groups.keys() & data.devices.keys()):
             windows = data.devices[device_id]
             if windows.num_test:
-                said = answers_of(self.model(device=device_id), objective, windows.test_x)
-                for name, value in measure(task, windows.test_y, said).named(data.classes).items():
-                    found.setdefault(name, []).append(value)
-        return {name: fmean(values) for name, values in found.items()}
+                answers = answers_of(self.model(device=device_id), objective, windows.test_x)
+                for name, value in (
+                    measure(task, windows.test_y, answers).named(data.classes).items()
+                ):
+                    values_by_name.setdefault(name, []).append(value)
+        return {name: fmean(values) for name, values in values_by_name.items()}
 
 
 @dataclass(frozen=True)
@@ -140,13 +142,13 @@ class Models:
         Raises:
             ConfigError: there is no such group, or none is named and there are several.
         """
-        known = sorted(set(groups.values()))
-        if group is None and len(known) == 1:
-            return known[0]
-        if group is not None and group in known:
+        numbers = sorted(set(groups.values()))
+        if group is None and len(numbers) == 1:
+            return numbers[0]
+        if group is not None and group in numbers:
             return group
-        said = "name a group or a device" if group is None else f"there is no group {group}"
-        raise ConfigError(f"{said}: the groups are {', '.join(map(str, known)) or 'none yet'}")
+        problem = "name a group or a device" if group is None else f"there is no group {group}"
+        raise ConfigError(f"{problem}: the groups are {', '.join(map(str, numbers)) or 'none yet'}")
 
 
 def progress_of(

@@ -117,11 +117,11 @@ class Result:
     @property
     def groups(self) -> Mapping[int, Sequence[str]]:
         """Ids of the devices by number of their group."""
-        found: dict[int, list[str]] = {}
+        ids_by_group: dict[int, list[str]] = {}
         for device_id, device in self.summary.devices.items():
             if device.group is not None:
-                found.setdefault(device.group, []).append(device_id)
-        return dict(sorted(found.items()))
+                ids_by_group.setdefault(device.group, []).append(device_id)
+        return dict(sorted(ids_by_group.items()))
 
     # Numbers by round
 
@@ -201,10 +201,10 @@ class Result:
         answers = self.outcome.predict(device, x) if len(x) else self._no_answers()
         if self._task.of == REGRESSION:
             return answers
-        told: NDArray[Any] = (
+        labels: NDArray[Any] = (
             answers >= PRESENT if self._task.of == MULTI_LABEL else answers.argmax(-1)
         )
-        return told.astype(np.int64)
+        return labels.astype(np.int64)
 
     def confusion(self, device: str | None = None) -> Labels:
         """Return the confusion matrix (classes, classes) int64 of a device, or of all together.
@@ -236,10 +236,10 @@ class Result:
 
     def _check_task(self, asked: str, *tasks: TaskName) -> None:
         if self._task.of not in tasks:
-            told = ", ".join(self._task.answers(self.data.classes))
+            answer_names = ", ".join(self._task.answers(self.data.classes))
             raise ConfigError(
                 f"{asked}: expected a task of {' or '.join(tasks)}, this is {self._task.name}; "
-                f"`predict` says {told}"
+                f"`predict` says {answer_names}"
             )
 
     def save(self, folder: str | Path, devices: Sequence[str] | None = None) -> tuple[Written, ...]:

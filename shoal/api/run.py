@@ -105,11 +105,11 @@ def simulate(
     """
     words = dict(locals()) | {"hyper": hyper or {}, "labels": str(labels)}
     words["checkpoint"] = checkpoint or None
-    own = None if isinstance(model, str) else model
-    settings = make_settings(words | {"model": "" if own is not None else model})
+    user_model = None if isinstance(model, str) else model
+    settings = make_settings(words | {"model": "" if user_model is not None else model})
     fields = settings_of(EngineSettings).items()
     engine = EngineOptions(**{name: each.read(words[name]) for name, each in fields})
-    if own is not None and pretrain:
+    if user_model is not None and pretrain:
         raise ConfigError(
             f"pretrain {pretrain!r}: a model of your own brings its weights; expected a model's "
             "name"
@@ -138,7 +138,9 @@ def simulate(
         return STOP if STOP in answers else None
 
     objective = (
-        None if own is None else lambda held: objective_on(own, held, settings.algorithm, seed)
+        None
+        if user_model is None
+        else lambda held: objective_on(user_model, held, settings.algorithm, seed)
     )
     outcome = simulation.simulate(fleet, settings, tell, objective, engine)
     last = Models(outcome.models, outcome.data.devices)

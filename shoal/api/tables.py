@@ -77,14 +77,14 @@ class RoundMetrics:
 
 def round_metrics(records: Sequence[RoundRecord]) -> tuple[RoundMetrics, ...]:
     """Return every round of a run, in order."""
-    made, trained = [], 0
+    metrics, trained = [], 0
     for record in records:
         before, trained = trained, trained + (record.phase == "training")
         accuracy, batches = spread(accuracy_of(record).values()), record.trained
         loss = batches.loss_sum / batches.num_examples if batches.num_examples else None
         losses = [record.evaluated[device_id].mean_loss for device_id in accuracy_of(record)]
         test_loss = fmean(losses) if losses else math.nan
-        made.append(
+        metrics.append(
             RoundMetrics(
                 trained,
                 record.phase,
@@ -99,7 +99,7 @@ def round_metrics(records: Sequence[RoundRecord]) -> tuple[RoundMetrics, ...]:
                 record.bytes_down,
             )
         )
-    return tuple(made)
+    return tuple(metrics)
 
 
 def evaluations(records: Sequence[RoundRecord]) -> list[Evaluation]:
@@ -107,7 +107,7 @@ def evaluations(records: Sequence[RoundRecord]) -> list[Evaluation]:
 
     Tests in preparations are left out.
     """
-    made = list[Evaluation]()
+    tests = list[Evaluation]()
     groups: Mapping[str, str] = {}
     trained = 0
     for record in records:
@@ -116,7 +116,7 @@ def evaluations(records: Sequence[RoundRecord]) -> list[Evaluation]:
             for device_id in accuracy_of(record):
                 met = record.evaluated[device_id]
                 group = group_number(groups.get(device_id))
-                made.append(
+                tests.append(
                     Evaluation(
                         device_id,
                         trained,
@@ -128,7 +128,7 @@ def evaluations(records: Sequence[RoundRecord]) -> list[Evaluation]:
                     )
                 )
         trained, groups = trained + (record.phase == "training"), record.groups
-    return made
+    return tests
 
 
 def to_frame(rows: Iterable[object], columns: Sequence[str]) -> "pd.DataFrame":

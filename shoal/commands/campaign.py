@@ -74,8 +74,8 @@ def start(
             f"campaign {name}: there is one of this name in {folder}; `shoal campaign set` "
             "changes it"
         )
-    made = run_settings(settings, exported.bundle, secrets.token_hex(16))
-    propose(folder, Charter(0, made, start_from=settings.start_from), bundle)
+    charter_settings = run_settings(settings, exported.bundle, secrets.token_hex(16))
+    propose(folder, Charter(0, charter_settings, start_from=settings.start_from), bundle)
     print(order(folder, "campaigns", name, "start"))
 
 
@@ -90,12 +90,12 @@ def list_campaigns(
 
     if not folder.is_dir():
         raise ConfigError(f"folder {folder}: there is no such folder; `shoal serve` makes it")
-    known = charters(folder)
-    if not known:
+    charter_by_name = charters(folder)
+    if not charter_by_name:
         raise ConfigError(f"folder {folder}: it has no campaign; `shoal campaign start` begins one")
     has_fleet = database or (folder / "shoal.db").exists()
-    begun = read_view(folder, database).campaigns if has_fleet else {}
-    rows = [_row(name, charter, begun.get(name)) for name, charter in known.items()]
+    campaigns = read_view(folder, database).campaigns if has_fleet else {}
+    rows = [_row(name, charter, campaigns.get(name)) for name, charter in charter_by_name.items()]
     if as_json:
         print_json(rows)
         return

@@ -94,8 +94,8 @@ def demo(
     local_epochs = words["local_epochs"]
     fleet = select_devices(load_data(data), devices)
     check_trainable(fleet, MIN_BATCH)
-    for said in doubts(fleet):
-        warn(said)
+    for warning in doubts(fleet):
+        warn(warning)
     if phones > len(fleet.devices):
         raise ConfigError(f"--phones {phones}: there are {len(fleet.devices)} devices")
     chosen = sorted(fleet.devices)[:phones]

@@ -115,17 +115,20 @@ def profile(
     from aggregator.profile import profile_of
 
     view = read_view(folder, database)
-    made = profile_of({d.id: d.record for d in _chosen(view, where)}, view.telemetry)
+    speed_table = profile_of({d.id: d.record for d in _chosen(view, where)}, view.telemetry)
     try:
-        write_atomically(out, made.text.encode())
+        write_atomically(out, speed_table.text.encode())
     except OSError as error:
         raise ConfigError(f"--out {out}: {error.strerror}") from None
-    print(f"{made.devices} devices: {out}")
-    for found, what in ((made.untrained, "examples a second"), (made.unmeasured, "bytes a second")):
-        if found:
+    print(f"{speed_table.devices} devices: {out}")
+    for device_ids, what in (
+        (speed_table.untrained, "examples a second"),
+        (speed_table.unmeasured, "bytes a second"),
+    ):
+        if device_ids:
             print(
-                f"{what} of {len(found)} are not known, the usual ones stand for them: "
-                f"{', '.join(found[:5])}"
+                f"{what} of {len(device_ids)} are not known, the usual ones stand for them: "
+                f"{', '.join(device_ids[:5])}"
             )
 
 
@@ -227,13 +230,13 @@ def _row(device: DeviceView) -> dict[str, Any]:
     """Return a device for JSON: its record, what follows from it, and its telemetry."""
     from aggregator.view.device import stored_fields
 
-    kept, placed = device.kept, device.placed
+    personal_model, placed = device.kept, device.placed
     return {
         "id": device.id,
         **stored_fields(device.record),
         "group": device.group,
         "placed": str(placed) if placed is not None else "",
-        "kept": msgspec.to_builtins(kept.kept) if kept is not None else None,
+        "kept": msgspec.to_builtins(personal_model.kept) if personal_model is not None else None,
         "release": device.release,
         "answer": device.answer[0],
         "alone": device.alone,
@@ -245,7 +248,7 @@ def _line(device: DeviceView) -> str:
     """Return a device's line in the list."""
     from algorithms.personalisation.kept import NOT_TOLD
 
-    record, kept = device.record, device.kept
+    record, personal_model = device.record, device.kept
     facts = record.facts
     state = "banned" if record.ban else "online" if record.online else "away"
     battery, client, windows = "-", "-", "-"
@@ -253,8 +256,8 @@ def _line(device: DeviceView) -> str:
         client, windows = facts.client.removeprefix("shoal ") or "-", str(facts.num_train)
         if facts.battery_percent is not None:
             battery = f"{facts.battery_percent:.0f} %"
-    if kept is not None:
-        model = kept.kept.candidate
+    if personal_model is not None:
+        model = personal_model.kept.candidate
     else:
         model = NOT_TOLD if record.policy.withholds else "alone" if device.alone else "-"
     cells = (client[:12], battery, windows, record.declines, record.failures, model)
@@ -268,7 +271,7 @@ def _split(tags: str) -> list[str]:
     Raises:
         ConfigError: it has no tags.
     """
-    found = [tag.strip() for tag in tags.split(",") if tag.strip()]
-    if not found:
+    tag_names = [tag.strip() for tag in tags.split(",") if tag.strip()]
+    if not tag_names:
         raise ConfigError(f"--tags {tags!r}: there is none in it")
-    return found
+    return tag_names

@@ -38,7 +38,7 @@ def doctor(
             "--mend: only a folder with its own database and blobs is mended; others have tools "
             "of their own for that"
         )
-    held = lock_service(folder) if mend and folder.is_dir() else None
+    lock = lock_service(folder) if mend and folder.is_dir() else None
     try:
         findings = []
         for finding in examine(folder, bundle, mend, database, blobs):
@@ -46,8 +46,8 @@ def doctor(
             if not as_json:
                 print(finding)
     finally:
-        if held is not None:
-            os.close(held)
+        if lock is not None:
+            os.close(lock)
     if as_json:
         print_json(findings)
     raise typer.Exit(1 if any(finding.verdict == "wrong" for finding in findings) else 0)

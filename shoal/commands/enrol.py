@@ -62,7 +62,7 @@ def token(
 
     authority = _authority(folder)
     with _open(folder, database) as store:
-        made = desk.make_token(
+        new_token = desk.make_token(
             store,
             certificate_digest(authority.certificate),
             seconds_of(expires, "--expires"),
@@ -70,8 +70,8 @@ def token(
             device,
             approve,
         )
-    print(made)
-    return {"token": str(made)}
+    print(new_token)
+    return {"token": str(new_token)}
 
 
 @enrol.command("list")
@@ -87,7 +87,7 @@ def list_all(
     with _open(folder, database) as store, store.transaction() as within:
         tokens, devices = within.rows(TokenRow), within.rows(DeviceRow)
         bans = {row.device_id: not row.lifted for row in within.rows(BanRow)}
-    usable = [made for made in tokens if not made.used_key and made.expires_at_s > time.time()]
+    usable = [entry for entry in tokens if not entry.used_key and entry.expires_at_s > time.time()]
     banned = {name for name, is_banned in bans.items() if is_banned}
     if as_json:
         devices_json = [
@@ -99,15 +99,15 @@ def list_all(
         ]
         print_json({"tokens": usable, "devices": [*devices_json, *others]})
         return
-    for made in usable:
+    for entry in usable:
         extra = " ".join(
             [
-                *([f"for={made.device_id}"] if made.device_id else []),
-                *made.tags,
-                *(["approve"] if made.approve else []),
+                *([f"for={entry.device_id}"] if entry.device_id else []),
+                *entry.tags,
+                *(["approve"] if entry.approve else []),
             ]
         )
-        print(f"token {made.hash[:12]} until {minute_of(made.expires_at_s)} {extra}".rstrip())
+        print(f"token {entry.hash[:12]} until {minute_of(entry.expires_at_s)} {extra}".rstrip())
     for device in devices:
         state = "banned" if device.device_id in banned else device.state
         until = (
@@ -195,14 +195,14 @@ def renew(
     authority, place, now_s = _authority(folder), broker_folder or folder / "broker", time.time()
     try:
         renew_own(authority, folder, now_s)
-        made = place.is_dir() and renew_broker(authority, place, now_s)
+        is_renewed = place.is_dir() and renew_broker(authority, place, now_s)
     except OSError as error:
         raise ConfigError(f"{error.filename}: {error.strerror}") from None
     except WireError as error:
         raise ConfigError(f"certificates of {folder}: {error}") from None
     print(
         f"{place / 'broker.pem'}: renewed; now make Mosquitto read it: SIGHUP, or restart it"
-        if made
+        if is_renewed
         else f"{place}: nothing is due"
     )
 

@@ -61,19 +61,19 @@ def init(
 
     if path.exists():
         raise ConfigError(f"{path}: it exists already, and is left as it is")
-    given: dict[str, str] = {"folder": str(folder), "bundle": str(bundle)}
+    values: dict[str, str] = {"folder": str(folder), "bundle": str(bundle)}
     if tls:
         hosts = [host.strip() for host in tls.split(",") if host.strip()]
         place = broker_folder or folder / "broker"
         has_plugin = _make_tls(folder, fleet, hosts, place, broker_port, broker_plugin)
         shown = f"[{hosts[0]}]" if ":" in hosts[0] else hosts[0]
-        given |= {
+        values |= {
             "fleet": fleet,
             "broker": f"mqtts://{shown}" + (f":{broker_port}" if broker_port != 8883 else ""),
         }
     commands: Any = typer.main.get_command(application("serve"))
     options = [option for option in commands.commands["serve"].params if option.name != "config"]
-    text = HEAD.format(path=path) + "\n" + "\n".join(_setting(option, given) for option in options)
+    text = HEAD.format(path=path) + "\n" + "\n".join(_setting(option, values) for option in options)
     try:
         write_atomically(path, text.encode())
     except OSError as error:

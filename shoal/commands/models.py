@@ -289,8 +289,8 @@ def export_model(
     )
 
     if to.suffix:
-        held = model_of(folder, run, group, made_in, release, database)
-        write_model(held, to, model_payload(held, to, probe, max_batch))
+        model = model_of(folder, run, group, made_in, release, database)
+        write_model(model, to, model_payload(model, to, probe, max_batch))
         return
     if release is not None:
         models = {f"release-{release}": model_of(folder, run, group, made_in, release, database)}
@@ -302,12 +302,12 @@ def export_model(
             for key in groups
         }
     prepare_folder(to, "--to")
-    for name, held in models.items():
+    for name, model in models.items():
         for form in TOGETHER:
             write_model(
-                held,
+                model,
                 to / f"{name}.{form}",
-                model_payload(held, to / f"{name}.{form}", None, max_batch),
+                model_payload(model, to / f"{name}.{form}", None, max_batch),
             )
 
 
@@ -327,19 +327,19 @@ def inspect_model(
 
     from shoal.held_model import model_of
 
-    held = model_of(folder, run, group, made_in, release, database)
+    model = model_of(folder, run, group, made_in, release, database)
     tensors = [
         {
             "name": name,
             "shape": tensor.shape,
             "norm": float(np.linalg.norm(tensor.astype(np.float64).ravel())),
         }
-        for name, tensor in held.exchanged.items()
+        for name, tensor in model.exchanged.items()
     ]
     if as_json:
-        print_json({**held.about, "classes": held.bundle.manifest.classes, "tensors": tensors})
+        print_json({**model.about, "classes": model.bundle.manifest.classes, "tensors": tensors})
         return
-    for key, value in held.about.items():
+    for key, value in model.about.items():
         print(f"{key:<10} {value.replace(chr(10), ', ')}")
     print(f"\n{'tensor':<44} {'shape':>16} {'norm':>10}")
     for row in tensors:
@@ -394,10 +394,10 @@ def diff_models(
     same = None
     if x is not None:
         answers = [
-            load_whole(to_onnx_file(held.bundle, held.tensors, {}))(
+            load_whole(to_onnx_file(model.bundle, model.tensors, {}))(
                 np.ascontiguousarray(x, np.float32)
             )
-            for held in models
+            for model in models
         ]
         same = agreement(first.bundle.manifest.task, *answers)
     if as_json:

@@ -81,15 +81,15 @@ def read_config(ctx: typer.Context, path: Path | None) -> Path | None:
     if path is None:
         return None
     try:
-        held = tomllib.loads(path.read_text())
+        entries = tomllib.loads(path.read_text())
     except OSError as error:
         raise ConfigError(f"--config {path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"--config {path}: {error}") from None
-    known = {parameter.name for parameter in ctx.command.params} - {"config"}
-    settings = {name.replace("-", "_"): value for name, value in held.items()}
-    if unknown := sorted(settings.keys() - known):
-        near = get_close_matches(unknown[0], [name for name in known if name], 1)
+    option_names = {parameter.name for parameter in ctx.command.params} - {"config"}
+    settings = {name.replace("-", "_"): value for name, value in entries.items()}
+    if unknown := sorted(settings.keys() - option_names):
+        near = get_close_matches(unknown[0], [name for name in option_names if name], 1)
         raise ConfigError(
             f"--config {path}: {unknown[0]!r} is no setting of this command"
             + (f"; is it {near[0]!r}?" if near else "")

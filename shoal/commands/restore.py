@@ -28,11 +28,11 @@ def restore(
     from shoal.waiting import steps
 
     with steps(Console(), f"checking {copy}, and putting it in the place of {folder}"):
-        aside, told = put_back(copy, folder)
-    kept = f"; what was there is in {aside}" if aside else ""
+        aside, messages = put_back(copy, folder)
+    note = f"; what was there is in {aside}" if aside else ""
     print(
-        f"{folder} is as it was copied{kept}. `shoal serve` goes on from there: rounds since then "
+        f"{folder} is as it was copied{note}. `shoal serve` goes on from there: rounds since then "
         "are done again, and nothing counts twice"
     )
-    for line in told:
+    for line in messages:
         print(line)

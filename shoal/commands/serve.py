@@ -82,7 +82,7 @@ def serve(
     log_to_stderr("INFO", log_format, fleet=fleet, run=run)
     stopping: list[int] = []
     ask_to_stop(stopping)
-    asked = ServeSettings(
+    serve_settings = ServeSettings(
         folder=folder,
         bundle=bundle,
         broker=own_credentials(folder, broker, ca, cert, key),
@@ -97,7 +97,7 @@ def serve(
         alive()
         return bool(stopping)
 
-    final = run_service(asked, stop, log_rounds())
+    final = run_service(serve_settings, stop, log_rounds())
     campaigns = final.campaigns if final is not None else {}
     campaign = campaigns.get(run) or next(reversed(campaigns.values()), None)
     if campaign is None:
@@ -165,9 +165,9 @@ def log_rounds() -> Observer:
     def say_rollout(rollout: Rollout) -> None:
         level = logging.ERROR if rollout.phase == "failed" else logging.INFO
         numbers = ",".join(map(str, sorted(rollout.releases.values())))
-        own = rollout.phase, rollout.campaign, numbers, min(rollout.step + 1, len(rollout.steps))
+        fields = rollout.phase, rollout.campaign, numbers, min(rollout.step + 1, len(rollout.steps))
         reason = f": {rollout.reason}" if rollout.reason else ""
-        log.log(level, "Rollout %s: campaign=%s releases=%s step=%d%s", *own, reason)
+        log.log(level, "Rollout %s: campaign=%s releases=%s step=%d%s", *fields, reason)
 
     return observe
 
@@ -180,13 +180,13 @@ def ask_to_stop(stopping: list[int]) -> None:
 
     def note(number: int, _frame: object) -> None:
         if not stopping:
-            told = (
+            message = (
                 "%s: stopping after the current task. If killed, the service resumes from the last "
                 "saved state."
             )
             name = signal.Signals(number).name
             Thread(
-                target=logging.getLogger("shoal").info, args=(told, name), daemon=True
+                target=logging.getLogger("shoal").info, args=(message, name), daemon=True
             ).start()  # a signal may interrupt this thread while it writes a log line
         stopping.append(number)
 

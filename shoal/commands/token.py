@@ -36,9 +36,11 @@ def new(
     It is printed once: the folder has its hash alone. From the first token on, reading needs one
     too.
     """
-    made = TokenFile(folder).new(name, role, seconds_of(expires, "--expires") if expires else None)
-    print(made)
-    return {"token": str(made), "name": name, "role": role}
+    new_token = TokenFile(folder).new(
+        name, role, seconds_of(expires, "--expires") if expires else None
+    )
+    print(new_token)
+    return {"token": str(new_token), "name": name, "role": role}
 
 
 @token.command("list")
@@ -48,10 +50,14 @@ def list_all(folder: opt.Folder, as_json: opt.Json = False) -> None:
     if as_json:
         print_json(TokenFile(folder).all())
         return
-    for held in TokenFile(folder).all():
-        until = "for ever" if held.expires_at_s is None else f"until {minute_of(held.expires_at_s)}"
-        over = "  over" if held.is_over(time.time()) else ""
-        print(f"{held.name:<20}  {held.role:<8}  made {minute_of(held.made_at_s)}  {until}{over}")
+    for entry in TokenFile(folder).all():
+        until = (
+            "for ever" if entry.expires_at_s is None else f"until {minute_of(entry.expires_at_s)}"
+        )
+        over = "  over" if entry.is_over(time.time()) else ""
+        print(
+            f"{entry.name:<20}  {entry.role:<8}  made {minute_of(entry.made_at_s)}  {until}{over}"
+        )
 
 
 @token.command("revoke")

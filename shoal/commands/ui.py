@@ -41,11 +41,11 @@ def ui(
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     library = Library(folder.resolve())
-    found = len(library.entries())
+    count = len(library.entries())
     with HttpServer(HOST, port) as server:
         server.serve(Site(library))
         print(
-            f"{found} run{'' if found == 1 else 's'} of {folder} at "
+            f"{count} run{'' if count == 1 else 's'} of {folder} at "
             f"http://{HOST}:{server.address[1]}; Ctrl-C ends this",
             flush=True,
         )

@@ -91,7 +91,7 @@ def comparison_page(
 def grid_page(found: GridTables, asked: Asked) -> str:
     """Return the report of a grid as HTML."""
     cells = {str(cell): rows for cell, rows in found.cells.items()}
-    own = [_table(name, rows, cell_columns(rows)) for name, rows in cells.items()]
+    cell_tables = [_table(name, rows, cell_columns(rows)) for name, rows in cells.items()]
     whole = (
         f"Over {found.overall[0]['cells'] if found.overall else 0} of {len(cells)} cells, in "
         "which every run ended with a model"
@@ -99,7 +99,7 @@ def grid_page(found: GridTables, asked: Asked) -> str:
     return _render(
         title="a grid of scenarios",
         verdict=_verdict(found.overall),
-        tables=[_table(whole, found.overall, overall_columns(found.overall)), *own],
+        tables=[_table(whole, found.overall, overall_columns(found.overall)), *cell_tables],
         over_rounds=None,
         over_bytes=None,
         devices=[],
@@ -192,11 +192,11 @@ def _devices(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str,
     The worst device by the mean over algorithms comes first.
     """
     means: dict[str, dict[str, float]] = {}
-    for name, its in runs.items():
-        told = [served(run) for run in its]
-        for device_id in sorted({d for one in told for d in one}):
+    for name, results in runs.items():
+        accuracies = [served(run) for run in results]
+        for device_id in sorted({d for by_device in accuracies for d in by_device}):
             means.setdefault(device_id, {})[name] = fmean(
-                one[device_id] for one in told if device_id in one
+                by_device[device_id] for by_device in accuracies if device_id in by_device
             )
     order = sorted(means, key=lambda d: (fmean(means[d].values()), d))[:MOST_DEVICES]
     return [(d, [_shade(means[d].get(name)) for name in runs]) for d in order]

@@ -105,16 +105,16 @@ def draw_grid(
     for column, x in enumerate(place):
         for y, value in enumerate(values[:, column]):
             below = best[column] - value
-            known = np.isfinite(value)
-            face = colours(min(1.0, below / FULL)) if known else "#eeeeee"
+            is_finite = np.isfinite(value)
+            face = colours(min(1.0, below / FULL)) if is_finite else "#eeeeee"
             axes.add_patch(
                 Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=face, edgecolor="white", lw=1)
             )
-            colour = "white" if known and below > DARK else INK
+            colour = "white" if is_finite and below > DARK else INK
             axes.text(
                 x,
                 y,
-                f"{value:.1f}" if known else "-",
+                f"{value:.1f}" if is_finite else "-",
                 ha="center",
                 va="center",
                 fontsize=8,

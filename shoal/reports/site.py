@@ -88,8 +88,8 @@ class Library:
     def _entry(self, file: Path) -> RunFolder:
         stat = file.stat()
         stamp = stat.st_mtime_ns, stat.st_size
-        if (held := self._read.get(file)) is not None and held[0] == stamp:
-            return held[1]
+        if (cache_item := self._read.get(file)) is not None and cache_item[0] == stamp:
+            return cache_item[1]
         entry = _read_entry(self.root, file, stat.st_mtime, stat.st_size)
         self._read[file] = stamp, entry
         return entry
@@ -110,8 +110,8 @@ def _read_entry(root: Path, file: Path, at_s: float, size: int) -> RunFolder:
             return RunFolder(
                 name, folder, at_s, msgspec.json.decode(file.read_bytes(), type=Summary)
             )
-        held = json.loads(file.read_text())
-        rows = held["overall"] if isinstance(held, dict) else held
+        content = json.loads(file.read_text())
+        rows = content["overall"] if isinstance(content, dict) else content
         return RunFolder(
             name,
             folder,
@@ -252,12 +252,12 @@ def _devices(runs: Sequence[tuple[str, Summary]]) -> list[tuple[str, list[float 
 def _about(entry: RunFolder) -> str:
     """Return the text that a search looks in."""
     summary = entry.summary
-    told = (
+    words = (
         [summary.algorithm, summary.data, summary.command]
         if summary
         else [row["algorithm"] for row in entry.rows]
     )
-    return " ".join([entry.name, *told]).casefold()
+    return " ".join([entry.name, *words]).casefold()
 
 
 def _page(html: str | bytes, status: int = 200) -> Response:

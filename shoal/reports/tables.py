@@ -183,7 +183,7 @@ def overall_columns(rows: Sequence[Mapping[str, Any]]) -> Columns:
 
 
 def _columns(rows: Sequence[Mapping[str, Any]], cells: Mapping[str, Cell]) -> Columns:
-    columns = {heading: [made(row) for row in rows] for heading, made in cells.items()}
+    columns = {heading: [cell_of(row) for row in rows] for heading, cell_of in cells.items()}
     return {
         heading: column
         for heading, column in columns.items()

@@ -35,13 +35,13 @@ def verdict(summary: Summary) -> str:
     """Return the outcome of a run in one paragraph."""
     groups, accuracy = summary.groups.count, summary.accuracy
     devices = len(summary.devices)
-    found = (
+    group_text = (
         f"{groups} groups among {devices} devices"
         if groups > 1
         else f"{devices} devices in one group"
     )
     worst = f"worst tenth {percent(accuracy.worst_tenth)}, worst device {percent(accuracy.worst)}"
-    text = f"{summary.algorithm}: {found}, mean accuracy {percent(accuracy.mean)}, {worst}."
+    text = f"{summary.algorithm}: {group_text}, mean accuracy {percent(accuracy.mean)}, {worst}."
     if summary.accuracy_is:
         losses = [device.loss for device in summary.devices.values() if device.loss is not None]
         text += (
@@ -78,9 +78,9 @@ def verdict(summary: Summary) -> str:
             else f"; the attack succeeds in {percent(attack.success_rate)}."
         )
     if placed := [device.placed for device in summary.devices.values() if device.placed]:
-        told = sum(held.neighbours > 0 for held in placed)
+        num_by_inputs = sum(placement.neighbours > 0 for placement in placed)
         text += (
-            f" Devices in no group by training: {len(placed)}, of which {told} were "
+            f" Devices in no group by training: {len(placed)}, of which {num_by_inputs} were "
             "placed by their inputs."
         )
     if summary.newcomers:
@@ -153,13 +153,13 @@ def names_text(recipe: Recipe | None) -> str:
         if recipe.recalibrates
         else ""
     )
-    told = {GENERAL: f"the group's model{moved}"}
-    told |= (
+    meanings = {GENERAL: f"the group's model{moved}"}
+    meanings |= (
         {TUNED: "that model on the way to what the device's own training makes of it"}
         if recipe.tunes
         else {}
     )
-    models = "; ".join(f"{name}: {what}" for name, what in told.items() if recipe.of(name))
+    models = "; ".join(f"{name}: {what}" for name, what in meanings.items() if recipe.of(name))
     shares = any(candidate.share for candidate in recipe.candidates)
     return (
         (
