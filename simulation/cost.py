@@ -74,9 +74,11 @@ def count(
     The timed graph is the first one that `verbs` train. Returns None if nothing was trained, or if
     the graph cannot run by itself.
     """
-    made = [(r, len(r.evaluated)) for r in records if r.phase == "training" and r.evaluated]
-    devices = sum(n for _, n in made)
-    windows = sum(r.trained.num_examples for r, _ in made)
+    training_rounds = [
+        (r, len(r.evaluated)) for r in records if r.phase == "training" and r.evaluated
+    ]
+    devices = sum(n for _, n in training_rounds)
+    windows = sum(r.trained.num_examples for r, _ in training_rounds)
     train = next((verb for verb in verbs if isinstance(verb, Train)), None)
     if not windows or train is None:
         return None
@@ -93,19 +95,26 @@ def count(
             spans.append(perf_counter() - began_s)
     mean = windows / devices
     up, down = (
-        sum(getattr(r, way) for r, _ in made) / devices for way in ("bytes_up", "bytes_down")
+        sum(getattr(r, way) for r, _ in training_rounds) / devices
+        for way in ("bytes_up", "bytes_down")
     )
     return Counted(
-        mean, ceil(mean / train.batch_size), train.batch_size, up, down, min(spans[1:]), len(made)
+        mean,
+        ceil(mean / train.batch_size),
+        train.batch_size,
+        up,
+        down,
+        min(spans[1:]),
+        len(training_rounds),
     )
 
 
 def estimates(counted: Counted) -> list[Estimate]:
     """Return the estimated cost for each speed of a phone in `SPEEDS`."""
     transfer_s = counted.bytes_down / DOWN_BYTES_PER_S + counted.bytes_up / UP_BYTES_PER_S
-    found = []
+    costs = []
     for speed, factor in SPEEDS.items():
         compute_s = counted.steps * counted.step_s * factor
         percent = 100 * (COMPUTE_W * compute_s + RADIO_W * transfer_s) / BATTERY_J
-        found.append(Estimate(speed, compute_s, transfer_s, percent, percent * counted.rounds))
-    return found
+        costs.append(Estimate(speed, compute_s, transfer_s, percent, percent * counted.rounds))
+    return costs

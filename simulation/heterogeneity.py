@@ -31,19 +31,19 @@ def measure(fleet: FleetData, embed: Embedding | None = None) -> dict[str, float
     ``example_imbalance``: standard deviation of the number of examples, as a share of its mean,
     over devices that have some.
     """
-    held = [w for _, w in sorted(fleet.devices.items()) if w.num_train]
-    if not held:
+    windows = [w for _, w in sorted(fleet.devices.items()) if w.num_train]
+    if not windows:
         return {"gamma": 0.0, "label_skew": 0.0, "example_imbalance": 0.0}
     # some examples of each device are enough for the components
-    every = max(1, sum(w.num_train for w in held) // FIT_EXAMPLES)
+    every = max(1, sum(w.num_train for w in windows) // FIT_EXAMPLES)
     vocabulary = fleet.window.vocabulary
     project = embed or fit_components(
-        quantities(np.concatenate([w.train_x[::every] for w in held]), vocabulary), DIMENSIONS
+        quantities(np.concatenate([w.train_x[::every] for w in windows]), vocabulary), DIMENSIONS
     )
-    sizes = np.array([w.num_train for w in held])
+    sizes = np.array([w.num_train for w in windows])
     return {
-        "gamma": gamma([project(quantities(w.train_x, vocabulary)) for w in held]),
-        "label_skew": label_skew([strata(w.train_y) for w in held], len(fleet.classes)),
+        "gamma": gamma([project(quantities(w.train_x, vocabulary)) for w in windows]),
+        "label_skew": label_skew([strata(w.train_y) for w in windows], len(fleet.classes)),
         "example_imbalance": float(sizes.std() / sizes.mean()),
     }
 

@@ -96,9 +96,10 @@ def macro_f1(labels: Array, predicted: Array) -> float:
             "at least one"
         )
     classes, which = np.unique(np.concatenate([labels, predicted]), return_inverse=True)
-    true, said = which[: len(labels)], which[len(labels) :]
+    true, predictions = which[: len(labels)], which[len(labels) :]
     hits, occur, answered = (
-        np.bincount(part, minlength=len(classes)) for part in (true[true == said], true, said)
+        np.bincount(part, minlength=len(classes))
+        for part in (true[true == predictions], true, predictions)
     )
     return float(np.mean(2 * hits / (occur + answered)))
 
@@ -110,13 +111,15 @@ def macro_f1_of_names(labels: Array, predicted: Array) -> float:
     name counts if it is among the labels or among the predictions, as in `macro_f1`. The result is
     1 if no name counts, since there is no error.
     """
-    hits, occur, told = (
+    hits, occur, num_predicted = (
         ((labels > 0) & (predicted > 0)).sum(0),
         (labels > 0).sum(0),
         (predicted > 0).sum(0),
     )
-    counts = occur + told > 0
-    return float(np.mean(2 * hits[counts] / (occur + told)[counts])) if counts.any() else 1.0
+    counts = occur + num_predicted > 0
+    return (
+        float(np.mean(2 * hits[counts] / (occur + num_predicted)[counts])) if counts.any() else 1.0
+    )
 
 
 def macro_auc(labels: Array, scores: Array) -> float | None:

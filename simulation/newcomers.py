@@ -99,7 +99,7 @@ class Reception:
         labelled = {
             d: executor for d, executor in executors.items() if newcomers[d].num_train >= least
         }
-        starts, kept = self._place(labelled, newcomers)
+        starts, private_tensors = self._place(labelled, newcomers)
         placed = {d: Placement(key, 1.0) for d, key in starts.items()}
         verbs = self.programs.get(UNLABELLED, ())
         for d in (d for d in newcomers if d not in labelled):  # placed by a survey of their inputs
@@ -107,7 +107,9 @@ class Reception:
             surveyed = executors[d].execute(plan, self._model(NEWCOMER), {}, self._fetch)
             placed[d] = self.algorithm.place_unlabelled(self.state, d, surveyed.tensors)
         return {
-            d: self._serve(d, executors[d], placed[d], kept.get(d, {}), newcomers[d], d in labelled)
+            d: self._serve(
+                d, executors[d], placed[d], private_tensors.get(d, {}), newcomers[d], d in labelled
+            )
             for d in newcomers
         }
 
@@ -140,12 +142,12 @@ class Reception:
         answers = (
             executor.predict(model, result.private, windows.test_x) if windows.num_test else none
         )
-        own = own_tensors(self.bundle, model, result.private)
+        tensors = own_tensors(self.bundle, model, result.private)
         return Received(
             placed,
             result.evaluated,
             answers,
-            own,
+            tensors,
             kept_of(self.run.settings.candidates, result.tensors),
         )
 
@@ -158,14 +160,14 @@ class Reception:
         private tensors of that round are returned. Those of others are empty.
         """
         starts = {d: self.algorithm.grouping.start(self.state.memory, d) for d in executors}
-        kept: dict[str, Tensors] = {device_id: {} for device_id in executors}
+        private_tensors: dict[str, Tensors] = {device_id: {} for device_id in executors}
         contributions = []
         for device_id, executor in executors.items():
             if starts[device_id] != NEWCOMER:
                 continue
             plan = self._plan(device_id, NEWCOMER, program_for(self.programs, device_id, NEWCOMER))
             result = executor.execute(plan, self._model(NEWCOMER), {}, self._fetch)
-            kept[device_id] = result.private
+            private_tensors[device_id] = result.private
             num_train = newcomers[device_id].num_train
             contributions.append(
                 Contribution(
@@ -185,7 +187,9 @@ class Reception:
                 round_seed(self.run.settings.seed, self.run.round + 1),
             )
             starts |= {c.device_id: membership[c.device_id] for c in contributions}
-        return {d: key if key in self.run.models else NEWCOMER for d, key in starts.items()}, kept
+        return {
+            d: key if key in self.run.models else NEWCOMER for d, key in starts.items()
+        }, private_tensors
 
     def _plan(self, device_id: str, key: str, verbs: tuple[Verb, ...]) -> Plan:
         return make_plan(

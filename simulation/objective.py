@@ -84,9 +84,11 @@ def objective_on(
     )
 
     def make() -> Supervised:
-        made = deepcopy(model) if isinstance(model, nn.Module) else model(data.window.shape, count)
+        network = (
+            deepcopy(model) if isinstance(model, nn.Module) else model(data.window.shape, count)
+        )
         return make_objective(
-            algorithm, as_classifier(name, made, data.window, count, size), data.label_units()
+            algorithm, as_classifier(name, network, data.window, count, size), data.label_units()
         )
 
     return seeded(make, seed)

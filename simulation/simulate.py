@@ -182,12 +182,12 @@ def simulate(
                 name: getattr(settings, name)
                 for name in ("attack", "profiles", "policy", "labels", "split")
             }
-            asked = (
+            description = (
                 named
                 | {"cohort": settings.cohort, "newcomers": len(newcomers)}
                 | {f"source of {n}": s for n, s in settings.algorithm.sources.items()}
             )
-            result = run_fast(experiment, schedule, asked, engine, on_progress)
+            result = run_fast(experiment, schedule, description, engine, on_progress)
         view, name = FleetView(result.fleet), result.campaign.name
         summary = summarize(view, name, result.records, perf_counter() - started_s)
         summary = msgspec.structs.replace(
@@ -264,8 +264,8 @@ def check_settings(data: FleetData, settings: SimulationSettings) -> None:
     settings = read_settings(settings)
     if settings.pretrain:
         examples_for(data.window, settings.pretrain)
-    left, _, experiment = _set_up(data, msgspec.structs.replace(settings, pretrain=""), None)
-    make_schedule(settings, left, experiment.bundle)
+    fleet, _, experiment = _set_up(data, msgspec.structs.replace(settings, pretrain=""), None)
+    make_schedule(settings, fleet, experiment.bundle)
     check_fit(experiment.settings, experiment.algorithm, experiment.bundle.manifest)
     experiment.algorithm.begin(experiment.bundle.initial, experiment.probe, settings.seed)
 
@@ -353,14 +353,20 @@ def _with_measures(
     devices = dict(summary.devices)
     for device_id in (d for d, device in summary.devices.items() if device.accuracy is not None):
         windows = data.devices[device_id]
-        found = measure(task, windows.test_y, result.predict(device_id, windows.test_x))
+        device_measures = measure(task, windows.test_y, result.predict(device_id, windows.test_x))
         mae = (
             None
-            if found.mae is None
-            else {name: round(e, 6) for name, e in zip(data.classes, found.mae, strict=True)}
+            if device_measures.mae is None
+            else {
+                name: round(e, 6) for name, e in zip(data.classes, device_measures.mae, strict=True)
+            }
         )
-        said = {"macro_f1": _rounded(found.macro_f1), "auc": _rounded(found.auc), "mae": mae}
-        devices[device_id] = msgspec.structs.replace(devices[device_id], **said)
+        fields = {
+            "macro_f1": _rounded(device_measures.macro_f1),
+            "auc": _rounded(device_measures.auc),
+            "mae": mae,
+        }
+        devices[device_id] = msgspec.structs.replace(devices[device_id], **fields)
     f1, auc = _over(d.macro_f1 for d in devices.values()), _over(d.auc for d in devices.values())
     return msgspec.structs.replace(
         summary,
@@ -396,14 +402,18 @@ def _of_newcomers(
 ) -> Newcomers:
     """Return the results of the newcomers, by device and over those that have test windows."""
     tested = {d: r for d, r in sorted(received.items()) if r.evaluated.num_examples}
-    found = [measure(task, newcomers[d].test_y, r.answers) for d, r in tested.items()]
-    errors = [dict(zip(names, own.mae, strict=True)) for own in found if own.mae is not None]
+    measures_of_devices = [measure(task, newcomers[d].test_y, r.answers) for d, r in tested.items()]
+    errors = [
+        dict(zip(names, device_measures.mae, strict=True))
+        for device_measures in measures_of_devices
+        if device_measures.mae is not None
+    ]
     return Newcomers(
         **msgspec.structs.asdict(spread(r.evaluated.accuracy for r in tested.values())),
         devices={
             d: received[d].evaluated.accuracy if d in tested else None for d in sorted(received)
         },
-        macro_f1=_over(own.macro_f1 for own in found)
+        macro_f1=_over(device_measures.macro_f1 for device_measures in measures_of_devices)
         if task in (CLASSIFICATION, SEQUENCE, MULTI_LABEL)
         else None,
         groups={d: received[d].placed.group for d in sorted(received)},

@@ -65,13 +65,19 @@ def _by_session(
     numbers, session = np.unique(r.session, return_inverse=True)
     counts = np.zeros((len(numbers), len(classes)), np.int64)
     np.add.at(counts, (session, y), 1)
-    wanted, held, out = share * counts.sum(0), np.zeros(len(classes)), np.zeros(len(numbers), bool)
+    wanted, test_counts, out = (
+        share * counts.sum(0),
+        np.zeros(len(classes)),
+        np.zeros(len(numbers), bool),
+    )
     for i in range(len(numbers))[::-1]:
-        its = counts[i] > 0
-        stay = (counts[~out].sum(0) - counts[i])[its]
-        nearer = (held == 0) | (np.abs(held + counts[i] - wanted) < np.abs(held - wanted))
-        if (stay > 0).all() and nearer[its].any():
-            out[i], held = True, held + counts[i]
+        class_mask = counts[i] > 0
+        stay = (counts[~out].sum(0) - counts[i])[class_mask]
+        nearer = (test_counts == 0) | (
+            np.abs(test_counts + counts[i] - wanted) < np.abs(test_counts - wanted)
+        )
+        if (stay > 0).all() and nearer[class_mask].any():
+            out[i], test_counts = True, test_counts + counts[i]
     if not out.any():
         raise DataError(
             f"split session: {where} has no recording to hold out: none whose classes are all in "
@@ -126,18 +132,18 @@ def split_anew(data: FleetData, choice: Choice, seed: int) -> FleetData:
     rule, needs = _RULES[choice.name]
     devices = {}
     for device_id in sorted(data.devices):
-        windows, held = data.devices[device_id], data.recordings.get(device_id)
-        if held is None:  # the data state no recordings: take both parts
-            held = Recordings(
+        windows, recordings = data.devices[device_id], data.recordings.get(device_id)
+        if recordings is None:  # the data state no recordings: take both parts
+            recordings = Recordings(
                 np.concatenate([windows.train_x, windows.test_x]),
                 np.concatenate([windows.train_y, windows.test_y]),
             )
-        if needs and getattr(held, needs) is None:
+        if needs and getattr(recordings, needs) is None:
             raise DataError(
                 f"split {choice.name}: data {data.name} do not say the {needs} of device "
                 f"{device_id}'s windows (docs/simulate.md)"
             )
-        ordered = _ordered(held)
+        ordered = _ordered(recordings)
         rng = np.random.default_rng([seed, SALT, zlib.crc32(device_id.encode())])
         where = f"device {device_id} of data {data.name}"
         train, test = rule(where, ordered, data.window.length, choice.options["test"], rng)

@@ -124,16 +124,18 @@ def overall_rows(
     )
     rows: list[Row] = []
     for algorithm in dict.fromkeys(row["algorithm"] for rows in cells.values() for row in rows):
-        own = [row for rows in whole.values() for row in rows if row["algorithm"] == algorithm]
-        below = [row["below_best"] for row in own]
+        algorithm_rows = [
+            row for rows in whole.values() for row in rows if row["algorithm"] == algorithm
+        ]
+        below = [row["below_best"] for row in algorithm_rows]
         overall: Row = {
             "algorithm": algorithm,
-            "cells": len(own),
+            "cells": len(algorithm_rows),
             "accuracy": {
-                key: mean_of(row["accuracy"][key] for row in own)
+                key: mean_of(row["accuracy"][key] for row in algorithm_rows)
                 for key in ("mean", "worst", "worst_tenth")
             },
-            "macro_f1": {"mean": mean_of(row["macro_f1"]["mean"] for row in own)},
+            "macro_f1": {"mean": mean_of(row["macro_f1"]["mean"] for row in algorithm_rows)},
             "below_best": mean_of(below),
             "most_below_best": max(below, default=None),
             "near_best": sum(value <= NEAR for value in below),

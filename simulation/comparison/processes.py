@@ -101,11 +101,11 @@ def _run_in_processes(
         processes = list(pool._processes.values())
         try:
             while running:
-                done, _ = wait(running, timeout=0.5, return_when=FIRST_COMPLETED)
+                futures, _ = wait(running, timeout=0.5, return_when=FIRST_COMPLETED)
                 while not heard.empty():
                     i, number = heard.get()
                     on_round(jobs[i], number)
-                for future in done:
+                for future in futures:
                     job = jobs[running.pop(future)]
                     _keep(folder, job, future.result())
                     on_round(job, job.settings.rounds)
@@ -131,10 +131,10 @@ def _kept(folder: Path, job: Job) -> dict[str, Any] | None:
     A job without a usable result runs again.
     """
     try:
-        kept = json.loads(_path(folder, job).read_bytes())
+        result = json.loads(_path(folder, job).read_bytes())
     except (FileNotFoundError, ValueError):
         return None
-    return kept if isinstance(kept, dict) and "accuracy" in kept else None
+    return result if isinstance(result, dict) and "accuracy" in result else None
 
 
 def _keep(folder: Path, job: Job, result: Mapping[str, Any]) -> None:

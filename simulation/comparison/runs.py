@@ -94,8 +94,10 @@ class Job:
         settings = msgspec.structs.asdict(self.settings)
         unusual = {name: value for name, value in settings.items() if value != usual[name]}
         about = {"data": self.data, "settings": unusual}
-        held = {"sources": self.settings.algorithm.sources, "content": self.content}
-        text = json.dumps(about | {k: v for k, v in held.items() if v}, sort_keys=True, default=str)
+        contents = {"sources": self.settings.algorithm.sources, "content": self.content}
+        text = json.dumps(
+            about | {k: v for k, v in contents.items() if v}, sort_keys=True, default=str
+        )
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -134,10 +136,10 @@ def content_of(data: str, model: str = "") -> str:
     files = [(path, str(path.relative_to(folder))) for path in paths if path.is_file()]
     if is_file(model) and code.is_file():
         files.append((code, "model"))
-    told = [
+    digests = [
         (name, _digest(path, path.stat().st_size, path.stat().st_mtime_ns)) for path, name in files
     ]
-    return hashlib.sha256(repr(told).encode()).hexdigest() if told else ""
+    return hashlib.sha256(repr(digests).encode()).hexdigest() if digests else ""
 
 
 @lru_cache(maxsize=100_000)
@@ -209,7 +211,7 @@ def run_job(
         if progress.trained:
             on_round(progress.trained)
 
-    asked = {
+    job_fields = {
         "data": job.data,
         "algorithm": str(settings.algorithm),
         "seed": settings.seed,
@@ -219,7 +221,7 @@ def run_job(
     try:
         outcome = simulate(fleet, settings, tell, objective, EngineOptions(workers=workers))
     except (Stalled, DataError) as error:
-        return {**NOTHING, **asked, "failed": str(error)}
+        return {**NOTHING, **job_fields, "failed": str(error)}
     summary, verbs = outcome.summary, chain(*outcome.campaign.version.programs.values())
     objective_of_all = outcome.models.objective
     cost = count(outcome.records, list(verbs), objective_of_all, outcome.data.window.shape)
@@ -238,7 +240,7 @@ def run_job(
         d: f"{group}, attacks" if d in attackers else group for d, group in fleet.truth.items()
     }
     return {
-        **asked,
+        **job_fields,
         "accuracy": msgspec.to_builtins(
             summary.attack.honest_accuracy if summary.attack else summary.accuracy
         ),
@@ -309,13 +311,15 @@ def agreement(truth: Mapping[str, str], groups: Mapping[str, int | None]) -> flo
 
     None if no true groups are known. A device without a group counts as a group of its own.
     """
-    known = [d for d in sorted(groups) if d in truth]
-    if not known:
+    device_ids = [d for d in sorted(groups) if d in truth]
+    if not device_ids:
         return None
-    found = [groups[d] if groups[d] is not None else f"alone {d}" for d in known]
+    labels = [groups[d] if groups[d] is not None else f"alone {d}" for d in device_ids]
     from sklearn.metrics import adjusted_rand_score  # imported here: it takes a second
 
-    return round(float(adjusted_rand_score([truth[d] for d in known], [str(f) for f in found])), 6)
+    return round(
+        float(adjusted_rand_score([truth[d] for d in device_ids], [str(f) for f in labels])), 6
+    )
 
 
 def read_algorithms(text: str) -> tuple[AlgorithmSpec, ...]:

@@ -70,11 +70,11 @@ def against(by_name: Mapping[str, Sequence[Result]], reference: str) -> dict[str
     base = _by_pair(by_name.get(reference, ()))
     tests = {}
     for name, runs in by_name.items():
-        own = _by_pair(runs)
+        value_by_pair = _by_pair(runs)
         # results of a device in several seeds and cells are not independent: only their mean counts
         by_device: dict[tuple[str, ...], list[float]] = {}
-        for pair in sorted(own.keys() & base.keys()):
-            by_device.setdefault(pair[:2], []).append(own[pair] - base[pair])
+        for pair in sorted(value_by_pair.keys() & base.keys()):
+            by_device.setdefault(pair[:2], []).append(value_by_pair[pair] - base[pair])
         if name != reference and by_device:
             tests[name] = compare_pairs([statistics.fmean(each) for each in by_device.values()])
     adjusted = holm([test.p for test in tests.values()])
@@ -134,9 +134,10 @@ def _row(name: str, runs: Sequence[Result], target: float) -> Row:
         "epsilon": mean_of(r["epsilon"] for r in runs),
         "wall_s": mean_of(r["wall_s"] for r in runs),
     }
-    if kept := Counter(candidate for run in runs for candidate in _kept(run)):
+    if choices := Counter(candidate for run in runs for candidate in _kept(run)):
         row["kept"] = {
-            candidate: round(count / kept.total(), 6) for candidate, count in kept.most_common()
+            candidate: round(count / choices.total(), 6)
+            for candidate, count in choices.most_common()
         }
     row["failed"] = next((r["failed"] for r in runs if r.get("failed")), None)
     if areas := [r["auc"] for r in runs if r.get("auc")]:
@@ -161,10 +162,10 @@ def _kept(run: Result) -> list[str]:
     """
     if run.get("labels") != "none":
         return list(run.get("kept_by_device", {}).values())
-    told = (run["newcomers"] or {}).get("kept") or {}
+    choice_by_device = (run["newcomers"] or {}).get("kept") or {}
     return (
-        [kept["candidate"] if kept else NOT_TOLD for kept in told.values()]
-        if any(told.values())
+        [choice["candidate"] if choice else NOT_TOLD for choice in choice_by_device.values()]
+        if any(choice_by_device.values())
         else []
     )
 
@@ -207,12 +208,12 @@ def mean_of(values: Any) -> Any:
 
     It is an int if all values are ints and the mean is whole.
     """
-    known = [v for v in values if v is not None]
-    if not known:
+    numbers = [v for v in values if v is not None]
+    if not numbers:
         return None
-    mean = statistics.fmean(known)
+    mean = statistics.fmean(numbers)
     return (
         int(mean)
-        if mean == int(mean) and all(isinstance(v, int) for v in known)
+        if mean == int(mean) and all(isinstance(v, int) for v in numbers)
         else round(mean, 6)
     )

@@ -132,17 +132,17 @@ def mean_of_models(mean: Mean) -> str:
         Slice(names.shared("body.weight"), 0, 18, (3, 3, 2)),
         Slice(names.shared("head.weight"), 18, COLUMNS, (3, 2)),
     ]
-    made = mean.combine(Stack(rows.copy()), counts, layout, 0)
+    average = mean.combine(Stack(rows.copy()), counts, layout, 0)
     if (
-        made.flat.shape != (COLUMNS,)
-        or made.flat.dtype != np.float32
-        or not np.isfinite(made.flat).all()
+        average.flat.shape != (COLUMNS,)
+        or average.flat.dtype != np.float32
+        or not np.isfinite(average.flat).all()
     ):
         raise Broken(
             f"of {ROWS} models of {COLUMNS} values it makes "
-            f"{made.flat.dtype}{list(made.flat.shape)}: expected finite float32[{COLUMNS}]"
+            f"{average.flat.dtype}{list(average.flat.shape)}: expected finite float32[{COLUMNS}]"
         )
-    shares = np.asarray(made.weights)
+    shares = np.asarray(average.weights)
     if shares.shape != (ROWS,) or not (
         np.isnan(shares).all() or abs(float(shares.sum()) - 1) < CLOSE
     ):
@@ -150,7 +150,7 @@ def mean_of_models(mean: Mean) -> str:
     order = rng.permutation(ROWS)
     _check_close(
         mean.combine(Stack(rows[order].copy()), counts[order], layout, 0).flat,
-        made.flat,
+        average.flat,
         "with rows in another order",
     )
     _check_close(
@@ -163,7 +163,7 @@ def mean_of_models(mean: Mean) -> str:
         for row, count in zip(rows, counts, strict=True):
             streamed.add(row, int(count) if mean.by_examples else 1)
         _check_close(
-            made.flat,
+            average.flat,
             streamed.result(),
             f"which declares averages, and by_examples {mean.by_examples},",
         )

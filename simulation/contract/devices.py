@@ -101,7 +101,7 @@ def _published(algorithm: str, runtimes: tuple[str, ...]) -> Bundle:
         0, label=label_of(objective.task.of, objective.model.num_classes, objective.model.steps)
     )
     try:
-        made = publish(
+        publication = publish(
             objective,
             window_of(spec),
             NAMES,
@@ -112,7 +112,7 @@ def _published(algorithm: str, runtimes: tuple[str, ...]) -> Bundle:
         )
     except (ConfigError, ParityError) as error:
         raise Broken(str(error)) from error
-    return made.bundle
+    return publication.bundle
 
 
 def _check_close(one: Field, other: Field, what: str) -> None:

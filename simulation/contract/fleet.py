@@ -52,9 +52,9 @@ def tiny_model(name: str | AlgorithmSpec, seed: int = 0) -> Classifier:
     """Return a tiny model that the algorithm can train."""
     torch.manual_seed(seed)
     if (window := window_of(name)).steps:
-        made = tcn(window, CLASSES, torch.tensor([2.0, 1.0]))
-        made.shape, made.steps = window.shape, window.steps
-        return made
+        sequence_model = tcn(window, CLASSES, torch.tensor([2.0, 1.0]))
+        sequence_model.shape, sequence_model.steps = window.shape, window.steps
+        return sequence_model
     outputs = algorithm_of(name).parts.task.outputs((CHANNELS, LENGTH), CLASSES)
     model = HarCnn(CHANNELS, LENGTH, outputs, torch.tensor([2.0, 1.0]))
     model.shape = (CHANNELS, LENGTH)
@@ -132,7 +132,7 @@ class Field:
         digests = {key: f"{i:064x}" for i, key in enumerate(sorted(blobs))}
         by_digest = {digest: key for key, digest in digests.items()}
         programs = self.algorithm.programs(self.state, WORK, digests)
-        made = []
+        updates = []
         for device_id in there:
             key = (
                 NEWCOMER
@@ -149,7 +149,7 @@ class Field:
             )
             self.kept[device_id] = result.private
             count = int(device_id[1:]) + 18
-            made.append(
+            updates.append(
                 Contribution(
                     device_id,
                     count,
@@ -159,7 +159,7 @@ class Field:
                     result.trained.mean_loss,
                 )
             )
-        return made
+        return updates
 
 
 def make_field(

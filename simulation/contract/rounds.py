@@ -81,8 +81,8 @@ def places(algorithm: str) -> str:
         - state.models.keys()
     ):
         raise Broken(f"a device starts from model {lost[0]!r}, which there is not")
-    left = field.algorithm.grouping.forget(state.memory, "d3")
-    if "d3" in left.membership or any(key.endswith("/d3") for key in left.arrays):
+    memory = field.algorithm.grouping.forget(state.memory, "d3")
+    if "d3" in memory.membership or any(key.endswith("/d3") for key in memory.arrays):
         raise Broken("a device that is forgotten is still remembered")
     return ""
 

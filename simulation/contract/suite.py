@@ -47,9 +47,9 @@ def checks_of(name: str, phones: bool = True) -> tuple[str, str, list[Check]]:
         ConfigError: the choice cannot be read or loaded, or has no known kind.
     """
     choice = expand(read(name, Known(), "choice"))[0]
-    kind, made, _ = find(choice.name)
+    kind, factory, _ = find(choice.name)
     if choice.given and kind in ("mean", "personalisation", "server optimizer"):
-        made = partial(made, **dict(choice.given))
+        factory = partial(factory, **dict(choice.given))
     algorithm = {"objective": name, "personalisation": f"fedavg+none+{name}"}.get(
         kind, f"fedavg+{name}"
     )
@@ -62,7 +62,7 @@ def checks_of(name: str, phones: bool = True) -> tuple[str, str, list[Check]]:
             "every device has a group with a model, also one that comes late",
             partial(rounds.places, algorithm),
         ),
-        *_declarations(kind, name, made),
+        *_declarations(kind, name, factory),
     ]
     for one in COMPOSITIONS[kind]:
         others = names_of(*one.kinds, but=["no-privacy"])

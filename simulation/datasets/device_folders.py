@@ -74,18 +74,18 @@ def load_device_folders(
                 f"{first} {shapes[first]}"
             )
     channels = named[first] or tuple(f"c{i}" for i in range(shapes[first][0]))
-    for device_id, own in named.items():
-        if own and own != channels:
+    for device_id, columns in named.items():
+        if columns and columns != channels:
             raise DataError(
-                f"data {path}: device {device_id} has the channels {', '.join(own)}, device "
+                f"data {path}: device {device_id} has the channels {', '.join(columns)}, device "
                 f"{first} {', '.join(channels)}"
             )
-    said = {folder.name: vocabulary_of(folder) for folder in folders}
-    for device_id, count in said.items():
-        if count != said[first]:
+    vocabularies = {folder.name: vocabulary_of(folder) for folder in folders}
+    for device_id, count in vocabularies.items():
+        if count != vocabularies[first]:
             raise DataError(
                 f"data {path}: device {device_id} has a vocabulary of {count} ids (0: none), "
-                f"device {first} of {said[first]}"
+                f"device {first} of {vocabularies[first]}"
             )
     length = shapes[first][-1]
     if folders and (
@@ -94,7 +94,7 @@ def load_device_folders(
     ):  # the windows were cut before
         stride = length
     height = shapes[first][1] if len(shapes[first]) == 3 else 0
-    window = Window(channels, length, stride, height=height, vocabulary=said.get(first, 0))
+    window = Window(channels, length, stride, height=height, vocabulary=vocabularies.get(first, 0))
     devices = {
         d: fit_windows(windows, window, dict.fromkeys(PARTS, f"data {path}, device {d}"))
         for d, windows in devices.items()
@@ -118,21 +118,21 @@ def _with_labels_alike(
     Raises:
         DataError: labels differ between devices.
     """
-    held = {
+    labels = {
         device_id: y
         for device_id, windows in devices.items()
         for y in (windows.train_y, windows.test_y)
         if len(y)
     }
-    first = next(iter(held), "")
-    for device_id, y in held.items():
-        if (y.dtype, y.shape[1:]) != (held[first].dtype, held[first].shape[1:]):
-            told = (
+    first = next(iter(labels), "")
+    for device_id, y in labels.items():
+        if (y.dtype, y.shape[1:]) != (labels[first].dtype, labels[first].shape[1:]):
+            difference = (
                 f"device {device_id} are {y.dtype}{list(y.shape)}, of device {first} "
-                f"{held[first].dtype}{list(held[first].shape)}"
+                f"{labels[first].dtype}{list(labels[first].shape)}"
             )
-            raise DataError(f"data {path}: labels of {told}")
-    none = held[first][:0] if held else np.zeros(0, np.int64)
+            raise DataError(f"data {path}: labels of {difference}")
+    none = labels[first][:0] if labels else np.zeros(0, np.int64)
     parts = {d: [y if len(y) else none for y in (w.train_y, w.test_y)] for d, w in devices.items()}
     alike = {d: replace(w, train_y=parts[d][0], test_y=parts[d][1]) for d, w in devices.items()}
     named = next((d for d, w in devices.items() if w.names), "")
@@ -142,7 +142,7 @@ def _with_labels_alike(
         f"{', '.join(expected)}"
     )
     for d, w in alike.items():
-        if w.names and held:
+        if w.names and labels:
             train_y, test_y = (
                 in_order(y, w.names, expected, f"data {path}: device {d}", others)
                 for y in (w.train_y, w.test_y)
@@ -179,13 +179,13 @@ def _classes(
         )
     present = np.unique(labels)
     if not listed and (lowest > 0 or 2 * len(present) <= highest):
-        told = (
+        cause = (
             "labels are "
             f"{', '.join(map(str, present[:8].tolist()))}{' ...' if len(present) > 8 else ''}, so "
             f"{highest + 1 - len(present)}"
         )
         raise DataError(
-            f"data {path}: {told} of {highest + 1} classes have no example: count classes from 0, "
+            f"data {path}: {cause} of {highest + 1} classes have no example: count classes from 0, "
             f"or list their names in {CLASSES}"
         )
     names = listed or tuple(str(number) for number in range(highest + 1))

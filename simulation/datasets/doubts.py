@@ -19,8 +19,8 @@ def doubts(data: FleetData, of_classes: bool = True) -> list[str]:
     `of_classes`: True if the task has classes.
     """
     some = data.some(SAMPLED)
-    said = [one_class(some) if of_classes else "", other_units(some)]
-    return [text for text in said if text]
+    warnings = [one_class(some) if of_classes else "", other_units(some)]
+    return [text for text in warnings if text]
 
 
 def one_class(data: FleetData) -> str:
@@ -59,10 +59,10 @@ def other_units(data: FleetData) -> str:
         return ""
     every = np.stack(list(sizes.values()))
     usual = np.median(every, axis=0)
-    known = (every > 0) & (usual > 0)
-    times = np.where(known, every / np.where(usual > 0, usual, 1), 1.0)
+    is_positive = (every > 0) & (usual > 0)
+    times = np.where(is_positive, every / np.where(usual > 0, usual, 1), 1.0)
     far = (times > TIMES) | (times < 1 / TIMES)
-    told = [
+    lines = [
         (
             f"channel {data.window.channels[channel]} of device {device_id} is "
             f"{times[at, channel]:.2g} times that of the median device"
@@ -70,10 +70,10 @@ def other_units(data: FleetData) -> str:
         for at, device_id in enumerate(sizes)
         for channel in np.flatnonzero(far[at])
     ]
-    if not told:
+    if not lines:
         return ""
-    more = f", and {len(told) - SHOWN} more" if len(told) > SHOWN else ""
+    more = f", and {len(lines) - SHOWN} more" if len(lines) > SHOWN else ""
     return (
-        f"data {data.name}: {'; '.join(told[:SHOWN])}{more} (root mean squares). Are all devices "
+        f"data {data.name}: {'; '.join(lines[:SHOWN])}{more} (root mean squares). Are all devices "
         "in the same unit?"
     )

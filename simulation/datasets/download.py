@@ -51,10 +51,10 @@ def download(name: str, folder: Path, sources: Mapping[str, Source] | None = Non
     Raises:
         DataError: there is no such set, no connection, or a file that is not the published one.
     """
-    known = SOURCES if sources is None else sources
-    if name not in known:
-        raise DataError(f"download {name!r}: expected one of {', '.join(known)}")
-    source = known[name]
+    source_by_name = SOURCES if sources is None else sources
+    if name not in source_by_name:
+        raise DataError(f"download {name!r}: expected one of {', '.join(source_by_name)}")
+    source = source_by_name[name]
     target = folder / source.target
     if target.exists():
         return target
@@ -94,9 +94,9 @@ def _fetch(name: str, target: Path, url: str, digest: str) -> bytes:
             f"download {name!r}: {url}: {error}; without a connection, put the set at {target} "
             "yourself"
         ) from None
-    found = hashlib.sha256(payload).hexdigest()
-    if found != digest:
-        raise DataError(f"download {name!r}: {url} has SHA-256 {found}, expected {digest}")
+    payload_digest = hashlib.sha256(payload).hexdigest()
+    if payload_digest != digest:
+        raise DataError(f"download {name!r}: {url} has SHA-256 {payload_digest}, expected {digest}")
     return payload
 
 

@@ -78,12 +78,12 @@ def _windows(path: Path) -> tuple[Array, Array, Array]:
                 )
             rows = np.loadtxt(file, str, delimiter=",", ndmin=2)
         samples = rows[:, : len(CHANNELS)].astype(np.float32)
-        said = named_classes(rows[:, -1], ACTIVITIES, str(path))
+        activities = named_classes(rows[:, -1], ACTIVITIES, str(path))
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: {error}") from None
     x, y = (
         cut_windows(samples, LENGTH, STRIDE),
-        cut_windows(said[:, None], LENGTH, STRIDE)[:, 0].astype(np.int64),
+        cut_windows(activities[:, None], LENGTH, STRIDE)[:, 0].astype(np.int64),
     )
     alike = (y == y[:, :1]).all(1)
     return x[alike], y[alike, 0], STRIDE * np.flatnonzero(alike)

@@ -252,8 +252,8 @@ def _classes(y: Array, names: tuple[str, ...], origin: str) -> tuple[tuple[str, 
     if y.dtype.kind in "US":
         y = y.astype(str)
         return (names, named_classes(y, names, f"data {origin}")) if names else _those_that_occur(y)
-    told = y[_labelled(y)] if steps else y
-    lowest, highest = int(told.min()), int(told.max())
+    labels = y[_labelled(y)] if steps else y
+    lowest, highest = int(labels.min()), int(labels.max())
     if lowest < 0 or highest > MOST_CLASSES:
         raise DataError(
             f"data {origin}: y reaches {lowest}..{highest}, expected class numbers from 0 to "
@@ -275,15 +275,15 @@ def _classes(y: Array, names: tuple[str, ...], origin: str) -> tuple[tuple[str, 
 
 def _those_that_occur(y: Array) -> tuple[tuple[str, ...], Array]:
     labelled = _labelled(y)
-    found, numbers = np.unique(y[labelled], return_inverse=True)
-    if y.dtype.kind in "iu" and len(found) <= int(found[-1]):
-        labels = [str(label) for label in found.tolist()]
+    values, numbers = np.unique(y[labelled], return_inverse=True)
+    if y.dtype.kind in "iu" and len(values) <= int(values[-1]):
+        labels = [str(label) for label in values.tolist()]
         few = labels if len(labels) <= FEW else [*labels[: FEW - 1], "...", labels[-1]]
         text = "labels %s are the classes 0..%d, and keep their names"
-        log.warning(text, ", ".join(few), len(found) - 1)
-    made = np.full(y.shape, NO_LABEL, np.int64)
-    made[labelled] = numbers
-    return tuple(str(label) for label in found.tolist()), made
+        log.warning(text, ", ".join(few), len(values) - 1)
+    class_numbers = np.full(y.shape, NO_LABEL, np.int64)
+    class_numbers[labelled] = numbers
+    return tuple(str(label) for label in values.tolist()), class_numbers
 
 
 def _labelled(y: Array) -> Array:
@@ -305,17 +305,17 @@ def _device_ids(subject: Array, count: int, origin: str) -> dict[int | str, str]
             f"data {origin}: subject is {subject.dtype}{list(subject.shape)}, expected int or "
             f"str[{count}]"
         )
-    found = np.unique(subject).tolist()
+    values = np.unique(subject).tolist()
     if subject.dtype.kind in "iu":
-        width = max(2, len(str(found[-1])))
-        return {number: f"s{number:0{width}d}" for number in found}
-    called = {name: re.sub(r"[^A-Za-z0-9._-]", "-", str(name))[:64] for name in found}
-    if len(set(called.values())) < len(called) or "" in called.values():
+        width = max(2, len(str(values[-1])))
+        return {number: f"s{number:0{width}d}" for number in values}
+    id_by_subject = {name: re.sub(r"[^A-Za-z0-9._-]", "-", str(name))[:64] for name in values}
+    if len(set(id_by_subject.values())) < len(id_by_subject) or "" in id_by_subject.values():
         raise DataError(
-            f"data {origin}: the subjects' names {', '.join(map(str, found[:4]))} ... do not give "
+            f"data {origin}: the subjects' names {', '.join(map(str, values[:4]))} ... do not give "
             "each device an id of its own"
         )
-    return called
+    return id_by_subject
 
 
 def _places(origin: str, arrays: dict[str, Array]) -> tuple[Array | None, Array | None]:
@@ -352,18 +352,18 @@ def _of_anomalies(origin: str, arrays: dict[str, Array]) -> dict[str, Array]:
     """
     if "anomaly" not in arrays:
         return arrays
-    told, count = arrays["anomaly"], len(_required(arrays, "X", origin))
+    mask, count = arrays["anomaly"], len(_required(arrays, "X", origin))
     if beside := [name for name in ("y", "activity_names") if name in arrays]:
         raise DataError(
             f"data {origin}: anomaly and {beside[0]}: expected one of them, anomaly says which "
             "windows are of which class"
         )
-    if told.shape != (count,) or told.dtype.kind not in "biu" or not np.isin(told, (0, 1)).all():
+    if mask.shape != (count,) or mask.dtype.kind not in "biu" or not np.isin(mask, (0, 1)).all():
         raise DataError(
-            f"data {origin}: anomaly is {told.dtype}{list(told.shape)}, expected {count} times 0, "
+            f"data {origin}: anomaly is {mask.dtype}{list(mask.shape)}, expected {count} times 0, "
             "or 1 for an anomalous window"
         )
-    return arrays | {"y": told.astype(np.int64), "activity_names": np.array([USUAL, ANOMALOUS])}
+    return arrays | {"y": mask.astype(np.int64), "activity_names": np.array([USUAL, ANOMALOUS])}
 
 
 def _test_part(y: Array, split: Array | None, has_anomalies: bool) -> Array:

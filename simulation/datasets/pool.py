@@ -61,9 +61,12 @@ def assign_alike(pool: Pool, devices: int = DEVICES) -> FleetData:
     )
     assigned = {
         name: Windows(
-            pool.train_x[own], pool.train_y[own], pool.test_x[own_test], pool.test_y[own_test]
+            pool.train_x[train_part],
+            pool.train_y[train_part],
+            pool.test_x[test_part],
+            pool.test_y[test_part],
         )
-        for name, own, own_test in zip(device_names(devices), train, test, strict=True)
+        for name, train_part, test_part in zip(device_names(devices), train, test, strict=True)
     }
     return FleetData(pool.name, pool.window, pool.classes, assigned, dict.fromkeys(assigned, "all"))
 

@@ -92,12 +92,17 @@ def load_watch_session() -> FleetData:
         )
     devices = {}
     for number, device_id in enumerate(sorted(recordings)):
-        own = recordings[device_id]
-        order = np.random.default_rng(number).permutation(len(own))
-        cuts = [round(TRAIN_SHARE * len(samples)) for samples, _ in own]
-        train = _session([(own[i][0][: cuts[i]], own[i][1]) for i in order])
+        device_recordings = recordings[device_id]
+        order = np.random.default_rng(number).permutation(len(device_recordings))
+        cuts = [round(TRAIN_SHARE * len(samples)) for samples, _ in device_recordings]
+        train = _session(
+            [(device_recordings[i][0][: cuts[i]], device_recordings[i][1]) for i in order]
+        )
         devices[device_id] = Windows(
-            *train, *_session([(own[i][0][cuts[i] :], own[i][1]) for i in order])
+            *train,
+            *_session(
+                [(device_recordings[i][0][cuts[i] :], device_recordings[i][1]) for i in order]
+            ),
         )
     return FleetData(
         "watch-session",
@@ -135,10 +140,10 @@ def _read(name: str) -> dict[str, Any]:
             f"data {name!r}: it comes with the package seglearn, which is not installed (pip "
             "install 'shoal[simulation]')"
         )
-    held: dict[str, Any] = np.load(
+    dataset: dict[str, Any] = np.load(
         path, allow_pickle=True
     ).item()  # pickle: a file of an installed package, trusted as its code is
-    return held
+    return dataset
 
 
 def _device_id(person: float, side: float) -> str:

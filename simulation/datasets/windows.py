@@ -136,7 +136,7 @@ class FleetData:
         """Return the fleet with these devices alone."""
         devices = {d: self.devices[d] for d in device_ids}
         truth = {d: group for d, group in self.truth.items() if d in devices}
-        recordings = {d: held for d, held in self.recordings.items() if d in devices}
+        recordings = {d: recording for d, recording in self.recordings.items() if d in devices}
         return replace(self, devices=devices, truth=truth, recordings=recordings)
 
 
@@ -188,13 +188,15 @@ def for_task(data: FleetData, task: TaskName) -> FleetData:
         )
         return data
     if says_anomalies(data.classes):
-        kept = {d: _usual_alone(w, data.classes.index(ANOMALOUS)) for d, w in data.devices.items()}
-        return replace(data, classes=(USUAL, ANOMALOUS), devices=kept, recordings={})
+        usual_windows = {
+            d: _usual_alone(w, data.classes.index(ANOMALOUS)) for d, w in data.devices.items()
+        }
+        return replace(data, classes=(USUAL, ANOMALOUS), devices=usual_windows, recordings={})
     if isinstance(data.devices, Measured):  # a pool has labels for all windows
         return data
     devices = {}
-    for device_id, own in data.devices.items():
-        w = without_labels(own)
+    for device_id, windows in data.devices.items():
+        w = without_labels(windows)
         none = [np.zeros(count, np.int64) for count in (w.num_train, w.num_test)]
         devices[device_id] = Windows(w.train_x, none[0], w.test_x, none[1])
     window = msgspec.structs.replace(data.window, steps=0)
@@ -223,22 +225,22 @@ def _usual_alone(windows: Windows, anomalous: int) -> Windows:
     """
     usual, test_y = windows.train_y != anomalous, (windows.test_y == anomalous).astype(np.int64)
     train_x = windows.train_x[usual]
-    made = without_labels(
+    usual_windows = without_labels(
         Windows(
             train_x, np.zeros(len(train_x), np.int64), windows.test_x, test_y, windows.unlabelled_x
         )
     )
-    return replace(made, test_y=test_y) if windows.num_test else made
+    return replace(usual_windows, test_y=test_y) if windows.num_test else usual_windows
 
 
 def digest_of(data: FleetData) -> str:
     """Return the identity of data: 64 hexadecimal digits of everything but their name."""
     digest = hashlib.sha256(repr((data.window, data.classes, sorted(data.truth.items()))).encode())
     for device_id in sorted(data.devices):
-        held: list[object] = [data.devices[device_id]]
-        held += [data.recordings[device_id]] if device_id in data.recordings else []
+        parts: list[object] = [data.devices[device_id]]
+        parts += [data.recordings[device_id]] if device_id in data.recordings else []
         digest.update(device_id.encode())
-        for part in held:
+        for part in parts:
             for name, value in sorted(vars(part).items()):
                 digest.update(f"/{name}".encode())
                 if value is not None:

@@ -103,14 +103,14 @@ class Checkpoint:
                 models[version][key][tensor] = value
         older = {int(version): models[version] for version in models if version}
         state = decode_memory(arrays["memory"].tobytes(), models[""])
-        held = text.inputs, text.placed
+        surveys_and_placements = text.inputs, text.placed
         return Snapshot(
             state,
             text.round,
             text.trained,
             tuple(text.records),
             text.finished,
-            *held,
+            *surveys_and_placements,
             older,
             text.stopped,
             frozenset(text.resting),
@@ -130,7 +130,7 @@ class Checkpoint:
                 for name, value in model.items()
             }
         named = {record.views for record in snapshot.records} - {""} | {
-            told.blob for told in snapshot.inputs.values()
+            survey.blob for survey in snapshot.inputs.values()
         }
         arrays |= {
             f"blob/{name}": np.frombuffer(blobs.get(name), np.uint8) for name in sorted(named)

@@ -102,9 +102,13 @@ class _Members(Mapping[str, Member]):
     def __getitem__(self, device_id: str) -> Member:
         if device_id not in self._ids:
             raise KeyError(device_id)
-        state, told, placed = (self._snapshot.state, self._snapshot.inputs, self._snapshot.placed)
+        state, surveys, placed = (
+            self._snapshot.state,
+            self._snapshot.inputs,
+            self._snapshot.placed,
+        )
         group = self._key(state, device_id) if device_id in state.memory.membership else ""
-        return Member(group=group, survey=told.get(device_id), placed=placed.get(device_id))
+        return Member(group=group, survey=surveys.get(device_id), placed=placed.get(device_id))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._ids)
@@ -190,14 +194,14 @@ class Rounds:
             )
             notes = round_notes(state, grouped) | rate
             if self.settings.min_batch:
-                surveys = {d: partial(self._survey, said) for d, said in inputs.items()}
+                surveys = {d: partial(self._survey, survey) for d, survey in inputs.items()}
                 placed = place_all(self.algorithm, state, surveys, placed, groups_before)
         belonging = {}
         if placed:
-            made = dataclasses.replace(snapshot, state=state, inputs=inputs, placed=placed)
-            after = self._campaign(made)
-            found = ((d, placed_of(after, d, self._device(d))) for d in self.device_ids)
-            belonging = {d: held for d, held in found if held is not None}
+            next_snapshot = dataclasses.replace(snapshot, state=state, inputs=inputs, placed=placed)
+            after = self._campaign(next_snapshot)
+            placements = ((d, placed_of(after, d, self._device(d))) for d in self.device_ids)
+            belonging = {d: placement for d, placement in placements if placement is not None}
         record = make_record(
             number=number,
             phase="evaluating" if closing else "preparing" if preparing else "training",
@@ -214,15 +218,17 @@ class Rounds:
                 for d in received
             },
             groups={d: self._key(state, d) for d in ({} if preparing else state.memory.membership)}
-            | {d: held.group for d, held in belonging.items()},
+            | {d: placement.group for d, placement in belonging.items()},
             notes=notes,
             views=self.blobs.put(encode_views(grouped))[0] if grouped.views else "",
             placed=belonging,
-            surveys=[said for said in inputs.values() if said.round == number],
+            surveys=[survey for survey in inputs.values() if survey.round == number],
         )
         trained_rounds = snapshot.trained + (not preparing and not closing)
         oldest = self.schedule.oldest
-        kept = {} if closing or oldest is None else {v: m for v, m in older.items() if v >= oldest}
+        recent_models = (
+            {} if closing or oldest is None else {v: m for v, m in older.items() if v >= oldest}
+        )
         return Snapshot(
             state,
             number,
@@ -231,7 +237,7 @@ class Rounds:
             closing,
             inputs,
             placed,
-            kept,
+            recent_models,
             snapshot.stopped,
             resting,
         )

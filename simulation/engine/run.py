@@ -79,11 +79,13 @@ def run_fast(
                 checkpoint.save(snapshot, blobs, traffic)
             if snapshot.finished:
                 break
-            last, held = snapshot.records[-1], _held(rounds, snapshot, host)
+            last, model_source = snapshot.records[-1], _held(rounds, snapshot, host)
             groups = count_groups(last.groups)
             if (
                 on_progress(
-                    RunProgress(snapshot.trained, groups, last.closed_at_s, snapshot.records, held)
+                    RunProgress(
+                        snapshot.trained, groups, last.closed_at_s, snapshot.records, model_source
+                    )
                 )
                 is STOP
             ):

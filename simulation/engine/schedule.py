@@ -77,8 +77,8 @@ class Timed:
 
     def report(self, accuracies: Sequence[tuple[float, float | None]]) -> TimeSummary:
         """Return the cost of the run in virtual time; `accuracies` are (second, mean accuracy)."""
-        known = [accuracy for _, accuracy in accuracies if accuracy is not None]
-        targets = [round(share * max(known), 4) for share in (0.8, 0.95)] if known else []
+        values = [accuracy for _, accuracy in accuracies if accuracy is not None]
+        targets = [round(share * max(values), 4) for share in (0.8, 0.95)] if values else []
         return describe(self._campaign.tally, self._campaign.now_s, accuracies, targets)
 
 

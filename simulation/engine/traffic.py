@@ -55,9 +55,9 @@ class Traffic:
                 *(m for v in plan.verbs if isinstance(v, Choose) for m in v.models),
             }
         )
-        known = self.held.get(plan.device_id)
+        model_names = self.held.get(plan.device_id)
         self.held[plan.device_id] = sorted(needed)
-        lacking = sum(size for name, size in needed.items() if name not in (known or ()))
+        lacking = sum(size for name, size in needed.items() if name not in (model_names or ()))
         if id(plan.verbs) not in self._plans:  # one object for all devices with the same verbs
             sent = replace(plan, bundle=NO_DIGEST, model=NO_DIGEST)
             self._plans[id(plan.verbs)] = (plan.verbs, len(encode(sent)))
@@ -65,7 +65,7 @@ class Traffic:
             self._plans[id(plan.verbs)][1]
             + len(encode(Acknowledge(plan.device_id, NO_DIGEST)))
             + lacking
-            + (0 if known is not None else self._bundle_bytes)
+            + (0 if model_names is not None else self._bundle_bytes)
         )
 
     def up(self, result: DeviceResult) -> int:

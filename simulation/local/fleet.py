@@ -38,13 +38,13 @@ def write_device_folder(data: FleetData, device_id: str, folder: Path) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     windows, vocabulary = data.devices[device_id], data.window.vocabulary
-    said: dict[str, Any] = {"channel_names": np.array(data.window.channels)} | (
+    metadata: dict[str, Any] = {"channel_names": np.array(data.window.channels)} | (
         {"vocabulary": np.array(vocabulary)} if vocabulary else {}
     )
-    np.savez(folder / "train.npz", X=windows.train_x, y=windows.train_y, **said)
-    np.savez(folder / "test.npz", X=windows.test_x, y=windows.test_y, **said)
+    np.savez(folder / "train.npz", X=windows.train_x, y=windows.train_y, **metadata)
+    np.savez(folder / "test.npz", X=windows.test_x, y=windows.test_y, **metadata)
     if windows.num_unlabelled:
-        np.savez(folder / UNLABELLED, X=windows.unlabelled_x, **said)
+        np.savez(folder / UNLABELLED, X=windows.unlabelled_x, **metadata)
 
 
 def start_process(
@@ -101,12 +101,12 @@ def phone_command() -> list[str]:
     """
     if not BUILD.exists():
         raise ConfigError(f"phones are run from a checkout of the sources: there is no {BUILD}")
-    done = subprocess.run([sys.executable, str(BUILD), "phone"], capture_output=True, text=True)
-    if done.returncode:
+    process = subprocess.run([sys.executable, str(BUILD), "phone"], capture_output=True, text=True)
+    if process.returncode:
         raise ConfigError(
-            f"phones cannot be run here: {(done.stderr or done.stdout).strip()[-1000:]}"
+            f"phones cannot be run here: {(process.stderr or process.stdout).strip()[-1000:]}"
         )
-    return shlex.split(done.stdout)
+    return shlex.split(process.stdout)
 
 
 @dataclass
@@ -155,9 +155,11 @@ class LocalFleet:
         )
 
     def _start_phones(self) -> subprocess.Popen[bytes]:
-        own = [part for device_id in self.phones for part in self._own_options(device_id)]
+        device_options = [
+            part for device_id in self.phones for part in self._own_options(device_id)
+        ]
         process = start_program(
-            [*self._phone_command, *self._shared_options(), *own],
+            [*self._phone_command, *self._shared_options(), *device_options],
             self.log(self.phones[0]),
         )
         self.processes |= dict.fromkeys(self.phones, process)
@@ -167,10 +169,10 @@ class LocalFleet:
         return ["--broker", self.broker_url, "--fleet", self.fleet, "--trust", str(self.trust)]
 
     def _own_options(self, device_id: str) -> list[str]:
-        own = self.folder / device_id
-        if not (own / "data" / "test.npz").exists():
-            write_device_folder(self.data, device_id, own / "data")
-        return ["--id", device_id, "--data", str(own / "data"), "--state", str(own / "state")]
+        folder = self.folder / device_id
+        if not (folder / "data" / "test.npz").exists():
+            write_device_folder(self.data, device_id, folder / "data")
+        return ["--id", device_id, "--data", str(folder / "data"), "--state", str(folder / "state")]
 
     def max_rss_bytes(self, phones: bool = False) -> int:
         """Return the largest peak so far of resident memory of a `shoal-edge` process, in bytes.

@@ -93,14 +93,14 @@ def embedding(
     )
     owner_train, owner_test = np.zeros(len(train), np.int64), np.zeros(len(test), np.int64)
     for label in range(len(pool.classes)):
-        own, own_test = pool.train_y == label, pool.test_y == label
+        train_mask, test_mask = pool.train_y == label, pool.test_y == label
         devices_of = rng.permutation(devices)
-        if not own.any():
-            owner_test[own_test] = rng.integers(0, devices, int(own_test.sum()))
+        if not train_mask.any():
+            owner_test[test_mask] = rng.integers(0, devices, int(test_mask.sum()))
             continue
-        centres = cluster_centres(train[own], devices, rng)
-        owner_train[own] = devices_of[nearest(train[own], centres)]
-        owner_test[own_test] = devices_of[nearest(test[own_test], centres)]
+        centres = cluster_centres(train[train_mask], devices, rng)
+        owner_train[train_mask] = devices_of[nearest(train[train_mask], centres)]
+        owner_test[test_mask] = devices_of[nearest(test[test_mask], centres)]
     for owner in (owner_train, owner_test):
         moved = rng.permutation(len(owner))[: round(shuffle * len(owner))]
         owner[moved] = rng.integers(0, devices, len(moved))

@@ -88,9 +88,9 @@ def pathological(pool: Pool, rng: np.random.Generator, *, devices: int, classes:
     order = rng.permutation(total)
     amounts, truth = np.zeros((devices, total)), []
     for device in range(devices):
-        own = order[(device * classes + np.arange(classes)) % total]
-        amounts[device, own] = rng.uniform(0.1, 1.0, classes)
-        truth.append("+".join(str(c) for c in np.sort(own)))
+        device_classes = order[(device * classes + np.arange(classes)) % total]
+        amounts[device, device_classes] = rng.uniform(0.1, 1.0, classes)
+        truth.append("+".join(str(c) for c in np.sort(device_classes)))
     return Assignment(
         *assign_by_shares(pool, amounts / np.maximum(amounts.sum(0), 1e-12), rng), truth
     )
@@ -181,9 +181,9 @@ def category_imbalance(
         )
     member = blocks(devices, types)
     shares = np.zeros((devices, total))
-    for number, own in enumerate(np.array_split(np.arange(total), types)):
+    for number, class_set in enumerate(np.array_split(np.arange(total), types)):
         for device in (d for d, group in enumerate(member) if group == number):
-            shares[device, own] = 1 / member.count(number)
+            shares[device, class_set] = 1 / member.count(number)
     return Assignment(
         *assign_by_shares(pool, shares, rng), [f"Type{group + 1}" for group in member]
     )

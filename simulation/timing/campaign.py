@@ -139,10 +139,10 @@ class TimedCampaign:
         rule = replace(choice, given=tuple(pair for pair in choice.given if pair[0] != "wait"))
         fields = {**policy_settings(rule), **ADMIT_ALL, "deadline_s": options["deadline"]}
         fields |= {"algorithm": "", "data": "", "bundle": "", "reported": {}, "responses": {}}
-        asked = math.ceil(round(fields["cohort"] * fields["over_select"], 9)) or len(fleet)
-        least = 1 if fields["buffer"] else min(asked, int(fleet.able.sum()))
-        own = {"rounds": LARGEST, "seed": fleet.seed, "min_devices": least, "grace_s": 0.0}
-        self.settings = RunSettings(**fields | own | {"name": NAME, "run_id": NAME})
+        cohort_size = math.ceil(round(fields["cohort"] * fields["over_select"], 9)) or len(fleet)
+        least = 1 if fields["buffer"] else min(cohort_size, int(fleet.able.sum()))
+        overrides = {"rounds": LARGEST, "seed": fleet.seed, "min_devices": least, "grace_s": 0.0}
+        self.settings = RunSettings(**fields | overrides | {"name": NAME, "run_id": NAME})
         self._ids = list(map(str, range(len(fleet))) if device_ids is None else device_ids)
         self._places = {device_id: place for place, device_id in enumerate(self._ids)}
         self._fleet = Fleet()
@@ -187,8 +187,8 @@ class TimedCampaign:
         if not self.settings.buffer:
             return newest
         works = [job.work for job in (*self._jobs.values(), *self._updates.values())]
-        given = (self._fleet.devices[self._ids[place]].assignment for place in self._sent)
-        works += [work for work in given if work is not None and not work.lapsed]
+        assignments = (self._fleet.devices[self._ids[place]].assignment for place in self._sent)
+        works += [work for work in assignments if work is not None and not work.lapsed]
         return min([work.round - 1 for work in works], default=newest)
 
     def next_batch(self) -> JobBatch:
@@ -299,16 +299,16 @@ class TimedCampaign:
     def _end(self, job: _Job) -> None:
         """Report the end of a job to the state machine, and begin the device's next one."""
         place = job.device
-        own: Any = {"at_s": self.now_s, "device_id": self._ids[place], "serial": job.work.serial}
+        fields: Any = {"at_s": self.now_s, "device_id": self._ids[place], "serial": job.work.serial}
         is_settled = job.work.serial in self._settled
         self._settled.discard(job.work.serial)
         self._sent.discard(place)
         if self._look_s[place] <= self.now_s or self.fleet.is_on_battery:
             self._look([place])
         if job.finishes:
-            self._feed(Updated(update=UPDATE, **own))
+            self._feed(Updated(update=UPDATE, **fields))
         elif self.fleet.is_available(place, self.now_s):
-            self._feed(Declined(**own))
+            self._feed(Declined(**fields))
         if job.finishes and self._ids[place] in self.campaign.updates:
             self._updates[place] = job
         elif not is_settled:
@@ -338,8 +338,10 @@ class TimedCampaign:
         )
         self.tally.aggregate(stale)
         self._useless = []
-        made = msgspec.structs.replace(campaign.version, round=campaign.round)
-        after = Aggregated(at_s=self.now_s, campaign=NAME, round=campaign.round, version=made)
+        new_version = msgspec.structs.replace(campaign.version, round=campaign.round)
+        after = Aggregated(
+            at_s=self.now_s, campaign=NAME, round=campaign.round, version=new_version
+        )
         before = [self._configured(self.settings.min_devices)] if self._is_relaxed else []
         self._feed(*before, after)
         return batch

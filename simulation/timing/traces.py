@@ -109,7 +109,7 @@ def read_trace(
 
 
 def _read_intervals(path: Path, devices: Path, names: Mapping[str, int], count: int) -> Intervals:
-    found: list[tuple[int, float, float, int]] = []
+    intervals: list[tuple[int, float, float, int]] = []
     for line, name, (start_s, end_s) in _rows(path, INTERVAL_COLUMNS):
         if name not in names:
             raise DataError(f"{path}, line {line}: device {name!r} is not in {devices}")
@@ -119,9 +119,9 @@ def _read_intervals(path: Path, devices: Path, names: Mapping[str, int], count: 
                 "start"
             )
         if names[name] < count:
-            found.append((names[name], start_s, end_s, line))
-    found.sort()
-    for before, after in pairwise(found):
+            intervals.append((names[name], start_s, end_s, line))
+    intervals.sort()
+    for before, after in pairwise(intervals):
         if before[0] == after[0] and after[1] < before[2]:
             first, second = sorted((before, after), key=lambda interval: interval[3])
             raise DataError(
@@ -129,12 +129,12 @@ def _read_intervals(path: Path, devices: Path, names: Mapping[str, int], count: 
                 f"overlap with line {first[3]} "
                 f"of the same device, {first[1]:g} to {first[2]:g} s"
             )
-    if not found:
+    if not intervals:
         raise DataError(
             f"{path}: none of the fleet's devices is ever available, expected a line "
             "device,start_s,end_s"
         )
-    device, starts_s, ends_s = (np.array([interval[i] for interval in found]) for i in range(3))
+    device, starts_s, ends_s = (np.array([interval[i] for interval in intervals]) for i in range(3))
     places: Array = np.searchsorted(device, np.arange(count + 1))
     return Intervals(places, starts_s, ends_s, DAY_S * math.ceil(ends_s.max() / DAY_S))
 

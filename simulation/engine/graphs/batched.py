@@ -133,13 +133,15 @@ class BatchedGraphs(EagerGraphs):
             for members in kinds.values():
                 same = [requests[i] for i in members]
                 try:
-                    made = self._run(same) if same[0].batches is None else self._train(same)
+                    batch_answers = (
+                        self._run(same) if same[0].batches is None else self._train(same)
+                    )
                 except torch.OutOfMemoryError:
                     raise ConfigError(
                         f"memory of {self.device}: too small for {len(same)} devices at a time; "
                         "ask for fewer workers"
                     ) from None
-                for i, tensors in zip(members, made, strict=True):
+                for i, tensors in zip(members, batch_answers, strict=True):
                     answers[i] = tensors
         return answers
 
@@ -158,22 +160,22 @@ class BatchedGraphs(EagerGraphs):
             for name in ("x", "y")
         }
         first = np.cumsum([0, *(len(request.batch["y"]) for request in same)])
-        made = [
+        rows_and_orders = [
             (rows, np.stack(batches) + first[rows, None])
             for rows, batches in turns([request.batches or () for request in same])
         ]
         orders = (
-            torch.from_numpy(np.concatenate([order.ravel() for _, order in made]))
+            torch.from_numpy(np.concatenate([order.ravel() for _, order in rows_and_orders]))
             .to(self.device)
-            .split([o.size for _, o in made])
+            .split([o.size for _, o in rows_and_orders])
         )
         sums: TorchTensors = {}
         changed: set[str] = set()
-        for (rows, _), order in zip(made, orders, strict=True):
+        for (rows, _), order in zip(rows_and_orders, orders, strict=True):
             at = None if len(rows) == len(same) else torch.from_numpy(rows).to(self.device)
-            own = state if at is None else {name: value[at] for name, value in state.items()}
+            row_state = state if at is None else {name: value[at] for name, value in state.items()}
             outputs = step(
-                own,
+                row_state,
                 {name: value[order.reshape(len(rows), -1)] for name, value in examples.items()},
                 hyper,
             )
@@ -244,9 +246,9 @@ class BatchedGraphs(EagerGraphs):
         if objective.task.of == CLASSIFICATION:
             inputs[names.Y] = torch.arange(len(inputs[names.Y])) % objective.model.num_classes
         for graph, function in self._functions.items():
-            held, batch, hyper = parts_of(inputs)
+            tensors, batch, hyper = parts_of(inputs)
             try:
-                outputs = function(held, batch, hyper)
+                outputs = function(tensors, batch, hyper)
             except RuntimeError as error:
                 raise ConfigError(
                     f"{objective.name}: graph {graph!r} does not run here: {error}"
@@ -256,7 +258,7 @@ class BatchedGraphs(EagerGraphs):
             )
             self._training |= {graph} if trains else set()
             try:
-                _over_devices(function)(_twice(held), _twice(batch), hyper)
+                _over_devices(function)(_twice(tensors), _twice(batch), hyper)
             except RuntimeError as error:
                 if trains:
                     raise ConfigError(
@@ -266,7 +268,7 @@ class BatchedGraphs(EagerGraphs):
                 self._alone.add(graph)
             else:
                 self._additive |= (
-                    {graph} if _adds_up(function, held, batch, hyper, outputs) else set()
+                    {graph} if _adds_up(function, tensors, batch, hyper, outputs) else set()
                 )
             inputs |= {
                 names.response(graph, name): torch.zeros(shape)

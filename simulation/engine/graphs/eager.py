@@ -66,16 +66,16 @@ class EagerGraphs:
         The result has the bits of `run` batch by batch; tensors stay with torch between the
         batches.
         """
-        held = self._tensors(tensors | hyper)
+        inputs = self._tensors(tensors | hyper)
         sums = {names.LOSS_SUM: 0.0, names.NUM_CORRECT: 0.0}
         following: TorchTensors = {}
         with self._lock, torch.no_grad(), tape():
             for chosen in batches:
                 outputs = self.call(
-                    graph, held | self._tensors({names.X: x[chosen], names.Y: y[chosen]})
+                    graph, inputs | self._tensors({names.X: x[chosen], names.Y: y[chosen]})
                 )
                 following = {k: v.detach() for k, v in names.part(outputs, names.NEXT).items()}
-                held |= following
+                inputs |= following
                 for key in sums:
                     sums[key] += float(outputs[key])
         return {names.following(k): v.cpu().numpy() for k, v in following.items()} | {

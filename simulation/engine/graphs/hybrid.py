@@ -77,12 +77,12 @@ class _Extractor:
 
     def carries(self, graphs: Iterator[tuple[str, TorchTensors]]) -> set[str]:
         """Return the graphs that leave the native engine a pass when they run."""
-        found = set()
+        graph_names = set()
         with self.carried():
             for graph, _ in graphs:
-                found |= {graph} if self._passed else set()
+                graph_names |= {graph} if self._passed else set()
                 self._passed = False
-        return found
+        return graph_names
 
     @contextmanager
     def carried(self) -> Iterator[None]:
@@ -101,8 +101,8 @@ class _Extractor:
             return self._usual(x)
         self._passed = True
         if self._module.training:
-            made: Tensor = _Carried.apply(self._passes, x, *tensors)
-            return made
+            output: Tensor = _Carried.apply(self._passes, x, *tensors)
+            return output
         flat = _flat(tensors)
         return torch.cat(
             [
@@ -157,13 +157,13 @@ class _Carried(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():
             raise Unsupported("a step differentiates twice")
-        made: Pass = ctx.made
-        found = _tensors(ctx.passes.backward(made, _array(gradient)), ctx.shapes)
+        forward_pass: Pass = ctx.made
+        gradients = _tensors(ctx.passes.backward(forward_pass, _array(gradient)), ctx.shapes)
         wanted = ctx.needs_input_grad[2:]
         return (
             None,
             None,
-            *(value if needed else None for value, needed in zip(found, wanted, strict=True)),
+            *(value if needed else None for value, needed in zip(gradients, wanted, strict=True)),
         )
 
 

@@ -71,14 +71,14 @@ class Rendezvous(Generic[Q, A]):
         """
         with self._changed:
             self._changed.wait_for(lambda: self._busy == 0)
-            asked = list(self._asked)
-        answers = together([request for request, _ in asked]) if asked else []
+            requests = list(self._asked)
+        answers = together([request for request, _ in requests]) if requests else []
         with self._changed:
             self._asked.clear()
-            self._busy = len(asked)
-        for (_, future), made in zip(asked, answers, strict=True):
-            future.set_result(made)
-        return bool(asked)
+            self._busy = len(requests)
+        for (_, future), answer in zip(requests, answers, strict=True):
+            future.set_result(answer)
+        return bool(requests)
 
     def close(self) -> None:
         """End every thread that waits, or asks later, with an exception."""

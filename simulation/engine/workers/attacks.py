@@ -118,13 +118,13 @@ def make_attack(choice: Choice, data: FleetData, seed: int) -> Attack:
         ConfigError: there would be no attacker or no honest device, or the attack flips classes and
             there are none.
     """
-    devices, options, given = sorted(data.devices), choice.options, dict(choice.given)
+    devices, options, arguments = sorted(data.devices), choice.options, dict(choice.given)
     if choice.name in FLIPPING and not has_classes(data.sample()[1]):
         raise ConfigError(
             f"attack {choice.name}: it takes classes for each other, and in data {data.name} "
             "labels are no classes"
         )
-    by_share = "share" in given and "count" not in given
+    by_share = "share" in arguments and "count" not in arguments
     count = (
         round(options["share"] * len(devices))
         if by_share or not options["count"]

@@ -157,8 +157,8 @@ class DeviceHost:
             return DeviceResult(device_id, problem=refused.detail, refused=True)
         took_s = perf_counter() - started_s
         carried = layout_of(sent) if names.of_role(sent, names.INT8) else ()
-        done = (result.num_steps, result.evaluated, result.trained, took_s, tensors, carried)
-        return DeviceResult(device_id, result.model, windows.num_train, *done)
+        outcome = (result.num_steps, result.evaluated, result.trained, took_s, tensors, carried)
+        return DeviceResult(device_id, result.model, windows.num_train, *outcome)
 
     def predict(self, device_id: str, model: Tensors, number: int, x: Array) -> Array:
         """Return class probabilities (n, classes) float32 of a device before round `number`."""

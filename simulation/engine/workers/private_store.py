@@ -77,13 +77,13 @@ class MappedStore:
     def get(self, device_id: str, number: int) -> Tensors:
         """Return a copy of a device's tensors before the round of this number; empty at first."""
         at = self._index[device_id]
-        found: Tensors = {}
+        tensors: Tensors = {}
         for name in self._names(number):
             file, key = self._file(name), _parse(name)[0]
             copy = _newest(file.rounds[at], number)
             if file.rounds[at, copy] > 0 and file.rounds[at, copy] < number:
-                found[key] = np.array(file.rows[copy][self._rows(key, at)])
-        return found
+                tensors[key] = np.array(file.rows[copy][self._rows(key, at)])
+        return tensors
 
     def put(self, device_id: str, number: int, tensors: Tensors) -> None:
         """Replace a device's tensors by these after the round of this number."""

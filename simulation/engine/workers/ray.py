@@ -110,8 +110,8 @@ class Worker:
             tensors: Any = ray.get(models[0])
             self._models = (models[0], tensors)
         results: list[Result] = []
-        for plan, kept in tasks:
-            self._store.before, self._store.after = kept, None
+        for plan, private_tensors in tasks:
+            self._store.before, self._store.after = private_tensors, None
             result = self._host.carry_out(plan, self._models[1])
             results.append((result, self._store.after))
         return results if level is None else self._sum_up(results, level)
@@ -128,14 +128,14 @@ class Worker:
             sums[start] = self._algorithm.sum_up(exchanged(self._models[1][start]), mine).branch(
                 level
             )
-        made = [
+        answers = [
             (replace(result, tensors={}, carried=result.layout), after) for result, after in results
         ]
-        for at, (result, after) in enumerate(made):
+        for at, (result, after) in enumerate(answers):
             if not result.problem:  # one whose result is read
-                made[at] = (replace(result, sums=sums), after)
+                answers[at] = (replace(result, sums=sums), after)
                 break
-        return made
+        return answers
 
 
 @dataclass
