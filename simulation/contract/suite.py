@@ -94,10 +94,10 @@ def check(
 
     Args:
         choice: written as in an algorithm's name: ``FILE.py:CLASS`` or ``PACKAGE.MODULE:CLASS``
-        with options, or a registered name.
+            with options, or a registered name.
         phones: True if it is also exported to ExecuTorch, where that is installed.
         on_progress: called with a line about the choice, and with the outcome of each check as soon
-        as it is over.
+            as it is over.
 
     Raises:
         ConfigError: the choice cannot be read or loaded, or has no known kind.

@@ -457,10 +457,8 @@ def check_objective(fleet: FleetData, name: str, *graphs: str) -> None:
     assert found.graph_drift < max(2e-2, 10 * found.eager_drift)
 
 
-@pytest.mark.full
-@pytest.mark.parametrize(
-    "name", ["cgau:units=8", pytest.param("feddisk:density_units=4", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["cgau:units=8", "feddisk:density_units=4"])
 def test_steps_of_objectives_equal_float64(fleet: FleetData, name: str) -> None:
     check_objective(fleet, name, "step")
 

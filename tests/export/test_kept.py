@@ -32,7 +32,6 @@ TASKS: dict[str, Callable[[FleetData], FleetData]] = {
     "sequence": steps,
     "reconstruction": lambda data: for_task(data, "reconstruction"),
 }
-SLOW = ("multi-label", "regression", "sequence", "reconstruction")
 
 
 @dataclass(frozen=True)
@@ -47,10 +46,7 @@ class Made:
 IDS = ("all", "diverges", "fewest", "one", "none")
 
 
-@pytest.fixture(
-    scope="module",
-    params=[pytest.param(task, marks=[pytest.mark.slow] if task in SLOW else []) for task in TASKS],
-)
+@pytest.fixture(scope="module", params=TASKS)
 def made(
     request: pytest.FixtureRequest, fleet: FleetData, tmp_path_factory: pytest.TempPathFactory
 ) -> Made:
@@ -61,7 +57,7 @@ def made(
     return Made(unpack((folder / "device.shoal").read_bytes()), spec, own)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("num_labelled", "lr"), [(None, 0.05), (13, 1e30), (9, 0.05), (1, 0.05), (0, 0.05)], ids=IDS
 )

@@ -136,6 +136,7 @@ def test_models_that_nobody_looks_at_are_summed_up_where_they_are_trained(
     same(here, on_ray(cluster.address, "fedavg"))
 
 
+@pytest.mark.slow
 def test_a_machine_lost_in_a_round_changes_no_bit(
     cluster: Any,
     workers: list[Any],
