@@ -278,8 +278,8 @@ def errors() -> str:
 def _message(text: ast.expr) -> str:
     """Return the text of an error, with `…` where it has values."""
     match text:
-        case ast.Constant(str(said)):
-            return said
+        case ast.Constant(str(words)):
+            return words
         case ast.JoinedStr(values):
             return "".join(map(_message, values))
         case ast.BinOp(left, ast.Add(), right):

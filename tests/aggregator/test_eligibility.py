@@ -1,7 +1,6 @@
 """Rules over the records of devices: what they mean, and that nothing but a rule is read as one."""
 
 import re
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,6 +9,7 @@ from immutables import Map
 
 from aggregator.fleet.eligibility import DEEPEST, FIELDS, holds, read_rule
 from aggregator.fleet.records import Ban, Campaign, Device, Given, Member, Placed, Version
+from tests.support.pages import page
 from tests.support.settings import SETTINGS
 from wire.errors import ConfigError
 from wire.messages import CheckIn, InUse
@@ -232,6 +232,6 @@ def test_a_devices_group_is_that_in_the_campaign_that_it_last_worked_for(
 
 
 def test_the_page_has_every_field() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "who-trains.md").read_text()
-    table = page[page.index("## Rules") :]
+    text = page("who-trains")
+    table = text[text.index("## Rules") :]
     assert set(re.findall(r"`([a-z_]+)`", table[: table.index("\n\n`windows.")])) >= set(FIELDS)

@@ -541,8 +541,8 @@ class World:
     def holds_what_is_wanted(self, device_id: str) -> bool:
         """True if a device uses the release that it should hold."""
         client, device = self.clients[device_id], self.fleet.devices[device_id]
-        found = releases_for(self.fleet, device_id, device)
-        model = next((release.model for _, release, is_reached in found if is_reached), None)
+        releases = releases_for(self.fleet, device_id, device)
+        model = next((release.model for _, release, is_reached in releases if is_reached), None)
         return model is None or model in (client.model, client.spoils)
 
     def settle(self, most: int = 3000) -> None:

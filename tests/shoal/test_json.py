@@ -16,8 +16,9 @@ from tests.aggregator.releasing import service_with_releases
 from tests.support.bundles import Exported
 from tests.support.commands import FUNCTIONS
 from tests.support.enrolment import enrolment_bench
+from tests.support.pages import page
 
-PAGE = (Path(__file__).parents[2] / "docs" / "programs.md").read_text()
+PAGE = page("programs")
 
 
 @pytest.fixture

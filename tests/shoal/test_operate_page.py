@@ -1,4 +1,4 @@
-"""What the guides for operators say to type is typed here, to a real service and a real broker."""
+"""Commands of the guides for operators, typed to a real service and a real broker."""
 
 import json
 import re
@@ -17,7 +17,8 @@ from simulation.datasets.windows import FleetData
 from simulation.local.broker import EmbeddedBroker, free_port
 from tests.aggregator.releasing import service_with_releases
 from tests.support.known import known
-from tests.support.operator import COMMANDS, PAGE, ROOT, Operator, typed
+from tests.support.operator import COMMANDS, PAGE, Operator, typed
+from tests.support.pages import ROOT
 from tests.support.waiting import wait_until
 from wire.errors import OtherAggregator
 

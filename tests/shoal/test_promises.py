@@ -6,13 +6,11 @@ from functools import cache
 
 import pytest
 
-from tests.support.pages import ROOT
+from tests.support.pages import ROOT, page
 
-FOR_AUTHORS = ("promises.md", "extend.md", "house.md", "release.md")
+FOR_AUTHORS = ("promises", "extend", "house", "release")
 """Pages for people who change the code, who are told where its tests are."""
-PROMISES = re.findall(
-    r"^\| (.+) \| (`tests/.+`) \|$", (ROOT / "docs" / "promises.md").read_text(), re.MULTILINE
-)
+PROMISES = re.findall(r"^\| (.+) \| (`tests/.+`) \|$", page("promises"), re.MULTILINE)
 
 
 @cache
@@ -33,7 +31,7 @@ def test_every_named_test_is_there() -> None:
 
 
 @pytest.mark.parametrize(
-    "page", [page.name for page in (ROOT / "docs").glob("*.md") if page.name not in FOR_AUTHORS]
+    "name", [path.stem for path in (ROOT / "docs").glob("*.md") if path.stem not in FOR_AUTHORS]
 )
-def test_no_page_names_a_test_inside_a_sentence(page: str) -> None:
-    assert "tests/" not in (ROOT / "docs" / page).read_text()
+def test_no_page_names_a_test_inside_a_sentence(name: str) -> None:
+    assert "tests/" not in page(name)

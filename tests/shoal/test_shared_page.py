@@ -1,5 +1,4 @@
-"""What docs/storage.md says to type is typed here, with a real
-database and a real bucket."""
+"""Commands of docs/storage.md, typed with a real database and a real bucket."""
 
 import secrets
 

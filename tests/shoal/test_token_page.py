@@ -1,5 +1,4 @@
-"""What docs/tokens.md says to type is typed here, to a real service, and a real
-client uses them."""
+"""Commands of docs/tokens.md, typed to a real service; a real client uses the tokens."""
 
 import json
 import shlex

@@ -22,15 +22,15 @@ from shoal.cli import main
 from simulation.local.broker import EmbeddedBroker, free_port
 from simulation.local.fleet import start_process, stop_processes
 from tests.support.bundles import Exported
+from tests.support.pages import page
 from tests.support.waiting import wait_until
 
-ROOT = Path(__file__).parents[2]
 GUIDES = (
     *("operate", "bounds", "transfers", "campaigns", "releases", "manage-devices"),
     *("personal-models", "who-trains", "tokens", "recover", "storage", "enrol", "programs"),
 )
 """Pages for whoever runs a service, in the order in which they are read."""
-PAGE = "".join((ROOT / "docs" / f"{guide}.md").read_text() for guide in GUIDES)
+PAGE = "".join(map(page, GUIDES))
 COMMANDS: list[str] = [
     line.split("#")[0].strip() for line in re.findall(r"^ {4,}(shoal .+)$", PAGE, re.MULTILINE)
 ]
