@@ -44,7 +44,6 @@ def test_the_page_for_operators_has_the_commands_of_the_quick_start() -> None:
     }
 
 
-@pytest.mark.full
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("ports")
 def test_from_nothing_to_a_release_in_use(tmp_path: Path) -> None:
