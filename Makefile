@@ -1,5 +1,5 @@
-# make demo | test | test-all | check | docs | native | bench | chaos | papers | peers | gpu: each makes .venv and installs what it needs, in pinned versions,
-# when it is missing; make setup installs all of it.
+# make demo | test | test-all | check | docs | native | bench | chaos | papers | peers | gpu
+# Each target creates .venv and installs the pinned versions of what it needs, if missing. `make setup` installs everything.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -10,8 +10,8 @@ MAKEFLAGS += --no-print-directory
 
 setup: $(VENV)/.dev
 
-# A stamp says that the environment has what pyproject.toml and constraints.txt ask for: of the extras that the demonstration needs, or of
-# all of them.
+# Stamp files: the environment matches pyproject.toml and constraints.txt, with the demonstration's extras (.demo) or with all
+# extras (.dev).
 DEPENDENCIES := pyproject.toml constraints.txt deploy/setup
 $(VENV)/.demo: $(DEPENDENCIES)
 	@$(PYTHON) deploy/setup $(VENV) edge,simulation
@@ -24,9 +24,9 @@ $(VENV)/.dev: $(DEPENDENCIES)
 demo: $(VENV)/.demo
 	$(BIN)/shoal demo
 
-# Many tests wait for processes and brokers: two workers more than there are cores keep the cores busy. `test` runs one representative of
-# each mechanism, `test-all` what `test` leaves out, and `slow` what takes minutes each or needs programs that few machines
-# have, and ten times as many examples of each property.
+# Many tests wait for processes and brokers, so two workers more than there are cores keep the cores busy. `test` runs one
+# representative of each mechanism; `test-all` runs the tests that `test` leaves out; `slow` runs the tests that take minutes or
+# need uncommon programs, and ten times as many examples of each property.
 WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 2 )))
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal
 test: setup deploy/.debian
@@ -46,11 +46,12 @@ check: setup
 	$(BIN)/lint-imports
 	$(BIN)/python .ci/style.py
 
-# The documentation as a site in build/site, which needs no network; every link is checked.
+# Build the documentation as a site in build/site, which works without a network. Every link is checked.
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
-# The library that boards run ExecuTorch programs with, and what it needs, as a folder to copy to one of the same kind.
+# Build the library that runs ExecuTorch programs on boards, with its dependencies, as a folder to copy to a board of the same
+# kind.
 native: setup deploy/.debian
 	$(BIN)/python -m host.executorch.build --out build/native
 
@@ -58,13 +59,13 @@ BENCHMARKS := first_light personal candidates native server clustering virtual_t
 bench: setup deploy/.debian
 	for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name || exit 1; done
 
-# What the checks of deploy/ need (Ansible, Helm's library, hadolint, ...), in an environment of its own.
+# Install the tools that check deploy/ (Ansible, Helm's library, hadolint, ...) into a separate environment.
 tools: .tools/.ready
 .tools/.ready: deploy/tools.txt
 	@$(PYTHON) -m venv .tools && .tools/bin/pip install --quiet --disable-pip-version-check -r deploy/tools.txt
 	@touch $@
 
-# What is published: the wheel of the last commit, with the same bytes wherever it is built, and what is in the environment that it was tested in.
+# Build what is published: a reproducible wheel of the last commit, and the list of packages in the tested environment (sbom).
 dist: setup
 	deploy/release dist
 
@@ -72,24 +73,27 @@ sbom: setup tools
 	@mkdir -p dist
 	.tools/bin/cyclonedx-py environment $(BIN)/python --pyproject pyproject.toml --output-reproducible --of JSON -o dist/sbom.json
 
-# Real processes on which faults are brought about for 20 minutes, or ARGS="--minutes 5".
+# Inject faults into real processes for 20 minutes; ARGS="--minutes 5" changes the duration.
 chaos: setup deploy/.debian
 	$(BIN)/python -m tests.chaos $(ARGS)
 
-# The papers' comparisons: an hour on two cores; NIGHT=1 for a night. What is finished is kept and not made again.
+# Repeat the papers' comparisons: an hour on two cores; with NIGHT=1, a night. Results already in the folder are not computed
+# again.
 papers: setup
 	$(BIN)/python -m benchmarks.papers $(if $(NIGHT),--night) $(ARGS)
 
 peers: setup
 	$(BIN)/python -m benchmarks.peers $(ARGS)
 
-# The same results on a CUDA device as on the processor, and what it is worth. Without one both run on the processor, which shows that they run.
+# Compare a CUDA device with the processor: equal results, and the speed-up. Without a CUDA device both runs use the processor,
+# which only checks that they run.
 gpu: setup deploy/.debian
 	$(PYTEST) -m '' tests/simulation/test_batched.py tests/algorithms/test_stack.py
 	$(BIN)/python -m benchmarks.gpu
 
-# Debian packages that tests use: the Mosquitto broker; PostgreSQL; the browser Chromium; Java, JUnit, npm (it brings the Kotlin compiler), a
-# C++ compiler and Android's tools for the phone client. Installed when missing and we may; a test that needs one says so otherwise.
+# Install the Debian packages that tests use, if missing and permitted: the Mosquitto broker; PostgreSQL; the browser Chromium;
+# Java, JUnit, npm (for the Kotlin compiler), a C++ compiler and Android's tools for the phone client. A test whose package is
+# missing is skipped and names the package.
 .PHONY: deploy/.debian
 deploy/.debian:
 	@deploy/install-debian mosquitto postgresql c++=g++ chromium junit5 javac=default-jdk-headless npm=npm aapt dexdump android-framework-res

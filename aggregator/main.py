@@ -15,7 +15,7 @@ from aggregator.fleet.events import Event
 from aggregator.fleet.records import Fleet
 from aggregator.http.api import create_api, create_starting_api
 from aggregator.http.local import FILE as LOCAL
-from aggregator.http.local import Local, open_to_owner
+from aggregator.http.local import Endpoint, open_to_owner
 from aggregator.http.server import HttpServer
 from aggregator.http.tokens import http_access
 from aggregator.leadership.fleet_lease import LeaseLost, open_lease
@@ -33,8 +33,8 @@ from aggregator.operator.duties import Duties
 from aggregator.operator.release_orders import ORDERS, refuse, release_handlers
 from aggregator.ports import Blobs, Clock
 from aggregator.releases import ReleaseMaker
-from aggregator.service.conditions import Conditions, Counted
-from aggregator.service.inbox import Inbox
+from aggregator.service.conditions import Conditions, ServiceCounters
+from aggregator.service.inbox import FleetInbox
 from aggregator.service.runner import Observer, Runner
 from aggregator.service.steering import Steering
 from aggregator.service.telemetry import Telemetry
@@ -80,7 +80,7 @@ def serve(
     def begins(step: str) -> None:
         nonlocal doing
         doing = step
-        log.info("starting: %s", step)
+        log.info("Starting: %s", step)
 
     if settings.bundle is not None:
         check_campaign_name(settings.run)
@@ -88,7 +88,7 @@ def serve(
     try:
         (folder / LOCAL).unlink(missing_ok=True)  # left by a killed service
         with ExitStack() as opened:
-            begins(f"reads {folder}")
+            begins(f"reading {folder}")
             opening = Opening.read(settings)
             http = opened.enter_context(
                 HttpServer(settings.http_host, settings.http_port, proxies=settings.http_proxies)
@@ -102,18 +102,18 @@ def serve(
             if lease is not None:
                 opened.enter_context(closing(lease))
                 opening.place = replace(opening.place, lease=lease)
-            begins("reads where its campaigns stand")
+            begins("reading the state of its campaigns")
             secret = opening.look(settings)
             earlier_boots = boot_ids(
                 folder / "boots", boot_id := lease.name if lease else secrets.token_hex(8)
             )
             if lease is not None:
                 lease.share(secret)
-                begins("takes the lease on the fleet")
+                begins("taking the lease of the fleet")
                 if not lease.take(earlier_boots, settings.standby, settings.take_over, stop):
                     return None
                 earlier_boots.append(lease.holder_before)
-                opening.known = opening.place.exchange()
+                opening.charters = opening.place.exchange()
                 opening.look(settings)  # the former holder may have written meanwhile
             http.serve(starting_api)
             opening.begin(settings)
@@ -145,8 +145,8 @@ def _serve(
     trust, lease = place.trust, place.lease
     if (ahead_s := clock() - time.time()) > AHEAD_S:
         log.warning(
-            "The stored time is %.0f s ahead of this machine's clock: the service goes on from "
-            "the stored time",
+            "Stored time is ahead of this machine's clock, going on from the stored time: "
+            "ahead_s=%.0f",
             ahead_s,
         )
 
@@ -158,12 +158,12 @@ def _serve(
     new_link = partial(MqttLink, settings.broker, client_id, confirmed=True)
     stored_epoch = opening.fleet.epoch if opening.fleet.at_s else 0
     least = max(lease.epoch - 1 if lease else 0, stored_epoch)
-    begins(f"looks for another aggregator of the fleet at {settings.broker}")
+    begins(f"looking for another aggregator of the fleet at {settings.broker}")
     epoch = find_epoch(new_link, topics, verifier, least, known, clock(), settings.take_over)
     log.info("Service started: fleet=%s epoch=%d broker=%s", settings.fleet, epoch, settings.broker)
     will = Will(topics.aggregator, signer(AggregatorStatus(False, boot_id, epoch, clock())))
     mqtt = MqttLink(settings.broker, client_id, will, confirmed=True)
-    counted, started_s = Counted(), time.monotonic()
+    counted, started_s = ServiceCounters(), time.monotonic()
 
     def observe_too(fleet: Fleet, event: Event) -> None:
         counted.observe(fleet, event)
@@ -172,7 +172,9 @@ def _serve(
     link = FleetLink(mqtt, topics, boot_id, signer)
     assembly = Assembly(folder / "pieces", settings.max_payload << 20)
     telemetry = Telemetry(TelemetryTable(place.database, place.fence()), clock)
-    inbox = Inbox(topics, clock, link.offered, telemetry, assembly, silence_s=SILENCE_S, tags=tags)
+    inbox = FleetInbox(
+        topics, clock, link.offered, telemetry, assembly, silence_s=SILENCE_S, tags=tags
+    )
     releases = (
         open_blobs(settings.blobs or str(folder), folder, RELEASES, place.may_delete)
         if settings.release != "off"
@@ -206,8 +208,8 @@ def _serve(
         return signer.until_s
 
     try:
-        for name, charter in opening.known.items():
-            begins(f"opens campaign {name}")
+        for name, charter in opening.charters.items():
+            begins(f"opening campaign {name}")
             is_own = opening.fresh is not None and name == settings.run
             try:
                 if is_own:
@@ -227,7 +229,7 @@ def _serve(
             if settings.release == "off"
             else release_handlers(runner, maker)
         )
-        desk, local = Desk(folder, handlers), Local.new(*http.address)
+        desk, local = Desk(folder, handlers), Endpoint.new(*http.address)
         access = http_access(folder, settings.http_host, local.token)
         duties = Duties(runner, desk, clock, renew, maker)
         conditions = partial(_conditions, runner, steering, duties, counted)
@@ -265,7 +267,9 @@ def _view(runner: Runner, steering: Steering, telemetry: Telemetry, clock: Clock
     return FleetView(runner.fleet, telemetry.records, {**steering.broken, **stopped}, clock())
 
 
-def _conditions(runner: Runner, steering: Steering, duties: Duties, counted: Counted) -> Conditions:
+def _conditions(
+    runner: Runner, steering: Steering, duties: Duties, counted: ServiceCounters
+) -> Conditions:
     """Return the condition of the service, for the HTTP API."""
     broken = "; ".join(
         f"campaign {name} cannot be opened: {why}" for name, why in steering.broken.items()

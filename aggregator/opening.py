@@ -9,7 +9,7 @@ from aggregator.aggregation.stored import check_fit
 from aggregator.core.settings import RunSettings
 from aggregator.fleet.records import Campaign, Fleet
 from aggregator.leadership.identity import service_signer, steady_clock
-from aggregator.service.place import Place
+from aggregator.service.place import ServiceStorage
 from aggregator.service.start import (
     Exported,
     check_retuned,
@@ -37,19 +37,19 @@ class Opening:
     Until `begin`, only the service's keys are written, and nothing is sent.
     """
 
-    place: Place
-    known: dict[str, Charter]
+    place: ServiceStorage
+    charters: dict[str, Charter]
     """Charters of the folder's campaigns, by name."""
     exported: Exported | None
-    """Files of the campaign that the service was started with; None without one."""
+    """Files of the campaign that the service was started with; None if there is none."""
     fresh: RunSettings | None
-    """Settings of that campaign; None without one."""
+    """Settings of that campaign; None if there is none."""
     fleet: Fleet = field(default_factory=Fleet)
     """Fleet as it is stored."""
 
     @classmethod
     def read(cls, settings: ServeSettings) -> "Opening":
-        """Read the folder, and check the given campaign as far as its stored state is not needed.
+        """Read the folder, and make the checks of the given campaign that need no stored state.
 
         Raises:
             ConfigError: the folder or the campaign cannot be opened.
@@ -58,7 +58,9 @@ class Opening:
             settings.folder,
             settings.database or sqlite_url(settings.folder / "shoal.db"),
         )
-        place = Place(folder, database, read_trust(settings.bundle or folder), settings.blobs)
+        place = ServiceStorage(
+            folder, database, read_trust(settings.bundle or folder), settings.blobs
+        )
         exported, fresh = None, None
         if settings.bundle is not None:
             exported = read_exported(settings.bundle, place.trust)
@@ -112,15 +114,15 @@ class Opening:
         """
         if self.fresh is None or settings.bundle is None:
             return
-        if settings.run not in self.known:
+        if settings.run not in self.charters:
             stored = self.stored(settings.run)
             campaign_settings = stored.settings if stored is not None else self.fresh
-            self.known[settings.run] = Charter(
+            self.charters[settings.run] = Charter(
                 next_number(settings.folder), campaign_settings, start_from=settings.start_from
             )
-            propose(settings.folder, self.known[settings.run], settings.bundle)
+            propose(settings.folder, self.charters[settings.run], settings.bundle)
             accept(settings.folder, settings.run)
-            self.place.share(self.known[settings.run])
+            self.place.share(self.charters[settings.run])
         trust_file = settings.folder / "trust.pem"  # for later starts without a bundle
         try:
             payload = (settings.bundle / "trust.pem").read_bytes()

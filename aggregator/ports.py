@@ -45,9 +45,9 @@ class Store(Protocol):
         which replace earlier records of the same rounds.
 
         Raises:
-            StorageFailed: nothing was written, as far as the store can tell. If an answer was lost,
-            all of it may have been. The store refuses further commits until `load` has read its
-            contents.
+            StorageFailed: the store does not know that anything was written. If an answer was lost,
+            everything may have been written. The store refuses further commits until `load` has
+            read its contents.
         """
 
     def load(self) -> Fleet:

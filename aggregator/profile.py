@@ -60,8 +60,8 @@ def profile_of(
     measured_speeds = [speed for speed in speeds.values() if speed]
     if not measured_speeds:
         raise ConfigError(
-            f"profile: none of {len(here)} devices has trained yet; it is made of what they say "
-            "of their training"
+            f"No profile yet: none of {len(here)} devices has trained. A profile is made from "
+            "their reports of training."
         )
     usual_speed, usual_rate = (
         median(measured_speeds),

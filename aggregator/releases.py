@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from aggregator.aggregation.inherit import Source
+from aggregator.aggregation.inherit import TrainedModels
 from aggregator.core.steps import Gate, Step
 from aggregator.fleet.desired import group_of
 from aggregator.fleet.events import Released
-from aggregator.fleet.records import Campaign, Fleet, Release, Rollout
+from aggregator.fleet.records import Campaign, Fleet, ModelRelease, Rollout
 from aggregator.ports import BlobLost, Blobs
 from algorithms.core.keys import is_no_group
 from wire.arrays.tensors import OWN_FILES, decode_tensors
@@ -78,8 +78,7 @@ class ReleaseMaker:
         """
         if not campaign.trained:
             raise ConfigError(
-                f"campaign {campaign.name}: no round of training is over, so there is nothing to "
-                "release"
+                f"Campaign {campaign.name} has no models to release: no round of training is over."
             )
         is_direct, newcomers = self.when == "off", newcomers_group(fleet, campaign)
         releases = tuple(releases_of(fleet, campaign, newcomers, self.clock()))
@@ -123,7 +122,9 @@ def newcomers_group(fleet: Fleet, campaign: Campaign) -> str:
     return largest if is_no_group(key) and size > 1 else key
 
 
-def releases_of(fleet: Fleet, campaign: Campaign, newcomers: str, at_s: float) -> Iterator[Release]:
+def releases_of(
+    fleet: Fleet, campaign: Campaign, newcomers: str, at_s: float
+) -> Iterator[ModelRelease]:
     """Yield a release for each group of a campaign that has devices, and for that of newcomers."""
     groups: dict[str, list[str]] = {newcomers: []}
     for device_id in sorted(campaign.members):
@@ -136,7 +137,7 @@ def releases_of(fleet: Fleet, campaign: Campaign, newcomers: str, at_s: float) -
         number += 1
         updates = [campaign.updates[d] for d in device_ids if is_tested and d in campaign.updates]
         tested = [update.evaluated for update in updates]
-        yield Release(
+        yield ModelRelease(
             number=number,
             group=group,
             bundle=settings.bundle,
@@ -155,7 +156,7 @@ def releases_of(fleet: Fleet, campaign: Campaign, newcomers: str, at_s: float) -
         )
 
 
-def released_source(fleet: Fleet, blobs: Blobs | None) -> Source | None:
+def released_source(fleet: Fleet, blobs: Blobs | None) -> TrainedModels | None:
     """Return the models of the last completed staged rollout, with the group of each device.
 
     None if there is none. Models that devices took up at the end of a campaign are not a release.
@@ -174,7 +175,7 @@ def released_source(fleet: Fleet, blobs: Blobs | None) -> Source | None:
     }
     groups = {d: m.group for d, m in campaign.members.items() if m.group in models}
     number = max(rollout.releases.values())
-    return Source(f"release {number} of campaign {rollout.campaign}", models, groups)
+    return TrainedModels(f"release {number} of campaign {rollout.campaign}", models, groups)
 
 
 def read_steps(text: str) -> tuple[Step, ...]:
@@ -192,20 +193,19 @@ def read_steps(text: str) -> tuple[Step, ...]:
         except ValueError:
             if not part:
                 raise ConfigError(
-                    f"rollout steps {text!r}: expected shares and tags between commas, such as "
-                    "canary,0.1,1"
+                    "rollout_steps must be shares and tags, separated by commas, such as "
+                    f"canary,0.1,1, got {text!r}"
                 ) from None
             steps.append(Step(tags=(part,)))
             continue
         if not last < share <= 1:
             raise ConfigError(
-                f"rollout steps {text!r}: share {part}: expected shares that grow, above 0 and up "
-                "to 1"
+                f"rollout_steps {text!r}: shares must be above 0, grow, and end with 1, got {part}"
             )
         last = share
         steps.append(Step(share))
     if steps[-1].share != 1:
         raise ConfigError(
-            f"rollout steps {text!r}: the last must be 1, or some devices would never be reached"
+            f"rollout_steps {text!r}: the last step must be 1, so that every device is reached"
         )
     return tuple(steps)

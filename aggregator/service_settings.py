@@ -39,26 +39,26 @@ class EnrolmentSettings(msgspec.Struct, frozen=True, kw_only=True):
     port: Annotated[
         int,
         about(
-            "Its port, where the folder has an authority (`shoal init --tls`); 0: nobody is "
-            "enrolled, or banned at the broker.",
+            "Port of the enrolment, if the folder has an authority (`shoal init --tls`); 0: no "
+            "enrolment, and no bans at the broker.",
             ge=0,
             le=65_535,
         ),
     ] = 8443
     broker: Annotated[
-        str, about("The broker's address for enrolled devices; that of --broker when empty.")
+        str, about("Address of the broker for enrolled devices; that of --broker when empty.")
     ] = ""
     policy: Annotated[
-        Path | None, about("What enrolled devices are suggested as their policy (TOML).")
+        Path | None, about("Policy that is suggested to enrolled devices (TOML).")
     ] = None
     days: Annotated[
-        float, about("Days for which a device's certificate is valid.", gt=0, le=36_600)
+        float, about("Days for which a device's certificate is valid.", gt=0, le=3_650)
     ] = 90.0
     attestation: Annotated[
         Path | None,
         about(
-            "Who has to attest an app and its phone before it is enrolled (TOML); nobody without "
-            "it."
+            "Attestation that an app and its phone need for their enrolment (TOML); without it, "
+            "none."
         ),
     ] = None
 
@@ -84,15 +84,15 @@ class ServeSettings(CampaignSettings, frozen=True, kw_only=True):
     fleet: str = "default"
     release: Annotated[
         Literal["off", "manual", "auto"],
-        about("What makes releases: off, manual, or auto: a campaign that is over."),
+        about("When releases are made: off, manual (by order), auto (when a campaign finishes)."),
     ] = "off"
     release_every: Annotated[
         int,
-        about("With auto: rounds after which a release is made too; 0: none.", ge=0, le=LARGEST),
+        about("Rounds after which auto makes a release too; 0: none.", ge=0, le=LARGEST),
     ] = 0
     rollout: RolloutSettings = RolloutSettings()
     take_over: Annotated[
-        bool, about("Begin although another aggregator is at work; that one ends.")
+        bool, about("Start although another aggregator is running, which then stops.")
     ] = False
     standby: Annotated[
         bool,
@@ -111,14 +111,14 @@ class ServeSettings(CampaignSettings, frozen=True, kw_only=True):
     max_payload: Annotated[
         int,
         about(
-            "MiB of the largest update; devices have the same option, for models too.",
+            "Size of the largest update in MiB; shoal-edge has the same option, for models too.",
             ge=1,
             le=1024,
         ),
     ] = MOST_BYTES >> 20
     http_host: Annotated[
         str,
-        about("Address of the HTTP API; beyond this machine it asks for a token.", option="host"),
+        about("Address of the HTTP API; one for other machines needs tokens.", option="host"),
     ] = "127.0.0.1"
     http_port: Annotated[
         int, about("Port of the HTTP API; 0: any free one.", option="port", ge=0, le=65_535)
@@ -126,10 +126,10 @@ class ServeSettings(CampaignSettings, frozen=True, kw_only=True):
     http_proxies: Annotated[
         str,
         about(
-            "Addresses or networks of reverse proxies, with commas, whose X-Forwarded-For and "
-            "-Proto are believed.",
+            "Addresses or networks of trusted reverse proxies, which set X-Forwarded-For and "
+            "-Proto; separated by commas.",
             option="proxy",
         ),
     ] = ""
-    stay: Annotated[bool, about("Go on answering devices and HTTP when the run is over.")] = True
+    stay: Annotated[bool, about("Keep running when all campaigns have finished.")] = True
     enrolment: EnrolmentSettings = EnrolmentSettings()

@@ -74,7 +74,8 @@ class Contribution:
     tensors: Tensors | Callable[[], Tensors] = field(repr=False)
     """The tensors, or a function that reads them.
 
-    The function is called once, when the tensors are needed. Only responses are kept of its result.
+    The function is called once, when the tensors are needed. Only the responses of its result
+    are stored.
     """
     loss: float = math.nan
 
@@ -139,7 +140,7 @@ class Algorithm:
             self.device.partition(":")[0] == "cuda" and torch.cuda.is_available()
         ):
             raise ConfigError(
-                f"device {self.device!r}: expected cpu, or cuda where torch finds one"
+                f"device must be cpu, or cuda if torch finds a GPU here, got {self.device!r}"
             )
 
     def begin(self, initial: Mapping[str, Array], probe: Probe, seed: int) -> State:

@@ -53,7 +53,7 @@ def outputs_of(algorithm: AlgorithmSpec, window: Window, num_classes: int) -> in
     task = algorithm.parts.task
     if window.vocabulary and task.of == RECONSTRUCTION:
         raise ConfigError(
-            f"algorithm {str(algorithm)!r}: {task.name} is of measurements, and these windows "
+            f"algorithm {str(algorithm)!r}: {task.name} needs measurements, and these windows "
             "hold ids"
         )
     return task.outputs(window.shape, num_classes)

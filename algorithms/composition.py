@@ -95,10 +95,10 @@ class AlgorithmSpec:
     def hyper(self) -> dict[str, float]:
         """Hyper-parameters of the step that override those of the objective and the optimizer."""
         names = {*registry.class_of(self.objective).hyper, *registry.make(self.optimizer).hyper}
-        options = [*self.objective.given, *self.optimizer.given]
+        options = [*self.objective.explicit, *self.optimizer.explicit]
         overrides = {key: float(value) for key, value in options if key in names}
         return overrides | {
-            key: float(value) for wrapper in self.wrappers for key, value in wrapper.given
+            key: float(value) for wrapper in self.wrappers for key, value in wrapper.explicit
         }
 
     def hyper_with(self, given: Mapping[str, float]) -> dict[str, float]:
@@ -109,7 +109,7 @@ class AlgorithmSpec:
                 rate.
         """
         if not 0 <= given.get("lr", 0.0) < math.inf:
-            raise ConfigError(f"lr {given['lr']:g}: expected a learning rate from 0")
+            raise ConfigError(f"lr must be a number of at least 0, got {given['lr']:g}")
         for choice in (self.objective, *self.wrappers, self.optimizer):
             options = registry.options_of(registry.class_of(choice))
             for key in given.keys() & options:
@@ -150,7 +150,7 @@ class AlgorithmSpec:
         parts = self.parts
         return (
             (self.objective.name, self.personalisation.name) == ("fedavg", "served")
-            and not self.objective.given
+            and not self.objective.explicit
             and not self.wrappers
             and not parts.privacy.in_step()
             and parts.optimizer.plain
@@ -223,9 +223,10 @@ def read_privacy(text: str) -> Choice:
     Raises:
         ConfigError: no such mechanism or option, or an invalid value.
     """
-    choice = registry.with_source(read(text, registry.Known("privacy"), "privacy"))
+    where, options_by_name = f"privacy {text!r}", registry.Known("privacy")
+    choice = registry.with_source(read(text, options_by_name, "privacy mechanism", where))
     if (kind := registry.find(choice.name)[0]) != "privacy":
-        raise ConfigError(f"privacy {text!r}: {choice.name} is a {kind}")
+        raise ConfigError(f"privacy {text!r}: {choice.name} is a {kind}, not a privacy mechanism")
     return choice
 
 
@@ -243,12 +244,13 @@ def compose(named: tuple[Choice, ...], text: str) -> AlgorithmSpec:
         kind, *_ = registry.find(one.name, one.source)
         if kind in chosen:
             raise ConfigError(
-                f"algorithm {text!r}: {chosen[kind].name} and {one.name} are both a {kind}"
+                f"algorithm {text!r}: {chosen[kind].name} and {one.name} are of one kind, "
+                f"{kind}; name one of them"
             )
         chosen[kind] = one
 
     def usual(kind: str, name: str) -> Any:
-        """Return the class of the choice of a kind, which is `name` if there is none yet."""
+        """Return the class of the choice of a kind; choose `name` first if there is no choice."""
         if kind not in chosen:
             chosen[kind] = registry.with_source(read(name, registry.Known(kind), kind))
         return registry.class_of(chosen[kind])
@@ -259,8 +261,8 @@ def compose(named: tuple[Choice, ...], text: str) -> AlgorithmSpec:
     grouping = usual("grouping", fixed or keeps.grouping or "none")
     if fixed and grouping.name != fixed:
         raise ConfigError(
-            f"algorithm {text!r}: {chosen['objective'].name} works with the grouping {fixed!r} "
-            f"alone, not with {chosen['grouping'].name!r}"
+            f"algorithm {text!r}: {chosen['objective'].name} works only with the grouping "
+            f"{fixed!r}, not with {chosen['grouping'].name!r}"
         )
     usual("mean", usual("privacy", "no-privacy").mean or grouping.mean)
     usual("optimizer", "sgd")
@@ -284,36 +286,39 @@ def _check_objective(spec: AlgorithmSpec, parts: Parts, where: str) -> None:
             which = ", ".join(
                 key for key, candidate in table if wrapper.name in candidate.wrapped_by
             )
-            raise ConfigError(f"{where}: {wrapper.name} goes with {which}, not with {name}")
+            raise ConfigError(f"{where}: {wrapper.name} works with {which}, not with {name}")
     if not parts.task.plain and not objective.follows_task:
         raise ConfigError(
-            f"{where}: {name} trains by a loss of its own, in which {str(spec.task)!r} has no place"
+            f"{where}: {name} has a loss of its own, and cannot use the task {str(spec.task)!r}"
         )
     if parts.task.balanced and parts.privacy.in_step():
         raise ConfigError(
-            f"{where}: {spec.privacy.name} bounds what a single window changes, and with "
-            "class_weights=balanced each window changes what others count: give the weights as "
-            "numbers"
+            f"{where}: {spec.privacy.name} limits the influence of a single window, and with "
+            "class_weights=balanced each window changes the weights of others. Give the weights "
+            "as numbers."
         )
     if not optimizer.plain and objective.own_rule:
         raise ConfigError(
-            f"{where}: {name} moves models by a rule of its own, in which {spec.optimizer.name} "
-            "has no place"
+            f"{where}: {name} has an update rule of its own, and cannot use the optimizer "
+            f"{spec.optimizer.name}"
         )
     if parts.server_optimizer.moves and objective.server.own_rule:
         raise ConfigError(
-            f"{where}: the server moves models by a rule of {name}'s own, in which "
-            f"{spec.server_optimizer.name} has no place"
+            f"{where}: {name} has an update rule of its own on the server, and cannot use the "
+            f"server optimizer {spec.server_optimizer.name}"
         )
     for key in optimizer.hyper:
         if key in hyper_of(objective) and key not in hyper_of(Supervised):
             raise ConfigError(
-                f"{where}: {name} and {spec.optimizer.name} both have a hyper-parameter {key!r}: "
-                "expected another name for the objective's"
+                f"{where}: {name} and {spec.optimizer.name} both have a hyper-parameter {key!r}; "
+                f"rename that of {name}"
             )
-    for key, _ in spec.objective.given:
+    for key, _ in spec.objective.explicit:
         if key in (*optimizer.replaces, *optimizer.hyper):
-            raise ConfigError(f"{where}: {key!r} of {name} means nothing to {spec.optimizer.name}")
+            raise ConfigError(
+                f"{where}: {key!r} of {name} has no effect with the optimizer "
+                f"{spec.optimizer.name}; leave it out"
+            )
 
 
 def make_algorithm(
@@ -368,7 +373,7 @@ def make_objective(
     objective = parts.objective(model, **_options(parts.objective, spec.objective))
     objective.task, objective.optimizer = task, parts.optimizer
     for wrapper in spec.wrappers:
-        registry.class_of(wrapper)(objective, **dict(wrapper.given))
+        registry.class_of(wrapper)(objective, **dict(wrapper.explicit))
     if private:
         ClippedExamples(objective, **private)
     if task.balanced:
@@ -387,7 +392,7 @@ def make_objective(
 def _options(half: type, objective: Choice) -> dict[str, Any]:
     """Return the options of an objective that this half of it takes."""
     half_options = options_of(half)
-    return {key: value for key, value in objective.given if key in half_options}
+    return {key: value for key, value in objective.explicit if key in half_options}
 
 
 def _names(spec: AlgorithmSpec) -> list[str]:
@@ -410,7 +415,7 @@ def objective_name(spec: AlgorithmSpec) -> str:
     if spec.personalisation.name != "served":
         names.append(parts.personalisation.name)
     if not parts.task.plain:
-        names.append(str(replace(spec.task, given=tuple(sorted(spec.task.given)))))
+        names.append(str(replace(spec.task, explicit=tuple(sorted(spec.task.explicit)))))
     return "+".join(names)
 
 
@@ -419,7 +424,7 @@ def _check_privacy(spec: AlgorithmSpec, parts: Parts, coordinator: DefaultCoordi
     where, privacy = f"algorithm {str(spec)!r}", parts.privacy
     if privacy.mean and parts.mean.name != privacy.mean:
         raise ConfigError(
-            f"{where}: the noise of {privacy.name!r} is measured for the {privacy.mean} mean, not "
+            f"{where}: the noise of {privacy.name!r} is computed for the {privacy.mean} mean, not "
             f"for {spec.mean.name!r}"
         )
     if coordinator.responds:
@@ -430,8 +435,7 @@ def _check_privacy(spec: AlgorithmSpec, parts: Parts, coordinator: DefaultCoordi
     if parts.grouping.surveys:
         raise ConfigError(
             f"{where}: devices survey their data for {spec.grouping.name}, which no privacy "
-            "mechanism covers; a grouping that compares nothing of that, such as none, goes with "
-            "one"
+            "mechanism covers. Use a grouping without a survey, such as none."
         )
 
 

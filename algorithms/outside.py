@@ -46,8 +46,8 @@ def load(name: str, expected: str = "") -> tuple[Any, str]:
         source = next((s for n, s in reversed(_loaded) if n == name), "")
         if not source:
             raise ConfigError(
-                f"{name} was given as an object in Python, and this process has not been given it: "
-                "put it into a file of its own"
+                f"{name} is a class from Python code that this process does not have. Put it into "
+                "a file of its own."
             )
     else:
         module = None if place.endswith(".py") else _imported(place, name)
@@ -63,8 +63,8 @@ def load(name: str, expected: str = "") -> tuple[Any, str]:
             classes = (k for k, v in namespace.items() if isinstance(v, type))
             class_names = (k for k in classes if namespace[k].__module__ == namespace["__name__"])
             hint = ", ".join(class_names)
-            hint = f"; it has {hint}" if hint else ""
-            raise ConfigError(f"{where}: it has no {attribute!r}{hint}")
+            hint = f"; its classes are {hint}" if hint else ""
+            raise ConfigError(f"{where} has no {attribute!r}{hint}")
         _loaded[name, source] = namespace[attribute]
     return _loaded[name, source], source
 
@@ -80,8 +80,8 @@ def give(made: Any) -> tuple[str, str]:
     """
     if not isinstance(made, type):
         raise ConfigError(
-            f"{made!r} is no class: an algorithm is composed of names and classes, and of what "
-            "`choice` makes of them"
+            "A part of an algorithm must be a name, a class, or a class with options from "
+            f"`choice`, got {made!r}"
         )
     module = sys.modules.get(made.__module__)
     file = getattr(module, "__file__", None) or ""
@@ -119,7 +119,7 @@ def anchored(name: str) -> str:
 
 
 def modules() -> list[ModuleType]:
-    """Return the modules whose classes another machine cannot import; they are sent as they are."""
+    """Return the modules that another machine cannot import; their code has to be sent to it."""
     names = {component.__module__ for component in _loaded.values()}
     names |= {name for name in sys.modules if name.startswith(MODULES)}
     return [sys.modules[name] for name in sorted(names) if name in sys.modules]
@@ -182,7 +182,7 @@ def _imported(place: str, name: str) -> ModuleType:
         return import_module(place)
     except ModuleNotFoundError as error:
         if error.name is not None and f"{place}.".startswith(f"{error.name}."):
-            raise ConfigError(f"{name}: there is no module {error.name!r} here") from None
+            raise ConfigError(f"{name}: Python finds no module {error.name!r}") from None
         raise ConfigError(f"{name}: {error}") from error
     except Exception as error:  # the module's code may raise anything
         raise failure("module", Path(place), error) from error
@@ -193,7 +193,7 @@ def _source(file: str) -> str:
     try:
         return _digest(Path(file).read_bytes()) if file.endswith(".py") else ""
     except OSError as error:
-        reason = error.strerror if Path(file).is_file() else "there is none"
+        reason = error.strerror if Path(file).is_file() else "there is no such file"
         raise ConfigError(f"{WHAT} {file}: {reason}") from None
 
 

@@ -145,8 +145,8 @@ def find(name: str, source: str = "") -> tuple[str, Any, str]:
             if name in installed():
                 entry = installed()[name][1]
                 raise ConfigError(
-                    f"{name!r} is registered here, and an installed package has it too "
-                    f"({entry.group}: {entry.value}): uninstall it"
+                    f"{name!r} is a name of Shoal's own, and also of an installed package "
+                    f"({entry.group}: {entry.value}). Uninstall the package."
                 )
             return kind, table[name], ""
     if ":" in name:
@@ -163,11 +163,11 @@ def find(name: str, source: str = "") -> tuple[str, Any, str]:
         kind = _kind_of(cls, f"entry point {name!r}")
         if (kind, cls.name) != (group, name):
             raise ConfigError(
-                f"entry point {where} is the {kind} {cls.name!r}: kind and name must be the same"
+                f"entry point {where} must be the {group} {name!r}, and is the {kind} {cls.name!r}"
             )
     if any(cls.name in table for table in CHOICES.values()):
         raise ConfigError(
-            f"{name} is called {cls.name!r}, as a registered choice is: give it a `name` of its own"
+            f"{name} has the `name` {cls.name!r}, which is one of Shoal's own. Choose another."
         )
     return kind, cls, source
 
@@ -182,7 +182,7 @@ def make(choice: Choice) -> Any:
 
     It is not for objectives and their wrappers, which are constructed on a model.
     """
-    return class_of(choice)(**dict(choice.given))
+    return class_of(choice)(**dict(choice.explicit))
 
 
 def with_source(choice: Choice) -> Choice:
@@ -197,7 +197,7 @@ def expand(choice: Choice) -> tuple[Choice, ...]:
     return tuple(
         Choice(
             name,
-            tuple((key, value) for key, value in choice.given if key in options),
+            tuple((key, value) for key, value in choice.explicit if key in options),
             tuple((key, option.default) for key, option in options.items()),
         )
         for name, options in parts.items()
@@ -216,15 +216,15 @@ def _kind_of(made: Any, where: str) -> str:
     bases = made.__mro__ if isinstance(made, type) else ()
     if DefaultCoordinator in bases:
         raise ConfigError(
-            f"{where} is the server's half of an objective alone: name the device's half, a class "
-            f"with server = {made.__name__}"
+            f"{where} is only the server's half of an objective. Name the device's half, a class "
+            f"with server = {made.__name__}."
         )
     kind = next((kind for kind, rule in KINDS.items() if rule.base in bases), "")
     if not kind:
         kinds = ", ".join(f"{kind} ({rule.base.__name__})" for kind, rule in KINDS.items())
         raise ConfigError(
-            f"{where} is {'' if bases else repr(type(made).__name__) + ' and '}of no known kind: "
-            f"expected an objective or another class derived from that of its kind: {kinds}"
+            f"{where} must be a class derived from the one of its kind"
+            f"{'' if bases else f', got an object of type {type(made).__name__}'}. Kinds: {kinds}."
         )
     lacking = [name for name in ("name", "citation") if not hasattr(made, name)]
     lacking += sorted(getattr(made, "__abstractmethods__", ()))
@@ -235,8 +235,8 @@ def _kind_of(made: Any, where: str) -> str:
         for p in inspect.signature(made).parameters.values():
             if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
                 raise ConfigError(
-                    f"{where}: {p.name!r} of its __init__ has no default: what it is made with are "
-                    "its options, and may be left out"
+                    f"{where}: the argument {p.name!r} of its __init__ needs a default, because "
+                    "an option may be left out"
                 )
         try:
             made()
@@ -245,7 +245,7 @@ def _kind_of(made: Any, where: str) -> str:
             raise ConfigError(f"{where} cannot be made with its defaults: {reason}") from error
     if not isinstance(made.name, str) or not NAME.fullmatch(made.name):
         raise ConfigError(
-            f"{where} is named {made.name!r}: expected letters, digits, - and _, beginning with a "
-            "letter"
+            f"{where}: `name` must be of letters, digits, - and _, and begin with a letter, got "
+            f"{made.name!r}"
         )
     return kind

@@ -58,7 +58,7 @@ def read_schedule(text: str) -> Choice:
 
 
 def check_schedule(text: str, rounds: int) -> None:
-    """Check the schedule of a campaign of `rounds` rounds; an empty text is no schedule.
+    """Check the schedule of a campaign of `rounds` rounds; an empty text means none.
 
     Raises:
         ConfigError: the text is invalid, or the warm-up is not shorter than the schedule.
@@ -69,8 +69,8 @@ def check_schedule(text: str, rounds: int) -> None:
     last = schedule.options.get("rounds") or rounds
     if schedule.options["warmup"] >= last:
         raise ConfigError(
-            f"learning rate schedule {text!r}: warmup is {schedule.options['warmup']}, expected "
-            f"fewer rounds than the {last} that it is for"
+            f"learning rate schedule {text!r}: warmup must be below the number of rounds, {last}, "
+            f"got {schedule.options['warmup']}"
         )
 
 

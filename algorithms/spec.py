@@ -8,7 +8,7 @@ the text. No value may contain ``:``, or ``+`` where choices are joined.
 
 import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
@@ -20,7 +20,7 @@ Value = bool | int | float | str
 DEFAULT_ALGORITHM = "personal"
 """Default algorithm of every command."""
 PYTHON = "python"
-"""Stands for the file of a class that was passed in Python and is in no file: ``python:CLASS``."""
+"""Prefix of the name of a class from Python that is not defined in a file: ``python:CLASS``."""
 BETWEEN = "/"
 """Separator of the numbers in a text."""
 MANY = 20
@@ -76,7 +76,7 @@ class Option:
             if inside and math.isfinite(number):
                 loose = self.default is None and float(number).is_integer()
                 return int(number) if loose else number
-        raise ConfigError(f"{where}: {key} is {text!r}, expected {expected}")
+        raise ConfigError(f"{where}: {key} must be {expected}, got {text!r}")
 
 
 Options = Mapping[str, Option]
@@ -101,10 +101,10 @@ class WithOptions:
         fields, where = fields_of(type(self)), str(getattr(self, "name", type(self).__name__))
         if len(values) > len(fields):
             allowed = f"at most {len(fields)} ({', '.join(fields)})" if fields else "none"
-            raise ConfigError(f"{where}: {len(values)} values without a name, expected {allowed}")
+            raise ConfigError(f"{where}: values without a name: {allowed}, got {len(values)}")
         named |= dict(zip(fields, values, strict=False))
         if unknown := named.keys() - fields:
-            raise ConfigError(f"{where}: {min(unknown)!r} is no option")
+            raise ConfigError(f"{where} has no option {min(unknown)!r}")
         for key, field in fields.items():
             value: Any = named.get(key, field.default)
             usual = value == field.default
@@ -174,7 +174,7 @@ class Choice:
     """
 
     name: str
-    given: tuple[tuple[str, Value], ...] = ()
+    explicit: tuple[tuple[str, Value], ...] = ()
     usual: tuple[tuple[str, Value | None], ...] = ()
     """Every option of the name with its default."""
     source: str = ""
@@ -183,10 +183,10 @@ class Choice:
     @property
     def options(self) -> dict[str, Any]:
         """Value of every option: the explicit one, else the default."""
-        return {**dict(self.usual), **dict(self.given)}
+        return {**dict(self.usual), **dict(self.explicit)}
 
     def __str__(self) -> str:
-        return ":".join([self.name, *(f"{key}={write(value)}" for key, value in self.given)])
+        return ":".join([self.name, *(f"{key}={write(value)}" for key, value in self.explicit)])
 
 
 def is_outside(place: str) -> bool:
@@ -203,8 +203,8 @@ def read(text: str, known: Mapping[str, Options], what: str, where: str = "") ->
 
     Args:
         known: options of every name.
-        what: kind of the names, such as an attack; the start of errors.
-        where: start of errors in place of `what` and the text.
+        what: kind of the names, such as an attack.
+        where: start of errors about an option; empty for `what` and the text.
 
     Raises:
         ConfigError: the name is missing or unknown; an option is unknown, given twice, or not of
@@ -216,7 +216,8 @@ def read(text: str, known: Mapping[str, Options], what: str, where: str = "") ->
     if is_outside(name) and parts:
         name = f"{name}:{parts.pop(0)}"
     if name not in known:
-        raise ConfigError(f"{where}: {_unknown(name, known)}")
+        hint = "A class of your own is written FILE.py:CLASS." if is_outside(name) else ""
+        raise ConfigError(unknown(what, name, known, hint))
     options, values = known[name], dict[str, Value]()
     usual = tuple((key, option.default) for key, option in options.items())
     for part in filter(None, parts):
@@ -227,23 +228,27 @@ def read(text: str, known: Mapping[str, Options], what: str, where: str = "") ->
             listing = (
                 ", ".join(k if v is None else f"{k}={write(v)}" for k, v in usual) or "no options"
             )
-            raise ConfigError(f"{where}: {key!r} is no option of {name}; it has {listing}")
+            raise ConfigError(f"{where}: {key!r} is not an option of {name}; it has {listing}")
         if key in values:
             raise ConfigError(f"{where}: {key} is given twice")
         values[key] = options[key].read(key, value, where)
     return Choice(name, tuple(values.items()), usual)
 
 
-def _unknown(name: str, known: Mapping[str, Options]) -> str:
-    """Return the error for an unknown name, with similar names."""
-    if not name:
-        return f"no name, expected one of {', '.join(known)}"
-    if is_outside(name):
-        write_it = "a class of your own is written FILE.py:CLASS"
-        return f"{name!r} is none of the {len(known)} names; {write_it}"
-    near = get_close_matches(name, known)
-    few = f"the {len(known)} names" if near and len(known) > MANY else ", ".join(known)
-    return f"{name!r} is none of {few}" + (f"; did you mean {' or '.join(near)}?" if near else "")
+def unknown(kind: str, name: str, known: Iterable[str], hint: str = "") -> str:
+    """Return the error for an unknown name of a kind, with similar names, then with the known ones.
+
+    `hint` is the last sentence.
+    """
+    names = list(known)
+    near = get_close_matches(name, names)
+    parts = [f"No {kind} {name!r}."]
+    if near:
+        parts.append(f"Did you mean {' or '.join(near)}?")
+    if len(names) <= MANY or not (near or hint):
+        plural = kind[:-1] + "ies" if kind.endswith("y") else kind.removesuffix("s") + "s"
+        parts.append(f"Known {plural}: {', '.join(names)}.")
+    return " ".join([*parts, hint]).strip()
 
 
 def write(value: Value) -> str:

@@ -1,5 +1,5 @@
-// What the modules have in common: `subprojects` below says it once, a module's own file only what is its own. The Kotlin plugin stands beside
-// Android's, so that Android's built-in Kotlin takes this version of the compiler.
+// Settings that all modules share, in `subprojects` below; a module's own file has only its differences. The Kotlin plugin is listed beside
+// Android's so that Android's built-in Kotlin uses this version of the compiler.
 import com.android.build.api.dsl.LibraryExtension
 import org.jetbrains.kotlin.gradle.dsl.KotlinBaseExtension
 import org.jetbrains.kotlin.gradle.dsl.KotlinVersion
@@ -14,10 +14,10 @@ plugins {
 // `build` in this folder is a script.
 layout.buildDirectory = layout.projectDirectory.dir(".gradle/root-build")
 
-// An app's compiler, from this version of Kotlin on, reads the library and the standard library that it brings.
+// Oldest Kotlin version of an app whose compiler can read the library and the standard library it depends on.
 val oldestKotlin = libs.versions.kotlin.oldest.get()
 
-// What an app depends on by name; a module that is not among these is published under its own name.
+// Published names of modules that apps depend on; other modules are published under their own names.
 val artefacts = mapOf(
     "android" to "shoal-android",
     "foreground" to "shoal-android-foreground",
@@ -51,12 +51,12 @@ subprojects {
         }
     }
 
-    // Every module that is published is compiled as `./build` compiles it (steps/modules.py).
+    // Published modules are compiled with the same options as in `./build` (steps/modules.py).
     plugins.withId("maven-publish") {
         extensions.configure<KotlinBaseExtension>("kotlin") { coreLibrariesVersion = oldestKotlin }
         tasks.withType<KotlinJvmCompile>().configureEach {
             val isMain = "Test" !in name
-            // A test sees what is internal in its own module; those of Android's modules also what is in the modules that these need.
+            // A test can use internal declarations of its own module; in Android modules also those of the module's dependencies.
             if ("UnitTest" in name) friendPaths.from(libraries)
             compilerOptions {
                 optIn.add("io.shoal.core.InternalShoalApi")
@@ -75,7 +75,7 @@ subprojects {
             }
         }
         pluginManager.apply("signing")
-        afterEvaluate { // Android's component is there only now
+        afterEvaluate { // Android's component does not exist earlier
             val publishing = extensions.getByType<PublishingExtension>()
             publishing.publications.create<MavenPublication>("release") {
                 artifactId = artefacts[project.name] ?: project.name

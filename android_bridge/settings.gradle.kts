@@ -16,5 +16,5 @@ dependencyResolutionManagement {
 
 rootProject.name = "shoal-android"
 include(":core", ":executorch", ":android", ":ktx", ":foreground", ":recording", ":sample")
-// The host module runs the adapter on a desktop JVM against the pip wheel's runtime; `./build fetch` brings what it compiles against.
+// The host module runs the adapter on a desktop JVM against the pip wheel's runtime; `./build fetch` downloads the classes it compiles against.
 if (file(".tools").isDirectory) include(":jvm-host")

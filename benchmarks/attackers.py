@@ -28,7 +28,7 @@ from aggregator.aggregation.bounds import FLOOR
 from aggregator.aggregation.orders import start_campaign
 from aggregator.fleet import events as e
 from aggregator.fleet.plan import plan_of
-from aggregator.fleet.records import Campaign, Fleet, Received
+from aggregator.fleet.records import AdmittedUpdate, Campaign, Fleet
 from aggregator.fleet.step import step
 from aggregator.service.start import run_settings
 from aggregator.service_settings import ServeSettings
@@ -87,7 +87,7 @@ WHY = (
     "without an attacker. With `individual`",
     "  (`--min-group 1`) no device meets another's model.",
 )
-"""What the results say, and why."""
+"""Reading of the results."""
 
 
 @dataclass(frozen=True)
@@ -239,7 +239,7 @@ class Service:
             len(payload),
             offered,
         )
-        assert isinstance(verdict, Received), (
+        assert isinstance(verdict, AdmittedUpdate), (
             f"the attacker is to stay inside the bounds: {verdict}"
         )
         answer: dict[str, Any] = {"device_id": plan.device_id, "serial": plan.attempt}
@@ -248,8 +248,8 @@ class Service:
     def _tampered(
         self, tensors: Tensors, received: Tensors, others: Sequence[tuple[Tensors, Tensors]]
     ) -> Tensors:
-        """What the attacker sends in place of its update. `others`: the updates of the other
-        devices, each with the model it received."""
+        """Return the update that the attacker sends. `others`: the updates of the other devices,
+        each with the model it received."""
         role = names.STATISTIC if self.attack == "statistics" else names.DELTA
         if self.attack not in ("sign", "noise", "statistics"):
             return tensors
@@ -317,8 +317,8 @@ def cases() -> list[tuple[str, str, str]]:
 
 
 def falls(runs: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str, str], float]:
-    """By grouping, mean and attack, by how much the honest accuracy is below that without the
-    attacker."""
+    """Return the loss of honest accuracy against a fleet without the attacker, by grouping, mean
+    and attack."""
     accuracy = {(run["grouping"], run["mean"], run["attack"]): run["accuracy"] for run in runs}
     return {case: accuracy[*case[:2], ""] - value for case, value in accuracy.items() if case[2]}
 

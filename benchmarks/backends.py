@@ -62,7 +62,7 @@ WORKLOADS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str]] = {
     "CNN with ELU, 9 x 128": (lambda: layers(nn.ELU), SERIES, "fedavg"),
     "separable CNN, 3 x 32 x 32": (separable, (3, 32, 32), "fedavg"),
 }
-"""By name, the model, the shape of an example, and the algorithm."""
+"""Model, shape of an example, and algorithm, by name."""
 
 
 def fleet_of(shape: tuple[int, ...], devices: int) -> FleetData:

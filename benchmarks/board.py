@@ -116,7 +116,7 @@ class Board:
         finish = m.Finish(self.device_id, RUN, EPOCH, self._bundle.digest, digest(self._model))
         self._say(self._topics.device(self.device_id, "reply"), finish)
         end_s = time.monotonic() + PATIENCE_S
-        while "model in use" not in self._log.read_text():
+        while "Model in use: " not in self._log.read_text():
             if time.monotonic() > end_s:
                 raise RuntimeError(self._log.read_text())
             time.sleep(0.1)

@@ -1,4 +1,5 @@
-"""What devices would have kept by other rules, from what `benchmarks.candidates` has measured."""
+"""Other rules by which devices could choose, applied to the measurements of
+`benchmarks.candidates`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ OFFERED: tuple[Kept, ...] = tuple(
     (f"tuned {WAY}" if candidate.model == TUNED else "group+bn", candidate.share)
     for candidate in Personal.recipe.candidates
 )
-"""What `personal` chooses from."""
+"""Candidates that `personal` chooses from."""
 FROM, ERRORS = (
     sum(candidate.model == TUNED for candidate in Personal.recipe.candidates),
     Personal.recipe.errors,
@@ -47,7 +48,7 @@ class Rule:
     unjudged: int = 0
 
     def accuracy(self, row: Row) -> float:
-        """Of what the device would have kept."""
+        """Accuracy of the candidate that the rule chooses."""
         return _accuracy(row, self.candidates[self.chosen(row)])
 
     def chosen(self, row: Row) -> int:
@@ -62,7 +63,8 @@ class Rule:
         return int(kept.argmax())
 
     def best(self, row: Row) -> float:
-        """Of the candidate that its test windows favour: what no rule can exceed."""
+        """Accuracy of the candidate that the device's test windows favour: an upper bound of all
+        rules."""
         return max(_accuracy(row, candidate) for candidate in self.candidates)
 
 
@@ -114,7 +116,7 @@ RULES = (
 
 @dataclass(frozen=True)
 class Found:
-    """What every rule is worth, for a file, and for people."""
+    """Return the value of every rule, for a file and for people."""
 
     rows: list[dict[str, Any]]
     page: str

@@ -1,10 +1,10 @@
-"""What a device could keep besides what `personal` offers it, and other rules to choose by:
+"""Candidates for a personal model besides those of `personal`, and other rules to choose by:
 ``python -m benchmarks.candidates``.
 
 For each device of a fleet, after the same rounds: the losses of every candidate on the windows that
-the device holds out, and how many of its test windows each gets right. From these,
-`benchmarks.candidate_rules` says what every set of candidates and every rule would have kept. A run
-is a file in the folder (half a minute each), and is not made again. The data sets are those of
+the device holds out, and its number of correct test windows. From these,
+`benchmarks.candidate_rules` computes the choice of every rule among every set of candidates. A run
+is a file in the folder (half a minute each), and is not repeated. The data sets are those of
 `benchmarks.personal`.
 """
 
@@ -30,7 +30,7 @@ from algorithms.personalisation.memory import Memory, mixed, neighbours, unit
 from benchmarks.candidate_rules import SHARES, text
 from benchmarks.results.report import describe_machine, put
 from edge_client.data.layout import PARTS, fit_windows, windows_for
-from edge_client.work.job import Job
+from edge_client.work.job import PlanExecution
 from export.describe import describe_bundle
 from host.threads import one_thread
 from simulation.datasets.catalog import load_data
@@ -54,7 +54,7 @@ LABELS = ("all", "20", "5", "1")
 ROUNDS, EPOCHS, SEEDS = 12, 2, 3
 RUNS = ("personal", "fedavg", "local")
 SHRUNK = 0.5
-"""How far a covariance is drawn towards a multiple of the identity."""
+"""Shrinkage of a covariance towards a multiple of the identity."""
 
 
 class Fleet:
@@ -91,7 +91,7 @@ class Fleet:
         ]
 
     def device(self, device_id: str) -> dict[str, Any]:
-        """What each candidate of a device is worth, as `benchmarks.candidate_rules` reads it."""
+        """Return the measurements of a device's candidates for `benchmarks.candidate_rules`."""
         windows, accuracies = (
             self.run.data.devices[device_id],
             {name: run.summary.devices for name, run in self.runs.items()},
@@ -184,7 +184,7 @@ class Fleet:
         )
         digest = campaign.models[trained_group(campaign, device_id)]
         plan = make_plan(campaign.settings, campaign.round + 1, device_id, digest, verbs)
-        job = Job(
+        job = PlanExecution(
             self.bundle, self.graphs, windows, plan, lambda _: {}, repeatable_secret, lambda: None
         )
         job.receive(digest, {spec.key: model[spec.key] for spec in manifest.received()})
@@ -223,9 +223,9 @@ def gaussian(memory: Memory, held: Tensor | None = None) -> tuple[Tensor, Tensor
     generative classifier of C. McLaughlin and L. Su, Personalized Federated Learning via Feature
     Distribution Adaptation (NeurIPS 2024), of the device's own windows. Windows without labels
     count by their soft ones; those `held` (M,) out are left out."""
-    hidden = torch.zeros_like(memory.held) if held is None else held
+    hidden = torch.zeros_like(memory.holdout) if held is None else held
     filled = (memory.filled & (hidden <= 0)).to(memory.keys.dtype).unsqueeze(1)
-    soft = memory.smoothed(memory.weights * (1 - hidden), memory.known & (hidden <= 0)) * filled
+    soft = memory.smoothed(memory.weights * (1 - hidden), memory.has_label & (hidden <= 0)) * filled
     count, total = soft.sum(0), soft.sum().clamp(min=1e-6)
     means = (soft.T @ memory.keys) / count.clamp(min=1e-6).unsqueeze(1)
     within = (memory.keys * soft.sum(1, keepdim=True)).T @ memory.keys / total - (
@@ -245,7 +245,7 @@ def told(keys: Tensor, head: tuple[Tensor, Tensor]) -> Tensor:
 def gaussian_losses(memory: Memory) -> Tensor:
     """The losses (held out, shares) of the windows held out, for each share of a head of Gaussians
     in the answer."""
-    held = (memory.held > 0) & memory.known
+    held = (memory.holdout > 0) & memory.has_label
     probability = told(memory.keys, gaussian(memory, held.to(memory.keys.dtype)))
     rows = torch.stack([share * probability + (1 - share) * memory.guess for share in SHARES], 1)
     return torch.stack(

@@ -43,8 +43,8 @@ OUT = Path(__file__).parent / "results" / "clustering.json"
 SIZES = (100, 1_000, 10_000, 100_000)
 MODELS = (100, 1_000, 10_000)
 CLASSES, CHANNELS, FEATURES = 6, 96, 64
-"""Of the synthetic signatures: classes, channels of all BatchNorm layers, features of the last
-layer. HarCnn has 96 channels."""
+"""Sizes of the synthetic signatures: classes, channels of all BatchNorm layers, features of the
+last layer. HarCnn has 96 channels."""
 KINDS = ("label skew", "turned inputs", "a group of 3 %", "a group of 1 %", "alike")
 EXACT = 1_000
 """The exact test, quadratic in memory and more in time, is run on fleets of up to so many devices,
@@ -131,7 +131,7 @@ class Clock:
         self.started_s = time.perf_counter()
 
     def stop(self) -> dict[str, float]:
-        """What has been used since the start."""
+        """Return the time and memory used since the start."""
         return {
             "seconds": round(time.perf_counter() - self.started_s, 3),
             "more_mb": round(max(0.0, _peak_mb() - self.before_mb)),

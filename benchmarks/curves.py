@@ -1,9 +1,9 @@
-"""How costs grow: with devices, parameters, models, groups to find and cores. ``python -m
+"""Growth of costs with devices, parameters, models, groups to find and cores: ``python -m
 benchmarks.curves``.
 
-Every curve is measured on a few sizes in turns, the median is told, and the exponent of the power
-of the size that fits the last half of them best: 0 is a cost that does not grow, 1 is linear.
-Writes ``benchmarks/results/curves.json``, a section of RESULTS.md and ``docs/images/costs.png``.
+Every curve is measured on a few sizes in turns. It has the median, and the exponent of the power of
+the size that fits the last half of them best: 0 is a constant cost, 1 a linear one. Writes
+``benchmarks/results/curves.json``, a section of RESULTS.md and ``docs/images/costs.png``.
 """
 
 import json

@@ -1,8 +1,8 @@
-"""What the dashboard costs with 10,000 devices: how soon a browser has painted a page, how soon an
-event is on it, and what a look at the service takes.
+"""Costs of the dashboard with 10,000 devices: the time until a browser has painted a page, the time
+until an event is on it, and the time that the service spends on a look.
 
 Run as ``python -m benchmarks.dashboard``; writes ``benchmarks/results/dashboard.json``. The fleet
-is made up (`benchmarks.made_up_fleet`). The server, the pages and the browser, Debian's Chromium,
+is synthetic (`benchmarks.made_up_fleet`). The server, the pages and the browser, Debian's Chromium,
 are real and share this machine. It takes two minutes.
 """
 

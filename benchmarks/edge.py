@@ -240,7 +240,8 @@ class Plain:
 
 
 def installed_mb() -> dict[str, float]:
-    """What has to be on the device besides Python and Shoal's own requirements."""
+    """Return the sizes (MB) of the packages that a device needs besides Python and Shoal's own
+    requirements."""
     from host.executorch.build import LIBRARY, RUNTIME, build, find_executorch
 
     def package(name: str) -> float:

@@ -1,7 +1,7 @@
-"""What updates in int8 save and cost: ``python -m benchmarks.encodings``.
+"""Savings and costs of updates in int8: ``python -m benchmarks.encodings``.
 
-Bytes of an update on the wire for two models; the error of ways to round, on changes that the
-watches' training made; accuracy on the watches with float32 and int8 side by side. Writes
+Bytes of an update on the wire for two models; the error of several roundings, on changes from the
+watches' training; accuracy on the watches with float32 and int8 side by side. Writes
 ``benchmarks/results/encodings.json`` and a section of RESULTS.md.
 """
 

@@ -22,7 +22,7 @@ from wire.bundle import EXECUTORCH
 
 OUT = Path(__file__).parent / "results" / "export.json"
 CHOICES = {"ONNX": ("onnx",), "ONNX and ExecuTorch": ("onnx", EXECUTORCH)}
-"""What is exported for, as the table names it."""
+"""Runtimes of the exports, as the table names them."""
 
 
 def export_once(runtimes: tuple[str, ...]) -> dict[str, Any]:

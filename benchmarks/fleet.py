@@ -21,7 +21,7 @@ from typing import Any
 
 from aggregator.core.settings import ADMIT_ALL, RunSettings
 from aggregator.fleet import events as e
-from aggregator.fleet.records import Campaign, Fleet, Received, Version
+from aggregator.fleet.records import AdmittedUpdate, Campaign, Fleet, Version
 from aggregator.fleet.step import step, steps
 from aggregator.storage.engine import sqlite_url
 from aggregator.storage.fleet_store import FleetStore
@@ -151,7 +151,7 @@ class Measured:
         """Return the update of the device that was assigned first."""
         plan = self.plans.popleft()
         self.at_s += 0.001
-        counted = Received(
+        counted = AdmittedUpdate(
             blob=f"{plan.assignment.serial:064x}",
             start=NEWCOMER,
             num_train=1000,

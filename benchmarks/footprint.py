@@ -1,9 +1,9 @@
-"""What the client takes of a board: `python -m benchmarks.footprint ENVIRONMENT` looks at an
+"""Size of the client on a board: `python -m benchmarks.footprint ENVIRONMENT` measures an
 environment with `shoal[edge]` alone.
 
 It counts distributions and bytes below site-packages, and starts the environment's own `shoal-edge`
-with a few windows against a broker in this process: the resident memory when it has nothing to do,
-and the seconds from its start to its check-in, of the best of some starts.
+with a few windows and a broker in this process. It measures the resident memory of the idle client,
+and the seconds from its start to its check-in, the best of some starts.
 """
 
 import argparse

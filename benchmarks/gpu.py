@@ -49,7 +49,7 @@ WORKLOADS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str]] = {
     "GRU of 64, 9 x 128": (*MODELS["GRU of 64, 9 x 128"], "fedavg"),
     "Transformer, 9 x 128": (*MODELS["Transformer, 9 x 128"], "fedavg"),
 }
-"""By name, the model, the shape of an example, and the algorithm."""
+"""Model, shape of an example, and algorithm, by name."""
 
 
 def simulated_s(name: str, fleet: FleetData, rounds: int, options: EngineOptions) -> float:

@@ -1,11 +1,11 @@
-"""What an aggregator bears: updates a second, the pause from a round's last acknowledgement to the
-next round's first plan, and check-ins.
+"""Capacity of an aggregator: updates per second, the pause from a round's last acknowledgement to
+the next round's first plan, and check-ins.
 
 Run as ``python -m benchmarks.load``; writes ``benchmarks/results/load.json``. The devices are one
 client that answers every plan with an update of about 45,000 floats. Admission, store, blobs,
-signatures and mean are the service's own; only the broker is in this process, so that what is
-measured is the aggregator alone: the time that it spends on messages, not the devices'. The folder
-is on a RAM disk and on this machine's disk, whose fsync is measured beside it.
+signatures and mean are the service's own; only the broker is in this process, so that the
+aggregator alone is measured: its time for messages, not the devices'. The folder is on a RAM disk
+and on this machine's disk, whose fsync is measured beside it.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from aggregator.core.training import TrainingSettings
 from aggregator.fleet.records import Campaign
 from aggregator.leadership.identity import steady_clock
 from aggregator.leadership.rivals import Rivals
-from aggregator.service.inbox import Inbox
+from aggregator.service.inbox import FleetInbox
 from aggregator.service.runner import GROUP, Runner
 from aggregator.service.start import Exported
 from aggregator.service.telemetry import Telemetry
@@ -97,7 +97,7 @@ class Bench:
         signer = Signer(service, vouch(root, "load", service.public_key(), clock() + 1e6))
         url, fleet = sqlite_url(folder / "shoal.db"), FleetLink(self.link, TOPICS, "boot", signer)
         self.store, telemetry = FleetStore(url), Telemetry(TelemetryTable(url), clock)
-        inbox = Inbox(TOPICS, clock, fleet.offered, telemetry, silence_s=180.0)
+        inbox = FleetInbox(TOPICS, clock, fleet.offered, telemetry, silence_s=180.0)
         rivals = Rivals(None, clock, inbox.count)
         self.runner = Runner(self.store, fleet, inbox, telemetry, rivals, clock)
         training = TrainingSettings(algorithm=algorithm, rounds=rounds)
@@ -224,8 +224,8 @@ def measure_check_ins(folder: Path, count: int) -> dict[str, float]:
 
 
 def measure_fsync(folder: Path, size: int = 181_000, times: int = 100) -> float:
-    """How many files of an update's size this disk makes safe in a second, one after the other:
-    written, synchronised, renamed."""
+    """Return the number of files of an update's size that this disk stores safely in a second, one
+    after the other: written, synchronised, renamed."""
     payload, began = bytes(size), time.perf_counter()
     for i in range(times):
         write_atomically(folder / str(i), payload)

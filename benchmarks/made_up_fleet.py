@@ -18,12 +18,12 @@ from aggregator.fleet import records as r
 from aggregator.http.api import create_api
 from aggregator.http.tokens import Access
 from aggregator.operator.desk import Desk
-from aggregator.service.conditions import Conditions, Counted
+from aggregator.service.conditions import Conditions, ServiceCounters
 from aggregator.storage.memory import MemoryBlobs, MemoryStore
 from aggregator.view.fleet import FleetView
 from aggregator.view.round_record import RoundRecord
 from algorithms.core.contract import Grouped, GroupingMemory
-from algorithms.personalisation.kept import Kept
+from algorithms.personalisation.kept import PersonalChoice
 from wire import messages as m
 
 ROUNDS = 12
@@ -44,7 +44,7 @@ class MadeUpService:
 
     api: FastAPI
     view: FleetView
-    """What readers are shown; another may take its place."""
+    """View for readers; another may replace it."""
     store: MemoryStore
     blobs: MemoryBlobs
 
@@ -82,7 +82,7 @@ def made_up_service(
     telemetry = {
         name: _telemetry(i, group[name], devices[name], now_s, rng) for i, name in enumerate(names)
     }
-    counted = Counted(
+    counted = ServiceCounters(
         bytes={"up": 3 * 10**6 * count, "down": 5 * 10**6 * count}, stragglers=count // 20
     )
     refused, declined = {"malformed": 3, "too-many": 41, "stale-round": 12}, {"battery": 17}
@@ -166,8 +166,8 @@ def _device(
         failing_s=now_s - 4000 if failures else 0.0,
         rests_until_s=now_s + 200 if failures else 0.0,
         in_use=in_use if i % 30 else None,
-        given=r.Given(release, release, now_s - 500),
-        settled=r.Given(1, int(group) + 1, now_s - 90_000),
+        last_offer=r.LastOffer(release, release, now_s - 500),
+        settled=r.LastOffer(1, int(group) + 1, now_s - 90_000),
     )
 
 
@@ -235,8 +235,8 @@ def _records(
                     notes,
                 ),
                 views=digest if number == ROUNDS else "",
-                kept={
-                    name: Kept(KEEPS[i % 4], 24, 0.31, {"served": 0.42})
+                personal_models={
+                    name: PersonalChoice(KEEPS[i % 4], 24, 0.31, {"served": 0.42})
                     for i, name in enumerate(names)
                     if number == ROUNDS and i % 9
                 },
@@ -247,7 +247,7 @@ def _records(
 
 def _campaign(
     group: Mapping[str, str],
-    received: Mapping[str, r.Received],
+    received: Mapping[str, r.AdmittedUpdate],
     records: list[RoundRecord],
     width: int,
     now_s: float,
@@ -280,9 +280,9 @@ def _campaign(
     )
 
 
-def _received(start: str) -> r.Received:
+def _received(start: str) -> r.AdmittedUpdate:
     metrics = m.Metrics(100, 40.0, 80)
-    return r.Received(
+    return r.AdmittedUpdate(
         evaluated=metrics,
         trained=metrics,
         bytes_up=61_440,
@@ -313,11 +313,13 @@ def _settings() -> RunSettings:
     )
 
 
-def _releases(names: list[str], now_s: float) -> tuple[dict[int, r.Release], tuple[r.Rollout, ...]]:
-    def make(first: int, number: int, made_s: float) -> dict[str, r.Release]:
+def _releases(
+    names: list[str], now_s: float
+) -> tuple[dict[int, r.ModelRelease], tuple[r.Rollout, ...]]:
+    def make(first: int, number: int, made_s: float) -> dict[str, r.ModelRelease]:
         metrics = m.Metrics(1000, 300.0, 780 + number)
         return {
-            key: r.Release(
+            key: r.ModelRelease(
                 number=first + int(key),
                 group=key,
                 bundle="0" * 64,

@@ -139,7 +139,7 @@ def exported(name: str) -> dict[str, Any]:
 
 
 def tried(name: str) -> dict[str, Any]:
-    """What becomes of a model; or why it is refused, and where."""
+    """Return the outcome of a model, or the place and reason of its refusal."""
     try:
         return {"name": name, **simulated(name), **exported(name)}
     except ShoalError as error:

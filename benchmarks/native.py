@@ -25,7 +25,7 @@ from algorithms.models.classifier import Classifier, Scale
 from algorithms.models.reading.network import network_of
 from benchmarks.results.report import describe_machine, put
 from host.native.plan import available_targets
-from host.native.trainer import Trainer
+from host.native.trainer import NativeTrainer
 
 RESULTS = Path(__file__).parent / "results" / "native.json"
 
@@ -39,8 +39,8 @@ GFLOP = (
     )
     / 1e9
 )
-"""Of one update: forward, gradient of the weights, and gradient of the input but for the first
-layer."""
+"""Operations of one update: forward, gradient of the weights, and gradient of the input except for
+the first layer."""
 
 
 def make_model() -> Classifier:
@@ -81,13 +81,13 @@ def measure(turns: int) -> list[dict[str, Any]]:
             ).backward()
             optimizer.step()
 
-    def native_update(trainer: Trainer) -> Callable[[], None]:
+    def native_update(trainer: NativeTrainer) -> Callable[[], None]:
         return lambda: (trainer.train(start.copy(), None, x, y, order, bounds, LR, MOMENTUM), None)[
             1
         ]
 
     ways = {
-        f"native, {target}": native_update(Trainer(network, target=target))
+        f"native, {target}": native_update(NativeTrainer(network, target=target))
         for target in available_targets()
     }
     ways["torch"] = torch_update

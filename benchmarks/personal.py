@@ -1,12 +1,13 @@
-"""What devices keep: ``python -m benchmarks.personal``.
+"""Personal models of devices: ``python -m benchmarks.personal``.
 
 The grid of `shoal compare --scenarios` on four sets of sensor windows, with every number of labels
-and three seeds; devices whose windows without labels are of one class alone, or hold a glitch;
-tasks without classes; and what the choice costs a board beside its usual round, which nothing may
-run beside. ``--only`` measures some of these. The grid goes on where it was stopped, and may be
-made in parts (``--only grid --labels 20,5,1 --algorithms fedavg,personal``): what another part has
-made stays, so `--folder` and the results are to be emptied where the code has changed what they
-measure. Writes ``benchmarks/results/personal.json`` and a section of RESULTS.md.
+and three seeds; devices whose windows without labels are of one class alone, or contain a glitch;
+tasks without classes; and the cost of the choice on a board besides its usual round, which needs a
+machine without other load. ``--only`` measures some of these. The grid resumes after an
+interruption, and may be made in parts (``--only grid --labels 20,5,1 --algorithms
+fedavg,personal``): the results of other parts stay, so empty `--folder` and the results if the code
+has changed what they measure. Writes ``benchmarks/results/personal.json`` and a section of
+RESULTS.md.
 """
 
 import argparse
@@ -26,8 +27,8 @@ ALGORITHMS = (
     "personal"
 )
 MORE = "ifca:k=3,ifca:k=4,fedala"
-"""Of these there are some cells (``--algorithms ifca:k=3,ifca:k=4,fedala --data watch,uci-har
---split time``)."""
+"""Algorithms that are measured in some cells only (``--algorithms ifca:k=3,ifca:k=4,fedala --data
+watch,uci-har --split time``)."""
 LONE = "local+personal"
 """Devices that exchange nothing, and choose what they keep all the same."""
 LABELS = ("all", "20", "5", "1", "none")
@@ -193,7 +194,7 @@ def _more(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _alone(rows: list[dict[str, Any]]) -> list[str]:
-    """What the exchange is worth to devices that choose what they keep."""
+    """Return the value of the exchange to devices that choose a personal model."""
     names = ("local", LONE, "personal")
     found = [
         (cell, own)
@@ -222,8 +223,8 @@ def _alone(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _our_cells(rows: list[dict[str, Any]]) -> list[str]:
-    """What the default is in each cell: its interval, the worst device, macro F1, and the paired
-    test."""
+    """Return the results of the default in each cell: its interval, the worst device, macro F1, and
+    the paired test."""
     lines = [
         "| data, split, labels | mean ± 95 % | worst tenth | worst device | macro F1 | below the "
         "best of the others | over FedAvg, p |"

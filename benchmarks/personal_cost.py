@@ -1,5 +1,5 @@
-"""What the choice of `personal` costs a board beside its usual round, which nothing may run beside;
-called by `benchmarks.personal`."""
+"""Cost of the choice of `personal` on a board besides its usual round, on a machine without other
+load; called by `benchmarks.personal`."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ ALL, FEW, ONE = (
     "1 label a class, the rest without",
 )
 MANY, LABELS_OF = f"all labels, {MANY_WINDOWS:,} windows without", {FEW: 5, ONE: 1}
-"""What a board has of its data whose costs are measured."""
+"""Data of the board whose costs are measured; number of labels per class where they are few."""
 COSTS = (
     "A board with onnxruntime: what it does after the last round, in usual rounds of its own "
     "(evaluate, train). Remembering windows "

@@ -40,7 +40,7 @@ GLITCH = 1000.0
 
 
 def variants(windows: Windows) -> Iterator[tuple[str, Windows]]:
-    """What a device may come with instead of its windows, and by which it is tested."""
+    """Yield the variants of a device's windows, each with its name and its test windows."""
 
     def without_labels(x: Array, tested: Array) -> Windows:
         return Windows(
@@ -129,7 +129,7 @@ def one(name: str, seed: int) -> dict[str, dict[str, float]]:
 
 
 def _without(windows: Windows) -> Windows:
-    """The same device without its labels, so that it keeps the model that it is served."""
+    """Return the device without its labels, so that it uses the model that it is served."""
     x = (
         np.concatenate([windows.train_x, windows.unlabelled_x])
         if windows.num_unlabelled

@@ -1,10 +1,10 @@
-"""What devices keep in tasks without classes: fleets of real windows, and `personal` beside other
+"""Personal models in tasks without classes: fleets of real windows, and `personal` beside other
 methods; called by `benchmarks.personal`.
 
-The watches are relabelled by what is known of their data. The gyroscope is taken away, and the
-model has to tell from the accelerometer how strongly the arm turned about each axis: as quantities
+The watches are relabelled by properties of their data. The gyroscope is removed, and the model has
+to infer from the accelerometer how strongly the arm turned about each axis: as quantities
 (regression), or as names, stronger than the fleet's median or not (multi-label). Sequence and
-reconstruction take the data as they are.
+reconstruction use the data as they are.
 """
 
 from collections import Counter
@@ -48,8 +48,8 @@ def turning(data: FleetData) -> FleetData:
 
 
 def turning_much(data: FleetData) -> FleetData:
-    """The same, and as names the axes about which the arm turned more strongly than in half of the
-    fleet's windows."""
+    """Return the fleet with names: the axes about which the arm turned more strongly than in half
+    of the fleet's windows."""
     told = turning(data)
     median = np.median(np.concatenate([w.train_y for w in told.devices.values()]), axis=0)
     devices = {
@@ -73,7 +73,7 @@ CELLS: tuple[Cell, ...] = (
     ("watch", "adam+reconstruction", lambda: _some("watch"), {"lr": 0.002}),
     ("uci-har", "adam+reconstruction", lambda: _some("uci-har"), {"lr": 0.002}),
 )
-"""What is learned, how algorithms name it, the fleet, and options of the run."""
+"""Task, its name in algorithms, the fleet, and options of the run."""
 
 
 def measure(seeds: int, cells: Sequence[Cell] = CELLS) -> list[dict[str, Any]]:
@@ -103,7 +103,8 @@ def text(rows: list[dict[str, Any]]) -> list[str]:
         "|---|---|---|---|---|---|---|",
     ]
     for row in rows:
-        kept = ", ".join(f"{name}: {count}" for name, count in row["kept"].items() if count)
+        counts = row["personal_models"].items()
+        kept = ", ".join(f"{name}: {count}" for name, count in counts if count)
         accuracy = f"{100 * row['accuracy']:.1f} ({100 * row['worst_tenth']:.1f})"
         lines.append(
             f"| {row['what']} | {row['task']} | {row['seeds']} | {row['method']} | {accuracy} | "
@@ -130,7 +131,7 @@ def _row(cell: Cell, method: str, seeds: int) -> dict[str, Any]:
     runs = [result.summary for result in made]
     kept: Counter[str] = Counter()
     for run in runs:
-        kept.update(run.kept.candidates if run.kept else {})
+        kept.update(run.personal_models.candidates if run.personal_models else {})
     return {
         "what": what,
         "task": task,
@@ -139,5 +140,5 @@ def _row(cell: Cell, method: str, seeds: int) -> dict[str, Any]:
         "accuracy": fmean(run.accuracy.mean or 0.0 for run in runs),
         "worst_tenth": fmean(run.accuracy.worst_tenth or 0.0 for run in runs),
         "loss": fmean(device.loss or 0.0 for run in runs for device in run.devices.values()),
-        "kept": dict(kept),
+        "personal_models": dict(kept),
     }

@@ -1,4 +1,4 @@
-"""What a prediction takes on a phone beside the graph itself, at rest and while the same phone
+"""Duration of a prediction on a phone besides the graph itself, at rest and while the same phone
 trains.
 
 Run as ``python -m benchmarks.phone_predictions``; writes
@@ -46,7 +46,8 @@ class Measured(NamedTuple):
 
 
 def measure(command: list[str], data: FleetData, folder: Path) -> Measured:
-    """What predictions take with this data's FedAvg. `command` runs the host's `Predict.kt`.
+    """Return the durations of predictions with this data's FedAvg. `command` runs the host's
+    `Predict.kt`.
 
     Raises:
         RuntimeError: it failed.

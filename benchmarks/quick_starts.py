@@ -115,7 +115,7 @@ def known_program(name: str) -> str:
 
 
 def answers(url: str) -> bool:
-    """Whether a web address answers."""
+    """Return True if a web address answers."""
     try:
         with urllib.request.urlopen(url, timeout=5) as response:
             return bool(response.status == 200)

@@ -42,10 +42,10 @@ CELLS = (("watch", "time", "all"), ("uci-har", "time", "all"))
 ROUNDS, EPOCHS, SEEDS, BATCH, RATE, MOMENTUM = 12, 2, 3, 32, 0.005, 0.9
 OURS = ("fedavg", "lg-net", "personal")
 PULL = 1.0
-"""How strongly FedPAC draws features to the fleet's mean of their class, and FedCP their
+"""Strength with which FedPAC pulls features to the fleet's mean of their class, and FedCP their
 distribution to the shared extractor's."""
 NEAR = 1e-4
-"""How strongly GPFL draws features to the embedding of their class."""
+"""Strength with which GPFL pulls features to the embedding of their class."""
 SOLVED = 500
 """Steps of the projected gradient by which FedPAC weighs heads."""
 WIDTHS = (10.0, 15.0, 20.0, 50.0)
@@ -73,7 +73,7 @@ class Device:
             yield self.x[at], self.y[at]
 
     def shares(self, classes: int) -> Tensor:
-        """Of each class (classes,)."""
+        """Return the share of windows of each class (classes,)."""
         return torch.bincount(self.y, minlength=classes) / len(self.y)
 
 
@@ -90,10 +90,10 @@ class Method(ABC):
 
     @abstractmethod
     def logits(self, number: int, x: Tensor) -> Tensor:
-        """What the device of this number answers (n, classes) to windows x."""
+        """Return the answers (n, classes) of the device of this number to windows x."""
 
     def accuracy(self) -> list[float]:
-        """Of every device."""
+        """Return the accuracy of every device."""
         with torch.no_grad():
             return [
                 float((self.logits(i, d.test_x).argmax(1) == d.test_y).double().mean())
@@ -193,7 +193,7 @@ class FedPac(Method):
             )
 
     def _trained(self, device: Device, head: nn.Module) -> Classifier:
-        """What a device makes of the shared extractor and its head."""
+        """Return the device's model, made from the shared extractor and its head."""
         model, own = deepcopy(self.model), deepcopy(head)
 
         def loss(x: Tensor, y: Tensor) -> Tensor:

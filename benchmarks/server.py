@@ -1,9 +1,9 @@
-"""What combining models costs: every mean on N models of one size, beside a plain read of them and
-what others do.
+"""Cost of combining models: every mean on N models of one size, beside a plain read of them and
+other systems' code.
 
-Run as ``python -m benchmarks.server``; writes ``benchmarks/results/server.json``. What is compared
-is made in turns, medians are told, and ratios are medians over the turns, so that other work on the
-machine counts for both sides alike.
+Run as ``python -m benchmarks.server``; writes ``benchmarks/results/server.json``. The candidates
+are measured in turns. The results are medians, and ratios are medians over the turns, so that other
+load on the machine counts for both sides alike.
 """
 
 import argparse
@@ -155,8 +155,8 @@ def streaming(arena: Array, counts: Sequence[int]) -> Array:
 
 
 def contestants(arena: Array) -> dict[str, Callable[[], Any]]:
-    """What is measured on an arena, by name: every mean, and after ``plain`` the form that needs no
-    thought."""
+    """Return the functions to measure on an arena, by name: every mean, and after ``plain`` the
+    obvious form."""
     counts = np.random.default_rng(1).integers(50, 500, len(arena))
     half = np.flatnonzero(np.random.default_rng(2).permutation(len(arena)) % 2)
 

@@ -1,4 +1,4 @@
-"""How long calls take."""
+"""Durations of calls."""
 
 import time
 from collections.abc import Callable

@@ -1,9 +1,8 @@
-"""What messages cost: ``python -m benchmarks.transport``.
+"""Cost of messages: ``python -m benchmarks.transport``.
 
 A device's link publishes, an aggregator's link in another process receives, through a real broker:
-Mosquitto, and the broker that ``shoal demo`` carries. Beside it what an update costs to write and
-to read, as a tensor file and as JSON. Writes ``benchmarks/results/transport.json`` and a section of
-RESULTS.md.
+Mosquitto, and the broker of ``shoal demo``. It also measures writing and reading an update, as a
+tensor file and as JSON. Writes ``benchmarks/results/transport.json`` and a section of RESULTS.md.
 """
 
 import json

@@ -17,7 +17,7 @@ import numpy as np
 from aggregator.core.policies import read_policy
 from benchmarks.results.report import put
 from simulation.timing.campaign import TimedCampaign
-from simulation.timing.fleet import TimedFleet, Work
+from simulation.timing.fleet import JobSize, TimedFleet
 from simulation.timing.profiles import make_profiles, read_profiles
 from simulation.timing.report import describe
 
@@ -43,7 +43,7 @@ def measure(policy_text: str, devices: int, hours: float, seed: int = 0) -> dict
     started_s, used_s = time.perf_counter(), time.process_time()
     fleet = TimedFleet(
         make_profiles(read_profiles(PROFILE), devices, seed),
-        Work(np.full(devices, EXAMPLES), BYTES, BYTES),
+        JobSize(np.full(devices, EXAMPLES), BYTES, BYTES),
         seed,
     )
     policy = TimedCampaign(read_policy(policy_text), fleet)

@@ -23,9 +23,11 @@ from edge_client.options import (
     trusted_keys,
     windows_of,
 )
+from edge_client.settings import SETTINGS
 from edge_client.storage.owner import Owner
 from edge_client.storage.state import DeviceState, only_process
 from host.logs import alive, log_to_stderr
+from host.settings import warn_of_variables
 from wire.codec import encode
 from wire.errors import ShoalError
 from wire.identity.keys import PublicKey
@@ -56,8 +58,8 @@ def run(arguments: argparse.Namespace, enrolled: Path | None = None) -> None:
     trusted, address = trusted_keys(arguments), broker_address(arguments)
     if not trusted:
         log.warning(
-            "no --trust: whoever reaches the broker can make this device work; bundles are "
-            "checked for damage alone"
+            "No --trust: anybody who reaches the broker can give this device work, and bundles "
+            "are checked only for damage"
         )
     with only_process(arguments.state):
         _take_part(arguments, trusted, address, enrolled)
@@ -92,7 +94,7 @@ def _take_part(
         counts = (
             f"train={windows.num_train} test={windows.num_test} unlabelled={windows.num_unlabelled}"
         )
-        log.info("device=%s %s broker=%s", arguments.id, counts, address)
+        log.info("Client started: device=%s %s broker=%s", arguments.id, counts, address)
         will = Will(
             topics.device(arguments.id, "status"), encode(DeviceStatus(arguments.id, False))
         )
@@ -148,7 +150,11 @@ def main() -> None:
     `check`, `predict`, `record` and `withdraw` exit with 1 if they do not succeed.
     """
     try:
-        sys.exit(_carry_out(parser().parse_args()))
+        arguments = parser().parse_args()
+        options = (setting.parameter for setting in SETTINGS.values())
+        for text in warn_of_variables("SHOAL_EDGE_", options):
+            print(f"warning: {text}", file=sys.stderr)
+        sys.exit(_carry_out(arguments))
     except ShoalError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

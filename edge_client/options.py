@@ -43,12 +43,15 @@ RUN = (
 )
 COMMANDS = {
     "run": ("connect to the broker and take part in rounds", RUN),
-    "check": ("say whether `run` with the same options would work, and what is wrong if not", RUN),
+    "check": ("check if `run` would work with the same options, and say what is wrong", RUN),
     "enrol": (
-        "get this device's certificate, and all else that `run` needs, for a token",
+        "exchange a token for this device's certificate and all else that `run` needs",
         ("state", "device", "enrolled", "wait_s", "again", "install", "data"),
     ),
-    "withdraw": ("tell the aggregator that this device takes part no longer", (*RUN, "wait_s")),
+    "withdraw": (
+        "take back the owner's consent, so that this device takes part no longer",
+        (*RUN, "wait_s"),
+    ),
     "predict": (
         "answer with the model in use, one line of JSON for each window",
         ("state", "live", "publish", *LIVE, *RUNTIME),
@@ -80,8 +83,8 @@ def parser() -> argparse.ArgumentParser:
             if (command, name) == ("enrol", "data"):
                 default = default or DATA
             _add_option(parsers[command], name, required, default)
-    parsers["enrol"].add_argument("url", help="where devices are enrolled: https://HOST[:PORT]")
-    parsers["enrol"].add_argument("token", help="what `shoal enrol token` printed, or @FILE")
+    parsers["enrol"].add_argument("url", help="address of the enrolment: https://HOST[:PORT]")
+    parsers["enrol"].add_argument("token", help="token that `shoal enrol token` printed, or @FILE")
     parsers["predict"].add_argument(
         "input",
         nargs="?",
@@ -121,7 +124,7 @@ def windows_of(arguments: argparse.Namespace) -> Windows:
     """
     if (arguments.data is None) == (arguments.source is None):
         raise ConfigError(
-            "expected either --data, a folder of windows, or --source, where live samples come from"
+            "Set either --data, a folder of windows, or --source, the origin of live samples"
         )
     return load_folder(
         arguments.data, arguments.window or LENGTH, arguments.stride or STRIDE, arguments.steps or 0
@@ -138,8 +141,8 @@ def trusted_keys(arguments: argparse.Namespace) -> tuple[PublicKey, ...]:
     if arguments.trust is None:
         if not arguments.insecure:
             raise ConfigError(
-                "no --trust: anybody could make this device work; give the fleet's trust.pem, or "
-                "--insecure for a trial"
+                "--trust is missing, so anybody could give this device work; set it to the fleet's "
+                "trust.pem, or use --insecure for a trial"
             )
         return ()
     try:
@@ -167,8 +170,8 @@ def broker_address(arguments: argparse.Namespace) -> BrokerAddress:
     address = BrokerAddress.parse(arguments.broker, arguments.ca, arguments.cert, arguments.key)
     if not address.tls and not is_loopback(address.host) and not arguments.insecure:
         raise ConfigError(
-            f"broker {address}: without TLS everybody on the way reads along; use mqtts://, or "
-            "--insecure for a trial"
+            f"broker {address}: without TLS, others on the network can read along; use mqtts://, "
+            "or --insecure for a trial"
         )
     return address
 

@@ -23,7 +23,7 @@ LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 class DeviceSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of `shoal-edge`. Each command has some of them."""
 
-    state: Annotated[Path | None, about("Folder for what must survive a restart.")] = None
+    state: Annotated[Path | None, about("Folder that must survive a restart.")] = None
     id: Annotated[
         str | None,
         about(
@@ -49,10 +49,10 @@ class DeviceSettings(msgspec.Struct, frozen=True, kw_only=True):
     insecure: Annotated[
         bool, about("Permit to run without --trust, and mqtt:// to another machine.")
     ] = False
-    policy: Annotated[Path | None, about("What plans may ask of this device (TOML).")] = None
-    max_payload: Annotated[int, about("MiB of the largest model or update.", ge=1, le=LARGEST)] = (
-        MOST_BYTES >> 20
-    )
+    policy: Annotated[Path | None, about("Owner's policy: what this device permits (TOML).")] = None
+    max_payload: Annotated[
+        int, about("Size of the largest model or update in MiB.", ge=1, le=LARGEST)
+    ] = MOST_BYTES >> 20
     data: Annotated[
         Path | None,
         about("Folder with train.npz and test.npz, X.npy and y.npy, or recordings as *.csv."),
@@ -60,22 +60,22 @@ class DeviceSettings(msgspec.Struct, frozen=True, kw_only=True):
     source: Annotated[
         str | None,
         about(
-            "Where live samples come from: FILE.toml, stdin, folder:PATH, mqtt://HOST[:PORT]/TOPIC "
-            "or iio:DEVICE."
+            "Source of live samples: FILE.toml, stdin, folder:PATH, mqtt://HOST[:PORT]/TOPIC or "
+            "iio:DEVICE."
         ),
     ] = None
     bundle: Annotated[
         Path | None,
-        about("Bundle that says channels, rate, window and classes of live data."),
+        about("Bundle that has the channels, rate, window and classes of live data."),
     ] = None
-    channels: Annotated[str | None, about("Names of the channels of live data, with commas.")] = (
-        None
-    )
+    channels: Annotated[
+        str | None, about("Names of the channels of live data, separated by commas.")
+    ] = None
     rate_hz: Annotated[
         float | None,
-        about("Samples a second of live data, to which they are resampled.", unit="hz", ge=0),
+        about("Rate in Hz to which live samples are resampled.", unit="hz", ge=0),
     ] = None
-    classes: Annotated[str | None, about("Names of the classes, with commas.")] = None
+    classes: Annotated[str | None, about("Names of the classes, separated by commas.")] = None
     page: Annotated[
         str | None,
         about(f"Show a page with a button for each class at HOST:PORT, or at {PAGE}."),
@@ -95,36 +95,36 @@ class DeviceSettings(msgspec.Struct, frozen=True, kw_only=True):
     steps: Annotated[
         int | None,
         about(
-            "Steps of a window of recordings and live data, each with the class of its time.",
+            "Steps of a window of recordings and live data, each with a class of its own.",
             ge=0,
             le=LARGEST,
         ),
     ] = None
     live: Annotated[
         bool,
-        about("Answer to each window of what is recorded, or of --source, as it comes."),
+        about("Answer each window of the recording, or of --source, as it arrives."),
     ] = False
     publish: Annotated[
         str | None,
         about(
-            "Where answers to live windows go: mqtt://HOST[:PORT]/TOPIC or unix:PATH; standard "
+            "Target of answers to live windows: mqtt://HOST[:PORT]/TOPIC or unix:PATH; standard "
             "output when not given."
         ),
     ] = None
     threads: Annotated[int, about("Threads for the graphs.", ge=0, le=LARGEST)] = 1
-    runtime: Annotated[Literal["onnx", "executorch"], about("What runs the graphs.")] = "onnx"
-    provider: Annotated[Literal["CPU", "CUDA", "Tensorrt"], about("Where onnxruntime runs.")] = (
-        "CPU"
-    )
+    runtime: Annotated[Literal["onnx", "executorch"], about("Runtime of the graphs.")] = "onnx"
+    provider: Annotated[
+        Literal["CPU", "CUDA", "Tensorrt"], about("Execution provider of onnxruntime.")
+    ] = "CPU"
     library: Annotated[
         Path | None,
-        about("libshoal_executorch.so, where `make native` did not build it on this machine."),
+        about("Path of libshoal_executorch.so, if `make native` did not build it here."),
     ] = None
-    log: Annotated[LogLevel, about("Least level of lines in the log.")] = "INFO"
-    log_format: Annotated[Form, about("Lines of the log as text, or as JSON.")] = "text"
+    log: Annotated[LogLevel, about("Lowest level of the log's lines.")] = "INFO"
+    log_format: Annotated[Form, about("Format of the log's lines.")] = "text"
     device: Annotated[
         str | None,
-        about("Id that this device wants; that of the token, or one of its key, when not given."),
+        about("Id for this device; without it, that of the token, or one made from its key."),
     ] = None
     wait_s: Annotated[
         float, about("Seconds to wait for a network and an answer.", unit="s", ge=0)

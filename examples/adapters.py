@@ -1,7 +1,7 @@
-"""A body that was trained on one data set, frozen; adapters and a head that a fleet trains on
+"""A frozen body that was trained on one data set, with adapters and a head that a fleet trains on
 another.
 
-The body looks at each channel by itself, so that it fits sensors of another number of channels.
+The body processes each channel separately, so that it fits sensors with another number of channels.
 Devices get it once, with the bundle, and no round exchanges it. The adapters are bottlenecks beside
 it: N. Houlsby et al. Parameter-Efficient Transfer Learning for NLP. ICML 2019.
 """
@@ -15,8 +15,7 @@ import shoal
 
 
 class Body(nn.Module):
-    """Features of a window x (n, channels, time), as (n, 64): those of its channels, their mean and
-    how much they differ."""
+    """Features (n, 64) of windows x (n, channels, time): mean and variance over the channels."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +36,7 @@ class Body(nn.Module):
 
 
 class Adapted(nn.Module):
-    """The frozen body, and what is trained: an adapter, and a head."""
+    """The frozen body with a trainable adapter and head."""
 
     def __init__(self, body: Body, classes: int) -> None:
         super().__init__()
@@ -52,7 +51,7 @@ class Adapted(nn.Module):
 
 
 def trained_body(data: shoal.FleetData, epochs: int) -> Body:
-    """A body, trained with a head of its own on all windows of a data set in one place."""
+    """Return a body that was trained centrally, with its own head, on all windows of a data set."""
     body, head = Body(), nn.Linear(64, len(data.classes))
     x = torch.from_numpy(
         np.concatenate([w.train_x for w in data.devices.values()])
@@ -74,8 +73,10 @@ def main(
     rounds: int = 10,
     epochs: int = 10,
 ) -> shoal.Result:
-    """Train the body on the first data set and the rest on the second; prints what a round
-    exchanges, beside the whole model."""
+    """Train the body on the first data set, and the rest on the second.
+
+    Print the bytes that a round exchanges, and those of the whole model.
+    """
     one, fleet = (shoal.load(data) if isinstance(data, str) else data for data in (first, second))
     torch.manual_seed(0)
     model = Adapted(trained_body(one, epochs), len(fleet.classes))

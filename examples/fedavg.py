@@ -1,5 +1,6 @@
-"""FedAvg, whole, in plain PyTorch; and beside it the one that Shoal has, which ends with the same
-model within rounding.
+"""Complete FedAvg in plain PyTorch, compared with Shoal's FedAvg.
+
+Both end with the same model within rounding.
 
 B. McMahan et al. Communication-Efficient Learning of Deep Networks from Decentralized Data. AISTATS
 2017, Algorithm 1.
@@ -19,7 +20,7 @@ import shoal
 def train(
     model: nn.Module, x: Tensor, y: Tensor, rng: np.random.Generator, epochs: int, batch_size: int
 ) -> None:
-    """Do a device's part of a round: SGD over its own windows, whose momentum starts anew."""
+    """Train a device's model in a round: SGD over its own windows, with new momentum."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.005, momentum=0.9)
     model.train()
     for _ in range(epochs):
@@ -36,7 +37,7 @@ def train(
 def fedavg(
     model: nn.Module, data: shoal.FleetData, rounds: int, epochs: int, batch_size: int, seed: int
 ) -> nn.Module:
-    """Do all of FedAvg: in the mean of the devices' models each counts by its windows."""
+    """Run FedAvg and return the model: a mean of the devices' models, weighted by windows."""
     model, size = deepcopy(model), torch.from_numpy(data.channel_size()).reshape(-1, 1)
     total = sum(windows.num_train for windows in data.devices.values())
     for number in range(1, rounds + 1):
@@ -53,14 +54,14 @@ def fedavg(
 
 
 def main(rounds: int = 5) -> float:
-    """Run both on six watches; return the largest difference between their parameters."""
+    """Run both on six watches, and return the largest difference between their parameters."""
     data = shoal.load("watch", devices=6)
     torch.manual_seed(0)
     body = nn.Conv1d(6, 16, 5), nn.BatchNorm1d(16), nn.ReLU(), nn.AdaptiveAvgPool1d(8), nn.Flatten()
     start = nn.Sequential(*body, nn.Linear(128, 7))
-    own = fedavg(start, data, rounds, epochs=1, batch_size=32, seed=0)
+    plain = fedavg(start, data, rounds, epochs=1, batch_size=32, seed=0)
     registered = shoal.simulate(data, algorithm="fedavg", model=start, rounds=rounds)
-    pairs = zip(own.parameters(), registered.model().parameters(), strict=True)
+    pairs = zip(plain.parameters(), registered.model().parameters(), strict=True)
     largest = max(float((one - other).detach().abs().max()) for one, other in pairs)
     accuracy = registered.accuracy.mean
     print(f"accuracy {accuracy:.4f}; the parameters differ by at most {largest:.1e}")

@@ -2,8 +2,8 @@
 exchanged.
 
 H. Zhang, M. Cisse, Y. Dauphin, D. Lopez-Paz. mixup: Beyond Empirical Risk Minimization. ICLR 2018.
-With alpha = 1 the share of a mixture is uniform in [0, 1); here every window has its own. The head
-stays on the device as in FedPer (Arivazhagan et al., 2019).
+With alpha = 1 the share of a mixture is uniform in [0, 1); here every window has its own share. The
+head stays on the device as in FedPer (Arivazhagan et al., 2019).
 """
 
 from collections.abc import Mapping
@@ -23,8 +23,7 @@ DRAWN = names.uniform("share")
 
 
 class MixupHead(FedPer):
-    """FedPer on mixtures of windows. `mix` scales how much of another window there is in one, at
-    most."""
+    """FedPer on mixtures of windows. `mix` is the largest share of another window in one."""
 
     name: ClassVar[str] = "mixup-head"
     citation: ClassVar[str] = "Zhang et al., ICLR 2018"
@@ -49,8 +48,9 @@ class MixupHead(FedPer):
             y.flip(0),
         )  # batches are in random order: each window meets any other
         part = share.reshape(-1, *[1] * (x.dim() - 1))
-        made = self.forward(tensors, {**batch, "x": (1 - part) * x + part * other_x}, training=True)
-        own, other = (
-            F.cross_entropy(made.logits, labels, reduction="none") for labels in (y, other_y)
+        mixture = {**batch, "x": (1 - part) * x + part * other_x}
+        result = self.forward(tensors, mixture, training=True)
+        loss, other_loss = (
+            F.cross_entropy(result.logits, labels, reduction="none") for labels in (y, other_y)
         )
-        return ((1 - share) * own + share * other).mean(), made
+        return ((1 - share) * loss + share * other_loss).mean(), result

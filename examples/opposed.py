@@ -1,8 +1,8 @@
-"""A grouping: two groups of devices that pull the model apart.
+"""Grouping into two groups of devices whose updates have opposite directions.
 
-After `after` rounds, the devices are cut in two by the direction in which their updates differ
-most, the first principal component of the updates at length 1. A device that comes later goes to
-the group whose first updates are most like its own.
+After `after` rounds, the devices are divided by the direction in which their updates differ most:
+the first principal component of the updates, scaled to length 1. A device that comes later joins
+the group whose first updates are most similar to its own.
 """
 
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ class Opposed(Defaults):
         )
 
     def sides(self, models: Sequence[LocalModel]) -> dict[str, str]:
-        """The group of every device; the first device is in group 0."""
+        """Return the group of every device; the first device is in group 0."""
         updates = np.stack(
             [m.update / max(float(np.linalg.norm(m.update)), 1e-12) for m in models]
         ).astype(np.float64)

@@ -1,12 +1,12 @@
-"""SimCLR on all of a device's windows, with labels or without, and a linear head on what it learns.
+"""SimCLR on all of a device's windows, with and without labels, and a linear head on its features.
 
 T. Chen, S. Kornblith, M. Norouzi, G. Hinton. A Simple Framework for Contrastive Learning of Visual
 Representations. ICML 2020. In a round a device makes `passes` passes over all its windows. Each
-gives the gradient of the contrastive loss by the body, which one step follows. Then it trains the
-head on the windows that have labels; the head's gradient does not reach the body.
+computes the gradient of the contrastive loss by the body, for one step. Then the device trains the
+head on the windows with labels; the head's gradient does not reach the body.
 
-Otherwise than in the paper: a window's views are scaled, and a slow wave is added to them; a view
-is told from the other views of the other windows (N - 1 negatives, not 2N - 2); the projection is
+Differences from the paper: a window's views are scaled, and a slow wave is added to them; a view is
+compared with the other views of the other windows (N - 1 negatives, not 2N - 2); the projection is
 linear.
 """
 
@@ -32,8 +32,7 @@ GOLDEN = 2.399963
 
 
 class SimClrServer(DefaultCoordinator):
-    """The server's half: what a device does in a round. What ``contrast`` measures stays on the
-    device."""
+    """Server's half: the plan of a round. Measurements of ``contrast`` stay on the device."""
 
     passes: int = option(4, "passes over all windows in a round", low=1)
 
@@ -46,7 +45,7 @@ class SimClrServer(DefaultCoordinator):
 
 
 class SimClr(Supervised):
-    """The device's half: graphs ``contrast`` and ``follow`` train the body, ``step`` the head."""
+    """Device's half: the graphs ``contrast`` and ``follow`` train the body, ``step`` the head."""
 
     name: ClassVar[str] = "simclr"
     citation: ClassVar[str] = "Chen et al., ICML 2020"
@@ -63,7 +62,7 @@ class SimClr(Supervised):
         return [key for key in super().trained(tensors) if names.name_of(key).startswith("head.")]
 
     def body(self, tensors: TorchTensors) -> list[str]:
-        """What the contrastive loss moves: the body, and the projection."""
+        """Return the tensors that the contrastive loss changes: the body, and the projection."""
         return [
             *(key for key in super().trained(tensors) if key not in self.trained(tensors)),
             PROJECTION,
@@ -78,7 +77,7 @@ class SimClr(Supervised):
         return {**super().graphs(), "contrast": self.contrast, "follow": self.follow}
 
     def step(self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors) -> TorchTensors:
-        """A step of the head. The body goes into the update as the passes before have left it."""
+        """Run a step of the head. The body enters the update as it is after the passes."""
         return following_values(
             {key: torch.clone(tensors[key]) for key in self.body(tensors)}
         ) | super().step(tensors, batch, hyper)
@@ -86,19 +85,18 @@ class SimClr(Supervised):
     def contrast(
         self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
     ) -> TorchTensors:
-        """The gradient of the contrastive loss by the body, as a sum over the windows of a
-        batch."""
+        """Return the gradient of the contrastive loss by the body, summed over a batch."""
 
         def loss_of(weights: TorchTensors) -> tuple[Tensor, tuple[()]]:
-            held = {**tensors, **weights}
+            current = {**tensors, **weights}
             one, other = (
-                self.project(held, self.view(tensors, batch, hyper, number)) for number in (0, 1)
+                self.project(current, self.view(tensors, batch, hyper, number)) for number in (0, 1)
             )
             alike = torch.exp(
                 one @ other.T / hyper["tau"]
-            )  # at most exp(1 / 0.05), which float32 holds
-            own = (one * other).sum(1) / hyper["tau"]
-            return (torch.log(alike.sum(1)) + torch.log(alike.sum(0)) - 2 * own).mean() / 2, ()
+            )  # at most exp(1 / 0.05), within the range of float32
+            positive = (one * other).sum(1) / hyper["tau"]
+            return (torch.log(alike.sum(1)) + torch.log(alike.sum(0)) - 2 * positive).mean() / 2, ()
 
         gradients, _, _ = grad_and_value(loss_of, {key: tensors[key] for key in self.body(tensors)})
         return {
@@ -109,8 +107,7 @@ class SimClr(Supervised):
     def view(
         self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors, number: int
     ) -> Tensor:
-        """The windows of a batch, changed by angles that differ between windows, passes and the two
-        views."""
+        """Return one of two views of a batch's windows, which differ between windows and passes."""
         x = batch["x"]
         angle = GOLDEN * (batch["rank"] + 7 * tensors[PASSED] + 0.5 * number)
         angle = angle.reshape(-1, *[1] * (x.dim() - 1))
@@ -121,16 +118,17 @@ class SimClr(Supervised):
         )
 
     def project(self, tensors: TorchTensors, x: Tensor) -> Tensor:
-        """Projected representations (batch, projected), of length 1; BatchNorm uses the statistics
-        that steps of the head move."""
+        """Return projected representations (batch, projected), of length 1.
+
+        BatchNorm uses the statistics of the head's steps.
+        """
         features = self.forward(tensors, {"x": x}, training=False).features
         return F.normalize(features @ tensors[PROJECTION], dim=1)
 
     def follow(
         self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
     ) -> TorchTensors:
-        """A step of the body down the gradient that ``contrast`` measured, clipped to a norm of
-        1."""
+        """Run a step of the body against the gradient of ``contrast``, clipped to a norm of 1."""
         gradients = {
             key: tensors[names.response("contrast", f"gradient.{names.name_of(key)}")]
             for key in self.body(tensors)

@@ -1,8 +1,9 @@
-"""A sweep over learning rate, epochs and algorithm with Optuna: pip install
-'shoal[simulation,sweep]'.
+"""Sweep over learning rate, epochs and algorithm with Optuna.
 
-Trials are judged on windows that `shoal.validation` sets aside of the training part. The test part
-is met once, by the best trial.
+Install it with ``pip install 'shoal[simulation,sweep]'``.
+
+Trials are judged on windows that `shoal.validation` sets aside from the training part. The test
+part is used once, by the best trial.
 """
 
 import optuna
@@ -11,7 +12,7 @@ import shoal
 
 
 class Pruner:
-    """Tells Optuna of each round, and stops a trial that it gives up."""
+    """Callback that reports each round to Optuna, and stops a trial that Optuna gives up."""
 
     def __init__(self, trial: optuna.Trial) -> None:
         self.trial = trial
@@ -56,7 +57,7 @@ def sweep(data: shoal.FleetData, trials: int, rounds: int) -> optuna.Study:
 
 
 def main(devices: int = 6, trials: int = 8, rounds: int = 3) -> float | None:
-    """Sweep, and test the best settings once; returns their mean accuracy on the test part."""
+    """Sweep, test the best settings once, and return their mean accuracy on the test part."""
     data = shoal.load("watch", devices=devices)
     study = sweep(data, trials, rounds)
     print("best on the windows set aside:", study.best_params, f"{study.best_value:.4f}")

@@ -87,10 +87,11 @@ def capture_graphs(
     """
     if ONNX not in runtimes or set(runtimes) - set(RUNTIMES):
         raise ConfigError(
-            f"runtimes {', '.join(runtimes) or 'none'}: expected {ONNX}, or {ONNX} and {EXECUTORCH}"
+            f"runtimes must be {ONNX}, or {ONNX} and {EXECUTORCH}, got "
+            f"{', '.join(runtimes) or 'none'}"
         )
     if max_batch <= TRACE_BATCH:
-        raise ConfigError(f"max_batch {max_batch}: expected more than {TRACE_BATCH}")
+        raise ConfigError(f"max_batch must be above {TRACE_BATCH}, got {max_batch}")
     # refuses graphs that draw random numbers before the slow work begins
     describe_graphs(objective, window)
     tensors = objective.initial()

@@ -177,9 +177,8 @@ def _make_graph(
             }
         )
         raise ConfigError(
-            f"what the model computes depends on how many examples a batch has: {conditions} "
-            f"({'; '.join(places)}): "
-            "expected x.shape[0] where a model needs that number, not len(x)"
+            f"The model's computation depends on the number of examples in a batch: {conditions} "
+            f"({'; '.join(places)}). Use x.shape[0] for that number, not len(x)."
         )
     return graph, sizes
 
@@ -205,7 +204,7 @@ def _naming_operators() -> Iterator[None]:
         place = ", ".join(part for part in (layer, operator) if part)
         summary = next(iter(str(error).splitlines()), "")
         raise ConfigError(
-            f"the model cannot be captured as a graph{f' ({place})' if place else ''}: "
+            f"The model cannot be captured as a graph{f' ({place})' if place else ''}: "
             f"{type(error).__name__}: {summary}"
         ) from error
 

@@ -23,7 +23,7 @@ MIN_BATCH = 2
 """Minimum number of examples in a batch. BatchNorm cannot train on a single one."""
 TRACE_BATCH = 7
 """Batch size of the example for tracing. It must differ from the sizes in layers."""
-DRAWN = "them among the inputs that its `random` names (docs/tutorial.md)"
+DRAWN = "Random numbers must be inputs that its `random` names (docs/tutorial.md)."
 """End of the error text for a graph that draws random numbers."""
 NO_FILE = "none"
 """File name of a graph that is described only. A simulation runs the objective's functions."""

@@ -40,8 +40,8 @@ def to_onnx_file(bundle: Bundle, tensors: Tensors, about: Mapping[str, str]) -> 
     if onnx := whole_model(bundle, tensors, about):
         return onnx
     raise BundleError(
-        f"bundle {bundle.manifest.name}: it has no template of the graph for predictions; export "
-        "it with this version of Shoal"
+        f"bundle {bundle.manifest.name} has no graph for predictions that can be written to a "
+        "file; export it again with this version of Shoal"
     )
 
 
@@ -96,8 +96,8 @@ def to_executorch_file(
     """
     if missing := [name for name in probe.needs if name not in tensors]:
         raise ConfigError(
-            f"the probe (server.pt2) reads {missing[0]!r}, which is no tensor of bundle "
-            f"{bundle.manifest.name}"
+            f"The probe (server.pt2) reads tensor {missing[0]!r}, which bundle "
+            f"{bundle.manifest.name} does not have. Use the probe of the same export."
         )
     probe_tensors: TorchTensors = {
         name: torch.from_numpy(np.array(tensors[name])) for name in probe.needs
@@ -109,8 +109,8 @@ def to_executorch_file(
     if not error <= SAME:
         algorithm = bundle.manifest.algorithm
         raise ConfigError(
-            f"{algorithm} does not predict with its bare model (they differ by {error:.2g}), of "
-            "which a .pte is made: write .onnx"
+            f"A .pte file holds the bare model, and predictions of {algorithm} differ from its "
+            f"answers by up to {error:.2g}. Write a .onnx file."
         )
     on_progress("writing it for ExecuTorch")
 
@@ -150,6 +150,5 @@ def agreement(task: TaskName, one: Array, other: Array) -> float:
     if task == MULTI_LABEL:
         return float(((one >= PRESENT) == (other >= PRESENT)).all(1).mean())
     raise ConfigError(
-        f"answers of {task} are quantities: expected models of classes or labels to compare "
-        "answers of"
+        f"Answers of the task {task} are quantities, and only classes or labels can be compared"
     )

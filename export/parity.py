@@ -91,7 +91,7 @@ def check_parity(
     Training is chaotic: float32 drifts from float64 (1e-5 after 20 steps, more later), as a ReLU or
     a maximum that flips changes the gradient. At every step of the graph's trajectory, the graph
     and eager torch therefore start from the same tensors. The difference of one step must be of the
-    size of rounding. The drift over all steps is reported, beside that of eager float32.
+    size of rounding. The drift over all steps is reported, with that of eager float32.
 
     Args:
         bundle: the exported bundle.
@@ -146,7 +146,7 @@ def _check_whole(bundle: Bundle, tensors: Tensors, x: np.ndarray) -> None:
         if not error <= WHOLE:
             raise ParityError(
                 f"bundle {bundle.manifest.name}: the model in one file differs from graph "
-                f"{PREDICT!r} by {error:.3g}"
+                f"{PREDICT!r} by {error:.3g}; at most {WHOLE:g} is allowed"
             )
 
 
@@ -207,9 +207,8 @@ def _check_graph(
     for error, where, allowed in ((often, where_often, TYPICAL), *differences):
         if error > allowed:
             raise ParityError(
-                f"bundle {bundle.manifest.name}, graph {name} on {runtime}: {where} differs from "
-                f"float64 by {error:.3g} of its scale, "
-                f"allowed is {allowed:g}"
+                f"bundle {bundle.manifest.name}, graph {name} on {runtime}: {where} differs "
+                f"from float64 by {error:.3g} of its scale; at most {allowed:g} is allowed"
             )
     drifts = _drift(tensors, tensors_exact), _drift(tensors_eager, tensors_exact)
     return Parity(steps, differences[steps // 2][0], *drifts), tensors

@@ -126,8 +126,7 @@ def read_key(path: Path) -> PrivateKey:
         raise ConfigError(f"signing key {path}: {error.strerror}") from None
     except BundleError:
         raise BundleError(
-            f"signing key {path}: expected an Ed25519 private key in PEM, as `shoal export` "
-            "writes it"
+            f"signing key {path} is not an Ed25519 private key in PEM, as `shoal export` writes it"
         ) from None
 
 

@@ -33,7 +33,7 @@ def find_compiler() -> tuple[tuple[str, ...], str]:
                     [*command, "--version"], capture_output=True, text=True, check=True, timeout=60
                 ).stdout
             except (OSError, subprocess.SubprocessError) as error:
-                raise CannotCompile(f"C++ compiler {program}: {error}") from error
+                raise CannotCompile(f"C++ compiler {program} does not run: {error}") from error
             return tuple(command), version.split("\n")[0]
     raise CannotCompile(
         f"no C++ compiler: CXX={named} is not a program"
@@ -59,7 +59,7 @@ def compile_all(compiler: Sequence[str], jobs: Sequence[Sequence[str]]) -> None:
         if process.returncode:
             lines = [*output.splitlines(), f"status {process.returncode}"]
             problem = next((line for line in lines if "error" in line), lines[0])
-            raise CannotCompile(f"C++ compiler {shlex.join(compiler)} fails: {problem}")
+            raise CannotCompile(f"C++ compiler {shlex.join(compiler)} failed: {problem}")
 
 
 def cache_folder(kind: str) -> Path:

@@ -7,6 +7,7 @@ is one line in its struct, and its use.
 """
 
 import math
+import os
 from collections.abc import Iterable, Mapping
 from functools import cache
 from inspect import get_annotations
@@ -207,3 +208,19 @@ def table(settings: Iterable[Setting]) -> list[str]:
                 f"| `{each.flag}` | {default} | {each.allowed} | {unit} | {live} | {each.text} |"
             )
     return lines
+
+
+def warn_of_variables(prefix: str, names: Iterable[str]) -> list[str]:
+    """Return a warning for each environment variable with this prefix that no option reads.
+
+    `names`: names of the options, as parameters.
+    """
+    from difflib import get_close_matches  # boards save its memory
+
+    variables = sorted(f"{prefix}{name}".upper() for name in names)
+    texts = []
+    for variable in sorted(v for v in os.environ if v.startswith(prefix) and v not in variables):
+        near = get_close_matches(variable, variables, 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        texts.append(f"the environment variable {variable} is not an option of this command{hint}")
+    return texts

@@ -19,7 +19,7 @@ def num_cores() -> int:
 def one_thread() -> Iterator[None]:
     """Make torch compute with one thread within this context.
 
-    For small models that is faster, above all beside other work, because threads wait for each
+    For small models that is faster, most of all on a busy machine, because threads wait for each
     other by spinning. It also gives the same bits every time: a float sum depends on the order in
     which threads add.
     """

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 
-class Setting(NamedTuple):
+class OptionValue(NamedTuple):
     """An option of a command and its value."""
 
     option: str
@@ -26,7 +26,7 @@ class Asked:
 
     command: str = ""
     """Shell line without options at their defaults; empty if a Python program calls."""
-    settings: tuple[Setting, ...] = ()
+    settings: tuple[OptionValue, ...] = ()
 
 
 NOW: ContextVar[Asked] = ContextVar("asked", default=Asked())  # noqa: B039  # frozen
@@ -42,7 +42,7 @@ def describe(path: str, options: Iterable[tuple[str, Any, Any]]) -> Asked:
     for option, value, default in options:
         values = _values(value)
         is_default = values == _values(default)
-        settings.append(Setting(option, ", ".join(values), is_default))
+        settings.append(OptionValue(option, ", ".join(values), is_default))
         if is_default:
             continue
         words += [option] if value is True else [word for each in values for word in (option, each)]

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from aggregator.http.pages.words import percent
 from aggregator.view.round_record import RoundRecord
-from aggregator.view.summary import Comparison, Spread, Summary, accuracy_of, spread
+from aggregator.view.summary import Baseline, Spread, Summary, accuracy_of, spread
 from algorithms.composition import read_algorithm
 from simulation.datasets.windows import FleetData
 from simulation.settings import SimulationSettings
@@ -19,7 +19,7 @@ from simulation.simulate import simulate
 NEWCOMERS = 2
 
 
-def model_of_the_group(summary: Summary, records: Sequence[RoundRecord]) -> Comparison | None:
+def model_of_the_group(summary: Summary, records: Sequence[RoundRecord]) -> Baseline | None:
     """Return the accuracy of the group models that devices received in the last round of training.
 
     Nothing personal is added to the models. None without a round of training.
@@ -35,7 +35,7 @@ def model_of_the_group(summary: Summary, records: Sequence[RoundRecord]) -> Comp
     return _comparison(spread(reached.values()), summary.accuracy_by_round[:-1], reached)
 
 
-def comparison_of(summary: Summary) -> Comparison:
+def comparison_of(summary: Summary) -> Baseline:
     """Return a finished run in the form in which another run is compared with it."""
     return _comparison(
         summary.accuracy,
@@ -46,8 +46,8 @@ def comparison_of(summary: Summary) -> Comparison:
 
 def _comparison(
     over: Spread, by_round: list[Spread], devices: Mapping[str, float | None]
-) -> Comparison:
-    return Comparison(**structs.asdict(over), accuracy_by_round=by_round, devices=dict(devices))
+) -> Baseline:
+    return Baseline(**structs.asdict(over), accuracy_by_round=by_round, devices=dict(devices))
 
 
 def newcomers_without_labels(fleet: FleetData, settings: SimulationSettings) -> list[str]:

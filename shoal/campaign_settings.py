@@ -62,8 +62,8 @@ def usual_algorithm(folder: Path | None) -> str:
     if unknown := [part for part in parts if part.partition(":")[0] not in set(Known())]:
         fault = f"bundle {folder}: it was exported for {unknown[0]!r}, which is not registered here"
         raise ConfigError(
-            f"{fault}: name its file, --algorithm FILE.py:CLASS, or install the package that it is "
-            "from"
+            f"{fault}; name its file with --algorithm FILE.py:CLASS, or install the package that "
+            "has it"
         )
     return "+".join(parts)
 
@@ -76,5 +76,7 @@ def with_asking(text: str, cohort: int | None, over_select: float | None) -> dic
     """
     policy = read_policy(text)
     if over_select not in (None, 1.0):
-        raise ConfigError(f"--over-select {over_select:g}: --policy {text} says how many are asked")
+        raise ConfigError(
+            f"over_select must be left out with a policy, got {over_select:g} with {text!r}"
+        )
     return policy_settings(with_cohort(policy, cohort) if cohort else policy)

@@ -36,7 +36,7 @@ class Command(NamedTuple):
 COMMANDS = {
     "simulate": Command(
         "simulation",
-        "Simulate a fleet: the aggregator's mathematics and the devices' executor.",
+        "Simulate a fleet on this machine.",
         ("shoal simulate --data watch --algorithm distfl --rounds 3 --out runs/try",),
     ),
     "compare": Command(
@@ -54,12 +54,12 @@ COMMANDS = {
     ),
     "algorithms": Command(
         "aggregator",
-        "List the choices an algorithm is made of: objectives, groupings, means, privacy, tasks.",
+        "List the choices of an algorithm: objectives, groupings, means, privacy, tasks.",
         ("shoal algorithms --json",),
     ),
     "check": Command(
         "simulation",
-        "Check that a choice of your own keeps the contract of every choice of an algorithm.",
+        "Check that a choice of your own keeps the contract of an algorithm's choices.",
         ("shoal check examples/mixup.py:MixupHead",),
     ),
     "download": Command(
@@ -69,8 +69,7 @@ COMMANDS = {
     ),
     "demo": Command(
         "simulation",
-        "Train twenty real smartwatches over MQTT, find who belongs together, and compare with "
-        "FedAvg.",
+        "Train twenty real smartwatches over MQTT, find their groups, and compare with FedAvg.",
         ("shoal demo --phones 3 --rounds 5",),
     ),
     "export": Command(
@@ -140,8 +139,7 @@ COMMANDS = {
     ),
     "models": Command(
         "aggregator",
-        "A fleet's releases and their rollouts, models as files, and the models of a run's last "
-        "rounds.",
+        "Show and roll out a fleet's releases, and write its models as files.",
         ("shoal models rollback runs/served --to 1",),
         (
             "shoal models list runs/served",
@@ -177,7 +175,7 @@ COMMANDS = {
     ),
     "restore": Command(
         "aggregator",
-        "Put a copy in the place of a service's folder, once it has been found whole.",
+        "Check a copy, and put it in the place of a service's folder.",
         ("shoal restore backups/sunday runs/served",),
     ),
     "doctor": Command(
@@ -215,7 +213,7 @@ def parser() -> argparse.ArgumentParser:
     needs = "; ".join(f"'shoal[{extra}]' for {', '.join(names)}" for extra, names in extras.items())
     top = argparse.ArgumentParser(
         prog="shoal",
-        description="On-device federated learning: finds which devices share a data distribution "
+        description="On-device federated learning: finds which devices share a data distribution\n"
         "and gives each the model that fits it.",
         epilog=_listing(
             f"pip install {needs}. The client of a device is shoal-edge: pip install 'shoal[edge]'."

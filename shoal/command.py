@@ -19,7 +19,7 @@ from typing import Annotated, Any, NamedTuple, TextIO, TypeVar, get_origin
 import msgspec
 import typer
 
-from host.settings import Setting, settings_of
+from host.settings import Setting, settings_of, warn_of_variables
 from shoal.asked import NOW, describe
 from shoal.cli import naming_extra
 from wire.errors import ConfigError
@@ -37,7 +37,7 @@ IN_JSON = inspect.Parameter(
         bool,
         typer.Option(
             "--json",
-            help="As JSON: an object with what came of it, or with `said`, the lines for people.",
+            help="Print JSON: an object with the result, or with `said`, the lines for people.",
         ),
     ],
 )
@@ -111,6 +111,10 @@ def command(*, loads: str = "", in_json: bool = True) -> Callable[[Callable[...,
             while outermost.parent is not None and outermost.parent.parent is not None:
                 outermost = outermost.parent
             name = str(outermost.info_name)
+            if context.auto_envvar_prefix and not hasattr(context.command, "commands"):
+                options_of = (each.name for each in context.command.params if each.name)
+                for text in warn_of_variables(f"{context.auto_envvar_prefix}_", options_of):
+                    warn(text)
             run = naming_extra(name)(partial(act, **given))
             if loads:
                 with naming_extra(name), _loading(context.command_path, silent):
@@ -187,7 +191,7 @@ def _read(context: typer.Context, options: Options, given: dict[str, Any]) -> di
         origin = {
             "COMMANDLINE": setting.flag,
             "ENVIRONMENT": f"{context.auto_envvar_prefix}_{setting.parameter}".upper(),
-            "DEFAULT_MAP": _line(context.params.get("config"), setting.parameter),
+            "DEFAULT_MAP": line_of(context.params.get("config"), setting.parameter),
         }.get(source.name if source is not None else "")
         if origin is not None:
             values[setting.name] = setting.read(value, origin)
@@ -196,7 +200,7 @@ def _read(context: typer.Context, options: Options, given: dict[str, Any]) -> di
     return values
 
 
-def _line(path: Path | None, parameter: str) -> str:
+def line_of(path: Path | None, parameter: str) -> str:
     """Return the file and line of a setting, or the file alone; empty without a file."""
     if path is None:
         return ""
@@ -213,7 +217,7 @@ def seconds_of(text: str, option: str) -> float:
         ConfigError: it has another form; the text names the option.
     """
     if not (match := re.fullmatch(r"([0-9]{1,6})([mhd])", text)):
-        raise ConfigError(f"{option} {text!r}: expected a number and m, h or d, such as 12h")
+        raise ConfigError(f"{option} must be a number with m, h or d, such as 12h, got {text!r}")
     return int(match[1]) * UNITS_S[match[2]]
 
 
@@ -231,9 +235,9 @@ def warn(text: str) -> None:
 def _show_warning(
     others: Callable[..., None], message: Warning | str, category: type[Warning], *place: Any
 ) -> None:
-    """Print a warning that a command causes as one line; leave all others to `others`.
+    """Print a command's own warning on one line; pass any other warning to `others`.
 
-    `place` is where the warning is from: its first item is the file.
+    `place` is the origin of the warning; its first item is the file.
     """
     if Path(place[0]).parent.name == "commands" and category is UserWarning:
         warn(str(message))

@@ -59,8 +59,8 @@ def models_of_run(campaign: Campaign, made_in: int | None) -> Mapping[str, str]:
     number = campaign.version.round if made_in is None else made_in
     if number not in versions:
         raise ConfigError(
-            f"--round {made_in}: run {campaign.name} has the models of the rounds "
-            f"{', '.join(map(str, sorted(versions)))}"
+            f"No models of round {made_in} (--round) in run {campaign.name}. Rounds whose models "
+            f"are stored: {', '.join(map(str, sorted(versions)))}."
         )
     return versions[number].models
 
@@ -90,7 +90,7 @@ def campaign_of(folder: Path, run: str, database: str = "") -> Campaign:
     if run not in campaigns:
         where = f"database {database_name(database)}" if database else f"folder {folder}"
         names = ", ".join(campaigns) or "none"
-        raise ConfigError(f"{where}: no run {run!r} (--run). Known runs: {names}")
+        raise ConfigError(f"No run {run!r} (--run) in {where}. Known runs: {names}.")
     return campaigns[run]
 
 
@@ -120,7 +120,7 @@ def model_payload(held: HeldModel, to: Path, probe: Path | None, max_batch: int)
                 held.bundle, held.tensors, _probe(probe, held), max_batch, lambda text: print(text)
             )
     raise ConfigError(
-        f"--to {to}: expected a name that ends with {', '.join(f'.{name}' for name in FORMS)}"
+        f"--to must end with one of {', '.join(f'.{name}' for name in FORMS)}, got {to}"
     )
 
 
@@ -132,7 +132,7 @@ def write_model(held: HeldModel, to: Path, payload: bytes) -> None:
     print(f"{to}: {len(payload):,} bytes, model {held.name} ({held.digest[:12]})")
     if tensor_names := [spec.name for spec in held.bundle.manifest.of_role("private")]:
         print(
-            f"devices answer with tensors of their own beside it: here {', '.join(tensor_names)} "
+            f"devices also answer with tensors of their own: here {', '.join(tensor_names)} "
             f"{'has' if len(tensor_names) == 1 else 'have'} initial values"
         )
 
@@ -148,8 +148,8 @@ def windows_for(data: Path, held: HeldModel) -> Array:
     x = read_windows(data, held.bundle.manifest.window)
     if x.shape[1:] != held.bundle.manifest.window.shape or not len(x):
         raise DataError(
-            f"{data}: windows {list(x.shape)}, expected some of shape "
-            f"{list(held.bundle.manifest.window.shape)}"
+            f"{data}: expected windows of shape {list(held.bundle.manifest.window.shape)}, got "
+            f"{list(x.shape)}"
         )
     return x
 
@@ -174,9 +174,7 @@ def model_of(
     fleet = read_view(folder, database).fleet
     one = fleet.releases.get(release)
     if one is None:
-        raise ConfigError(
-            f"--release {release}: No release {release}. `shoal models list` names all."
-        )
+        raise ConfigError(f"No release {release} (--release). `shoal models list` names all.")
     is_staged = any(release in r.releases.values() for r in fleet.rollouts if not r.direct)
     place = folder / RELEASES if is_staged else folder / "blobs" / one.campaign
     name = f"release {release}, {one.campaign}/{one.group}"
@@ -197,11 +195,11 @@ def held_by_run(
         (group,) = named
     if group not in named:
         problem = (
-            f"--group {group}: run {run} has no such group"
+            f"No group {group!r} (--group) in run {run}."
             if group
-            else f"run {run} has several models: say which with --group"
+            else f"Run {run} has several models. Choose one with --group."
         )
-        raise ConfigError(f"{problem}; its groups are {', '.join(sorted(named))}")
+        raise ConfigError(f"{problem} Known groups: {', '.join(sorted(named))}.")
     name = f"{run} {group}@{campaign.version.round if made_in is None else made_in}"
     return _read(BlobFolder(folder / "blobs" / run), name, campaign.settings.bundle, named[group])
 
@@ -211,8 +209,8 @@ def _probe(path: Path | None, held: HeldModel) -> "Probe":
 
     if path is None:
         raise ConfigError(
-            "a *.pte is made of the model's own code: --probe names server.pt2, which `shoal "
-            "export` wrote beside the bundle"
+            "--probe must be the path of server.pt2 for a *.pte; `shoal export` wrote it beside "
+            "the bundle"
         )
     try:
         return load_probe(path.read_bytes(), held.bundle.digest)

@@ -28,8 +28,8 @@ SAID_AFTER_S = 2.0
 def working(console: Console) -> Iterator[Callable[..., None]]:
     """Yield a function that shows the current step.
 
-    It takes the step's text. With the rounds that are over, their total and a text about the
-    current state, it shows how far the step is.
+    The function takes the step's text. It shows a progress bar if it also gets the number of
+    finished rounds, their total, and a text to show beside the bar.
     """
     with ExitStack() as stack:
         shown: tuple[str, int] | None = None

@@ -37,7 +37,7 @@ SPEEDS = {"as fast as this machine's core": 1.0, "3 times slower": 3.0, "10 time
 
 
 @dataclass(frozen=True)
-class Counted:
+class RoundWork:
     """Work of a device in a round, as means over devices and rounds, and the time of a step."""
 
     windows: float
@@ -68,7 +68,7 @@ def count(
     verbs: Sequence[Verb],
     objective: Supervised,
     window: tuple[int, ...],
-) -> Counted | None:
+) -> RoundWork | None:
     """Count the work of the rounds of training, and time one training step.
 
     The timed graph is the first one that `verbs` train. Returns None if nothing was trained, or if
@@ -98,7 +98,7 @@ def count(
         sum(getattr(r, way) for r, _ in training_rounds) / devices
         for way in ("bytes_up", "bytes_down")
     )
-    return Counted(
+    return RoundWork(
         mean,
         ceil(mean / train.batch_size),
         train.batch_size,
@@ -109,7 +109,7 @@ def count(
     )
 
 
-def estimates(counted: Counted) -> list[Estimate]:
+def estimates(counted: RoundWork) -> list[Estimate]:
     """Return the estimated cost for each speed of a phone in `SPEEDS`."""
     transfer_s = counted.bytes_down / DOWN_BYTES_PER_S + counted.bytes_up / UP_BYTES_PER_S
     costs = []

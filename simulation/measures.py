@@ -92,8 +92,8 @@ def macro_f1(labels: Array, predicted: Array) -> float:
     """
     if not len(labels) or labels.shape != predicted.shape:
         raise ValueError(
-            f"labels {labels.shape} and predictions {predicted.shape}: expected the same number, "
-            "at least one"
+            "labels and predictions must have the same shape and at least one value, got "
+            f"{labels.shape} and {predicted.shape}"
         )
     classes, which = np.unique(np.concatenate([labels, predicted]), return_inverse=True)
     true, predictions = which[: len(labels)], which[len(labels) :]

@@ -23,7 +23,7 @@ from aggregator.ports import Blobs
 from algorithms.algorithm import Algorithm, Contribution
 from algorithms.core.contract import Placement, Probe, Programs
 from algorithms.core.keys import NEWCOMER, UNLABELLED
-from algorithms.personalisation.kept import Kept, kept_of
+from algorithms.personalisation.kept import PersonalChoice, kept_of
 from edge_client.core.kept import own_tensors
 from edge_client.core.ports import Graphs, Windows
 from edge_client.work.executor import Executor, Secret
@@ -57,18 +57,18 @@ def hold_out(data: FleetData, count: int, seed: int) -> tuple[FleetData, dict[st
 
 
 @dataclass(frozen=True)
-class Received:
+class NewcomerResult:
     """A newcomer's placement and results on its test windows.
 
     `answers` (n, answers) float32 are its predictions. `tensors` are all tensors of its model in
-    use. `kept` is its choice of a personal model, or None if it does not choose.
+    use. `personal_model` is its choice of a personal model, or None if it does not choose.
     """
 
     placed: Placement
     evaluated: Metrics
     answers: Array
     tensors: Tensors
-    kept: Kept | None = None
+    personal_model: PersonalChoice | None = None
 
 
 @dataclass
@@ -89,7 +89,7 @@ class Reception:
             self.state, work_of(self.run.settings), self.run.models
         )
 
-    def receive(self, newcomers: Mapping[str, Windows]) -> dict[str, Received]:
+    def receive(self, newcomers: Mapping[str, Windows]) -> dict[str, NewcomerResult]:
         """Place the newcomers, train those with labels, and test each on its own test windows."""
         executors = {
             d: Executor(self.bundle, self.graphs, windows, self.secret)
@@ -118,10 +118,10 @@ class Reception:
         device_id: str,
         executor: Executor,
         placed: Placement,
-        kept: Tensors,
+        private_tensors: Tensors,
         windows: Windows,
         labelled: bool,
-    ) -> Received:
+    ) -> NewcomerResult:
         """Have a placed newcomer train or personalise and test, and return its results."""
         key = placed.group
         verbs: tuple[Verb, ...]
@@ -137,13 +137,14 @@ class Reception:
             )
             verbs = (*longer, Evaluate())
         model = self._model(key)
-        result = executor.execute(self._plan(device_id, key, verbs), model, kept, self._fetch)
+        plan = self._plan(device_id, key, verbs)
+        result = executor.execute(plan, model, private_tensors, self._fetch)
         none = np.zeros((0, len(self.bundle.manifest.classes)), np.float32)
         answers = (
             executor.predict(model, result.private, windows.test_x) if windows.num_test else none
         )
         tensors = own_tensors(self.bundle, model, result.private)
-        return Received(
+        return NewcomerResult(
             placed,
             result.evaluated,
             answers,

@@ -71,7 +71,7 @@ def objective_on(
     function makes.
 
     Raises:
-        ConfigError: the model is no classifier of these examples, or does not fit the algorithm.
+        ConfigError: the model is not a classifier of these examples, or does not fit the algorithm.
     """
     size, count = (
         torch.from_numpy(data.channel_size()),

@@ -18,7 +18,7 @@ from simulation.datasets.catalog import load
 from simulation.datasets.pool import DEVICES, Pool, assign_alike
 from simulation.datasets.windows import FleetData, select_devices
 from simulation.partitions import embedding, inputs, labels
-from simulation.partitions.assignment import Assignment, assign_pool, common_options, split_count
+from simulation.partitions.assignment import Allocation, assign_pool, common_options, split_count
 from wire.errors import ConfigError
 
 MANY = 1_000_000
@@ -44,7 +44,7 @@ def _devices(count: int, low: int = 1) -> Option:
 
 def _pooled(
     about: str,
-    assign: Callable[..., Assignment],
+    assign: Callable[..., Allocation],
     devices: Option,
     split: str = "own",
     examples: int = 0,
@@ -240,14 +240,13 @@ def partition(data: FleetData | Pool, choice: Choice, seed: int) -> FleetData:
     """
     if data.window.vocabulary and choice.name in OF_MEASUREMENTS:
         raise ConfigError(
-            f"partition {choice.name}: it changes or compares measurements, and data {data.name} "
-            "holds ids"
+            f"partition {choice.name} needs measurements, and data {data.name} holds ids"
         )
     labels_of_some = data.train_y if isinstance(data, Pool) else data.sample()[1]
     if choice.name in OF_CLASSES and not has_classes(labels_of_some):
         raise ConfigError(
-            f"partition {choice.name}: it assigns examples by their class, and in data "
-            f"{data.name} labels are no classes"
+            f"partition {choice.name} assigns examples by their class, and the labels of data "
+            f"{data.name} are not classes"
         )
     options = choice.options
     if options["devices"] == 0:

@@ -57,17 +57,18 @@ def examples_for(window: Window, data: str) -> Pool:
     pool = loaded if isinstance(loaded, Pool) else pool_of(loaded)
     if pool.window.vocabulary != window.vocabulary:
         raise DataError(
-            f"--pretrain {data}: a vocabulary of {pool.window.vocabulary} ids, that of the fleet "
-            f"has {window.vocabulary} (0: none)"
+            f"--pretrain {data}: the vocabulary must be the fleet's, of {window.vocabulary} ids "
+            f"(0: none), got {pool.window.vocabulary}"
         )
     if not has_classes(pool.train_y):
         raise DataError(
-            f"--pretrain {data}: an extractor is trained by classes, and its labels are none"
+            f"--pretrain {data}: an extractor is trained with classes, and the labels are not "
+            "classes"
         )
     if pool.window.shape != window.shape:
         raise DataError(
-            f"--pretrain {data}: its examples have shape {pool.window.shape}, those of the fleet "
-            f"{window.shape}"
+            f"--pretrain {data}: examples must have the fleet's shape {window.shape}, got "
+            f"{pool.window.shape}"
         )
     return pool
 

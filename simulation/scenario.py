@@ -75,8 +75,8 @@ def read_labels(text: str) -> Labels:
     if text.isascii() and text.isdigit() and 0 < (count := int(text)) < 10**9:
         return count
     raise ConfigError(
-        f"labels {text!r}: expected all, none, or how many windows of each class are labelled, "
-        "from 1"
+        "labels must be all, none, or a number from 1, the labelled windows of each class, got "
+        f"{text!r}"
     )
 
 
@@ -91,14 +91,13 @@ def check_scenario(scenario: Scenario, partition: Choice) -> None:
         return
     if partition.name not in ("user", "real-world"):
         raise ConfigError(
-            f"split {scenario.split.name} with partition {partition.name}: it puts the examples "
-            "of all devices together, and has an "
-            "option split of its own"
+            f"split {scenario.split.name} does not work with partition {partition.name}, which "
+            "puts the examples of all devices together. Use the partition's option split."
         )
     if partition.options["split"] != "time":
         raise ConfigError(
-            f"split {scenario.split.name} with partition {partition}: it divides each person's "
-            "windows at random already"
+            f"split {scenario.split.name} does not work with partition {partition}, which divides "
+            "each person's windows at random"
         )
 
 
@@ -115,7 +114,8 @@ def set_scene(data: FleetData, scenario: Scenario, seed: int) -> FleetData:
     count = scenario.num_newcomers(len(data.devices))
     if not 0 <= count < len(data.devices):
         raise ConfigError(
-            f"{count} newcomers of {len(data.devices)} devices: at least one has to train"
+            f"newcomers must be less than the {len(data.devices)} devices, because at least one "
+            f"has to train, got {count}"
         )
     data = split_anew(data, scenario.split, seed)
     if scenario.labels == "all":
@@ -132,8 +132,8 @@ def set_scene(data: FleetData, scenario: Scenario, seed: int) -> FleetData:
     few = scenario.labels
     if not has_classes(data.sample()[1]):
         raise DataError(
-            f"labels {few}: they are counted by class, and in data {data.name} labels are no "
-            "classes: expected all or none"
+            f"labels must be all or none, because the labels of data {data.name} are not classes, "
+            f"got {few}"
         )
     return replace(
         data,

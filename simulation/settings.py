@@ -22,15 +22,15 @@ class EngineSettings(msgspec.Struct, frozen=True):
     workers: Annotated[
         int,
         about(
-            "Devices that are worked on at a time; 0: one for each core (batched: 128). With a "
-            "cluster, number of its workers; 0: one for each CPU.",
+            "Number of devices that train at the same time; 0: one for each core (batched: 128). "
+            "With a cluster, number of its workers; 0: one for each CPU.",
             ge=0,
             le=LARGEST,
         ),
     ] = 0
     checkpoint: Annotated[
         Path | None,
-        about("Folder that keeps every round, and from which an interrupted run goes on."),
+        about("Folder that stores every round, so that an interrupted run can continue."),
     ] = None
     cluster: Annotated[
         str,
@@ -68,25 +68,26 @@ class SimulationSettings(TrainingSettings[Any], frozen=True):
     partition: Annotated[
         str,
         about(
-            "How examples are assigned to devices: user, iid, dirichlet:alpha=0.1:devices=20, "
-            "rotation, ... (docs/simulate.md)."
+            "Assignment of windows to devices: user, iid, dirichlet:alpha=0.1:devices=20, "
+            "rotation, ... (docs/partitions.md)."
         ),
     ] = "user"
     attack: Annotated[
         str,
         about(
             "Attackers among the devices: label-flip:share=0.2, replace, sign-flip, gaussian, nan "
-            "(docs/privacy.md)."
+            "(docs/attacks.md)."
         ),
     ] = ""
     privacy: Annotated[
-        str, about("gaussian, local-gaussian or dp-sgd, with options: gaussian:clip_norm=1.")
+        str,
+        about("Mechanism: gaussian, local-gaussian or dp-sgd, with options: gaussian:clip_norm=1."),
     ] = ""
     devices: Annotated[
         int | None,
         about(
-            "The first N devices of data that have owners; with another partition, assign to N "
-            "devices.",
+            "Number of devices: the first ones of data that have owners; with another partition, "
+            "those to which windows are assigned.",
             ge=1,
             le=LARGEST,
         ),
@@ -105,40 +106,40 @@ class SimulationSettings(TrainingSettings[Any], frozen=True):
     labels: Annotated[
         str,
         about(
-            "Labelled windows of each class that a device has: all, a number, or none: newcomers "
-            "without labels."
+            "Labelled windows of each class on a device: all, a number, or none (newcomers "
+            "without labels)."
         ),
     ] = "all"
     split: Annotated[
         str,
         about(
-            "How each device's windows are divided for training and testing: own (as the data "
-            "are), time, session, random."
+            "Division of each device's windows for training and testing: own (that of the data), "
+            "time, session, random."
         ),
     ] = "own"
     newcomers: Annotated[
         int,
         about(
-            "Devices that are held out of training and join when it is over; 0 with --labels "
-            "none: a quarter.",
+            "Number of devices that join after training; 0: none, but a quarter with --labels "
+            "none.",
             ge=0,
             le=LARGEST,
         ),
     ] = 0
     cohort: Annotated[
         int,
-        about("Devices, drawn anew, that take part in each round; 0: all.", ge=0, le=LARGEST),
+        about("Number of devices that are drawn for each round; 0: all.", ge=0, le=LARGEST),
     ] = 0
     profiles: Annotated[
         str,
         about(
-            "What devices are like on a virtual clock: phones, boards, trace:devices=FILE.csv "
-            "(docs/scale.md)."
+            "Speeds of devices on a virtual clock: phones, boards, trace:devices=FILE.csv "
+            "(docs/speeds.md)."
         ),
     ] = ""
     policy: Annotated[
         str,
-        about("How the server makes rounds on it: sync, over-select:over=0.3, buffered:buffer=10."),
+        about("Policy of rounds on that clock: sync, over-select:over=0.3, buffered:buffer=10."),
     ] = ""
 
 
@@ -148,25 +149,27 @@ class ComparisonWords(msgspec.Struct, frozen=True, kw_only=True):
     seeds: Annotated[
         int | None,
         about(
-            "Seeds 0 to N - 1 of all that is drawn: 1 when not given, 3 with --scenarios.",
+            "Number of seeds, 0 to N - 1; 1 when not given, 3 with --scenarios.",
             ge=1,
             le=LARGEST,
         ),
     ] = None
     target: Annotated[
         float | None,
-        about("Accuracy to count rounds to; 95 % of the best when not given.", ge=0, le=1),
+        about("Accuracy up to which rounds are counted; 95 % of the best if empty.", ge=0, le=1),
     ] = None
     workers: Annotated[
         int | None,
-        about("Runs at the same time; one for each core when not given.", ge=1, le=LARGEST),
+        about(
+            "Number of runs at the same time; one for each core when not given.", ge=1, le=LARGEST
+        ),
     ] = None
 
 
 class ExportWords(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of the export of a bundle."""
 
-    seed: Annotated[int, about("Same seed, same result.", ge=0)] = 0
+    seed: Annotated[int, about("Seed: the same seed gives the same result.", ge=0)] = 0
     bundle_version: Annotated[
         int, about("Devices refuse a bundle older than one they have used.", ge=1)
     ] = 1

@@ -54,7 +54,7 @@ from simulation.engine.workers.attacks import (
 )
 from simulation.engine.workers.device_host import repeatable_secret
 from simulation.measures import measure
-from simulation.newcomers import Received, Reception, hold_out
+from simulation.newcomers import NewcomerResult, Reception, hold_out
 from simulation.objective import objective_for_fleet
 from simulation.partition import read_partition
 from simulation.pretrain import examples_for
@@ -62,7 +62,7 @@ from simulation.scenario import read_labels, scenario_of, set_scene
 from simulation.settings import SimulationSettings
 from simulation.splits import read_split
 from simulation.timing.campaign import TimedCampaign
-from simulation.timing.fleet import TimedFleet, Work
+from simulation.timing.fleet import JobSize, TimedFleet
 from simulation.timing.profiles import make_profiles, read_profiles
 from wire.arrays import names
 from wire.arrays.quantised import change_bytes
@@ -163,7 +163,7 @@ def simulate(
         for name in ("profiles", "policy"):
             if value := getattr(settings, name):
                 raise ConfigError(
-                    f"{name} {value}: backend messages has no virtual clock but its own"
+                    f"{name} {value}: backend messages has its own virtual clock; leave it out"
                 )
     data, newcomers, experiment = _set_up(data, settings, objective)
     algorithm, probe, bundle, attack = (
@@ -245,9 +245,8 @@ def scene_of(data: FleetData, settings: SimulationSettings) -> FleetData:
     task = settings.algorithm.parts.task.of
     if task == RECONSTRUCTION and says_anomalies(data.classes) and settings.labels != "all":
         raise ConfigError(
-            f"labels {settings.labels}: data {data.name} say which windows are anomalous, and one "
-            "without its label would be trained on as "
-            "a usual one: expected all"
+            f"labels must be all, because without labels models would also train on the anomalous "
+            f"windows of data {data.name}, got {settings.labels}"
         )
     return for_task(set_scene(data, scenario_of(settings), settings.seed), task)
 
@@ -317,7 +316,7 @@ def make_schedule(settings: SimulationSettings, data: FleetData, bundle: Bundle)
     ids = able_to_train(data, bundle.manifest.min_batch)
     if settings.cohort > len(ids):
         raise ConfigError(
-            f"cohort = {settings.cohort}: expected no more than the {len(ids)} devices that train"
+            f"cohort must be at most {len(ids)}, the devices that can train, got {settings.cohort}"
         )
     if not settings.profiles and not settings.policy:
         return Drawn(ids, settings.cohort, settings.seed)
@@ -340,14 +339,14 @@ def make_schedule(settings: SimulationSettings, data: FleetData, bundle: Bundle)
     up = statistics + change_bytes(changed, settings.update_encoding)
     devices = read_profiles(settings.profiles or "always")
     profiles = make_profiles(devices, len(ids), settings.seed)
-    fleet = TimedFleet(profiles, Work(examples, down, up), settings.seed)
+    fleet = TimedFleet(profiles, JobSize(examples, down, up), settings.seed)
     return Timed(ids, TimedCampaign(policy, fleet, ids))
 
 
 def _with_measures(
     summary: Summary, result: EngineResult, data: FleetData, task: TaskName
 ) -> Summary:
-    """Return the summary with the task's measures beside every accuracy."""
+    """Return the summary with the task's measures added to every accuracy."""
     if task == RECONSTRUCTION and not says_anomalies(data.classes):
         return summary
     devices = dict(summary.devices)
@@ -395,7 +394,7 @@ def _rounded(value: float | None) -> float | None:
 
 
 def _of_newcomers(
-    received: Mapping[str, Received],
+    received: Mapping[str, NewcomerResult],
     newcomers: Mapping[str, Windows],
     task: TaskName,
     names: tuple[str, ...],
@@ -417,7 +416,7 @@ def _of_newcomers(
         if task in (CLASSIFICATION, SEQUENCE, MULTI_LABEL)
         else None,
         groups={d: received[d].placed.group for d in sorted(received)},
-        kept={d: received[d].kept for d in sorted(received)},
+        personal_models={d: received[d].personal_model for d in sorted(received)},
         sure={d: round(received[d].placed.sure, 6) for d in sorted(received)},
         mae=_errors(names, errors) if task == REGRESSION else None,
     )

@@ -80,8 +80,8 @@ def _by_session(
             out[i], test_counts = True, test_counts + counts[i]
     if not out.any():
         raise DataError(
-            f"split session: {where} has no recording to hold out: none whose classes are all in "
-            "another recording as well"
+            f"split session: {where} has no recording to hold out. It needs one whose classes are "
+            "all in another recording as well."
         )
     return np.flatnonzero(~out[session]), np.flatnonzero(out[session])
 
@@ -140,8 +140,8 @@ def split_anew(data: FleetData, choice: Choice, seed: int) -> FleetData:
             )
         if needs and getattr(recordings, needs) is None:
             raise DataError(
-                f"split {choice.name}: data {data.name} do not say the {needs} of device "
-                f"{device_id}'s windows (docs/simulate.md)"
+                f"split {choice.name} needs the {needs} of each window, which data {data.name} do "
+                f"not have for device {device_id} (docs/scenarios.md)"
             )
         ordered = _ordered(recordings)
         rng = np.random.default_rng([seed, SALT, zlib.crc32(device_id.encode())])

@@ -10,7 +10,7 @@ from typing import Any, get_args
 import msgspec
 
 from wire import messages as m
-from wire.topics import PROTOCOL, TABLE, Access, Kind, Topics
+from wire.topics import PROTOCOL, TABLE, Kind, TopicRights, Topics
 
 FILE = Path(__file__).with_name("asyncapi.json")
 SIGNED = "application/vnd.shoal.signed"
@@ -84,7 +84,7 @@ def document() -> dict[str, Any]:
     }
 
 
-def _channel(row: Access) -> dict[str, Any]:
+def _channel(row: TopicRights) -> dict[str, Any]:
     address = (
         Topics("FLEET")
         .of_kind(row.kind, "DEVICE")
@@ -123,11 +123,11 @@ def _operations() -> list[tuple[str, dict[str, Any]]]:
     return operations
 
 
-def _names(row: Access) -> list[str]:
+def _names(row: TopicRights) -> list[str]:
     return [kind.__name__ for kind in CARRIED[row.kind]] or ["Blob"]
 
 
-def _message(row: Access, kind: type) -> dict[str, Any]:
+def _message(row: TopicRights, kind: type) -> dict[str, Any]:
     message: dict[str, Any] = {
         "name": msgspec.json.schema_components([kind])[1][kind.__name__]["properties"]["type"][
             "enum"

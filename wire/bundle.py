@@ -122,7 +122,7 @@ class Manifest(msgspec.Struct, frozen=True):
     graphs: dict[str, Graph]
     files: dict[str, Digest]
     columns: dict[str, tuple[int, ...]] = {}
-    """Columns that graphs read beside ``x`` and ``y``, with the shape of one example's entry."""
+    """Columns that graphs read besides ``x`` and ``y``, with the shape of one example's entry."""
     random: dict[str, tuple[int, ...]] = {}
     """Random inputs with their shapes.
 
@@ -214,10 +214,11 @@ class Bundle:
         arrays, name = decode_tensors(self.files[INITIAL], RECEIVED_FILES)[0], self.manifest.name
         zero = [spec for spec in self.manifest.of_role(*ZERO_UNLESS_SAID) if spec.key not in arrays]
         if wrong := [spec for spec in zero if min(spec.shape, default=0) < 0]:
-            raise BundleError(f"bundle {name}: tensor {wrong[0].key!r} has shape {wrong[0].shape}")
+            key, shape = wrong[0].key, wrong[0].shape
+            raise BundleError(f"bundle {name}: tensor {key!r} has the impossible shape {shape}")
         if (size := sum(spec.num_bytes for spec in zero)) > BUNDLE_BYTES:
             raise LimitExceeded(
-                f"bundle {name}: its tensors that start at zero take {size} bytes, at most "
+                f"bundle {name}: its tensors that start at zero take {size} bytes; at most "
                 f"{BUNDLE_BYTES} are accepted"
             )
         try:
@@ -227,7 +228,7 @@ class Bundle:
             OverflowError,
         ) as error:  # more dimensions than numpy has, or larger ones
             raise BundleError(
-                f"bundle {name}: a tensor that starts at zero cannot be made: {error}"
+                f"bundle {name}: a tensor that starts at zero cannot be allocated: {error}"
             ) from None
 
     def graph_bytes(self, name: str) -> bytes:
@@ -238,7 +239,7 @@ class Bundle:
         """
         if name not in self.manifest.graphs:
             raise BundleError(
-                f"bundle {self.manifest.name}: no graph {name!r}, it has "
+                f"bundle {self.manifest.name}: no graph {name!r}; its graphs: "
                 f"{', '.join(sorted(self.manifest.graphs))}"
             )
         return self.files[self.manifest.graphs[name].file]
@@ -252,13 +253,10 @@ class Bundle:
         self.graph_bytes(graph)
         programs = self.manifest.graphs[graph].programs
         if runtime not in programs:
-            note = (
-                f"it has {', '.join(sorted(programs))}"
-                if programs
-                else "it was exported for ONNX alone"
-            )
+            others = ", ".join(sorted(programs)) or "none; it was exported for ONNX alone"
             raise BundleError(
-                f"bundle {self.manifest.name}: graph {graph!r} has no program for {runtime}, {note}"
+                f"bundle {self.manifest.name}: graph {graph!r} has no program for {runtime}; its "
+                f"programs: {others}"
             )
         return programs[runtime], self.files[programs[runtime].file]
 
@@ -317,7 +315,7 @@ def unpack(payload: bytes, trusted: Sequence[PublicKey] = ()) -> Bundle:
             if len(set(paths)) < len(paths) or sum(i.file_size for i in archive.infolist()) > len(
                 payload
             ):
-                raise BundleError("bundle: a name comes twice, or its entries overlap")
+                raise BundleError("bundle: two of its files have the same name, or overlap")
             text = archive.read(MANIFEST)
             if trusted and SIGNATURE not in paths:
                 raise TamperedBundle(
@@ -343,18 +341,18 @@ def unpack(payload: bytes, trusted: Sequence[PublicKey] = ()) -> Bundle:
         raise BundleError(f"bundle of {len(payload)} bytes: not readable: {error}") from None
     if manifest.format != 1:
         raise BundleError(
-            f"bundle {manifest.name}: format {manifest.format}, this version reads format 1"
+            f"bundle {manifest.name}: format {manifest.format}; this Shoal reads format 1"
         )
     if entries.keys() != manifest.files.keys():
         raise TamperedBundle(
-            f"bundle {manifest.name}: holds {sorted(entries)}, its manifest names "
-            f"{sorted(manifest.files)}"
+            f"bundle {manifest.name}: its files are {', '.join(sorted(entries))}, but its manifest "
+            f"names {', '.join(sorted(manifest.files))}"
         )
     for name, data in entries.items():
         if digest(data) != manifest.files[name]:
             raise TamperedBundle(
-                f"bundle {manifest.name}: {name} has SHA-256 {digest(data)}, its manifest says "
-                f"{manifest.files[name]}"
+                f"bundle {manifest.name}: {name} has SHA-256 {digest(data)}, but its manifest "
+                f"says {manifest.files[name]}"
             )
     graphs = manifest.graphs.values()
     named = {
@@ -364,7 +362,7 @@ def unpack(payload: bytes, trusted: Sequence[PublicKey] = ()) -> Bundle:
     }
     named |= {g.template for g in graphs} - {""}
     if missing := named - entries.keys():
-        raise BundleError(f"bundle {manifest.name}: {sorted(missing)} missing")
+        raise BundleError(f"bundle {manifest.name}: missing files: {', '.join(sorted(missing))}")
     return Bundle(manifest, entries, digest(payload), payload)
 
 
@@ -381,12 +379,13 @@ def _check_directory(payload: bytes) -> None:
     ]
     if len(end) < 22 or end[:4] != b"PK\5\6" or payload[-42:-38] == b"PK\6\7":
         raise BundleError(
-            f"bundle of {len(payload)} bytes: not readable: it does not end as a ZIP file without "
-            "a comment does"
+            f"bundle of {len(payload)} bytes: not readable: no ZIP file, cut off, or with a "
+            "comment at its end"
         )
     if int.from_bytes(end[12:16], "little") > DIRECTORY_BYTES:
         raise BundleError(
-            f"bundle of {len(payload)} bytes: its directory is over {DIRECTORY_BYTES} bytes"
+            f"bundle of {len(payload)} bytes: its ZIP directory has more than {DIRECTORY_BYTES} "
+            "bytes"
         )
 
 
@@ -400,6 +399,6 @@ def check_version(manifest: Manifest, known: Mapping[str, int]) -> None:
     """
     if manifest.version < known.get(manifest.name, 0):
         raise StaleBundle(
-            f"bundle {manifest.name}: version {manifest.version} offered, version "
-            f"{known[manifest.name]} was loaded before"
+            f"bundle {manifest.name}: version {manifest.version} is older than version "
+            f"{known[manifest.name]}, which was loaded before"
         )

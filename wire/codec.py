@@ -46,7 +46,7 @@ def decode(payload: bytes, kind: Any) -> Any:
     try:
         return msgspec.json.decode(payload, type=kind)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise Malformed(f"message of {len(payload)} bytes: {error}") from None
+        raise Malformed(f"message of {len(payload)} bytes: not readable: {error}") from None
 
 
 def decode_piece(payload: bytes) -> tuple[messages.Piece, bytes]:
@@ -59,7 +59,8 @@ def decode_piece(payload: bytes) -> tuple[messages.Piece, bytes]:
     end = payload.find(b"\n", 0, PIECE_HEADER_BYTES)
     if end < 0:
         raise Malformed(
-            f"piece of {len(payload)} bytes: no line feed in the first {PIECE_HEADER_BYTES}"
+            f"piece of {len(payload)} bytes: no line feed in the first {PIECE_HEADER_BYTES}, which "
+            "would end its message"
         )
     return decode(payload[:end], messages.Piece), payload[end + 1 :]
 
@@ -80,11 +81,13 @@ def decode_update(
     """
     tensors, text = decode_tensors(payload, limits)
     if not text:
-        raise Malformed(f"tensor file of {len(payload)} bytes: it carries no message")
+        raise Malformed(f"update of {len(payload)} bytes: its tensor file has no message")
     update: messages.Update = decode(text, messages.Update)
     for metrics in (update.evaluated, update.trained):
         if not abs(metrics.loss_sum) <= LARGEST_SUM or metrics.num_correct > metrics.num_examples:
-            raise Malformed(f"update: metrics that cannot be: {metrics}")
+            raise Malformed(f"update: impossible metrics: {metrics}")
     if not 0 <= update.train_s <= LARGEST_SUM:
-        raise Malformed(f"update: train_s {update.train_s}")
+        raise Malformed(
+            f"update: train_s must be between 0 and {LARGEST_SUM:g}, got {update.train_s}"
+        )
     return update, tensors

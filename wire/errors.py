@@ -77,7 +77,7 @@ class UnknownTopic(WireError):
 
 
 class Malformed(WireError):
-    """Bytes that are no message of this protocol."""
+    """Bytes that are not a message of this protocol."""
 
 
 class LimitExceeded(WireError):

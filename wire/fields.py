@@ -29,7 +29,7 @@ PLAN_BYTES = 16 * 2**10
 HEARTBEAT_S = 60.0
 """Maximum time between two status messages of a connected device, in seconds."""
 LEASE_S = 15.0
-"""Time of silence in seconds after which an aggregator has lost its fleet."""
+"""Time in seconds after which an aggregator that sends no status loses its fleet to another."""
 
 Epoch = Count
 """Number of a service's start. Every start takes a greater one than all earlier starts."""

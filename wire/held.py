@@ -30,11 +30,11 @@ def num_held_out(num_examples: int, share: float) -> int:
 def held_out(y: Array, share: float) -> Array:
     r"""Return the mask (n,) bool of the held-out windows of the labels y (n, \*label).
 
-    The result is the same each time. Each class gives its share. A class keeps a window to train on
-    as far as other classes can give in its place, because models would never have seen a class that
-    is held out whole. Labels that are not integers count as one class. The windows of a class are
-    taken in runs, with as many windows before the first run as after the last: the latest windows,
-    which are most similar to future ones, are trained on.
+    The result is the same each time. The share of each class is held out. A class keeps at least
+    one window to train on if other classes can give windows in its place: models would never have
+    seen a class that is held out whole. Labels that are not integers count as one class. The
+    windows of a class are taken in runs, with as many windows before the first run as after the
+    last: the latest windows, which are most similar to future ones, are trained on.
     """
     mask, count = np.zeros(len(y), bool), num_held_out(len(y), share)
     if not count:

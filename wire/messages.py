@@ -77,10 +77,10 @@ class CheckIn(msgspec.Struct, frozen=True, tag="check-in"):
     """
     moved: bool = False
     encodings: Annotated[tuple[Name, ...], msgspec.Meta(max_length=MOST_ENCODINGS)] = ()
-    """Encodings of updates that the device supports besides float32; some may be unknown here."""
+    """Encodings of updates that the device supports besides float32. Unknown names are allowed."""
     num_unlabelled: Count = 0
     """Number of unlabelled windows."""
-    kept: Annotated[tuple[Digest, ...], msgspec.Meta(max_length=MOST_HELD)] | None = None
+    personal_models: Annotated[tuple[Digest, ...], msgspec.Meta(max_length=MOST_HELD)] | None = None
     """Digests of the models of which the device holds an intact personal model."""
 
 

@@ -33,7 +33,7 @@ def cut(num_bytes: int, read: Read) -> Pieces:
         size *= 2
     if size > 2**22:
         raise LimitExceeded(
-            f"{num_bytes} bytes: at most {2**22 * MOST_PIECES} can be cut into pieces"
+            f"payload of {num_bytes} bytes: at most {2**22 * MOST_PIECES} can be sent in pieces"
         )
     whole, digests = hashlib.sha256(), []
     for offset in range(0, num_bytes, size):
@@ -58,12 +58,12 @@ def check_pieces(pieces: Pieces, most_bytes: int) -> Pieces:
     """
     if pieces.num_bytes > most_bytes:
         raise LimitExceeded(
-            f"{pieces.num_bytes} bytes in pieces: at most {most_bytes} are accepted"
+            f"payload of {pieces.num_bytes} bytes in pieces: at most {most_bytes} are accepted"
         )
     expected = -(-pieces.num_bytes // pieces.piece_bytes)
     if len(pieces.pieces) != expected:
         raise Malformed(
-            f"{len(pieces.pieces)} pieces of {pieces.piece_bytes} bytes: {pieces.num_bytes} bytes "
-            f"make {expected}"
+            f"payload of {pieces.num_bytes} bytes in pieces of {pieces.piece_bytes}: expected "
+            f"{expected} pieces, got {len(pieces.pieces)}"
         )
     return pieces

@@ -39,7 +39,7 @@ For a device's topic, `device` is that device; for any other topic, it is every 
 """
 
 
-class Access(NamedTuple):
+class TopicRights(NamedTuple):
     """Rights to the topics of one kind. No other role may use them."""
 
     kind: Kind
@@ -52,20 +52,20 @@ class Access(NamedTuple):
 
 
 TABLE = (
-    Access("check-in", "device", ("aggregator",)),
-    Access("status", "device", ("aggregator",), retained=True, clears="aggregator"),
-    Access("update", "device", ("aggregator",)),
-    Access("offer", "device", ("aggregator",)),
-    Access("piece", "device", ("aggregator",)),
-    Access("decline", "device", ("aggregator",)),
-    Access("fetch", "device", ("aggregator",)),
-    Access("in-use", "device", ("aggregator",)),
-    Access("plan", "aggregator", ("device",)),
-    Access("reply", "aggregator", ("device",)),
-    Access("release", "aggregator", ("device",), retained=True),
-    Access("want", "aggregator", ("device",)),
-    Access("blob", "aggregator", ("device",), retained=True),
-    Access("aggregator", "aggregator", ("device", "aggregator"), retained=True),
+    TopicRights("check-in", "device", ("aggregator",)),
+    TopicRights("status", "device", ("aggregator",), retained=True, clears="aggregator"),
+    TopicRights("update", "device", ("aggregator",)),
+    TopicRights("offer", "device", ("aggregator",)),
+    TopicRights("piece", "device", ("aggregator",)),
+    TopicRights("decline", "device", ("aggregator",)),
+    TopicRights("fetch", "device", ("aggregator",)),
+    TopicRights("in-use", "device", ("aggregator",)),
+    TopicRights("plan", "aggregator", ("device",)),
+    TopicRights("reply", "aggregator", ("device",)),
+    TopicRights("release", "aggregator", ("device",), retained=True),
+    TopicRights("want", "aggregator", ("device",)),
+    TopicRights("blob", "aggregator", ("device",), retained=True),
+    TopicRights("aggregator", "aggregator", ("device", "aggregator"), retained=True),
 )
 """Table of SPEC.md, 'Topics', row by row."""
 _ACCESS = {(True, True): "readwrite", (True, False): "write", (False, True): "read"}
@@ -143,7 +143,7 @@ class Topics:
         """Return the parsed topic.
 
         Raises:
-            UnknownTopic: it is none of this fleet's topics.
+            UnknownTopic: it is not a topic of this fleet.
         """
         root, _, rest = topic.partition(self._root + "/")
         match [] if root or not rest else rest.split("/"):

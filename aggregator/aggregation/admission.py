@@ -14,7 +14,7 @@ import numpy as np
 
 from aggregator.core.settings import RunSettings
 from aggregator.fleet.desired import windows_of
-from aggregator.fleet.records import OPEN, Assignment, Campaign, Device, Fleet, Received
+from aggregator.fleet.records import OPEN, AdmittedUpdate, Assignment, Campaign, Device, Fleet
 from algorithms.personalisation.kept import kept_of
 from wire.arrays import names
 from wire.arrays.quantised import decoded
@@ -28,7 +28,7 @@ LARGEST_NORM = 1e12
 
 
 @dataclass(frozen=True)
-class Refused:
+class Refusal:
     """Refusal of an update: a reason from the protocol's list, and a text for people."""
 
     reason: Reason
@@ -50,17 +50,17 @@ def admit(
     blob: str,
     num_bytes: int,
     statistics: Callable[[str], Tensors | None],
-) -> Received | Duplicate | Refused:
+) -> AdmittedUpdate | Duplicate | Refusal:
     """Return the verdict on an update.
 
     Checks run from cheap to costly, and the first failure is the reason. `topic_device`: the id in
     the update's topic. `blob`, `num_bytes`: digest and size of its bytes. `statistics`: returns the
     tensors ``statistic/NAME`` of the model with this digest, or None if the model is no longer on
-    offer.
+    offer to devices.
     """
     device = fleet.devices.get(topic_device)
     if update.device_id != topic_device and not (device is not None and device.accepted == blob):
-        return Refused(
+        return Refusal(
             "wrong-device",
             f"update of device {update.device_id} on the topic of device {topic_device}",
         )
@@ -73,8 +73,9 @@ def admit(
     campaign, verbs = fleet.campaigns[work.campaign], work.verbs
     choices = {model for verb in verbs if isinstance(verb, Choose) for model in verb.models}
     if update.model not in {work.model, *choices}:
-        return Refused(
-            "wrong-layout", f"update of model {update.model[:12]}, the plan said {work.model[:12]}"
+        return Refusal(
+            "wrong-layout",
+            f"update of model {update.model[:12]}, but the plan is for model {work.model[:12]}",
         )
     settings = campaign.settings
     quantised: tuple[str, ...] = ()
@@ -84,17 +85,17 @@ def admit(
         try:
             tensors = with_change(settings, quantised, tensors)
         except WrongLayout as error:
-            return Refused("wrong-layout", str(error))
+            return Refusal("wrong-layout", str(error))
     before = statistics(update.model)
     if before is None:
-        detail = f"model {update.model[:12]}, of an assignment whose time is over, is not on offer"
-        return Refused("wrong-round", detail)
+        detail = f"model {update.model[:12]} is not on offer any more: its assignment expired"
+        return Refusal("wrong-round", detail)
     norms = norms_of(tensors, before)
     refused = check_tensors(settings, verbs, tensors, norms)
     if refused is not None:
         return refused
     num_train = windows_of(campaign, device)[0]
-    return Received(
+    return AdmittedUpdate(
         blob=blob,
         start=_start_of(campaign, work, update.model),
         num_train=min(update.num_train, num_train),
@@ -105,14 +106,14 @@ def admit(
         trained=update.trained,
         bytes_up=num_bytes,
         bytes_down=update.bytes_received,
-        kept=kept_of(settings.candidates, tensors, num_train),
+        personal_model=kept_of(settings.candidates, tensors, num_train),
     )
 
 
 def expect(
     fleet: Fleet, device_id: str, run_id: str, number: int, attempt: int | None, blob: str
-) -> Duplicate | Refused | None:
-    """Return the reason against an update, before its tensors are read; None if it may come.
+) -> Duplicate | Refusal | None:
+    """Return the reason to refuse an update before its tensors are read, or None.
 
     `run_id`, `number`: run and round of the update. `attempt`: None if the message does not have
     it. `blob`: the digest of the update's bytes.
@@ -123,23 +124,23 @@ def expect(
     campaign = campaign_of_run(fleet, run_id)
     if campaign is None:
         run_ids = ", ".join(c.settings.run_id for c in fleet.campaigns.values()) or "none"
-        return Refused("unknown-run", f"update of run {run_id}, the runs are {run_ids}")
+        return Refusal("unknown-run", f"no run {run_id}; the runs are {run_ids}")
     work = assignment_in(campaign, device)
     is_other = work is not None and (number != work.round or attempt not in (None, work.serial))
     if work is not None and is_other:
         detail = f"update of round {number}"
         detail += f", attempt {attempt}" if attempt is not None else ""
-        return Refused(
-            "wrong-round", f"{detail}; the plan is of round {work.round}, attempt {work.serial}"
+        return Refusal(
+            "wrong-round", f"{detail}; the plan is for round {work.round}, attempt {work.serial}"
         )
     if work is not None:
         return None
     if number != campaign.round or campaign.phase not in OPEN:
-        detail = f"update of round {number}, round {campaign.round} is {campaign.phase}"
-        return Refused("wrong-round", detail)
+        detail = f"update of round {number}, but round {campaign.round} is {campaign.phase}"
+        return Refusal("wrong-round", detail)
     if device_id in campaign.updates:
-        return Refused("duplicate", f"another update of round {number} was accepted before")
-    return Refused("not-in-cohort", f"device {device_id} has no plan in round {campaign.round}")
+        return Refusal("duplicate", f"another update of round {number} was accepted before")
+    return Refusal("not-in-cohort", f"device {device_id} has no plan in round {campaign.round}")
 
 
 def campaign_of_run(fleet: Fleet, run_id: str) -> Campaign | None:
@@ -213,8 +214,8 @@ def norms_of(tensors: Tensors, before: Tensors | None = None) -> dict[str, float
 
 def check_tensors(
     settings: RunSettings, verbs: tuple[Verb, ...], tensors: Tensors, norms: Mapping[str, float]
-) -> Refused | None:
-    """Return the reason against an update's tensors; None if these verbs could have made them.
+) -> Refusal | None:
+    """Return the reason to refuse an update's tensors; None if these verbs could have made them.
 
     Names, dtypes, shapes, values and size are checked. `norms`: the result of `norms_of`.
     """
@@ -233,27 +234,27 @@ def check_tensors(
     try:
         check_layout(tensors, tuple(wanted.values()), "update")
     except WrongLayout as error:
-        return Refused("wrong-layout", str(error))
+        return Refusal("wrong-layout", str(error))
     for name, array in tensors.items():
         if (
             array.dtype.kind == "f"
             and not math.isfinite(norms[names.role_of(name)])
             and not np.isfinite(array).all()
         ):
-            return Refused("not-finite", f"tensor {name!r} holds values that are not finite")
+            return Refusal("not-finite", f"tensor {name!r} holds values that are not finite")
         if names.is_variance(name) and (array < 0).any():
-            return Refused("not-finite", f"tensor {name!r} holds negative variances")
+            return Refusal("not-finite", f"tensor {name!r} holds negative variances")
     for role, norm in norms.items():
         if role == names.DELTA and not norm <= settings.max_update_norm:
-            return Refused(
+            return Refusal(
                 "norm-too-large",
-                f"the update's norm is {norm:.3g}, at most {settings.max_update_norm:.3g} is "
-                "accepted",
+                f"the update's norm is {norm:.3g}; at most {settings.max_update_norm:.3g} is "
+                "accepted (max_update_norm)",
             )
         if not norm <= LARGEST_NORM:
-            return Refused(
+            return Refusal(
                 "norm-too-large",
-                f"the norm of the role {role} is {norm:.3g}, at most {LARGEST_NORM:.3g} is "
+                f"the norm of the role {role} is {norm:.3g}; at most {LARGEST_NORM:.3g} is "
                 "accepted",
             )
     return None

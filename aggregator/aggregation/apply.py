@@ -29,7 +29,7 @@ from aggregator.core.settings import RunSettings
 from aggregator.core.training import TrainingSettings
 from aggregator.fleet.events import Aggregated
 from aggregator.fleet.plan import round_seed
-from aggregator.fleet.records import Campaign, Received, Version
+from aggregator.fleet.records import AdmittedUpdate, Campaign, Version
 from aggregator.fleet.rounds import counted_updates
 from aggregator.ports import Blobs, Clock
 from algorithms.algorithm import Algorithm, Contribution, State, decode_memory
@@ -65,8 +65,8 @@ def aggregate(
     if (better := worse_than(campaign)) is not None:
         version, drop = better
         reason = (
-            f"the mean accuracy of devices that evaluated both fell by {drop:.3f}: more than "
-            f"{settings.max_drop:g}"
+            f"the mean accuracy of devices that evaluated both fell by {drop:.3f}; at most "
+            f"{settings.max_drop:g} is accepted (max_drop)"
         )
         rolled_back = {
             "from": campaign.version.round,
@@ -283,7 +283,7 @@ def round_notes(state: State, grouped: Grouped) -> dict[str, Any]:
     return grouped.notes | ({"epsilon": state.epsilon} if state.epsilon is not None else {})
 
 
-def _read(blobs: Blobs, settings: RunSettings, received: Received, model: Tensors) -> Tensors:
+def _read(blobs: Blobs, settings: RunSettings, received: AdmittedUpdate, model: Tensors) -> Tensors:
     tensors = decode_update(blobs.get(received.blob), OWN_FILES)[1]
     if received.quantised:
         tensors = with_change(settings, received.quantised, tensors)
@@ -295,9 +295,9 @@ def _read(blobs: Blobs, settings: RunSettings, received: Received, model: Tensor
 
 
 def weakened(tensors: Tensors, weight: float, model: Tensors) -> Tensors:
-    """Return an update whose change has this weight, relative to this model.
+    """Return an update whose change is multiplied by `weight`.
 
-    The model may be newer than the one that the update started from.
+    Statistics change from those of `model`, which may be newer than the update's start.
     """
     weak = dict(tensors)
     for key, value in tensors.items():

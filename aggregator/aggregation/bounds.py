@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from aggregator.aggregation.admission import norms_of
 from aggregator.core.settings import RunSettings
-from aggregator.fleet.records import Campaign, Received, Version
+from aggregator.fleet.records import AdmittedUpdate, Campaign, Version
 from aggregator.fleet.rounds import counted_updates, measures
 from algorithms.core.keys import NEWCOMER
 from wire.arrays import names
@@ -23,15 +23,15 @@ FLOOR = 1.0
 
 
 def bounded(
-    settings: RunSettings, received: Mapping[str, Received], before: Mapping[str, float]
-) -> tuple[dict[str, Received], dict[str, str], dict[str, float]]:
-    """Return the updates to aggregate, the reasons against the others, and the medians of norms.
+    settings: RunSettings, received: Mapping[str, AdmittedUpdate], before: Mapping[str, float]
+) -> tuple[dict[str, AdmittedUpdate], dict[str, str], dict[str, float]]:
+    """Return the updates to aggregate, why the others are left out, and the medians of norms.
 
     The updates have their final weights. Reasons are by device, median norms by role. `before`: the
     latest medians, which count as one more device.
 
-    Newcomers beside other devices are compared with each other only, and their responses with
-    `before` as well. They train from another model, which lets them move farther, and their
+    If there are other devices too, newcomers are compared with each other only, and their responses
+    with `before` as well. They train from another model, which lets them move farther, and their
     training only places them.
     """
     newcomers = {d: update for d, update in received.items() if update.start == NEWCOMER}
@@ -57,9 +57,7 @@ def bounded(
         for device_id, update in part.items():
             if role := first_beyond(update.norms, bounds):
                 norm = f"the norm of its {role} is {update.norms[role]:.3g}"
-                left_out[device_id] = (
-                    f"{norm}: more than {bounds[role]:.3g} is not usual in this round"
-                )
+                left_out[device_id] = f"{norm}; at most {bounds[role]:.3g} counts in this round"
         medians |= {role: median_low(values) for role, values in norms.items()}
     updates = {
         device_id: update for device_id, update in received.items() if device_id not in left_out
@@ -98,11 +96,12 @@ def too_far(
     origins: Mapping[str, str | None],
     before: Mapping[str, Tensors],
 ) -> tuple[dict[str, str], dict[str, float]]:
-    """Return the reasons against models that moved too far, and the median distances of the others.
+    """Return which models moved too far and why, and the median distances of the others.
 
-    A model has moved too far if it is out of bounds from every last one. Reasons are by key; the
-    medians, by role, are distances from each model's own last one. `origins`: key of each new
-    model's last one; None if it has none. Without distances of earlier rounds, nothing is too far.
+    A model has moved too far if its distance from each of the last round's models is out of bounds.
+    Reasons are by key. The medians, by role, are distances of each model from the one that it
+    continues. `origins`: key of that model; None if there is none. Without distances of earlier
+    rounds, no model has moved too far.
     """
     roles = sorted({role for distance in campaign.distances for role in distance})
     usual = {role: [d[role] for d in campaign.distances if role in d] for role in roles}
@@ -118,8 +117,8 @@ def too_far(
             first_beyond(_distance(model, other), bounds) for other in before.values()
         ):
             far[key] = (
-                f"the distance of its {beyond} is {distance[beyond]:.3g}: more than "
-                f"{bounds[beyond]:.3g} is not usual in this run"
+                f"the distance of its {beyond} is {distance[beyond]:.3g}; at most "
+                f"{bounds[beyond]:.3g} is accepted in this run"
             )
         else:
             near.append(distance)

@@ -16,7 +16,7 @@ log = logging.getLogger("shoal.aggregator")
 
 
 @dataclass(frozen=True)
-class Source:
+class TrainedModels:
     """Models of groups, and the devices of each."""
 
     name: str
@@ -51,7 +51,7 @@ class Source:
 
 
 def fitting(initial: Mapping[str, Array], model: Mapping[str, Array]) -> tuple[Tensors, list[str]]:
-    """Return a bundle's exchanged tensors with another model's values, and the names without one.
+    """Return a bundle's exchanged tensors with another model's values, and names that lack one.
 
     A value is taken if the other model has a tensor of the same name, dtype and shape.
     """
@@ -67,7 +67,7 @@ def fitting(initial: Mapping[str, Array], model: Mapping[str, Array]) -> tuple[T
 
 
 def begin_from(
-    source: Source, initial: Tensors, algorithm: Algorithm
+    source: TrainedModels, initial: Tensors, algorithm: Algorithm
 ) -> tuple[Tensors, dict[str, Tensors], dict[str, str]]:
     """Return the initial tensors of a campaign, further models by key, and the devices' start keys.
 
@@ -78,14 +78,15 @@ def begin_from(
     mean, missing = fitting(initial, source.mean())
     if missing:
         log.warning(
-            "%d of %d tensors begin with the models of %s; the bundle's own weights: %s",
-            len(mean) - len(missing),
-            len(mean),
+            "Devices start from the models of %s, but from the bundle's weights where these do "
+            "not fit: tensors=%d/%d: %s",
             source.name,
+            len(missing),
+            len(mean),
             ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if missing[5:] else ""),
         )
     else:
-        log.info("the models of %s are what devices start from", source.name)
+        log.info("Devices start from the models of %s", source.name)
     tensors = {**initial, **mean}
     grouping_models = algorithm.grouping.begin(exchanged(initial), 0)
     models = {group: fitting(initial, model)[0] for group, model in sorted(source.models.items())}

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from immutables import Map
 
-from aggregator.aggregation.inherit import Source, begin_from
+from aggregator.aggregation.inherit import TrainedModels, begin_from
 from aggregator.aggregation.stored import groups_in, programs_of, store_state
 from aggregator.core.settings import RunSettings
 from aggregator.fleet.events import Configured, RolledBack, Started
@@ -25,7 +25,7 @@ def start_campaign(
     initial: Tensors,
     blobs: Blobs,
     at_s: float,
-    source: Source | None = None,
+    source: TrainedModels | None = None,
 ) -> Started:
     """Return the event that starts a campaign from `initial` tensors, or from models of `source`.
 

@@ -37,14 +37,13 @@ def load_probe(payload: bytes, bundle: str) -> Probe:
         description = msgspec.json.decode(extra[PROBE_FILE], type=ProbeDescription)
     except Exception as error:  # torch raises many types of errors for other files
         raise BundleError(
-            f"probe file of {len(payload)} bytes: {type(error).__name__}: "
-            f"{str(error).splitlines()[0]}"
+            f"probe file (server.pt2) of {len(payload)} bytes: damaged, or of another torch: "
+            f"{type(error).__name__}: {str(error).splitlines()[0]}"
         ) from None
     if description.bundle != bundle:
         raise BundleError(
-            f"probe file (server.pt2): it was exported with bundle {description.bundle[:12]}, "
-            "expected one exported with "
-            f"bundle {bundle[:12]} (device.shoal)"
+            f"probe file (server.pt2): it was exported with bundle {description.bundle[:12]}, but "
+            f"device.shoal is bundle {bundle[:12]}; take both from one `shoal export`"
         )
 
     def run(tensors: TorchTensors, x: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:

@@ -55,8 +55,8 @@ def check_fit(settings: RunSettings, algorithm: Algorithm, manifest: Manifest) -
             else f"grouping {grouping.name!r}"
         )
         raise ConfigError(
-            f"algorithm {algorithm.name!r}: {part} needs whole rounds, and a buffered campaign "
-            "has none: take policy sync"
+            f"algorithm {algorithm.name!r}: {part} needs whole rounds, which a buffered campaign "
+            "does not have; use --policy sync"
         )
     if manifest.algorithm != algorithm.objective:
         raise ConfigError(

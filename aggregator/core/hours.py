@@ -62,17 +62,18 @@ def read_hours(text: str) -> Hours | None:
     )
     if match is None:
         raise ConfigError(
-            f"hours {text!r}: expected such as 22:00-06:00 or 22:00-06:00 Europe/Berlin"
+            f"hours must be such as 22:00-06:00 or 22:00-06:00 Europe/Berlin, got {text!r}"
         )
     try:
         zone = ZoneInfo(match[5] or "UTC")
     except (OSError, ValueError, LookupError):
         raise ConfigError(
-            f"hours {text!r}: no time zone {match[5]!r}, expected such as Europe/Berlin"
+            f"hours {text!r}: no time zone {match[5]!r}; expected a name such as Europe/Berlin"
         ) from None
     begin, end = time(int(match[1]), int(match[2])), time(int(match[3]), int(match[4]))
     if begin == end:
         raise ConfigError(
-            f"hours {text!r}: they begin when they end; leave them out to ask at any time"
+            f"hours must begin and end at different times, got {text!r}; leave them out to ask "
+            "devices at any time"
         )
     return Hours(begin, end, zone)

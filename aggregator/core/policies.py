@@ -66,7 +66,8 @@ def with_cohort(policy: Choice, cohort: int) -> Choice:
     """
     if policy.name == "buffered":
         raise ConfigError(
-            f"cohort {cohort}: policy {str(policy)!r} has no rounds; say concurrency= and buffer="
+            f"cohort must be 0 with policy {str(policy)!r}, got {cohort}; the policy has "
+            "concurrency= and buffer= instead"
         )
     return read(f"{policy}:cohort={cohort}", POLICIES, "policy", f"policy {str(policy)!r}")
 
@@ -80,10 +81,11 @@ def policy_settings(policy: Choice) -> dict[str, Any]:
         ConfigError: the policy sets how long a round waits for devices. A campaign waits for a
             number of devices instead (`min_devices`).
     """
-    values = dict(policy.given)
+    values = dict(policy.explicit)
     if "wait" in values:
         raise ConfigError(
-            f"policy {str(policy)!r}: wait is for simulations; a campaign begins with --min-devices"
+            f"policy {str(policy)!r}: option wait is for simulations; a campaign waits for "
+            "--min-devices"
         )
     options = policy.options
     fields: dict[str, Any] = {

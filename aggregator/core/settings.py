@@ -86,7 +86,7 @@ class RunSettings(AdmissionSettings[str], frozen=True, kw_only=True):
         manifest, hyper = bundle.manifest, training.algorithm.hyper_with(training.hyper)
         if unknown := sorted(hyper.keys() - manifest.hyper.keys()):
             raise ConfigError(
-                f"hyper-parameter {unknown[0]!r} (--hyper): {manifest.algorithm} has "
+                f"hyper-parameter {unknown[0]!r} (--hyper) is unknown; {manifest.algorithm} has "
                 f"{', '.join(sorted(manifest.hyper))}"
             )
         check_schedule(training.lr_schedule, training.rounds)

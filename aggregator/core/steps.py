@@ -17,7 +17,7 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True):
     max_drop: Annotated[
         float,
         about(
-            "Maximum fall of the mean accuracy of devices; a release that lowers it by more is "
+            "Maximum fall of accuracy (median over devices); a release that lowers it by more is "
             "rolled back.",
             ge=0,
             le=1,
@@ -44,7 +44,7 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True):
     patience_s: Annotated[
         float,
         about(
-            "Time that a step waits for a clear answer; then the answers so far count.",
+            "Seconds that a step waits for a clear answer; then the answers so far count.",
             unit="s",
             ge=0,
             le=YEAR_S,

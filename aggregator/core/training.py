@@ -22,7 +22,7 @@ class TrainingSettings(msgspec.Struct, Generic[A], frozen=True):
     patience: Annotated[
         int,
         about(
-            "Rounds without a better mean accuracy after which training ends; 0: any number.",
+            "Rounds without a better mean accuracy after which training ends; 0: no limit.",
             live=True,
             ge=0,
             le=LARGEST,
@@ -61,19 +61,19 @@ class TrainingSettings(msgspec.Struct, Generic[A], frozen=True):
     lr_schedule: Annotated[
         str,
         about(
-            "The learning rate over rounds: constant, step:every=10, exponential:factor=0.95, "
+            "Learning rate over rounds: constant, step:every=10, exponential:factor=0.95, "
             "cosine:warmup=3.",
             live=True,
             epsilon=True,
             max_length=200,
         ),
     ] = ""
-    seed: Annotated[int, about("Same seed, same result.", ge=0)] = 0
+    seed: Annotated[int, about("Seed: the same seed gives the same result.", ge=0)] = 0
     update_encoding: Annotated[
         Encoding,
         about(
-            "How devices send what training changed: float32, or int8, a quarter of the bytes, "
-            "where they can.",
+            "Encoding of updates: float32, or int8 (a quarter of the bytes) on devices that "
+            "support it.",
             live=True,
         ),
     ] = "float32"
@@ -85,7 +85,7 @@ class RoundSettings(TrainingSettings[A], Generic[A], frozen=True, kw_only=True):
     days: Annotated[
         float,
         about(
-            "Days after the start in which rounds are opened; 0: any number.",
+            "Days after the start in which rounds are opened; 0: no limit.",
             live=True,
             ge=0,
             le=36_600,
@@ -101,17 +101,19 @@ class RoundSettings(TrainingSettings[A], Generic[A], frozen=True, kw_only=True):
         ),
     ] = 2
     deadline_s: Annotated[
-        float, about("Time limit of a round.", unit="s", live=True, ge=1, le=YEAR_S)
+        float, about("Time limit of a round, in seconds.", unit="s", live=True, ge=1, le=YEAR_S)
     ] = 600.0
     grace_s: Annotated[
         float,
-        about("Time that a round waits for a lost device.", unit="s", live=True, ge=0, le=YEAR_S),
+        about(
+            "Seconds that a round waits for a lost device.", unit="s", live=True, ge=0, le=YEAR_S
+        ),
     ] = 60.0
     where: Annotated[
         str,
         about(
-            "Rule for the devices that are asked, such as 'battery >= 50 and not metered'; see "
-            "docs/who-trains.md.",
+            "Rule that selects devices, such as 'battery >= 50 and not metered' "
+            "(docs/who-trains.md).",
             live=True,
             max_length=1000,
         ),
@@ -119,19 +121,20 @@ class RoundSettings(TrainingSettings[A], Generic[A], frozen=True, kw_only=True):
     cohort: Annotated[
         int,
         about(
-            "Updates with which a round is over; 0: one of every device asked.",
+            "Updates that complete a round; 0: one of every device with an assignment.",
             live=True,
             ge=0,
             le=LARGEST,
         ),
     ] = 0
     over_select: Annotated[
-        float, about("Devices asked per update of the cohort.", live=True, ge=1, le=10)
+        float,
+        about("Devices that get an assignment, per update of the cohort.", live=True, ge=1, le=10),
     ] = 1.0
     buffer: Annotated[
         int,
         about(
-            "Updates that make an aggregation of a buffered campaign; 0: it is none.",
+            "Updates per aggregation of a buffered campaign; 0: it is not buffered.",
             live=True,
             option="",
             ge=0,
@@ -160,7 +163,7 @@ class RoundSettings(TrainingSettings[A], Generic[A], frozen=True, kw_only=True):
     pace_s: Annotated[
         float,
         about(
-            "Time between two rounds that ask the same device.",
+            "Seconds between two rounds of the same device.",
             unit="s",
             live=True,
             ge=0,
@@ -170,7 +173,7 @@ class RoundSettings(TrainingSettings[A], Generic[A], frozen=True, kw_only=True):
     hours: Annotated[
         str,
         about(
-            "Hours in which devices are asked, such as `22:00-06:00 Europe/Berlin`; empty: any.",
+            "Hours in which devices train, such as `22:00-06:00 Europe/Berlin`; empty: any.",
             live=True,
             option="",
             max_length=100,
@@ -222,8 +225,8 @@ class AdmissionSettings(RoundSettings[A], Generic[A], frozen=True, kw_only=True)
     max_drop: Annotated[
         float,
         about(
-            "Maximum fall of the mean accuracy (fraction); models that lower it by more are given "
-            "up; 1: never.",
+            "Maximum fall of the mean accuracy (fraction); models that lower it by more are "
+            "discarded; 1: never.",
             live=True,
             ge=0,
             le=1,
@@ -231,5 +234,5 @@ class AdmissionSettings(RoundSettings[A], Generic[A], frozen=True, kw_only=True)
     ] = 0.3
     keep_models: Annotated[
         int,
-        about("Number of rounds whose models stay, to return to.", live=True, ge=0, le=LARGEST),
+        about("Number of last rounds to whose models one can return.", live=True, ge=0, le=LARGEST),
     ] = 3

@@ -78,7 +78,7 @@ async def _answer(
 
     def refuse(reason: Reason, why: str) -> Response:
         if not told.wait_s(peer):
-            log.warning("request refused from=%s: %s", peer, why)
+            log.warning("Request refused: from=%s reason=%s: %s", peer, reason, why)
         return _response(Refused(reason, why))
 
     if rates.wait_s(peer):
@@ -88,17 +88,17 @@ async def _answer(
         async for part in request.stream():
             payload += part
             if len(payload) > REQUEST_BYTES:
-                return refuse("malformed", f"more than {REQUEST_BYTES} bytes")
+                return refuse("malformed", f"request of more than {REQUEST_BYTES} bytes")
         return _response(await run_in_threadpool(office.answer, decode(payload, kind), peer))
     except ClientDisconnect:
         return refuse("malformed", f"the connection ended after {len(payload)} bytes")
     except Malformed as error:
         return refuse("malformed", str(error))
     except StorageFailed as error:
-        log.error("request not answered from=%s: %s", peer, error)
+        log.error("Request not answered: from=%s: %s", peer, error)
     except Exception:  # a defect must cost only this request
-        log.exception("request not answered from=%s", peer)
-    return _response(Refused("busy", "the service cannot do it now; ask again later"))
+        log.exception("Request not answered: from=%s", peer)
+    return _response(Refused("busy", "the service cannot answer now; ask again later"))
 
 
 def _peer(request: Request) -> str:

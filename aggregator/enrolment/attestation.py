@@ -76,7 +76,7 @@ class PlayIntegrity:
         """
         if not text:
             raise NotAttested(
-                "this service wants an attestation by Play Integrity, and there is none"
+                "this service requires an attestation by Play Integrity; the request has none"
             )
         claims = self._read(text)
         request, app = _part(claims, "requestDetails", dict), _part(claims, "appIntegrity", dict)
@@ -85,30 +85,32 @@ class PlayIntegrity:
             _part(claims, "accountDetails", dict),
         )
         if request.get("nonce") != nonce:
-            raise NotAttested("it is of another token or key")
+            raise NotAttested("the attestation is for another token or key")
         if request.get("requestPackageName") != self.settings.package:
             raise NotAttested(
-                f"it is of the app {str(request.get('requestPackageName'))[:100]}, expected "
-                f"{self.settings.package}"
+                f"the attestation is of the app {str(request.get('requestPackageName'))[:100]}, "
+                f"expected {self.settings.package}"
             )
         try:
             age_s = self.clock() - int(request.get("timestampMillis", "")) / 1000
         except (TypeError, ValueError):
-            raise NotAttested("it says no time") from None
+            raise NotAttested("the attestation has no time") from None
         if not -MOST_AHEAD_S <= age_s <= self.settings.most_age_s:
             raise NotAttested(
-                f"it is {age_s:.0f} s old, expected at most {self.settings.most_age_s:g}"
+                f"the attestation is {age_s:.0f} s old; at most {self.settings.most_age_s:g} s "
+                "are accepted"
             )
         if app.get("appRecognitionVerdict") not in self.settings.app:
             raise NotAttested(
-                f"Play says of the app: {str(app.get('appRecognitionVerdict'))[:100]}"
+                f"Play's verdict on the app is {str(app.get('appRecognitionVerdict'))[:100]}, "
+                f"expected {' or '.join(self.settings.app)}"
             )
         expected, signers = self.settings.certificates, _part(app, "certificateSha256Digest", list)
         if expected and not any(digest in signers for digest in expected):
             raise NotAttested("the app is signed with another certificate")
         verdicts = _part(device, "deviceRecognitionVerdict", list)
         if missing := [verdict for verdict in self.settings.device if verdict not in verdicts]:
-            raise NotAttested(f"Play does not say of the phone: {missing[0]}")
+            raise NotAttested(f"Play's verdict on the phone lacks {missing[0]}")
         if self.settings.licensed and account.get("appLicensingVerdict") != "LICENSED":
             raise NotAttested("the phone's user did not get the app from Play")
 
@@ -138,7 +140,9 @@ class PlayIntegrity:
                 raise ValueError("not an object")
             return claims
         except (ValueError, RecursionError, InvalidUnwrap, InvalidTag, InvalidSignature):
-            raise NotAttested("it is no token of Play Integrity for this app's keys") from None
+            raise NotAttested(
+                "the attestation is not a token of Play Integrity for this app's keys"
+            ) from None
 
 
 def read_attestation(path: Path) -> PlayIntegrity:
@@ -154,12 +158,14 @@ def read_attestation(path: Path) -> PlayIntegrity:
     except OSError as error:
         raise ConfigError(f"--enrol-attestation {path}: {error.strerror}") from None
     except (ValueError, msgspec.ValidationError) as error:
-        raise ConfigError(f"--enrol-attestation {path}: {error}") from None
+        raise ConfigError(
+            f"--enrol-attestation {path}: not TOML, or a wrong value: {error}"
+        ) from None
     if not isinstance(key, EllipticCurvePublicKey) or not isinstance(key.curve, SECP256R1):
-        raise ConfigError(f"--enrol-attestation {path}: verification_key is no P-256 key")
+        raise ConfigError(f"--enrol-attestation {path}: verification_key must be a P-256 key")
     if len(secret) != 32:
         raise ConfigError(
-            f"--enrol-attestation {path}: decryption_key has {len(secret)} bytes, expected 32"
+            f"--enrol-attestation {path}: decryption_key must have 32 bytes, got {len(secret)}"
         )
     return PlayIntegrity(settings, secret, key)
 

@@ -123,8 +123,8 @@ def make_authority(folder: Path, fleet: str, hosts: Sequence[str], now_s: float)
             authority = Authority(fleet, key, certificate)
         if authority.fleet != fleet:
             raise ConfigError(
-                f"{folder / CERTIFICATE}: it is the authority of the fleet {authority.fleet}, not "
-                f"of {fleet}"
+                f"authority {folder / CERTIFICATE}: it belongs to fleet {authority.fleet}, not "
+                f"{fleet}"
             )
         renew_own(authority, folder, now_s, hosts)
     except OSError as error:
@@ -163,7 +163,10 @@ def read_authority(folder: Path) -> Authority | None:
         for attribute in certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
     ]
     if len(names) != 1:
-        raise ConfigError(f"authority {folder / CERTIFICATE}: `shoal init --tls` has not made it")
+        raise ConfigError(
+            f"authority {folder / CERTIFICATE}: it names no fleet; `shoal init --tls` makes one "
+            "that does"
+        )
     return Authority(names[0], key, certificate)
 
 

@@ -1,6 +1,6 @@
 """Commands of an operator on enrolment: make tokens, approve, reject, ban, forget.
 
-Each is one transaction with an audit line, and may run beside the service.
+Each is one transaction with an audit line, and may run while the service runs.
 """
 
 import secrets
@@ -46,9 +46,7 @@ def make_token(
         StorageFailed: the database cannot be written.
     """
     if not 0 < expires_in_s <= MOST_S:
-        raise ConfigError(
-            f"a token for {expires_in_s:g} s: expected more than 0, and a year at most"
-        )
+        raise ConfigError(f"expires must be above 0 s and at most a year, got {expires_in_s:g} s")
     for tag in tags:
         check_name(tag, "tag")
     if device_id:
@@ -80,7 +78,7 @@ def reject(store: EnrolmentStore, name: str) -> str:
     `name`: id of the device, or first characters of the token's hash (8 or more).
 
     Raises:
-        ConfigError: there is neither such a device nor such a token.
+        ConfigError: no waiting device and no unused token has this name.
         StorageFailed: the database cannot be written.
     """
     with store.transaction() as within:
@@ -133,7 +131,7 @@ def _settle(within: Transaction, device_id: str, state: str) -> None:
     """
     device = within.device(device_id)
     if device is None or device.state != "waiting":
-        now = f"it is {device.state}" if device else "it has not asked"
-        raise ConfigError(f"{device_id}: no device of this id waits for approval; {now}")
+        now = f"it is {device.state}" if device else "no device has asked under this id"
+        raise ConfigError(f"Device {device_id} does not wait for approval: {now}.")
     within.put(msgspec.structs.replace(device, state=state))
     within.put(AuditRow(time.time(), state, device.device_id, device.token, ""))

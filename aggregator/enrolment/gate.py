@@ -85,10 +85,10 @@ class BrokerBans:
             except (ShoalError, StorageFailed) as error:
                 if str(error) != self._warned:  # log an error once, until it changes
                     self._warned = str(error)
-                    log.error("bans at the broker: %s", error)
+                    log.error("Bans not applied at the broker: %s", error)
                 self._over.wait(LOOK_S)
             except Exception:
-                log.exception("bans at the broker")
+                log.exception("Bans not applied at the broker")
                 self._over.wait(LOOK_S)
 
     def _look(self, link: MqttLink) -> None:
@@ -135,11 +135,11 @@ class BrokerBans:
                         link, {"command": "createClient", "username": device_id, "roles": roles}
                     )
                 self._cut(device_id)
-                log.info("banned at the broker device=%s", device_id)
+                log.info("Device banned at the broker: device=%s", device_id)
             elif not banned and device_id in members:
                 self._order(link, {"command": "deleteClient", "username": device_id})
                 self._cut(device_id)
-                log.info("the ban at the broker is lifted device=%s", device_id)
+                log.info("Ban lifted at the broker: device=%s", device_id)
         self._told, self._told_at_s, self._warned = bans, time.monotonic(), ""
 
     def _order(self, link: MqttLink, command: dict[str, Any]) -> dict[str, Any]:
@@ -163,14 +163,14 @@ class BrokerBans:
                     "Client already exists",
                 ):
                     raise LinkError(
-                        f"the broker does not carry out {command['command']}: {answer['error']}"
+                        f"broker: it refused {command['command']} of dynamic security: "
+                        f"{answer['error']}"
                     )
                 return dict(answer)
-        problem = (
-            "bans do not hold at the broker: it needs the plugin for dynamic security, and the "
-            "access list of `shoal acl`"
+        raise LinkError(
+            f"broker: no answer to {command['command']} in {ANSWER_S:g} s; it needs its plugin for "
+            "dynamic security, and the access list of `shoal acl`"
         )
-        raise LinkError(f"{problem} (no answer to {command['command']} in {ANSWER_S:g} s)")
 
     def _cut(self, device_id: str) -> None:
         """End a device's connection and session at the broker."""

@@ -19,13 +19,13 @@ from wire.topics import mosquitto_acl
 
 CONFIGURATION = """\
 # Mosquitto for a Shoal fleet: TLS, one certificate per device whose common name is the device's id,
-# sessions on disk. A client's user name and its client id are its certificate's common name,
-# whatever it says: nobody can end another one's connection or take its session.
+# sessions on disk. The broker takes a client's user name and client id from its certificate's
+# common name: nobody can end another client's connection or take over its session.
 per_listener_settings false
 persistence true
 persistence_location {data}/
 autosave_interval 60
-# What waits for one client, at most: a whole fleet may check in while the aggregator is away.
+# Maximum queue of one client: a whole fleet may check in while the aggregator is away.
 max_queued_messages 100000
 max_queued_bytes 536870912
 message_size_limit 67108864
@@ -109,10 +109,10 @@ def renew_broker(
 
 
 def broker_user(folder: Path) -> str:
-    """Return the name of the user as whom Mosquitto runs.
+    """Return the name of Mosquitto's user.
 
-    Started by root, it runs as ``mosquitto`` if that user exists and can reach the folder, else as
-    root. Otherwise it runs as the present user.
+    If root starts Mosquitto, it runs as ``mosquitto`` if that user exists and can reach the folder,
+    else as root. Otherwise it runs as the present user.
     """
     if os.geteuid() != 0:
         return getpass.getuser()

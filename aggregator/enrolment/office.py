@@ -54,8 +54,8 @@ RETRY_S = 10.0
 
 
 @dataclass(frozen=True)
-class Offer:
-    """Settings that every enrolled device gets beside its certificate."""
+class FleetSettings:
+    """Settings that every enrolled device gets together with its certificate."""
 
     broker: str
     trust: str
@@ -76,14 +76,14 @@ class Office:
 
     authority: Authority
     store: EnrolmentStore
-    offer: Offer
+    offer: FleetSettings
     clock: Callable[[], float] = time.time
     days: float = DEVICE_DAYS
     """Number of days for which a device's certificate is valid."""
     is_known: Callable[[str], bool] = lambda _device_id: False
-    """Returns True if the registry has a device, which may have an operator's tags.
+    """Returns True if the registry has the device of an id. It raises `StorageFailed`.
 
-    It raises `StorageFailed`.
+    A device in the registry may have tags from an operator.
     """
     attester: PlayIntegrity | None = None
     """Checker of attestations of app and phone; None if nothing is attested."""
@@ -105,9 +105,13 @@ class Office:
                     else self._renew(within, said)
                 )
         except _No as no:
-            log.warning("%s refused from=%s reason=%s: %s", what, peer, no.reason, no.detail)
+            message = "Request refused: request=%s from=%s reason=%s: %s"
+            log.warning(message, what, peer, no.reason, no.detail)
             return Refused(no.reason, printable(no.detail))
-        log.info("%s %s from=%s device=%s", what, answer.__struct_config__.tag, peer, device_id)
+        # a device that waits for approval asks again every few seconds
+        level = logging.DEBUG if isinstance(answer, Waiting) else logging.INFO
+        outcome = answer.__struct_config__.tag
+        log.log(level, "Request answered: answer=%s device=%s from=%s", outcome, device_id, peer)
         return answer
 
     def _enrol(self, within: Transaction, said: Enrol) -> tuple[Answer, str]:
@@ -117,10 +121,10 @@ class Office:
         except ConfigError as error:
             raise _No("token", str(error)) from None
         if token is None:
-            raise _No("token", "this service has not made this token, or it expired long ago")
+            raise _No("token", "this service did not make this token, or it expired long ago")
         digest = key_digest(key)
         if token.used_key not in ("", digest):
-            raise _No("used", f"another key has used this token, as {token.used_by}")
+            raise _No("used", f"{token.used_by} has used this token, with another key")
         if not token.used_key and self.clock() > token.expires_at_s:
             raise _No(
                 "expired", f"this token expired {self.clock() - token.expires_at_s:.0f} s ago"
@@ -139,7 +143,7 @@ class Office:
         _check_ban(within, device_id)
         device = self._take(within, token, device_id, digest)
         if device.state == "rejected":
-            raise _No("rejected", f"{device_id} was not approved")
+            raise _No("rejected", f"the operator rejected {device_id}")
         if device.state == "waiting":
             return Waiting(device_id, RETRY_S), device_id
         if device.state == "approved":
@@ -172,7 +176,7 @@ class Office:
             raise _No("taken", f"another device is enrolled as {device_id}; {how}")
         if device is None and token.used_key:
             raise _No(
-                "used", f"{device_id} has used this token and was forgotten; it needs another one"
+                "used", f"{device_id} used this token and was forgotten; it needs another token"
             )
         if device is None and token.device_id != device_id and self.is_known(device_id):
             raise _No(
@@ -190,6 +194,7 @@ class Office:
             within.put(device)
             if token.approve:
                 within.put(AuditRow(self.clock(), "waiting", device_id, token.hash, ""))
+                log.info("Device waits for approval by `shoal enrol approve`: device=%s", device_id)
         return device
 
     def _renew(self, within: Transaction, said: Renew) -> tuple[Answer, str]:
@@ -205,16 +210,17 @@ class Office:
             raise _No("malformed", str(error)) from None
         if not has_signed(old, said.signature, renewal_text(said.request)):
             raise _No(
-                "malformed", f"{device_id}: the key of the certificate has not signed this request"
+                "malformed", f"the request of {device_id} is not signed by its certificate's key"
             )
         if wanted != device_id:
             raise _No(
-                "other-name", f"the certificate is of {device_id}, not of {wanted or 'nobody'}"
+                "other-name",
+                f"the certificate is of {device_id}, but the request names {wanted or 'nobody'}",
             )
         _check_ban(within, device_id)
         device = within.device(device_id)
         if device is None or device.state != "enrolled":
-            raise _No("unknown-device", f"{device_id} is not enrolled here: it needs a token")
+            raise _No("unknown-device", f"{device_id} is not enrolled; it needs a token")
         before, now = key_digest(old), key_digest(key)
         if before == device.key:
             device = self._issue(
@@ -226,8 +232,8 @@ class Office:
         elif (before, now) != (device.previous_key, device.key):
             raise _No(
                 "superseded",
-                f"the certificate of {device_id} was renewed already, for another key: was its "
-                "key copied?",
+                f"the certificate of {device_id} was renewed already, with another key; its key "
+                "may have been copied",
             )
         return Renewed(device.certificate), device_id
 

@@ -20,12 +20,13 @@ from aggregator.enrolment.authority import (
     renew_own,
 )
 from aggregator.enrolment.gate import BrokerBans
-from aggregator.enrolment.office import Offer, Office
+from aggregator.enrolment.office import FleetSettings, Office
 from aggregator.http.server import HttpServer
 from aggregator.service_settings import EnrolmentSettings
 from aggregator.storage.engine import sqlite_url
 from aggregator.storage.enrolment_store import open_enrolments
 from aggregator.storage.fleet_store import has_device
+from host.settings import settings_of
 from wire.errors import ConfigError, WireError
 from wire.links.mqtt import BrokerAddress
 from wire.messages import Policy
@@ -78,25 +79,24 @@ def enrolment(
         return
     if authority.fleet != fleet:
         raise ConfigError(
-            f"{folder / CERTIFICATE}: it is the authority of the fleet {authority.fleet}, and "
-            f"--fleet is {fleet}"
+            f"authority {folder / CERTIFICATE}: it belongs to fleet {authority.fleet}, but --fleet "
+            f"is {fleet}"
         )
-    if not 0 < settings.days <= 3650:
-        raise ConfigError(
-            f"--enrol-days {settings.days:g}: expected a number of days above 0, at most 3650"
-        )
+    settings_of(EnrolmentSettings, "enrol_")["days"].read(settings.days)
     attester = read_attestation(settings.attestation) if settings.attestation is not None else None
     try:
         renew_own(authority, folder, time.time())
-        offer = Offer(settings.broker or str(broker), trust.read_text(), _policy(settings.policy))
+        offer = FleetSettings(
+            settings.broker or str(broker), trust.read_text(), _policy(settings.policy)
+        )
     except OSError as error:
         raise ConfigError(f"{error.filename}: {error.strerror}") from None
     except WireError as error:
         raise ConfigError(f"authority in {folder}: {error}") from None
-    if not BrokerAddress.parse(offer.broker).tls:
+    if not (address := BrokerAddress.parse(offer.broker)).tls:
         raise ConfigError(
-            f"devices are to be enrolled for the broker {offer.broker}: expected mqtts://, or "
-            "--enrol-port 0"
+            f"broker address {str(address)!r}: enrolled devices need mqtts://; name one with "
+            "--enrol-broker, or enrol no devices with --enrol-port 0"
         )
     with (
         closing(open_enrolments(folder, database)) as store,
@@ -144,10 +144,10 @@ def _policy(path: Path | None) -> str:
         fields = tomllib.loads(text)
         if unknown := [name for name in fields if name not in Policy.__struct_fields__]:
             raise ConfigError(
-                f"policy {path}: field {unknown[0]!r} is unknown, expected one of "
+                f"--enrol-policy {path}: unknown field {unknown[0]!r}; its fields are "
                 f"{', '.join(Policy.__struct_fields__)}"
             )
         msgspec.convert(fields, Policy)
     except (ValueError, msgspec.ValidationError) as error:
-        raise ConfigError(f"policy {path}: {error}") from None
+        raise ConfigError(f"--enrol-policy {path}: not TOML, or a wrong value: {error}") from None
     return text

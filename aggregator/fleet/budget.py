@@ -13,7 +13,7 @@ from statistics import fmean
 from msgspec.structs import replace
 
 from aggregator.core.settings import Ended
-from aggregator.fleet.records import Campaign, Received
+from aggregator.fleet.records import AdmittedUpdate, Campaign
 from wire.messages import Metrics
 
 DAY_S = 86_400.0
@@ -31,7 +31,7 @@ def spent(campaign: Campaign, now_s: float) -> Ended:
     return "patience" if settings.patience and campaign.unimproved >= settings.patience else ""
 
 
-def measured(campaign: Campaign, updates: Iterable[Received]) -> Campaign:
+def measured(campaign: Campaign, updates: Iterable[AdmittedUpdate]) -> Campaign:
     """Return a campaign after a round of training in which its devices reported accuracies."""
     accuracy = mean_accuracy(update.evaluated for update in updates)
     if accuracy is None:

@@ -33,8 +33,8 @@ from aggregator.fleet.records import (
     Device,
     Kind,
     Member,
+    ModelRelease,
     Placed,
-    Release,
     Rollout,
 )
 from algorithms.core.keys import NEWCOMER, UNLABELLED
@@ -47,8 +47,8 @@ NEW = f"start:{NEWCOMER}"
 LEAST_HELD = 8
 """Minimum number of held-out windows by which a device chooses its personal model.
 
-A choice by fewer windows looks certain whenever they all fail alike. Such windows are worth more as
-training data.
+A choice by fewer windows seems certain if a model fails on all of them. So few windows are worth
+more as training data.
 """
 NOBODY = Member()
 
@@ -61,7 +61,7 @@ class Records(Protocol):
         """Campaigns by name."""
 
     @property
-    def releases(self) -> dict[int, Release]:
+    def releases(self) -> dict[int, ModelRelease]:
         """Releases by number."""
 
     @property
@@ -229,7 +229,7 @@ def trained_group(campaign: Campaign, device_id: str) -> str:
 
 
 def placed_of(campaign: Campaign, device_id: str, device: Device) -> Placed | None:
-    """Return the group of a device that no training has put into a group.
+    """Return the group of a device that has no group from its training.
 
     The device cannot train, or may not be surveyed, or came after the end of training. None for any
     other device, and while no group is known.
@@ -309,7 +309,7 @@ def without_labels(verbs: tuple[Verb, ...]) -> tuple[Verb, ...]:
 
 def releases_for(
     fleet: Records, device_id: str, device: Device
-) -> Iterator[tuple[Rollout, Release, bool]]:
+) -> Iterator[tuple[Rollout, ModelRelease, bool]]:
     """Yield the releases for a device, the latest rollout's first, and True if it has been reached.
 
     A device in the first tenth is in the first half as well. It keeps its release when the rollout
@@ -327,13 +327,13 @@ def releases_for(
             continue
         numbers = rollout.releases
         number = numbers.get(group_of(campaign, device_id, device))
-        if number is None and device.given.release in numbers.values():
-            number = device.given.release
+        if number is None and device.last_offer.release in numbers.values():
+            number = device.last_offer.release
         if number is None and rollout.newcomers:
             number = numbers.get(rollout.newcomers)
         if number is None:
             continue
-        has_it = device.given.release == number
+        has_it = device.last_offer.release == number
         if rollout.phase in ("paused", "superseded"):
             is_reached = has_it
         else:

@@ -46,7 +46,7 @@ DEEPEST = 50
 """Maximum depth of nested parentheses and ``not``."""
 
 
-class Field(NamedTuple):
+class RuleField(NamedTuple):
     """Property of a device that rules may name."""
 
     kind: Kind
@@ -74,44 +74,44 @@ def _group(device_id: str, device: Device, campaigns: Campaigns) -> Value:
     return (member.current_group or None) if member is not None else None
 
 
-FIELDS: dict[str, Field] = {
-    "id": Field("text", lambda device_id, _, __: device_id, "the device's id"),
-    "tags": Field("set", lambda _, device, __: device.tags, "what `shoal devices tag` gave it"),
-    "battery": Field("number", _fact("battery_percent"), "percent"),
-    "charging": Field("yes or no", _fact("charging"), "it runs on outside power"),
-    "metered": Field("yes or no", _metered, "its traffic is paid for"),
-    "idle": Field("yes or no", _fact("idle"), "nothing else wants its processor"),
-    "temperature": Field("number", _fact("temperature_c"), "degrees Celsius"),
-    "free_mb": Field("number", _free_mb, "free storage, in MiB"),
-    "windows": Field("number", _fact("num_train"), "training windows"),
-    "test_windows": Field("number", _fact("num_test"), "windows to test on"),
-    "client": Field("version", _fact("client"), "the client's version"),
-    "runtime": Field("text", _fact("runtime"), "what runs its graphs"),
-    "hardware": Field("text", _fact("hardware"), "what the board or phone is"),
-    "bundle": Field("text", _fact("bundle"), "the digest of the bundle that it has loaded"),
-    "online": Field("yes or no", lambda _, device, __: device.online, "it is connected"),
-    "banned": Field(
+FIELDS: dict[str, RuleField] = {
+    "id": RuleField("text", lambda device_id, _, __: device_id, "the device's id"),
+    "tags": RuleField("set", lambda _, device, __: device.tags, "what `shoal devices tag` gave it"),
+    "battery": RuleField("number", _fact("battery_percent"), "percent"),
+    "charging": RuleField("yes or no", _fact("charging"), "it runs on outside power"),
+    "metered": RuleField("yes or no", _metered, "its traffic is paid for"),
+    "idle": RuleField("yes or no", _fact("idle"), "nothing else wants its processor"),
+    "temperature": RuleField("number", _fact("temperature_c"), "degrees Celsius"),
+    "free_mb": RuleField("number", _free_mb, "free storage, in MiB"),
+    "windows": RuleField("number", _fact("num_train"), "training windows"),
+    "test_windows": RuleField("number", _fact("num_test"), "windows to test on"),
+    "client": RuleField("version", _fact("client"), "the client's version"),
+    "runtime": RuleField("text", _fact("runtime"), "what runs its graphs"),
+    "hardware": RuleField("text", _fact("hardware"), "what the board or phone is"),
+    "bundle": RuleField("text", _fact("bundle"), "the digest of the bundle that it has loaded"),
+    "online": RuleField("yes or no", lambda _, device, __: device.online, "it is connected"),
+    "banned": RuleField(
         "yes or no", lambda _, device, __: device.ban is not None, "`shoal devices ban`"
     ),
-    "withdrawn": Field(
+    "withdrawn": RuleField(
         "yes or no", lambda _, device, __: device.withdrawn_s > 0, "its owner agrees no longer"
     ),
-    "group": Field("text", _group, "its group in the campaign that it last worked for"),
-    "campaign": Field(
+    "group": RuleField("text", _group, "its group in the campaign that it last worked for"),
+    "campaign": RuleField(
         "text",
         lambda _, device, __: device.campaign or None,
         "the campaign that it last worked for",
     ),
-    "declines": Field(
+    "declines": RuleField(
         "number", lambda _, device, __: device.declines, "assignments that it has declined"
     ),
-    "updates": Field("number", lambda _, device, __: device.updates, "its accepted updates"),
-    "train_s": Field(
+    "updates": RuleField("number", lambda _, device, __: device.updates, "its accepted updates"),
+    "train_s": RuleField(
         "number",
         lambda _, device, __: device.train_s if device.updates else None,
         "seconds of its last training",
     ),
-    "release": Field(
+    "release": RuleField(
         "number", lambda _, device, __: device.release_in_use, "the release that it uses; 0: none"
     ),
 }
@@ -149,12 +149,12 @@ def read_rule(text: str) -> Rule:
     """Return the rule of a text. An empty text selects every device.
 
     Raises:
-        ConfigError: the text is no rule; with the place, what is expected, and what came.
+        ConfigError: the text is not a rule; the error has the place, and what is expected there.
     """
     if not text.strip():
         return EVERYBODY
     if len(text) > LONGEST:
-        raise ConfigError(f"rule of {len(text)} characters: expected at most {LONGEST}")
+        raise ConfigError(f"where must have at most {LONGEST} characters, got {len(text)}")
     return Rule(text.strip(), _Parser(text).rule())
 
 
@@ -167,7 +167,7 @@ class _Parser:
         while text[place:].strip():
             match = _TOKEN.match(text, place)
             if match is None or match.lastgroup is None:
-                raise self._error(f"{text[place:].strip()[0]!r} does not belong here", place)
+                raise self._error(f"unexpected {text[place:].strip()[0]!r}", place)
             self._tokens.append(
                 (match.lastgroup, match[match.lastgroup], match.start(match.lastgroup))
             )
@@ -189,7 +189,7 @@ class _Parser:
     def _factor(self, depth: int) -> Tree:
         if depth > DEEPEST:
             raise self._error(
-                f"more than {DEEPEST} parentheses and 'not' inside of each other", self._place()
+                f"parentheses and 'not' are nested more than {DEEPEST} deep", self._place()
             )
         if self._takes("not"):
             return ("not", self._factor(depth + 1))
@@ -207,7 +207,10 @@ class _Parser:
         name, field = self._field()
         if self._takes("has"):
             if field.kind != "set":
-                raise self._error(f"'has' is for sets, {name} is a {field.kind}", self._place(-1))
+                raise self._error(
+                    f"'has' after {name} ({field.kind}): expected a set, such as tags",
+                    self._place(-1),
+                )
             return ("has", field.read, self._value("a word"))
         kind, sign, place = self._token()
         if kind == "sign" and sign not in ("(", ")"):
@@ -219,9 +222,7 @@ class _Parser:
                     "set": f"'{name} has WORD'",
                     "yes or no": f"'{name}' or 'not {name}' alone",
                 }.get(field.kind, "= or !=")
-                raise self._error(
-                    f"{sign!r} after {name}, which is a {field.kind}: expected {how}", place
-                )
+                raise self._error(f"{sign!r} after {name} ({field.kind}): expected {how}", place)
             place, value = self._place(), self._value("a value")
             if field.kind == "text":
                 return (sign, field.read, value)
@@ -241,13 +242,13 @@ class _Parser:
             raise self._expected("'has'" if field.kind == "set" else "a comparison")
         return ("is", field.read)
 
-    def _field(self) -> tuple[str, Field]:
+    def _field(self) -> tuple[str, RuleField]:
         kind, name, place = self._token()
         if kind != "word" or name in _WORDS:
             raise self._expected("a field, 'not', 'known' or '('")
         self._at += 1
         if (match := re.fullmatch(r"windows\.([0-9]{1,4})", name)) is not None:
-            return name, Field("number", _windows_of(int(match[1])), "")
+            return name, RuleField("number", _windows_of(int(match[1])), "")
         if name not in FIELDS:
             raise self._error(
                 f"no field {name!r}: expected one of {', '.join(FIELDS)}, windows.CLASS", place
@@ -279,17 +280,17 @@ class _Parser:
     def _expected(self, what: str) -> ConfigError:
         kind, value, place = self._token()
         return self._error(
-            f"{'the rule ends' if kind == 'end' else f'{value!r}'}: expected {what}", place
+            f"{'end of the rule' if kind == 'end' else f'{value!r}'}: expected {what}", place
         )
 
     def _error(self, problem: str, place: int) -> ConfigError:
-        return ConfigError(f"rule {self._text!r}, at character {place + 1}: {problem}")
+        return ConfigError(f"where {self._text!r}, at character {place + 1}: {problem}")
 
 
 def holds(tree: Tree, device_id: str, device: Device, campaigns: Campaigns) -> bool | None:
-    """Return True or False if a part of a rule is true or false of a device, else None.
+    """Return True if a part of a rule is true for a device, and False if it is false.
 
-    None: the device does not report a fact that decides.
+    Return None if the device does not report a fact on which the part depends.
     """
     kind, first = tree[0], tree[1]
     if kind == "and" or kind == "or":

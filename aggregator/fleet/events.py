@@ -10,7 +10,15 @@ import msgspec
 
 from aggregator.core.settings import RunSettings
 from aggregator.core.steps import Gate, Step
-from aggregator.fleet.records import Assignment, Ban, Campaign, Placed, Received, Release, Version
+from aggregator.fleet.records import (
+    AdmittedUpdate,
+    Assignment,
+    Ban,
+    Campaign,
+    ModelRelease,
+    Placed,
+    Version,
+)
 from wire.messages import CheckIn, Digest, InUse
 
 
@@ -60,16 +68,16 @@ class Updated(OfDevice, frozen=True):
     """
 
     serial: int
-    update: Received
+    update: AdmittedUpdate
     model: Digest = ""
     train_s: float = 0.0
 
 
-class Declined(OfDevice, frozen=True):
+class AssignmentDeclined(OfDevice, frozen=True):
     """A device does not carry out an assignment, or its update was refused for its contents.
 
     `forbidden`: the owner does not permit the assignment. `excused`: the plan had expired on
-    arrival, which is no failure of the device.
+    arrival, which is not a failure of the device.
     """
 
     serial: int
@@ -101,8 +109,8 @@ class Banned(OfDevice, frozen=True):
 class Forgotten(OfDevice, frozen=True):
     """The operator deletes everything about a device.
 
-    `memories`: for each stored state of an algorithm that names the device, the digest of the state
-    without the device, by the old digest. `models`: digests of the models that come from this
+    `memories` maps the digest of each stored algorithm state that names the device to the digest of
+    the state without the device. `models`: digests of the models that come from this
     device's updates alone.
     """
 
@@ -149,7 +157,7 @@ class Released(OfCampaign, frozen=True):
     `roll_out`: True if the rollout begins now.
     """
 
-    releases: tuple[Release, ...]
+    releases: tuple[ModelRelease, ...]
     newcomers: str
     steps: tuple[Step, ...]
     gate: Gate
@@ -250,7 +258,7 @@ class Cancel(msgspec.Struct, frozen=True):
     assignment: Assignment
 
 
-class Offer(msgspec.Struct, frozen=True):
+class OfferRelease(msgspec.Struct, frozen=True):
     """Offer a device a release, under this serial number."""
 
     device_id: str
@@ -259,7 +267,7 @@ class Offer(msgspec.Struct, frozen=True):
     direct: bool = False
 
 
-class Acknowledge(msgspec.Struct, frozen=True):
+class AcknowledgeUpdate(msgspec.Struct, frozen=True):
     """Tell a device that it need not send an update again."""
 
     device_id: str
@@ -287,4 +295,4 @@ class SetTimer(msgspec.Struct, frozen=True):
     at_s: float
 
 
-Command = SendPlan | Cancel | Offer | Acknowledge | Aggregate | PlaceDevice | SetTimer
+Command = SendPlan | Cancel | OfferRelease | AcknowledgeUpdate | Aggregate | PlaceDevice | SetTimer

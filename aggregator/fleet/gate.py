@@ -43,7 +43,7 @@ def answer_of(device: Device) -> tuple[Answer, str]:
 
     `silent`: the device has never reported a model in use.
     """
-    report, serial = device.in_use, device.given.serial
+    report, serial = device.in_use, device.last_offer.serial
     is_told = report is not None and report.offered == serial and report.number <= serial
     if report is None or not is_told or (report.number < serial and not report.problem):
         if not device.online:
@@ -60,7 +60,7 @@ def answer_of(device: Device) -> tuple[Answer, str]:
 
 def answer_marks(device: Device) -> Iterator[str]:
     """Yield the marks under which a device is counted for the last release that it was offered."""
-    number, report = device.given.release, device.in_use
+    number, report = device.last_offer.release, device.in_use
     answer, _ = answer_of(device)
     yield f"{answer}/{number}"
     if answer != "confirmed" or report is None:
@@ -115,7 +115,7 @@ def judge(gate: Gate, tally: StepAnswers, waited_s: float, problem: str) -> tupl
         return "fail", f"it failed on {tally.failed} of {there} devices: {problem}"[:1000]
     drop, margin = drop_of(tally)
     fell = (
-        f"accuracy fell by {drop:.3f} on {tally.confirmed} devices, at most {gate.max_drop:g} are "
+        f"accuracy fell by {drop:.3f} on {tally.confirmed} devices; at most {gate.max_drop:g} is "
         "allowed"
     )
     if drop - margin > gate.max_drop:
@@ -126,8 +126,8 @@ def judge(gate: Gate, tally: StepAnswers, waited_s: float, problem: str) -> tupl
     if tally.ratios and (slower := _median(tally.ratios)) > gate.max_slower:
         return (
             "fail",
-            f"a prediction takes {slower:.1f} times as long as before, at most "
-            f"{gate.max_slower:g} are allowed",
+            f"a prediction takes {slower:.1f} times as long as before; at most "
+            f"{gate.max_slower:g} times is allowed",
         )
     is_complete = not (unanswered or tally.away)
     if drop + margin > gate.max_drop and not is_late and not is_complete:
@@ -136,8 +136,8 @@ def judge(gate: Gate, tally: StepAnswers, waited_s: float, problem: str) -> tupl
         return "fail", fell
     if math.isfinite(margin):
         return "pass", confirmed
-    compared = "; none had a model before it, so it was held against none"
-    untested = "; none has test windows, so nobody has measured how right it is"
+    compared = "; none had a model before, so accuracy was not compared"
+    untested = "; none has test windows, so accuracy was not measured"
     return "pass", confirmed + (compared if tally.tested else untested)
 
 

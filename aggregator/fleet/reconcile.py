@@ -22,15 +22,15 @@ from aggregator.fleet.desired import (
     verbs_of,
     works_for,
 )
-from aggregator.fleet.events import Cancel, Command, Offer, PlaceDevice, SendPlan, SetTimer
+from aggregator.fleet.events import Cancel, Command, OfferRelease, PlaceDevice, SendPlan, SetTimer
 from aggregator.fleet.records import (
+    AdmittedUpdate,
     Assignment,
     Campaign,
     Device,
     Fleet,
-    Given,
+    LastOffer,
     Member,
-    Received,
 )
 from aggregator.fleet.standing import PLACES, standing
 from wire.messages import LARGEST_NUMBER
@@ -98,7 +98,7 @@ class Turn:
             changes["phase_s"] = self.now_s
         return self.put(replace(campaign, **changes))
 
-    def put_update(self, campaign: Campaign, device_id: str, update: Received) -> Campaign:
+    def put_update(self, campaign: Campaign, device_id: str, update: AdmittedUpdate) -> Campaign:
         """Add a device's update to those that count in a campaign."""
         self.changed.add(device_id)
         return self.put(replace(campaign, updates=campaign.updates.set(device_id, update)))
@@ -214,9 +214,9 @@ def _settled(turn: Turn, device_id: str, device: Device) -> Device:
 
 def _told(turn: Turn, device_id: str, device: Device) -> Device:
     """Return the device after its lost messages were sent again and its release was offered."""
-    again = device.told != turn.epoch
+    again = device.sent_epoch != turn.epoch
     if not device.online or device.barred:
-        return replace(device, told=turn.epoch) if again else device
+        return replace(device, sent_epoch=turn.epoch) if again else device
     if again and is_at_work(device):
         assert device.assignment is not None
         turn.commands.append(SendPlan(device_id, device.assignment))
@@ -228,7 +228,7 @@ def _told(turn: Turn, device_id: str, device: Device) -> Device:
             turn.commands.append(PlaceDevice(campaign.name, device_id))
     if turn.rollouts:
         device = _offered(turn, device_id, device, again)
-    return replace(device, told=turn.epoch) if again else device
+    return replace(device, sent_epoch=turn.epoch) if again else device
 
 
 def _offered(turn: Turn, device_id: str, device: Device, again: bool) -> Device:
@@ -239,27 +239,31 @@ def _offered(turn: Turn, device_id: str, device: Device, again: bool) -> Device:
         work = device.assignment if is_at_work(device) else None
         if rollout.direct and work is not None and work.campaign == rollout.campaign:
             # taking up a model ends the work for its campaign, so the offer follows that work
-            return replace(device, given=Given()) if again else device
-        reported, offer = _last_offer(device), device.given
+            return replace(device, last_offer=LastOffer()) if again else device
+        reported, offer = _reported_offer(device), device.last_offer
         is_lost = reported > offer.serial  # after the service returned to an old backup
         if release.number != offer.release or is_lost:
             turn.serial += 1
             serial = max(turn.serial, offer.serial + 1, reported + 1)
             before, device = (
                 device,
-                replace(device, given=Given(serial, release.number, turn.now_s)),
+                replace(device, last_offer=LastOffer(serial, release.number, turn.now_s)),
             )
             if _has_confirmed(before):
                 assert before.in_use is not None
                 device = replace(device, settled=offer, usual_ms=before.in_use.latency_ms)
-        if device.given is not offer or (again and (rollout.direct or reported < offer.serial)):
-            command = Offer(device_id, device.given.serial, release.number, rollout.direct)
+        if device.last_offer is not offer or (
+            again and (rollout.direct or reported < offer.serial)
+        ):
+            command = OfferRelease(
+                device_id, device.last_offer.serial, release.number, rollout.direct
+            )
             turn.commands.append(command)
         break
     return device
 
 
-def _last_offer(device: Device) -> int:
+def _reported_offer(device: Device) -> int:
     """Return the number of the last offer that a device reports; 0 if it is not plausible."""
     offered = device.in_use.offered if device.in_use is not None else 0
     return offered if offered < LARGEST_NUMBER else 0
@@ -268,9 +272,9 @@ def _last_offer(device: Device) -> int:
 def _has_confirmed(device: Device) -> bool:
     report = device.in_use
     return (
-        device.given.release > 0
+        device.last_offer.release > 0
         and report is not None
-        and report.number == device.given.serial
+        and report.number == device.last_offer.serial
         and not report.problem
     )
 
@@ -281,7 +285,7 @@ def _put(turn: Turn, device_id: str, before: Device | None, device: Device) -> N
     changes: dict[str, Any] = {}
     wake_s = device.wake_s
     # after a start of the service, no timer is set
-    if before is not None and before.told != device.told:
+    if before is not None and before.sent_epoch != device.sent_epoch:
         wake_s = 0.0
     if look_s not in (wake_s, math.inf):
         turn.commands.append(SetTimer(device_id, look_s))
@@ -302,7 +306,7 @@ def _put(turn: Turn, device_id: str, before: Device | None, device: Device) -> N
 
 
 def _account(turn: Turn, device_id: str, before: Device, after: Device) -> None:
-    """Move a device between pools and between counts, from those before to those after a change."""
+    """Move a device from its earlier pool and counts to those after a change."""
     if before.pool != after.pool:
         if before.pool:
             turn.pools[before.pool] = turn.waiting(before.pool).without(device_id)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from aggregator.core.pool import DevicePool
 from aggregator.core.settings import Ended, RunSettings
 from aggregator.core.steps import Gate, Step
-from algorithms.personalisation.kept import Kept
+from algorithms.personalisation.kept import PersonalChoice
 from wire.messages import CheckIn, Digest, InUse, MaybeDigest, Metrics, Policy, Verb
 
 Kind = Literal["survey", "train", "evaluate", "personalise"]
@@ -59,7 +59,7 @@ class Assignment(msgspec.Struct, frozen=True, gc=False):
     """
 
     serial: int
-    """Serial number, above every earlier assignment and offer; `attempt` of its plan."""
+    """Serial number, above those of earlier assignments and offers. It is the plan's `attempt`."""
     kind: Kind
     campaign: str
     round: int
@@ -78,7 +78,7 @@ class Assignment(msgspec.Struct, frozen=True, gc=False):
     """
 
 
-class Given(msgspec.Struct, frozen=True, gc=False):
+class LastOffer(msgspec.Struct, frozen=True, gc=False):
     """Offer of a release to a device."""
 
     serial: int = 0
@@ -136,13 +136,13 @@ class Device(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     rests_until_s: float = 0.0
     in_use: InUse | None = None
     """Last report of the model in use."""
-    given: Given = Given()
+    last_offer: LastOffer = LastOffer()
     """Last offer of a release."""
-    settled: Given = Given()
+    settled: LastOffer = LastOffer()
     """Last earlier offer that the device has confirmed."""
     usual_ms: float = 0.0
     """Time of one prediction with the release of `settled`, in ms; 0 if it is not known."""
-    told: int = 0
+    sent_epoch: int = 0
     """Epoch in which assignment and release were last sent; 0 if they must be sent again."""
     wake_s: float = 0.0
     """Time for which the device's timer is set; 0 if no timer is set."""
@@ -166,7 +166,7 @@ class Device(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         report = self.in_use
         if report is None or not report.number:
             return 0
-        offers = (self.given, self.settled)
+        offers = (self.last_offer, self.settled)
         return next((o.release for o in offers if o.serial == report.number), None)
 
     @property
@@ -184,11 +184,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Metrics summed over the training steps."""
     bytes_up: int
     bytes_down: int
-    kept: Kept | None = None
+    personal_model: PersonalChoice | None = None
     """Personal model that the device has chosen; None if it does not report the choice."""
 
 
-class Received(Report, frozen=True, kw_only=True, gc=False):
+class AdmittedUpdate(Report, frozen=True, kw_only=True, gc=False):
     """Admitted update, without its tensors."""
 
     blob: Digest
@@ -288,7 +288,7 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True):
     """Number of devices of the cohort that have no assignment yet."""
     drawn: int = 0
     """Number of draws of devices in this round; it seeds the next draw."""
-    told: int = 0
+    command_epoch: int = 0
     """Epoch in which the aggregation was commanded."""
     trained: int = 0
     """Number of completed rounds of training."""
@@ -308,7 +308,7 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True):
     """Group of devices about which nothing is known."""
     members: Map[str, Member] = Map()
     """Data of each device other than its update."""
-    updates: Map[str, Received] = Map()
+    updates: Map[str, AdmittedUpdate] = Map()
     """Update of each device that counts in the open round, or in the evaluation."""
 
     @property
@@ -327,7 +327,7 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True):
         return self.version.models
 
 
-class Release(msgspec.Struct, frozen=True, kw_only=True):
+class ModelRelease(msgspec.Struct, frozen=True, kw_only=True):
     """Model that devices may use, with its origin. It never changes."""
 
     number: int
@@ -399,12 +399,12 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     """Beginning and end of the service's last absence.
 
     The absence is kept until every device was examined after it: a deadline that passed during the
-    absence is no failure of the device.
+    absence is not a failure of the device.
     """
     devices: Map[str, Device] = Map()
     campaigns: dict[str, Campaign] = {}
     """Campaigns by name, in the order of their starts. A later one comes first for devices."""
-    releases: dict[int, Release] = {}
+    releases: dict[int, ModelRelease] = {}
     rollouts: tuple[Rollout, ...] = ()
     """Rollouts in the order of their starts. A later one takes precedence."""
     wake_s: float = 0.0

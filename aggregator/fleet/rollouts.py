@@ -165,7 +165,7 @@ def _begin(turn: Turn, rollout: Rollout) -> None:
     for other in turn.rollouts:
         is_same = other.campaign == rollout.campaign
         if other.phase in ("running", "paused") and is_same:
-            _put(turn, other, phase="superseded", reason=f"release {first} came")
+            _put(turn, other, phase="superseded", reason=f"release {first} took its place")
     turn.rollouts = (*(r for r in turn.rollouts if r is not rollout), rollout)
     changes = {"phase": "running", "began_s": turn.now_s}
     _next_step(turn, _put(turn, rollout, step=-1, **changes), "")
@@ -204,7 +204,7 @@ def _judge(turn: Turn, rollout: Rollout) -> None:
 def _put(turn: Turn, rollout: Rollout, **changes: Any) -> Rollout:
     """Change a rollout, and reconcile all devices.
 
-    A rollout that fails takes with it the unfinished rollouts that it had superseded.
+    If a rollout fails, the unfinished rollouts that it had superseded fail too.
     """
     after = replace(rollout, **changes)
     is_failed = after.phase == "failed" != rollout.phase

@@ -25,7 +25,7 @@ from aggregator.fleet.desired import NEW, hours_of, trained_group, wanted
 from aggregator.fleet.events import Aggregate, Aggregated
 from aggregator.fleet.plan import round_seed
 from aggregator.fleet.reconcile import Turn, assign, reconcile
-from aggregator.fleet.records import Campaign, Member, Received, Version
+from aggregator.fleet.records import AdmittedUpdate, Campaign, Member, Version
 from aggregator.fleet.standing import PLACES, pool_name, pool_of
 from algorithms.core.keys import NEWCOMER
 from wire.messages import Metrics
@@ -35,7 +35,7 @@ CHUNK = 500
 ABREAST = 10_000
 """Maximum number of devices that work on a survey, an evaluation or a personal model at a time."""
 DISTANCES = 5
-"""Number of past rounds whose distances a new model's distance from the last is compared with."""
+"""Number of past rounds whose models' moves are compared with the move of a new model."""
 
 
 def advance(turn: Turn, name: str) -> None:
@@ -49,9 +49,9 @@ def advance(turn: Turn, name: str) -> None:
             _close_if_due(turn, campaign)
         case "evaluating":
             _end_if_due(turn, campaign)
-        case "aggregating" if campaign.told != turn.epoch:
+        case "aggregating" if campaign.command_epoch != turn.epoch:
             turn.commands.append(Aggregate(name, campaign.round))
-            turn.campaigns[name] = replace(campaign, told=turn.epoch)
+            turn.campaigns[name] = replace(campaign, command_epoch=turn.epoch)
         case _:
             pass
     _fill(turn, turn.campaigns[name])
@@ -214,7 +214,7 @@ def _close_if_due(turn: Turn, campaign: Campaign) -> None:
         seats(turn, campaign, "train") <= 0 or not turn.waiting(f"train/{campaign.name}")
     ) and not at_work(turn, campaign)
     if received and received >= least(campaign) and (is_full or is_over or nobody_else):
-        turn.change(campaign, phase="aggregating", told=0)
+        turn.change(campaign, phase="aggregating", command_epoch=0)
     elif is_over:
         reopen(turn, campaign)
 
@@ -288,14 +288,14 @@ def aggregated(turn: Turn, event: Aggregated) -> None:
         turn.look_at_all()
 
 
-def counted_updates(campaign: Campaign) -> dict[str, Received]:
+def counted_updates(campaign: Campaign) -> dict[str, AdmittedUpdate]:
     """Return the updates that count in the open round, by device, in the order of their ids.
 
     An update of an earlier round changes the current model of its device's group. The update of a
     newcomer that was surveyed only places the newcomer.
     """
     is_surveyed = NEW in campaign.version.programs
-    counted = dict[str, Received]()
+    counted = dict[str, AdmittedUpdate]()
     for device_id, update in sorted(campaign.updates.items()):
         if update.round > campaign.round:
             continue
@@ -305,7 +305,7 @@ def counted_updates(campaign: Campaign) -> dict[str, Received]:
     return counted
 
 
-def measures(updates: dict[str, Received]) -> dict[str, Metrics]:
+def measures(updates: dict[str, AdmittedUpdate]) -> dict[str, Metrics]:
     """Return the metrics of the current models, by device.
 
     Only devices count that evaluated the models before training and report a finite accuracy.

@@ -81,7 +81,7 @@ def _marks(fleet: Records, device_id: str, device: Device) -> Iterator[str]:
         if not is_reached:
             yield f"missed/{release.number}"
         else:
-            if not rollout.direct and release.number == device.given.release:
+            if not rollout.direct and release.number == device.last_offer.release:
                 yield from answer_marks(device)
             return
 

@@ -87,11 +87,11 @@ def _checked_in(turn: Turn, event: e.CheckedIn) -> None:
         online=True,
         first_seen_s=before.first_seen_s or turn.now_s,
         seen_s=turn.now_s,
-        told=0,
+        sent_epoch=0,
         withdrawn_s=0.0,
-        holds=before.holds if facts.kept is None else facts.kept,
+        holds=before.holds if facts.personal_models is None else facts.personal_models,
     )
-    holds_all = bool(facts.kept) and before.holds == facts.kept
+    holds_all = bool(facts.personal_models) and before.holds == facts.personal_models
     if before.facts is None or holds_all:
         device = replace(rested(device), forbids=False)
     # the changed facts may end its failures, so it is assigned again, beside the cohort
@@ -124,7 +124,7 @@ def _take_back(turn: Turn, device_id: str, known: Device, device: Device) -> Non
         is_few = update.evaluated.num_examples < policy.min_windows
         permitted = replace(
             update,
-            kept=None if policy.withholds else update.kept,
+            personal_model=None if policy.withholds else update.personal_model,
             evaluated=Metrics() if is_few else update.evaluated,
         )
         if permitted != update:
@@ -149,7 +149,7 @@ def _seen(turn: Turn, event: e.Seen) -> None:
         away = replace(before, online=False, withdrawn_s=before.withdrawn_s or turn.now_s)
         reconcile(turn, event.device_id, replace(away, assignment=None))
     elif before.online != event.online:
-        device = replace(before, online=event.online, seen_s=turn.now_s, told=0)
+        device = replace(before, online=event.online, seen_s=turn.now_s, sent_epoch=0)
         reconcile(turn, event.device_id, device)
 
 
@@ -160,7 +160,7 @@ def _answering(turn: Turn, device_id: str, serial: int) -> Device | None:
     return device if work is not None and work.serial == serial else None
 
 
-def _declined(turn: Turn, event: e.Declined) -> None:
+def _declined(turn: Turn, event: e.AssignmentDeclined) -> None:
     device = _answering(turn, event.device_id, event.serial)
     if device is None or device.assignment is None or device.assignment.lapsed:
         return
@@ -181,7 +181,7 @@ def _declined(turn: Turn, event: e.Declined) -> None:
 def _updated(turn: Turn, event: e.Updated) -> None:
     """Count an update at most once, and acknowledge it in any case."""
     device_id, update = event.device_id, event.update
-    turn.commands.append(e.Acknowledge(device_id, update.blob))
+    turn.commands.append(e.AcknowledgeUpdate(device_id, update.blob))
     if (device := _answering(turn, device_id, event.serial)) is None:
         return
     work = device.assignment
@@ -237,7 +237,7 @@ def _uses_release(turn: Turn, event: e.UsesRelease) -> None:
     if device is None:
         return
     if event.in_use.problem:
-        number = device.given.release
+        number = device.last_offer.release
         turn.rollouts = tuple(
             replace(r, problem=event.in_use.problem) if number in r.releases.values() else r
             for r in turn.rollouts
@@ -316,7 +316,7 @@ def _started(turn: Turn, event: e.Started) -> None:
 
 def _configured(turn: Turn, event: e.Configured) -> None:
     campaign = turn.campaigns[event.campaign]
-    campaign = turn.change(campaign, next_settings=event.settings, told=0)
+    campaign = turn.change(campaign, next_settings=event.settings, command_epoch=0)
     if event.programs and campaign.phase in ("waiting", "evaluating", "finished"):
         programs = event.programs
         if campaign.phase == "evaluating":
@@ -331,7 +331,7 @@ def _configured(turn: Turn, event: e.Configured) -> None:
 def _directed(turn: Turn, event: e.Directed) -> None:
     campaign = turn.campaigns[event.campaign]
     if event.order != "abort":
-        turn.change(campaign, paused=event.order == "pause", told=0)
+        turn.change(campaign, paused=event.order == "pause", command_epoch=0)
     elif campaign.phase != "finished":
         turn.change(campaign, phase="finished", ended="order", updates=Map(), paused=False)
     turn.look_at_all()
@@ -345,7 +345,7 @@ def _rolled_back(turn: Turn, event: e.RolledBack) -> None:
     version = replace(version, programs=event.programs or version.programs)
     campaign = rounds.return_to(turn, campaign, version, event.groups)
     if campaign.phase != "finished":
-        turn.change(campaign, phase="waiting", ended="", paused=False, told=0)
+        turn.change(campaign, phase="waiting", ended="", paused=False, command_epoch=0)
     turn.look_at_all()
 
 
@@ -367,7 +367,7 @@ def _updates_lost(turn: Turn, event: e.UpdatesLost) -> None:
             turn.put_member(turn.campaigns[event.campaign], device_id, survey=None)
     campaign = turn.campaigns[event.campaign]
     to_ask = campaign.to_ask + (0 if campaign.settings.buffer else len(counted))
-    turn.change(campaign, told=0, to_ask=to_ask)
+    turn.change(campaign, command_epoch=0, to_ask=to_ask)
     _without_update(turn, *counted)
     for device_id in event.device_ids:
         if (device := turn.devices.get(device_id)) is not None:
@@ -379,7 +379,7 @@ def _resumed(turn: Turn, event: e.Resumed) -> None:
     # the absence continues if the previous start had not examined every device
     turn.away_s = turn.away_s[0] or turn.last_s, turn.now_s
     for campaign in list(turn.campaigns.values()):
-        turn.change(campaign, told=0)
+        turn.change(campaign, command_epoch=0)
     turn.touched[""] = None
     turn.look_at_all()
 
@@ -403,7 +403,7 @@ _FACTS: dict[type[e.Event], Callable[[Turn, Any], None]] = {
     e.CheckedIn: _checked_in,
     e.Seen: _seen,
     e.Updated: _updated,
-    e.Declined: _declined,
+    e.AssignmentDeclined: _declined,
     e.UsesRelease: _uses_release,
     e.Tagged: _tagged,
     e.Banned: _banned,

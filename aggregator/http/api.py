@@ -99,7 +99,7 @@ def create_api(
         now = view()
         campaigns = now.fleet.campaigns
         if not campaigns:
-            raise HTTPException(404, "there is no campaign yet: `shoal campaign start` begins one")
+            raise HTTPException(404, "No campaign yet. `shoal campaign start` starts one.")
         if name and name not in campaigns:
             raise HTTPException(
                 404, f"No campaign {name!r}. Known campaigns: {', '.join(campaigns)}."
@@ -115,7 +115,7 @@ def create_api(
         """Return a blob of a campaign as a file."""
         files = blobs(find(name)[1])
         if files is None:
-            raise HTTPException(404, "The files of this campaign cannot be read.")
+            raise HTTPException(404, f"The files of campaign {name!r} cannot be read.")
         return _download(files, digest, file)
 
     def current(name: str) -> FleetView:
@@ -251,7 +251,7 @@ def create_api(
         for each in store.rounds(find(name)[1], number - 1, number):
             if each.round == number and each.views:
                 return download(name, each.views, f"round-{number}.safetensors")
-        raise HTTPException(404, f"No distances were computed in round {number}.")
+        raise HTTPException(404, f"Round {number} computed no distances.")
 
     guarded.include_router(device_routes(current))
     guarded.include_router(release_routes(view))
@@ -318,7 +318,7 @@ def create_starting_api(doing: Callable[[], str]) -> FastAPI:
         path = request.scope["path"]
         if path == "/" or path.startswith(PAGES):
             return starting(request, doing())
-        return problem(503, f"the service is starting: {doing()}", {"Retry-After": str(RETRY_S)})
+        return problem(503, f"The service is starting: {doing()}.", {"Retry-After": str(RETRY_S)})
 
     api.mount(
         PAGES.rstrip("/"),

@@ -47,7 +47,7 @@ class DeviceLine(BaseModel):
         description="Why it uses that release without its personal model; empty: it uses that, or "
         "has none."
     )
-    kept: str | None = Field(
+    personal_model: str | None = Field(
         description="The kind of its personal model; null: it has reported none."
     )
     declines: int
@@ -122,7 +122,7 @@ def device_routes(current: Callable[[str], FleetView]) -> APIRouter:
         view = current(campaign)
         device = view.device(device_id, campaign)
         if device is None:
-            raise HTTPException(404, f"No device {device_id[:64]!r}: it has never been here.")
+            raise HTTPException(404, f"No device {device_id[:64]!r} has ever checked in.")
         return DeviceDetails(
             line=device_line(view, device),
             record=stored_fields(device.record),
@@ -135,7 +135,7 @@ def device_routes(current: Callable[[str], FleetView]) -> APIRouter:
 def device_line(view: FleetView, device: DeviceView) -> DeviceLine:
     """Return a device's line in a list."""
     record, facts, campaign = device.record, device.record.facts, device.of
-    placed, personal_model = device.placed, device.kept
+    placed, personal_model = device.placed, device.personal_model
     decline, work = device.telemetry.decline, device.assignment
     return DeviceLine(
         id=device.id,
@@ -160,7 +160,7 @@ def device_line(view: FleetView, device: DeviceView) -> DeviceLine:
         release=device.release,
         answer=device.answer[0],
         alone=device.alone,
-        kept=personal_model.kept.candidate if personal_model is not None else None,
+        personal_model=personal_model.model.candidate if personal_model is not None else None,
         declines=record.declines,
         last_decline=decline.reason if decline else "",
         eligible=campaign is not None

@@ -28,7 +28,7 @@ READING = ("GET", "HEAD")
 BODY_BYTES = 2**16
 """Maximum number of bytes in the body of an order."""
 MOST_CALLERS = 4096
-"""Maximum number of entries in `Rates`: callers, and one for all together."""
+"""Maximum number of entries in `Rates`: one for each caller, and one for all of them together."""
 
 Refuse = Callable[[Scope, int, str, Mapping[str, str]], Response]
 """Makes the response of a refusal from the request, the status, the reason and the headers."""
@@ -83,15 +83,15 @@ class Rates:
 class _Refused(Exception):
     reason: str
     status: int
-    told: str
+    detail: str
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
 class Guard:
     """Middleware that lets a request through with its `Caller` in the scope's state, or refuses it.
 
-    A valid token is never refused because others have shown wrong ones: failed attempts are
-    limited by address, and only they.
+    A valid token is never refused because others have shown wrong ones: only failed attempts are
+    limited by address.
     """
 
     def __init__(self, app: ASGIApp, access: Access, page: Refuse) -> None:
@@ -123,7 +123,7 @@ class Guard:
             caller = None if free else await run_in_threadpool(self._admit, scope)
         except _Refused as refused:
             self._access.refused[refused.reason] += 1
-            refusal = (refused.status, refused.told, refused.headers)
+            refusal = (refused.status, refused.detail, refused.headers)
             page = scope["path"].startswith(PAGES)
             answering = self._page(scope, *refusal) if page else problem(*refusal)
         else:
@@ -153,8 +153,8 @@ class Guard:
                 # address.
             ):
                 detail = (
-                    f"the header Host names {printable(host)[:100]!r}: without a token, ask by "
-                    "localhost or 127.0.0.1"
+                    f"The header Host names {printable(host)[:100]!r}. Without a token, ask by "
+                    "localhost or 127.0.0.1."
                 )
                 raise _Refused("host", 403, detail)
             return None
@@ -164,7 +164,7 @@ class Guard:
         if reads:
             return caller
         if caller.role != "operator":
-            detail = f"the token {caller.name} is a viewer's; orders need one of the role operator"
+            detail = f"Token {caller.name!r} has the role viewer. Orders need the role operator."
             if not self._noted.wait_s(f"{caller.name} as operator"):
                 access.note(caller.name, _asked(scope), "refused", detail)
             raise _Refused(
@@ -174,12 +174,13 @@ class Guard:
                 {"WWW-Authenticate": 'Bearer realm="shoal", error="insufficient_scope"'},
             )
         if "transfer-encoding" in headers:
-            raise _Refused("too-large", 411, "expected the header Content-Length")
+            raise _Refused("too-large", 411, "The header Content-Length is missing.")
         if int(headers.get("content-length", 0)) > BODY_BYTES:
             raise _Refused(
                 "too-large",
                 413,
-                f"a body of {headers['content-length']} bytes: at most {BODY_BYTES} are accepted",
+                f"The body has {headers['content-length']} bytes. At most {BODY_BYTES} are "
+                "accepted.",
             )
         return caller
 
@@ -197,7 +198,7 @@ class Guard:
                 raise _Refused(
                     "cross-site",
                     403,
-                    "an order that no page of this dashboard has sent is not carried out",
+                    "The order was not sent by a page of this dashboard.",
                 )
         if not token.strip():
             if (
@@ -207,41 +208,40 @@ class Guard:
             raise self._failed(
                 scope,
                 "no-token",
-                "expected the header 'Authorization: Bearer TOKEN'; `shoal token new` makes a "
-                "token",
+                "The header 'Authorization: Bearer TOKEN' is missing. `shoal token new` makes a "
+                "token.",
                 "",
             )
         try:
             caller = self._access.verify(token.strip())
         except ShoalError as error:
-            log.error("http: nobody can be let in: %s", error)
-            raise _Refused(
-                "not-verified", 503, "tokens cannot be verified now", {"Retry-After": str(RETRY_S)}
-            ) from None
+            log.error("Tokens cannot be verified, so HTTP requests are refused: %s", error)
+            retry = {"Retry-After": str(RETRY_S)}
+            raise _Refused("not-verified", 503, "Tokens cannot be verified now.", retry) from None
         if caller is None:
             raise self._failed(
                 scope,
                 "wrong-token",
-                "the token is unknown, revoked, or its time is over",
+                "The token is unknown, revoked or expired.",
                 ', error="invalid_token"',
             )
         return caller
 
-    def _failed(self, scope: Scope, reason: str, told: str, more: str) -> _Refused:
+    def _failed(self, scope: Scope, reason: str, detail: str, more: str) -> _Refused:
         address = scope["client"][0] if scope.get("client") else ""
         by = f"nobody at {address}"
         if wait_s := self._failures.wait_s(address):
             return self._too_many(scope, by, wait_s)
-        self._access.note(by, _asked(scope), "refused", told)
-        return _Refused(reason, 401, told, {"WWW-Authenticate": f'Bearer realm="shoal"{more}'})
+        self._access.note(by, _asked(scope), "refused", detail)
+        return _Refused(reason, 401, detail, {"WWW-Authenticate": f'Bearer realm="shoal"{more}'})
 
     def _too_many(self, scope: Scope, by: str, wait_s: int) -> _Refused:
         if not self._noted.wait_s(by):  # log a flood with one line a minute
-            self._access.note(by, _asked(scope), "refused", "too many requests")
+            self._access.note(by, _asked(scope), "refused", "Too many requests.")
         return _Refused(
             "too-many",
             429,
-            f"too many requests; ask again in {wait_s} s",
+            f"Too many requests. Ask again in {wait_s} s.",
             {"Retry-After": str(wait_s)},
         )
 

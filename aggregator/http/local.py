@@ -26,7 +26,7 @@ START_S = 30.0
 """Seconds for which a command waits for a service that starts."""
 
 
-class Local(msgspec.Struct, frozen=True):
+class Endpoint(msgspec.Struct, frozen=True):
     """Address and token with which a command on this machine reaches a running service."""
 
     host: str
@@ -34,7 +34,7 @@ class Local(msgspec.Struct, frozen=True):
     token: str
 
     @classmethod
-    def new(cls, host: str, port: int) -> "Local":
+    def new(cls, host: str, port: int) -> "Endpoint":
         """Return the address of a service that listens on `host`, with a new token.
 
         `host`: an IP address; an unspecified one (all addresses) becomes the loopback address.
@@ -46,7 +46,7 @@ class Local(msgspec.Struct, frozen=True):
 
 
 @contextmanager
-def open_to_owner(folder: Path, local: Local) -> Iterator[None]:
+def open_to_owner(folder: Path, local: Endpoint) -> Iterator[None]:
     """Let the owner of a service's folder give orders while the context is open.
 
     Raises:
@@ -65,11 +65,11 @@ def open_to_owner(folder: Path, local: Local) -> Iterator[None]:
 def check_served(folder: Path) -> None:
     """Raise ConfigError unless a service runs in this folder."""
     if not folder.is_dir():
-        raise ConfigError(f"No folder {folder}. `shoal serve --folder {folder}` makes it")
+        raise ConfigError(f"No folder {folder}. `shoal serve --folder {folder}` makes it.")
     if not is_served(folder):
         raise ConfigError(
             f"No service runs in {folder}. Start it with `shoal serve --folder {folder}` and the "
-            "options that it had, and then give the order again"
+            "options that it had, and then give the order again."
         )
 
 
@@ -86,28 +86,28 @@ def order(folder: Path, *path: str, **body: Any) -> str:
     while True:
         check_served(folder)
         try:
-            local = msgspec.json.decode((folder / FILE).read_bytes(), type=Local)
+            local = msgspec.json.decode((folder / FILE).read_bytes(), type=Endpoint)
             return _ask(local, "/" + "/".join(quote(part, safe="") for part in path), body)
         except (FileNotFoundError, ConnectionRefusedError):
             if time.monotonic() > until_s:
                 raise ConfigError(
-                    f"The service in {folder} has taken no orders for {START_S:.0f} s: it starts, "
-                    "or waits as a standby. Its log says more"
+                    f"The service in {folder} has taken no orders for {START_S:.0f} s: it is "
+                    "starting, or waits as a standby. Its log says more."
                 ) from None
             time.sleep(0.05)
         except PermissionError:
             raise ConfigError(
                 f"{folder / FILE}: only the owner of the folder may give orders by command. Others "
-                "give them over HTTP, with a token of `shoal token new`"
+                "give them over HTTP, with a token of `shoal token new`."
             ) from None
         except (OSError, http.client.HTTPException, msgspec.MsgspecError, ValueError) as error:
             raise ConfigError(
-                f"The service in {folder} has given no answer: {error or type(error).__name__}. "
-                "audit.log says whether the order was carried out"
+                f"The service in {folder} gave no answer. Its audit.log says whether the order was "
+                f"carried out: {error or type(error).__name__}"
             ) from None
 
 
-def _ask(local: Local, path: str, body: Mapping[str, Any]) -> str:
+def _ask(local: Endpoint, path: str, body: Mapping[str, Any]) -> str:
     connection = http.client.HTTPConnection(local.host, local.port, timeout=2 * WAIT_S)
     try:
         connection.request(

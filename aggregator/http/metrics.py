@@ -41,12 +41,13 @@ class CampaignMetrics(Collector):
         for name, text, read in _OF_A_CAMPAIGN:
             values = {campaign: float(read(each)) for campaign, each in campaigns.items()}
             yield _labelled(GaugeMetricFamily, name, text, "campaign", values)
-        info = InfoMetricFamily("shoal_campaign", "What is trained.", labels=["campaign"])
+        text = "Algorithm, data and bundle of a campaign."
+        info = InfoMetricFamily("shoal_campaign", text, labels=["campaign"])
         phases = GaugeMetricFamily(
-            "shoal_phase", "1 for the phase of a campaign.", labels=["campaign", "phase"]
+            "shoal_phase", "Phase of a campaign (1: in this phase).", labels=["campaign", "phase"]
         )
         devices = GaugeMetricFamily(
-            "shoal_devices", "Devices of a campaign.", labels=["campaign", "state"]
+            "shoal_devices", "Number of devices of a campaign.", labels=["campaign", "state"]
         )
         for campaign, each in campaigns.items():
             settings = each.record.settings
@@ -64,68 +65,69 @@ class CampaignMetrics(Collector):
         )
         yield GaugeMetricFamily(
             "shoal_paused",
-            "1 if the service is paused; /ready says why.",
+            "Pause of the service (1: paused); /ready has the reason.",
             value=float(bool(now.paused)),
         )
         yield GaugeMetricFamily(
             "shoal_broker_connected",
-            "1 if the service is connected to the broker.",
+            "Connection to the broker (1: connected).",
             value=float(now.connected),
         )
         yield GaugeMetricFamily(
             "shoal_unvouched",
-            "1 if devices do not accept the service's signature.",
+            "Lack of a valid voucher (1: devices reject the service's signature).",
             value=float(bool(now.unvouched)),
         )
         yield _labelled(
             CounterMetricFamily,
             "shoal_refused",
-            "Refused messages since the service was started.",
+            "Number of refused messages since the service was started.",
             "reason",
             now.refused,
         )
         yield _labelled(
             GaugeMetricFamily,
             "shoal_devices_by",
-            "Devices by property.",
+            "Number of devices by property.",
             "what",
             totals.devices,
         )
         yield GaugeMetricFamily(
             "shoal_devices_not_answering",
-            "Devices that did not carry out their last assignment.",
+            "Number of devices that did not carry out their last assignment.",
             value=float(len(totals.unanswered)),
         )
         yield _labelled(
             CounterMetricFamily,
             "shoal_declined",
-            "Assignments that devices declined since the service was started.",
+            "Number of assignments that devices declined since the service was started.",
             "reason",
             now.declined,
         )
         yield CounterMetricFamily(
             "shoal_stragglers",
-            "Devices that had not answered when their round was closed.",
+            "Number of assignments without an answer at the close of their round, since the "
+            "service was started.",
             now.counted.stragglers,
         )
         yield _labelled(
             CounterMetricFamily,
             "shoal_http_refused",
-            "Refused HTTP requests.",
+            "Number of refused HTTP requests since the service was started.",
             "reason",
             self.http_refused(),
         )
         yield _labelled(
             CounterMetricFamily,
             "shoal_events",
-            "Events since the service was started.",
+            "Number of events since the service was started.",
             "event",
             now.counted.events,
         )
         yield _labelled(
             CounterMetricFamily,
             "shoal_bytes",
-            "Bytes of models and updates since the service was started.",
+            "Size of sent models and received updates since the service was started (bytes).",
             "direction",
             now.counted.bytes,
         )
@@ -134,23 +136,23 @@ class CampaignMetrics(Collector):
 _OF_A_CAMPAIGN: tuple[tuple[str, str, Callable[[CampaignView], float]], ...] = (
     (
         "shoal_devices_failing",
-        "Devices that did not carry out their last assignment.",
+        "Number of devices that did not carry out their last assignment.",
         lambda view: view.failing,
     ),
     (
         "shoal_devices_eligible",
-        "Devices that a campaign may ask.",
+        "Number of devices that a campaign may give an assignment.",
         lambda view: view.eligible,
     ),
     (
         "shoal_devices_working",
-        "Devices at work for the current round.",
+        "Number of devices at work for the current round.",
         lambda view: view.working,
     ),
     (
         "shoal_waiting",
-        "1 if a campaign lacks devices, updates or its hours; /run says what, since when, and who "
-        "could serve.",
+        "Wait for devices, updates or the campaign's hours (1: waits); /run says for what, since "
+        "when, and who could serve.",
         lambda view: view.waiting is not None,
     ),
     ("shoal_round", "Number of the current round.", lambda view: view.record.round),
@@ -161,31 +163,35 @@ _OF_A_CAMPAIGN: tuple[tuple[str, str, Callable[[CampaignView], float]], ...] = (
     ),
     (
         "shoal_round_opened_seconds",
-        "When the last round was opened, in Unix seconds.",
+        "Time at which the last round was opened (Unix seconds).",
         lambda view: view.record.opened_s,
     ),
     (
         "shoal_round_deadline_seconds",
-        "Deadline of the last round, in Unix seconds.",
+        "Deadline of the last round (Unix seconds).",
         lambda view: view.record.deadline_s,
     ),
     (
         "shoal_round_cohort",
-        "Devices that the last round asks.",
+        "Number of devices in the cohort of the last round.",
         lambda view: view.record.width,
     ),
     (
         "shoal_round_received",
-        "Updates of the current round.",
+        "Number of updates of the current round.",
         lambda view: view.record.received,
     ),
-    ("shoal_rounds_trained", "Closed rounds of training.", lambda view: view.record.trained),
+    (
+        "shoal_rounds_trained",
+        "Number of closed rounds of training.",
+        lambda view: view.record.trained,
+    ),
     (
         "shoal_rounds_wanted",
-        "Rounds of training that the campaign is to have.",
+        "Number of rounds of training that the campaign is to have.",
         lambda view: view.record.next_settings.rounds,
     ),
-    ("shoal_groups", "Groups of devices.", lambda view: view.groups),
+    ("shoal_groups", "Number of groups of devices.", lambda view: view.groups),
 )
 
 

@@ -28,7 +28,7 @@ from aggregator.operator.desk import WAIT_S, Desk
 from host.settings import Setting, about, settings_of
 from wire.errors import ConfigError
 
-BUSY = f"the service was busy for {WAIT_S:g} s; it carries the order out when it can"
+BUSY = f"The service was busy for {WAIT_S:g} s. It carries the order out when it can."
 
 
 class OrderView(BaseModel):
@@ -367,13 +367,13 @@ def order_routes(orders: Desk) -> APIRouter:
         caller = getattr(request.state, "caller", None)
         if caller is None:
             raise HTTPException(
-                401, "orders need a token", {"WWW-Authenticate": 'Bearer realm="shoal"'}
+                401, "Orders need a token.", {"WWW-Authenticate": 'Bearer realm="shoal"'}
             )
         retry = {"Retry-After": str(RETRY_S)}
         try:
             answer = await orders.ask(caller.name, order, **fields)
         except queue.Full:
-            raise HTTPException(503, "too many orders wait already", retry) from None
+            raise HTTPException(503, "Too many orders wait already.", retry) from None
         if answer is None:
             response.status_code = 202
             return OrderView(state="waiting", text=BUSY)
@@ -421,7 +421,7 @@ def order_routes(orders: Desk) -> APIRouter:
     ) -> OrderView:
         """Change settings of a campaign from its next round on."""
         if not change.model_fields_set:
-            raise HTTPException(422, "body: expected at least one setting")
+            raise HTTPException(422, "body: must have at least one setting")
         changes = change.model_dump(exclude_unset=True, exclude_none=True)
         if "min_devices" in changes:  # fewer updates are never aggregated
             changes["min_updates"] = changes["min_devices"]

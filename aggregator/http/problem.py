@@ -95,16 +95,16 @@ def refuse_unknown(request: Request) -> None:
     """Refuse unknown and repeated query parameters.
 
     Raises:
-        RequestValidationError: there is such a parameter.
+        RequestValidationError: a parameter is unknown or repeated.
     """
     aliases = {parameter.alias for parameter in request.scope["route"].dependant.query_params}
     names = [name for name, _ in request.query_params.multi_items()]
     faults = [
-        (name, f"unknown; expected {', '.join(sorted(aliases)) or 'none'}")
+        (name, f"unknown parameter; known are {', '.join(sorted(aliases)) or 'none'}")
         for name in names
         if name not in aliases
     ]
-    faults += [(name, "more than once") for name in sorted(aliases) if names.count(name) > 1]
+    faults += [(name, "came more than once") for name in sorted(aliases) if names.count(name) > 1]
     if faults:
         raise RequestValidationError(
             [
@@ -130,14 +130,18 @@ def answer_with_problem(request: Request, error: Any) -> Response:
             return problem(error.status_code, str(error.detail), error.headers)
         case RequestValidationError():
             faults = tuple(
-                Fault(where=".".join(str(part) for part in e["loc"]), problem=e["msg"])
+                Fault(
+                    where=".".join(str(part) for part in e["loc"]),
+                    problem=e["msg"].removeprefix("Value error, "),
+                )
                 for e in error.errors()
             )
             detail = "; ".join(f"{fault.where}: {fault.problem}" for fault in faults)[:1000]
             return problem(422, detail, errors=faults)
         case StorageFailed():
             return problem(503, str(error), {"Retry-After": str(RETRY_S)})
-    return problem(500, f"a defect of Shoal, which the service's log has: {type(error).__name__}")
+    name = type(error).__name__
+    return problem(500, f"A defect of Shoal ({name}). The service's log has more.")
 
 
 HANDLERS: dict[int | type[Exception], Any] = dict.fromkeys(

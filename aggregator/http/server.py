@@ -32,7 +32,7 @@ OF_ONE = 16
 A further one replaces the oldest idle connection of the address, or is closed.
 """
 SILENT_S = 10.0
-"""Seconds without a whole request after which a connection is closed, at most twice as many."""
+"""Seconds (up to twice as many) after which a connection without a whole request is closed."""
 
 
 class _Bounded(H11Protocol):
@@ -116,8 +116,8 @@ class HttpServer(AbstractContextManager["HttpServer"]):
                 ipaddress.ip_network(proxy)
             except ValueError:
                 raise ConfigError(
-                    f"proxy {proxy!r}: expected an address or a network, such as 127.0.0.1 or "
-                    "10.0.0.0/8"
+                    "http_proxies must be addresses or networks, such as 127.0.0.1 or 10.0.0.0/8, "
+                    f"got {proxy!r}"
                 ) from None
         self._socket = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -125,8 +125,9 @@ class HttpServer(AbstractContextManager["HttpServer"]):
             self._socket.bind((host, port))
         except (OSError, OverflowError, UnicodeError) as error:
             self._socket.close()
+            problem = getattr(error, "strerror", "") or error
             raise ConfigError(
-                f"HTTP on {self._where}: the address cannot be used (is the port taken?): {error}"
+                f"HTTP on {self._where}: the address cannot be used (is the port taken?): {problem}"
             ) from None
         name = self._socket.getsockname()
         self.address: tuple[str, int] = (str(name[0]), int(name[1]))
@@ -175,7 +176,7 @@ class HttpServer(AbstractContextManager["HttpServer"]):
                     f"HTTP on {self._where}: the address cannot be used (is the port taken?)"
                 )
             time.sleep(0.02)
-        log.info("%s://%s", "https" if self._pair else "http", self._where)
+        log.info("HTTP opened: address=%s://%s", "https" if self._pair else "http", self._where)
 
     def __exit__(self, *_error: object) -> None:
         if self._server is not None:

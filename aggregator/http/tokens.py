@@ -68,10 +68,10 @@ class Access:
     clock: Callable[[], float] = time.monotonic
     """Returns monotonic time (s)."""
     burst: float = 100.0
-    """Number of requests of one token at once; `per_s` per second after that."""
+    """Maximum number of requests of one token at once; after that, `per_s` per second."""
     per_s: float = 20.0
     failed_burst: float = 10.0
-    """Number of requests of one address without a valid token that are answered at once.
+    """Maximum number of requests of one address without a valid token at once.
 
     After that, `failed_per_s` per second.
     """
@@ -129,7 +129,7 @@ class TokenFile:
             raise ConfigError(f"tokens {self.path}: {error.strerror}") from None
         except msgspec.MsgspecError as error:
             raise ConfigError(
-                f"tokens {self.path}: not what `shoal token` wrote: {error}"
+                f"tokens {self.path}: damaged; `shoal token` did not write this: {error}"
             ) from None
         return self._held
 
@@ -161,13 +161,13 @@ class TokenFile:
         check_name(name, "token's name")
         if expires_in_s is not None and not 0 < expires_in_s <= MOST_S:
             raise ConfigError(
-                f"a token for {expires_in_s:g} s: expected more than 0, and ten years at most"
+                f"expires must be above 0 s and at most ten years, got {expires_in_s:g} s"
             )
         with self._changing() as entries:
             now_s, token = time.time(), "shoal-" + secrets.token_urlsafe(SECRET_BYTES)
             if any(entry.name == name and not entry.is_over(now_s) for entry in entries):
                 raise ConfigError(
-                    f"token {name!r}: there is one of this name; revoke it, or give another name"
+                    f"Token {name!r} exists already. Revoke it, or choose another name."
                 )
             until_s = None if expires_in_s is None else now_s + expires_in_s
             entries[:] = [
@@ -185,8 +185,8 @@ class TokenFile:
         with self._changing() as entries:
             if name not in {entry.name for entry in entries}:
                 raise ConfigError(
-                    f"token {name!r}: there is none of this name; those that are: "
-                    f"{', '.join(t.name for t in entries) or 'none'}"
+                    f"No token {name!r}. Known tokens: "
+                    f"{', '.join(t.name for t in entries) or 'none'}."
                 )
             entries[:] = [entry for entry in entries if entry.name != name]
 
@@ -201,7 +201,8 @@ class TokenFile:
             descriptor = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
         except OSError as error:
             raise ConfigError(
-                f"folder {self._folder}: {error.strerror}; `shoal serve --folder` makes it"
+                f"folder {self._folder}: {error.strerror}; `shoal serve --folder {self._folder}` "
+                "makes it"
             ) from None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -224,10 +225,10 @@ def http_access(folder: Path, host: str, owner: str) -> Access:
     tokens, open_to_others = TokenFile(folder), not is_loopback(host)
     if open_to_others and not tokens.path.exists():
         log.warning(
-            "HTTP listens on %s and there is no token: it answers /health alone; `shoal token new "
-            "%s` makes one",
-            host,
+            "Other machines reach HTTP, but there is no token, so it answers only /health; "
+            "`shoal token new %s` makes one: host=%s",
             folder,
+            host,
         )
 
     def verify(token: str) -> Caller | None:

@@ -159,7 +159,7 @@ class RoundView(BaseModel):
     devices: int
     groups: int
     accuracy: SpreadView = Field(description="Of the models that devices received in the round.")
-    kept: dict[str, int] = Field(
+    personal_models: dict[str, int] = Field(
         description="After the last round: how many devices keep what, of those that tell."
     )
     placed: dict[str, str] = Field(
@@ -215,7 +215,9 @@ def round_view(record: RoundRecord) -> RoundView:
         accuracy=SpreadView.model_validate(
             msgspec.to_builtins(spread(accuracy_of(record).values()))
         ),
-        kept=dict(sorted(Counter(choice.candidate for choice in record.kept.values()).items())),
+        personal_models=dict(
+            sorted(Counter(model.candidate for model in record.personal_models.values()).items())
+        ),
         placed={device_id: str(placed) for device_id, placed in record.placed.items()},
         bytes_up=record.bytes_up,
         bytes_down=record.bytes_down,

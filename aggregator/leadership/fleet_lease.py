@@ -97,7 +97,7 @@ class FleetLease:
                 ):
                     raise OtherAggregator(
                         f"fleet {self._fleet}: another aggregator is at work, with the same "
-                        "database; use --standby to wait"
+                        "database; stop it, or wait for it with --standby"
                     )
                 last_row, last_s = row, now_s
                 free = row is None or row.holder == "" or row.holder in known or force
@@ -105,22 +105,24 @@ class FleetLease:
                     self.holder_before = row.holder if row else ""
                     self._thread.start()
                     log.info(
-                        "fleet=%s: the lease in %s is taken, epoch %d",
+                        "Lease taken: fleet=%s epoch=%d database=%s",
                         self._fleet,
-                        self._database,
                         self.epoch,
+                        self._database,
                     )
                     return True
             except SQLAlchemyError as error:
                 if not wait:
                     raise ConfigError(
-                        f"database {self._database}: {str(error).splitlines()[0]}"
+                        f"database {self._database}: not read or written: "
+                        f"{str(getattr(error, 'orig', None) or error).splitlines()[0]}"
                     ) from None
                 last_s = 0.0
-                log.warning("standby: database %s: %s", self._database, str(error).splitlines()[0])
+                problem, database = str(error).splitlines()[0], self._database
+                log.warning("Lease not read, trying again: database=%s: %s", database, problem)
             if not has_logged:
                 log.info(
-                    "fleet=%s: another aggregator has the lease in %s, waiting",
+                    "Waiting for the lease of another aggregator: fleet=%s database=%s",
                     self._fleet,
                     self._database,
                 )
@@ -141,8 +143,8 @@ class FleetLease:
         )
         if (epoch := connection.scalar(query)) != self.epoch:
             self._lost = (
-                f"another aggregator has the lease of the fleet (epoch {epoch}, this one had "
-                f"{self.epoch}): this one ends"
+                f"another aggregator has taken the lease of the fleet (epoch {epoch}, this one "
+                f"had {self.epoch}): this one ends"
             )
             raise StorageFailed(f"database {self._database}: {self._lost}")
 
@@ -152,7 +154,7 @@ class FleetLease:
             with self._engine.begin() as connection:
                 self.fence(connection)
         except (SQLAlchemyError, StorageFailed) as error:
-            log.warning("lease: %s", str(error).splitlines()[0])
+            log.warning("Lease not confirmed: %s", str(error).splitlines()[0])
             return False
         return True
 
@@ -163,11 +165,11 @@ class FleetLease:
             LeaseLost: another service has taken the lease.
         """
         if self._lost:
-            raise LeaseLost(self._lost)
+            raise LeaseLost(f"fleet {self._fleet}: {self._lost}")
         return False
 
     def share(self, secret: bytes) -> None:
-        """Accept the lease only from services with this secret, or with none.
+        """Let only services with this secret, or without any secret, take over the lease.
 
         A service has to know the noise that its predecessor has drawn.
         """
@@ -184,7 +186,7 @@ class FleetLease:
                     connection.execute(self._of(self.epoch).values(holder=""))
         except SQLAlchemyError as error:
             log.warning(
-                "the lease was not given back, another has to wait %.0f s: %s",
+                "Lease not given back, so the next aggregator waits: wait_s=%.0f: %s",
                 LEASE_S,
                 str(error).splitlines()[0],
             )
@@ -198,8 +200,8 @@ class FleetLease:
         """
         if found and found.secret and self._secret and found.secret != self._secret:
             raise ConfigError(
-                "secret.key: the service that had the lease drew noise from another: copy its "
-                "secret.key into this folder"
+                "secret.key: differs from the key with which the service that had the lease drew "
+                "noise; copy that service's secret.key into this folder"
             )
         epoch = max(int(time.time()), found.epoch + 1 if found else 1)
         new = {
@@ -234,15 +236,14 @@ class FleetLease:
                     ):
                         continue
                 self._lost = (
-                    "another aggregator has taken the lease of the fleet, this one had epoch "
-                    f"{self.epoch}: this one ends"
+                    "another aggregator has taken the lease of the fleet (this one had epoch "
+                    f"{self.epoch}): this one ends"
                 )
-                log.error("%s", self._lost)
+                log.error("Lease lost: %s", self._lost)
                 return
             except SQLAlchemyError as error:
-                log.warning(
-                    "no sign of life in database %s: %s", self._database, str(error).splitlines()[0]
-                )
+                problem = str(error).splitlines()[0]
+                log.warning("Lease not renewed: database=%s: %s", self._database, problem)
 
 
 def open_lease(database: str, fleet: str, holder: str, standby: bool) -> FleetLease | None:
@@ -255,6 +256,7 @@ def open_lease(database: str, fleet: str, holder: str, standby: bool) -> FleetLe
         return FleetLease(database, fleet, holder)
     if standby:
         raise ConfigError(
-            f"--standby: the services share a PostgreSQL database, not {database_name(database)}"
+            "--standby needs a PostgreSQL database that the services share, got "
+            f"{database_name(database)}"
         )
     return None

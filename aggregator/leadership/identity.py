@@ -77,7 +77,7 @@ def own_secret(path: Path) -> bytes:
 
     Raises:
         ConfigError: the file cannot be read or written, or has another length. A new secret
-        is no replacement, since noise drawn from the old one could not be subtracted.
+        cannot replace it, since noise drawn from the old one could not be subtracted.
     """
     try:
         if not path.exists():
@@ -88,7 +88,7 @@ def own_secret(path: Path) -> bytes:
     if len(secret) != SECRET_BYTES:
         raise ConfigError(
             f"secret {path}: {len(secret)} bytes, expected {SECRET_BYTES}; restore it from a "
-            "backup, or begin another run"
+            "backup, or begin another run (--run)"
         )
     return secret
 
@@ -144,10 +144,10 @@ def service_signer(
         raise ConfigError(f"voucher {vouched}: {problem}; {how}")
     elif left_s < RENEW_S:
         log.warning(
-            "the voucher %s ends in %.0f days: devices then believe nothing that this service "
-            "signs",
-            vouched,
+            "Voucher ends soon, and devices then reject what this service signs; `shoal vouch` "
+            "makes another: days=%.0f voucher=%s",
             left_s / 86_400,
+            vouched,
         )
     return Signer(key, text)
 
@@ -157,13 +157,13 @@ def _voucher_problem(
 ) -> tuple[str, float]:
     """Return the fault of a voucher (empty if none), and its remaining validity in seconds."""
     if not text:
-        return "there is none", 0.0
+        return "missing", 0.0
     try:
         voucher = Verifier(fleet, trusted).voucher(text, now_s)
     except WireError as error:
-        return str(error), 0.0
+        return str(error).removeprefix("voucher: "), 0.0
     if voucher.key != key_name(key.public_key()):
-        return "it is for another key", 0.0
+        return "it is for another key than service.key", 0.0
     return "", voucher.not_after_s - now_s
 
 
@@ -198,8 +198,8 @@ def find_epoch(
             seen = first.epoch
             if first.online and first.boot_id.partition(".")[0] not in boot_ids and not take_over:
                 log.info(
-                    "the fleet had an aggregator (epoch %d): waiting %.0f s to see whether it is "
-                    "alive",
+                    "Waiting to see whether the fleet's last aggregator is alive: epoch=%d "
+                    "wait_s=%.0f",
                     first.epoch,
                     LEASE_S,
                 )
@@ -234,7 +234,7 @@ def _next_status(
                     event.payload, AggregatorStatus, time.time()
                 )
             except WireError as error:
-                log.warning("a status on the fleet's topic is not believed: %s", error)
+                log.warning("Status of another aggregator rejected: %s", error)
                 continue
             return status
         if isinstance(event, Denied) and event.topic == topics.aggregator:
@@ -268,7 +268,8 @@ def boot_ids(path: Path, boot_id: str) -> list[str]:
         mark = f"{machine}.{place.st_dev}.{place.st_ino}"  # differs in a copy of this folder
         write_atomically(path, "\n".join([*words, f"{boot_id}@{mark}"]).encode())
     except (OSError, UnicodeDecodeError) as error:
-        raise ShoalError(f"{path}: {error}") from None
+        problem = getattr(error, "strerror", "") or "not text; `shoal doctor --mend` deletes it"
+        raise ShoalError(f"{path}: {problem}") from None
     return [name for name, _, origin in (word.partition("@") for word in words) if origin == mark]
 
 

@@ -68,7 +68,7 @@ class Rivals:
         if status is not None and status.boot_id != boot_id and status.epoch > epoch:
             epochs = f"epoch {status.epoch}, this one has {epoch}"
             raise OtherAggregator(
-                f"another aggregator has taken over the fleet ({epochs}): this one ends"
+                f"Another aggregator has taken over the fleet ({epochs}), so this one ends."
             )
 
     def proven_epoch(self, device_id: str, proof: str) -> int:
@@ -95,11 +95,11 @@ class Rivals:
         now_s = self.clock()
         self._lost_at_s = [*(at_s for at_s in self._lost_at_s if now_s - at_s < OFTEN_S), now_s]
         hint = (
-            "; does another client use the same certificate, or the same client id?"
+            " (does another client use the same certificate, or the same client id?)"
             if len(self._lost_at_s) >= OFTEN
             else ""
         )
-        log.warning("connection to the broker lost, trying again reason=%s%s", reason, hint)
+        log.warning("Connection to the broker lost, trying again: reason=%s%s", reason, hint)
 
     def _open(self, payload: bytes, kind: Any, what: str) -> Any:
         if self.verifier is None:

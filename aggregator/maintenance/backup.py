@@ -36,7 +36,7 @@ KEYS = {
     },
     **authority.FILES,
 }
-"""Files with permissions that a service needs beside the database and the blobs."""
+"""Files that a service needs besides the database and the blobs, with their permissions."""
 VOUCHER = "service.voucher"
 """Name of the voucher; a restore accepts an expired one, since `serve` says how to renew it."""
 TRIES = 20
@@ -64,16 +64,14 @@ def back_up(folder: Path, to: Path) -> Copied:
         StorageFailed: the database cannot be read.
     """
     if not folder.is_dir():
-        raise ConfigError(
-            f"folder {folder}: there is no such folder; `shoal serve --folder` makes it"
-        )
+        raise ConfigError(f"No folder {folder}. `shoal serve --folder {folder}` makes it.")
     if not (folder / "shoal.db").exists():
         raise ConfigError(
-            f"folder {folder}: there is no shoal.db. Copy a PostgreSQL database with pg_dump, "
-            "then a bucket, then the .key files"
+            f"No shoal.db in folder {folder}. Copy a PostgreSQL database with pg_dump, then a "
+            "bucket, then the .key files."
         )
     if to.exists():
-        raise ConfigError(f"{to}: it exists already, and is left as it is")
+        raise ConfigError(f"{to} exists already, and is not changed. Name another folder.")
     with _begun(to) as draft:
         for name, mode in KEYS.items():
             if (folder / name).exists():
@@ -97,24 +95,21 @@ def restore(copy: Path, folder: Path) -> tuple[Path | None, list[str]]:
         or written.
     """
     if not (copy / "shoal.db").exists():
-        raise ConfigError(f"{copy}: there is no shoal.db: it is no copy that `shoal backup` made")
+        raise ConfigError(f"{copy} is not a copy that `shoal backup` made: it has no shoal.db.")
     wrong = [
         str(finding)
         for finding in examine(copy)
         if finding.verdict == "wrong" and finding.where != VOUCHER
     ]
     if wrong:
-        raise ConfigError(f"{copy}: it is not whole, nothing is changed: {wrong[0]}")
+        raise ConfigError(f"copy {copy}: damaged, so nothing is changed: {wrong[0]}")
     if is_served(folder):
         raise ConfigError(f"folder {folder}: a service runs there; stop it")
     if not folder.exists() and (folders := sorted(folder.parent.glob(f"{folder.name}.before-*"))):
-        why = (
-            f"{folders[-1]} is there: a restore may have been cut off, and credentials since the "
-            "copy are in it"
-        )
         raise ConfigError(
-            f"folder {folder}: it is not there, and {why}; give it the name {folder.name} again, "
-            "or move it away"
+            f"No folder {folder}, but {folders[-1]}: a restore may have been cut off. That folder "
+            "has the credentials that were made after the copy. Rename it to "
+            f"{folder.name}, or move it away."
         )
     aside = None
     with _begun(folder) as draft:
@@ -190,8 +185,8 @@ def _copy_runs(folder: Path, to: Path) -> Copied:
                 payload = (folder / path).read_bytes()
                 if digest_of(payload) != path.name:
                     raise ConfigError(
-                        f"blob {folder / path}: its bytes are not those that were written; "
-                        "`shoal doctor` says more"
+                        f"blob {folder / path}: damaged: its bytes do not match its hash; `shoal "
+                        "doctor` says more"
                     )
                 (to / path).parent.mkdir(parents=True, exist_ok=True)
                 (to / path).write_bytes(payload)
@@ -205,7 +200,7 @@ def _copy_runs(folder: Path, to: Path) -> Copied:
         )
         return Copied(tuple(fleet.campaigns), len(wanted), size)
     raise ConfigError(
-        f"folder {folder}: blob {missing} is not here, {TRIES} times in a row: `shoal doctor "
+        f"folder {folder}: blob {missing} is missing, {TRIES} times in a row; `shoal doctor "
         f"{folder}` says more"
     )
 

@@ -39,7 +39,7 @@ class Need(NamedTuple):
             "update": f"the update of device {self.which}",
             "survey": f"the survey of device {self.which}",
             "assigned": "a model that devices are at work on or take up",
-            "views": f"the distances of round {self.which}",
+            "views": f"the distance matrix of round {self.which}",
             "earlier": f"a part of the models of round {self.which}",
         }[self.kind]
 
@@ -95,21 +95,18 @@ def look(
                 try:
                     path.replace(path.with_name(path.name + DAMAGED))
                 except OSError as error:
-                    text = f"{problem}, and it cannot be set aside: {error.strerror}"
+                    text = f"{problem}; it cannot be set aside: {error.strerror}"
                     findings.append(Finding("wrong", place, text))
                 else:
-                    text = f"{problem}; it is {path.name[:12]}...{DAMAGED} now; {use}"
+                    text = f"{problem}; set aside as {path.name[:12]}...{DAMAGED}; {use}"
                     findings.append(Finding("mended", place, text))
         elif path.name.endswith(DAMAGED):
-            text = (
-                "a damaged blob that was set aside earlier; delete it when nobody wants to look at "
-                "it"
-            )
+            text = "a damaged blob that was set aside earlier; it may be deleted"
             findings.append(Finding("note", place, text))
         elif HALF_WRITTEN.fullmatch(path.name) and path.is_file():
             findings.append(leftover(path, place, mend))
         else:
-            findings.append(Finding("note", place, "nothing of Shoal's"))
+            findings.append(Finding("note", place, "no file of Shoal's"))
     return findings, whole
 
 
@@ -122,7 +119,7 @@ class BlobCheck:
     name: str
     contents: Contents
     bundle: bytes
-    """Contents of the bundle's file, which replaces a missing bundle; empty without one."""
+    """Contents of the bundle's file, which replaces a missing bundle; empty if there is none."""
     mend: bool
     again: Callable[[], Contents]
     """Reads the database anew, since a service may have changed it meanwhile."""
@@ -149,8 +146,8 @@ class BlobCheck:
             yield Finding(
                 "ok",
                 where,
-                f"{len(whole)} blobs are whole, and none of the {len(wanted)} that the campaign "
-                "needs is missing",
+                f"{len(whole)} blobs are undamaged; all {len(wanted)} that the campaign needs are "
+                "among them",
             )
 
     def _needs(self, contents: Contents) -> dict[str, list[Need]]:
@@ -171,13 +168,13 @@ class BlobCheck:
                     return Finding(
                         "mended",
                         where,
-                        f"{loss}: only people looked at them; the round's record does not name "
-                        "them any more",
+                        f"{loss}: only people looked at it; the round's record does not name it "
+                        "any more",
                     )
                 return Finding(
                     "wrong",
                     where,
-                    f"{loss}: only people look at them. `--mend` takes them off the round's record",
+                    f"{loss}: only people look at it. `--mend` takes it off the round's record",
                 )
             case "earlier":
                 return Finding(
@@ -205,14 +202,14 @@ class BlobCheck:
     def _ask_again(self, where: str, need: Need) -> Finding:
         if not self.mend:
             text = (
-                f"{need} is lost: the device has to be asked for it again. The service does so "
-                "when it needs it; so does `--mend`, now"
+                f"{need} is lost: the service asks the device for it again when it needs it. "
+                "`--mend` does so now"
             )
             return Finding("wrong", where, text)
         assert self.contents.fleet is not None
         at_s, lost = self.contents.fleet.at_s, (need.which,)
         carry_out(self.folder, UpdatesLost(at_s=at_s, campaign=self.name, device_ids=lost))
-        text = f"{need} was lost: it is asked for again when the service starts"
+        text = f"{need} was lost: the device is asked for it again when the service starts"
         return Finding("mended", where, text)
 
     def _restore_bundle(self, where: str, name: str, told: str) -> Finding:
@@ -226,7 +223,7 @@ class BlobCheck:
             return Finding(
                 "wrong",
                 where,
-                f"{told}, and --bundle has another one, {digest_of(self.bundle)[:12]}. {how}",
+                f"{told}, and --bundle has another bundle, {digest_of(self.bundle)[:12]}. {how}",
             )
         if not self.mend:
             return Finding(
@@ -262,7 +259,7 @@ def problem_of(path: Path) -> str | None:
         return (
             None
             if digest_of(path.read_bytes()) == path.name
-            else "its bytes are not those that were written"
+            else "damaged: its bytes do not match its hash"
         )
     except OSError as error:
-        return f"it cannot be read: {error.strerror}"
+        return f"not readable: {error.strerror}"

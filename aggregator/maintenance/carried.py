@@ -43,10 +43,12 @@ def carry_over(aside: Path | None, folder: Path) -> list[str]:
         if (aside / ENROLMENTS).exists():
             (folder / ENROLMENTS).unlink(missing_ok=True)
             copy_database(aside / ENROLMENTS, folder / ENROLMENTS)
-            notes.append("tokens and enrolled devices are those of before, not those of the copy")
+            notes.append(
+                "tokens and enrolled devices are those from before the restore, not the copy's"
+            )
     except (ConfigError, StorageFailed) as error:
         notes += [
-            f"who has enrolled since the copy cannot be read: {error}",
+            f"enrolments since the copy cannot be read: {error}",
             *_take_tokens_back(folder),
         ]
     try:
@@ -65,7 +67,7 @@ def carry_over(aside: Path | None, folder: Path) -> list[str]:
             change(folder, *(Banned(at_s=at_s, device_id=d, ban=ban) for d, ban in bans.items()))
     except (ConfigError, StorageFailed) as error:
         return [*notes, f"bans since the copy cannot be read: {error}; ban again what was banned"]
-    named = {"banned since the copy, and still": missing, "banned no longer since the copy": lifted}
+    named = {"banned since the copy, and still": missing, "bans lifted since the copy": lifted}
     notes += [f"{what}: {', '.join(sorted(devices))}" for what, devices in named.items() if devices]
     return notes
 
@@ -83,7 +85,7 @@ def _take_tokens_back(folder: Path) -> list[str]:
             AuditRow(time.time(), "restored from a copy", "", "", f"{count} tokens taken back")
         )
     return [
-        f"{count} enrolment tokens that were not used yet are taken back: make new ones",
-        "what happened since the copy is not known: ban again what was banned, revoke again what "
-        "was revoked",
+        f"{count} unused enrolment tokens are revoked: make new ones",
+        "changes since the copy are not known: ban again the devices that were banned, and revoke "
+        "again the tokens that were revoked",
     ]

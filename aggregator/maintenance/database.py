@@ -45,7 +45,7 @@ _UNREADABLE = {
     sqlite3.SQLITE_READONLY,
 }
 LEAST_SPACE = 2**16
-"""Free bytes below which SQLite reports a full disk, since it makes files to read with."""
+"""Free bytes below which SQLite reports a full disk, as it writes files even to read."""
 
 
 @dataclass
@@ -83,14 +83,14 @@ def read_database(path: Path) -> Contents:
             with engine.connect() as reading:
                 return read_contents(reading, str(path))
     except OSError as error:
-        raise StorageFailed(f"database {path}: it cannot be read: {error.strerror}") from None
+        raise StorageFailed(f"database {path}: not readable: {error.strerror}") from None
     except (sqlite3.Error, DBAPIError) as error:
         cause = error.orig if isinstance(error, DBAPIError) else error
         if getattr(cause, "sqlite_errorcode", 0) & 0xFF not in _UNREADABLE:
             return Contents(damage=[str(cause)])
         full = shutil.disk_usage(path.parent).free < LEAST_SPACE
         why = "; no space is left on its disk" if full else ""
-        raise StorageFailed(f"database {path}: it cannot be read: {cause}{why}") from None
+        raise StorageFailed(f"database {path}: not readable: {cause}{why}") from None
 
 
 def read_whole(folder: Path) -> Contents:
@@ -102,7 +102,7 @@ def read_whole(folder: Path) -> Contents:
     """
     path = folder / "shoal.db"
     if not path.exists():
-        raise ConfigError(f"folder {folder}: there is no shoal.db; `shoal serve --folder` makes it")
+        raise ConfigError(f"No shoal.db in folder {folder}. `shoal serve --folder` makes it.")
     contents = read_database(path)
     if contents.damage:
         raise ConfigError(
@@ -128,7 +128,7 @@ def read_view(folder: Path, database: str = "") -> FleetView:
             if connection is not None:
                 contents = read_contents(connection, database)
         if contents.damage:
-            raise ConfigError(f"database {database_name(database)}: {contents.damage[0]}")
+            raise ConfigError(f"database {database_name(database)}: damaged, {contents.damage[0]}")
     fleet = contents.fleet or Fleet()
     if not is_served(folder):
         away = {d: replace(device, online=False) for d, device in fleet.devices.items()}
@@ -149,7 +149,7 @@ def copy_database(path: Path, to: Path) -> None:
         with _reading(path) as connection, closing(sqlite3.connect(to)) as copy:
             connection.backup(copy)
     except sqlite3.Error as error:
-        raise StorageFailed(f"database {path}: it cannot be copied: {error}") from None
+        raise StorageFailed(f"database {path}: not copied: {error}") from None
     with to.open("rb") as file:
         os.fsync(file.fileno())
 
@@ -176,12 +176,12 @@ def check_database(folder: Path) -> tuple[Finding, Contents | None]:
     path = folder / "shoal.db"
     if not path.is_file():
         if not (folder / "blobs").exists():
-            text = "it is not here: no run was begun in this folder"
+            text = "missing: no campaign was started in this folder"
             return Finding("note", path.name, text), None
         text = (
-            "it is not here, but blobs are: unless `serve --database` names another one, which the "
-            "doctor then has to be given as well, the run is lost. "
-            f"{RESTORE[0].upper()}{RESTORE[1:]}"
+            "missing, but there are blobs: the run is lost, unless `serve --database` names "
+            "another database. Then name it to the doctor too. Otherwise "
+            f"{RESTORE}"
         )
         return Finding("wrong", path.name, text), None
     try:

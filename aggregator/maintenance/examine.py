@@ -47,16 +47,14 @@ def examine(
         ConfigError: there is no such folder, or the bundle's folder cannot be read.
     """
     if not folder.is_dir():
-        raise ConfigError(
-            f"folder {folder}: there is no such folder; `shoal serve --folder` makes it"
-        )
+        raise ConfigError(f"No folder {folder}. `shoal serve --folder {folder}` makes it.")
     trusted, payload = tuple[PublicKey, ...](), b""
     if bundle is not None:
         try:
             trusted = read_public((bundle / "trust.pem").read_bytes())
             payload = (bundle / "device.shoal").read_bytes()
         except OSError as error:
-            raise ConfigError(f"--bundle {bundle}: {error.strerror}: {error.filename}") from None
+            raise ConfigError(f"--bundle {error.filename}: {error.strerror}") from None
         except BundleError as error:
             raise ConfigError(f"--bundle {bundle}: trust.pem: {error}") from None
     if not (database or blobs) and not any(
@@ -107,7 +105,7 @@ def _leftovers(folder: Path, contents: Contents | None, mend: bool) -> Iterator[
         if HALF_WRITTEN.fullmatch(path.name) and path.is_file():
             yield leftover(path, path.name, mend)
         else:
-            yield Finding("note", path.name, "nothing of Shoal's")
+            yield Finding("note", path.name, "no file of Shoal's")
     if contents is None:
         return  # without the database, blobs have no known owner
     campaigns = contents.fleet.campaigns if contents.fleet is not None else {}
@@ -116,6 +114,6 @@ def _leftovers(folder: Path, contents: Contents | None, mend: bool) -> Iterator[
             yield Finding(
                 "note",
                 f"blobs/{path.name}",
-                "blobs of a campaign that the database does not have; delete them if it is not "
-                "wanted",
+                "blobs of a campaign that the database does not have; they may be deleted if "
+                "nobody wants the campaign",
             )

@@ -51,19 +51,19 @@ def _private(path: Path, mend: bool) -> Iterator[Finding]:
         path.read_bytes()
     except FileNotFoundError:
         meaning = {
-            "secret.key": "noise that was made with it cannot be taken off again. Restore it from "
-            "a backup, or begin another run",
+            "secret.key": "noise that was drawn from it cannot be subtracted. Restore it from a "
+            "backup, or begin another run",
             "service.key": "the next start makes another. Restore it from a backup; or start the "
             f"service, then {VOUCH} for the new one",
         }[path.name]
-        yield Finding("wrong", path.name, f"it is not here: {meaning}")
+        yield Finding("wrong", path.name, f"missing: {meaning}")
         return
     except OSError as error:
         yield Finding(
             "wrong",
             path.name,
-            f"{error.strerror}: the service does not start. Give it back to the user who runs the "
-            "service",
+            f"not readable: {error.strerror}: the service does not start. Give it back to the user "
+            "who runs the service",
         )
         return
     if mode & 0o077:
@@ -85,14 +85,16 @@ def _voucher(path: Path, name: str, trusted: tuple[PublicKey, ...], now_s: float
         return Finding(
             "wrong",
             path.name,
-            f"it is not here: the service does not start without the root key. {VOUCH}",
+            f"missing: the service does not start without the root key. {VOUCH}",
         )
     try:
         voucher: Voucher = decode(text.partition(b"\n")[0], Voucher)
         if trusted:
             Verifier(voucher.fleet, trusted).voucher(text, now_s)
     except WireError as error:
-        return Finding("wrong", path.name, f"{error}: devices do not believe the service. {VOUCH}")
+        problem = str(error).removeprefix("voucher: ")
+        detail = f"{problem}: devices do not believe the service. {VOUCH}"
+        return Finding("wrong", path.name, detail)
     left_s = voucher.not_after_s - now_s
     if name and voucher.key != name:
         detail = (

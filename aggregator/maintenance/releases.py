@@ -53,6 +53,6 @@ def check_releases(
         yield Finding(
             "ok",
             RELEASES,
-            f"{len(whole)} blobs are whole, and none of the {len(wanted)} that releases need is "
-            "missing",
+            f"{len(whole)} blobs are undamaged; all {len(wanted)} that releases need are among "
+            "them",
         )

@@ -36,7 +36,7 @@ def check_shared(folder: Path, database: str, where: str) -> Iterator[Finding]:
         return
     fleet = contents.fleet
     if fleet is None:
-        yield Finding("note", name, "no campaign was begun in it")
+        yield Finding("note", name, "it has no campaign")
         return
     for campaign, record in fleet.campaigns.items():
         text = f"campaign {campaign} can be read: {record.phase}, round {record.round}"
@@ -53,4 +53,4 @@ def check_shared(folder: Path, database: str, where: str) -> Iterator[Finding]:
             yield Finding("wrong", place, f"{error}: not every blob was checked")
             continue
         if not wrong:
-            yield Finding("ok", place, f"{len(wanted)} blobs, each is there and has its hash")
+            yield Finding("ok", place, f"all {len(wanted)} needed blobs are undamaged")

@@ -55,7 +55,8 @@ def note(folder: Path, by: str, what: str, outcome: str, **details: str) -> None
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        log.error("audit: %s: %s; the line was %s", folder / AUDIT, error.strerror, line.strip())
+        message = "Audit log not written: file=%s: %s: %s"
+        log.error(message, folder / AUDIT, error.strerror, line.strip())
 
 
 def read_back(folder: Path, before: int | None = None, words: str = "", most: int = 50) -> Page:

@@ -27,7 +27,7 @@ WAIT_S = 30.0
 class Answer(msgspec.Struct, frozen=True):
     """Result of an order."""
 
-    done: bool
+    is_done: bool
     text: str
     cause: Literal["", "refused", "storage", "defect"] = ""
     """Cause of failure: the order is not allowed now, storage failed, or Shoal has a defect."""
@@ -86,15 +86,19 @@ class Desk:
         except ShoalError as error:
             answer = Answer(False, str(error), "refused")
         except Exception as error:  # a defect in an order must not end the service
-            log.exception("defect in carrying out an order")
+            log.exception("Order not carried out because of a defect: order=%s", order)
             answer = Answer(False, f"{type(error).__name__}: {error}", "defect")
         what = msgspec.json.encode({"type": order, **fields}).decode()
+        level = {"": logging.INFO, "refused": logging.WARNING}.get(answer.cause, logging.ERROR)
+        message = "Order carried out" if answer.is_done else "Order not carried out"
         log.log(
-            logging.INFO if answer.done else logging.ERROR,
-            "order of %s: %s: %s",
+            level,
+            message + ": by=%s order=%s: %s",
             printable(by),
             printable(what)[:500],
             answer.text,
         )
-        note(self.folder, by, what[:2000], "done" if answer.done else "refused", text=answer.text)
+        note(
+            self.folder, by, what[:2000], "done" if answer.is_done else "refused", text=answer.text
+        )
         return answer

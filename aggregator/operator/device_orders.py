@@ -20,12 +20,12 @@ def named(fleet: Fleet, device_ids: Iterable[str], where: str = "") -> list[str]
     """
     names = _names(device_ids, "device id")
     if bool(names) == bool(where):
-        raise ConfigError("name devices either by their ids or with --where RULE")
+        raise ConfigError("Name devices either by their ids or by a rule (where).")
     if where:
         means = read_rule(where).means
         names = sorted(d for d, v in fleet.devices.items() if means(d, v, fleet.campaigns))
         if not names:
-            raise ConfigError(f"--where {where!r}: it means no device")
+            raise ConfigError(f"where {where!r}: no device matches it")
     return names
 
 
@@ -75,13 +75,13 @@ def unban(fleet: Fleet, device_id: str, at_s: float) -> list[Event]:
         ConfigError: the device is not banned.
     """
     if fleet.devices.get(device_id, NEW).ban is None:
-        raise ConfigError(f"device {device_id}: it is not banned")
+        raise ConfigError(f"Device {device_id} is not banned.")
     return [Banned(at_s=at_s, device_id=device_id, ban=None)]
 
 
 def _tagged(device_id: str, before: tuple[str, ...], tags: set[str], at_s: float) -> list[Event]:
     if len(tags) > MOST_TAGS:
-        raise ConfigError(f"device {device_id}: it would have more than {MOST_TAGS} tags")
+        raise ConfigError(f"Device {device_id} would have more than {MOST_TAGS} tags.")
     after = tuple(sorted(tags))
     return [] if after == before else [Tagged(at_s=at_s, device_id=device_id, tags=after)]
 

@@ -1,4 +1,4 @@
-"""Periodic duties of a service beside messages and deadlines."""
+"""Periodic duties of a service, apart from messages and deadlines."""
 
 import logging
 import time
@@ -68,7 +68,7 @@ class Duties:
             try:
                 self._vouched_until_s = self._renew()
             except ConfigError as error:
-                log.error("the key and the voucher that were read before are kept: %s", error)
+                log.error("Key and voucher not read again, the earlier ones are kept: %s", error)
         return False
 
     def _release(self) -> None:
@@ -80,6 +80,6 @@ class Duties:
             for event in self._maker.due(fleet):
                 self._runner.order(event)
         except StorageFailed as error:
-            log.error("Models not released yet: %s", error)
+            log.error("Models not released, trying again: %s", error)
             return
         self._seen = fleet

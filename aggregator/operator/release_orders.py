@@ -7,7 +7,7 @@ from typing import Literal
 
 from aggregator.fleet.desired import group_of
 from aggregator.fleet.events import Released, Returned, Steered
-from aggregator.fleet.records import Fleet, Release, Rollout
+from aggregator.fleet.records import Fleet, ModelRelease, Rollout
 from aggregator.releases import ReleaseMaker, last_rollout
 from aggregator.service.runner import Runner
 from aggregator.view.progress import KEPT, needed_releases, offered_releases
@@ -32,7 +32,8 @@ def release_handlers(runner: Runner, maker: ReleaseMaker) -> dict[str, Handler]:
         """Make releases of a campaign's models; with `roll_out`, begin their rollout."""
         campaigns = runner.fleet.campaigns
         if campaign not in campaigns:
-            raise ConfigError(f"No campaign {campaign!r}. Known campaigns: {', '.join(campaigns)}")
+            names = ", ".join(campaigns) or "none"
+            raise ConfigError(f"No campaign {campaign!r}. Known campaigns: {names}.")
         event: Released = maker.make(runner.fleet, campaigns[campaign], roll_out)
         runner.order(event)
         rollout = last_rollout(runner.fleet, campaign)
@@ -53,7 +54,7 @@ def release_handlers(runner: Runner, maker: ReleaseMaker) -> dict[str, Handler]:
         rollout = under_way(runner.fleet, campaign)
         if step != rollout.step:
             raise ConfigError(
-                f"the rollout of {campaign} is at step {rollout.step + 1}, not at step {step + 1}"
+                f"The rollout of {campaign} is at step {rollout.step + 1}, not at step {step + 1}."
             )
         runner.order(Steered(at_s=runner.now_s, campaign=campaign, order="promote", step=step))
         return f"the rollout of {campaign} is past step {step + 1}"
@@ -62,10 +63,10 @@ def release_handlers(runner: Runner, maker: ReleaseMaker) -> dict[str, Handler]:
         """Return a group to the model of an earlier release; empty: the release's own group."""
         release = runner.fleet.releases.get(to)
         if release is None:
-            raise ConfigError(f"No release {to}; `shoal models list` names those that there are")
+            raise ConfigError(f"No release {to}. `shoal models list` names all.")
         if to not in needed_releases(runner.fleet, offered_releases(runner.fleet)):
             raise ConfigError(
-                f"release {to}: its model is no longer kept; the last {KEPT} of each group are"
+                f"The model of release {to} is deleted; only the last {KEPT} of each group remain."
             )
         campaign = runner.fleet.campaigns[release.campaign]
         groups = {
@@ -76,7 +77,7 @@ def release_handlers(runner: Runner, maker: ReleaseMaker) -> dict[str, Handler]:
         if group not in groups:
             raise ConfigError(
                 f"No device is in group {group!r}. Groups with devices: "
-                f"{', '.join(sorted(groups)) or 'none'}"
+                f"{', '.join(sorted(groups)) or 'none'}."
             )
         runner.order(
             Returned(
@@ -105,8 +106,8 @@ def refuse(**_fields: object) -> str:
     Raises:
         ConfigError: always; the text says what to do.
     """
-    again = "start it again with `shoal serve --release manual`, and then give the order again"
-    raise ConfigError(f"this service makes no releases: it was started with --release off; {again}")
+    again = "Start it with `shoal serve --release manual`, and then give the order again."
+    raise ConfigError(f"This service makes no releases: it was started with --release off. {again}")
 
 
 def under_way(fleet: Fleet, campaign: str) -> Rollout:
@@ -118,16 +119,15 @@ def under_way(fleet: Fleet, campaign: str) -> Rollout:
     rollout = last_rollout(fleet, campaign)
     if rollout is None:
         raise ConfigError(
-            f"campaign {campaign!r}: no models of it were ever rolled out; `shoal models list` "
-            "names the releases"
+            f"Campaign {campaign!r} never had a rollout. `shoal models list` names the releases."
         )
     if rollout.phase not in ("running", "paused"):
         raise ConfigError(
-            f"campaign {campaign!r}: its last rollout is over, {rollout.phase}: {rollout.reason}"
+            f"The last rollout of campaign {campaign!r} is {rollout.phase}: {rollout.reason}."
         )
     return rollout
 
 
-def _line(release: Release, rollout: Rollout, was_made: bool) -> str:
+def _line(release: ModelRelease, rollout: Rollout, was_made: bool) -> str:
     text = f"release {release.number}: {release.campaign}/{release.group}"
     return f"{text}: it was made before, and its rollout is {rollout.phase}" if was_made else text

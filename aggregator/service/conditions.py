@@ -7,7 +7,7 @@ from aggregator.fleet.records import Fleet
 
 
 @dataclass
-class Counted:
+class ServiceCounters:
     """Counters since the start of the service."""
 
     events: dict[str, int] = field(default_factory=dict)
@@ -46,6 +46,6 @@ class Conditions:
     """Reason that no campaign advances; empty while one does."""
     unvouched: str
     """Reason that devices reject what the service signs; empty while they accept it."""
-    counted: Counted
+    counted: ServiceCounters
     declined: dict[str, int]
     """Number of declined assignments, by reason."""

@@ -14,13 +14,13 @@ from msgspec.structs import replace
 
 from aggregator.aggregation.admission import (
     Duplicate,
-    Refused,
+    Refusal,
     admit,
     assignment_in,
     campaign_of_run,
     expect,
 )
-from aggregator.fleet.events import CheckedIn, Declined, Event, Seen, Updated, UsesRelease
+from aggregator.fleet.events import AssignmentDeclined, CheckedIn, Event, Seen, Updated, UsesRelease
 from aggregator.fleet.records import MOST_TAGS, Fleet
 from aggregator.ports import BlobLost, Clock, StorageFailed
 from aggregator.service.telemetry import Telemetry
@@ -110,7 +110,7 @@ class Reading:
     """True if the device reports that it is going offline."""
 
 
-class Inbox:
+class FleetInbox:
     """Reader of devices' messages, with limits for each device."""
 
     def __init__(
@@ -171,10 +171,10 @@ class Inbox:
         limits = Limits(8 + header + data, header, tensors)
         most = self._assembly.most_bytes if self._assembly is not None else MOST_BYTES
         if limits.total_bytes > most:
-            update = f"an update of bundle {manifest.name} may have {limits.total_bytes} bytes"
+            update = f"bundle {manifest.name}: an update may have {limits.total_bytes} bytes"
             raise ConfigError(
-                f"{update}, {most} are the most that are taken: --max-payload permits more, here "
-                "and on devices"
+                f"{update}, but at most {most} are accepted; raise --max-payload here and on "
+                "devices"
             )
         self._limits = Limits(*map(max, self._limits, limits))
 
@@ -243,7 +243,8 @@ class Inbox:
             reading.replies = [Busy(reading.device_id, reading.digest, BUSY_S)]
         # A defect of a reader must not end the service, so the message is refused as malformed.
         except Exception as error:
-            log.exception("defect in reading a message topic=%s", printable(delivery.topic))
+            topic = printable(delivery.topic)
+            log.exception("Message not read because of a defect: topic=%s", topic)
             reading.events, reading.update = [], None
             self.refuse(reading, "malformed", f"{type(error).__name__}: {error}")
         return reading
@@ -252,9 +253,8 @@ class Inbox:
         """Count a refusal, and log it within the limit."""
         self.refused[reason] = self.refused.get(reason, 0) + 1
         if self._affords(("", reason), *LOGGED):
-            log.warning(
-                "refused reason=%s times=%d %s", reason, self.refused[reason], printable(detail)
-            )
+            message, times = "Message refused: reason=%s times=%d %s", self.refused[reason]
+            log.warning(message, reason, times, printable(detail))
 
     def _check_in(self, payload: bytes, reading: Reading) -> None:
         message: CheckIn = decode(payload, CheckIn)
@@ -282,7 +282,7 @@ class Inbox:
             if len({*tags, *(device.tags if device is not None else ())}) > MOST_TAGS:
                 raise ConfigError(f"it would have more than {MOST_TAGS} tags")
         except ShoalError as error:
-            log.error("device=%s has not got the tags of its enrolment: %s", device_id, error)
+            log.error("Device did not get its enrolment's tags: device=%s: %s", device_id, error)
             return ()
         return tags
 
@@ -294,7 +294,7 @@ class Inbox:
             fleet, device_id, message, tensors, reading.digest, num_bytes, self._statistics
         )
         match verdict:
-            case Refused(reason, detail):
+            case Refusal(reason, detail):
                 self.refuse(reading, reason, detail)
                 if reason in ("wrong-layout", "not-finite", "norm-too-large"):
                     self._decline_for(reading)
@@ -345,7 +345,7 @@ class Inbox:
         """Continue with an update in pieces. A complete update is read like any other."""
         device_id, assembly = reading.device_id, self._assembly
         if assembly is None:
-            detail = f"run {offer.run_id[:12]} takes no updates in pieces"
+            detail = f"run {offer.run_id[:12]} accepts no updates in pieces"
             self.refuse(reading, "unknown-run", detail)
             return
         identity = device_id, offer.run_id, offer.round, None, reading.digest
@@ -356,10 +356,10 @@ class Inbox:
                 if piece is not None and not assembly.put(
                     device_id, piece.update, piece.index, payload
                 ):
-                    problem = Refused(
+                    problem = Refusal(
                         "malformed",
-                        f"piece {piece.index} of update {piece.update[:12]} is not what was "
-                        "offered",
+                        f"piece {piece.index} of update {piece.update[:12]} does not have the "
+                        "offered hash",
                     )
             if problem is None and (wanted := assembly.wanted(device_id)):
                 reading.want = Want(device_id, reading.digest, wanted)
@@ -372,9 +372,9 @@ class Inbox:
         if isinstance(problem, Duplicate):
             reading.replies.append(Acknowledge(device_id, reading.digest))
         elif problem is not None or whole is None:
-            problem = problem or Refused(
+            problem = problem or Refusal(
                 "malformed",
-                f"the pieces of update {reading.digest[:12]} have another hash together",
+                f"the pieces of update {reading.digest[:12]} together do not have its hash",
             )
             self.refuse(reading, problem.reason, problem.detail)
             if problem.reason == "malformed":
@@ -406,8 +406,10 @@ class Inbox:
             return
         self._is_for(message.run_id, reading)
         detail = printable(message.detail)
-        log.warning(
-            "declined device=%s round=%d reason=%s: %s",
+        # an owner's policy and a late device are everyday
+        log.log(
+            logging.DEBUG if message.reason in ("policy", "expired") else logging.WARNING,
+            "Assignment declined: device=%s round=%d reason=%s: %s",
             reading.device_id,
             message.round,
             message.reason,
@@ -438,9 +440,12 @@ class Inbox:
         if not all(
             abs(m.loss_sum) <= LARGEST_SUM and m.num_correct <= m.num_examples for m in sums
         ):
-            raise Malformed(f"in-use: metrics that cannot be: {sums}")
+            raise Malformed(f"in-use: impossible metrics: {sums}")
         if not 0 <= message.latency_ms <= LARGEST_SUM:
-            raise Malformed(f"in-use: latency_ms {message.latency_ms}")
+            raise Malformed(
+                f"in-use: latency_ms must be between 0 and {LARGEST_SUM:g}, got "
+                f"{message.latency_ms}"
+            )
         if self._is_own(message, reading) and self._knows(reading.device_id):
             texts = {"problem": _one_line(message.problem), "alone": _one_line(message.alone)}
             reading.events.append(
@@ -466,7 +471,7 @@ class Inbox:
             )
             reading.events.append(gone)
             reading.replies.append(Acknowledge(reading.device_id, digest(payload)))
-            log.info("withdrawn device=%s", reading.device_id)
+            log.info("Device withdrawn by its owner: device=%s", reading.device_id)
         elif reading.is_leaving and device is not None and device.online:
             reading.events.append(
                 Seen(at_s=self._clock(), device_id=reading.device_id, online=False)
@@ -479,7 +484,7 @@ class Inbox:
         device = self._fleet.devices.get(reading.device_id)
         if device is not None and device.assignment is not None:
             reading.events.append(
-                Declined(
+                AssignmentDeclined(
                     at_s=self._clock(),
                     device_id=reading.device_id,
                     serial=device.assignment.serial,
@@ -524,7 +529,7 @@ class Inbox:
         is_known = self._knows(device_id) or checks_in
         if not is_known or reading.is_leaving:
             if reading.about == "status" and not reading.is_leaving and not reading.replies:
-                detail = "it has not checked in: it is to do so"
+                detail = "the device has not checked in; it has to do so first"
                 reading.replies.append(Refuse(device_id, "unknown-device", detail, reading.about))
             return
         self._telemetry.on_heard(device_id)

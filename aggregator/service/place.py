@@ -63,7 +63,7 @@ class CharterTable(Database):
 
 
 @dataclass(frozen=True)
-class Place:
+class ServiceStorage:
     """Folder, database and blobs of a service, which its campaigns have in common."""
 
     folder: Path

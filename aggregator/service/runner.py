@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from aggregator.aggregation.forgetting import forgotten, records_without
-from aggregator.aggregation.inherit import Source
+from aggregator.aggregation.inherit import TrainedModels
 from aggregator.aggregation.orders import configured, start_campaign
 from aggregator.core.settings import RunSettings
 from aggregator.fleet import events as e
@@ -26,7 +26,7 @@ from aggregator.fleet.records import Assignment, Fleet
 from aggregator.fleet.step import take_in
 from aggregator.leadership.rivals import Rivals
 from aggregator.ports import BlobLost, Blobs, Clock, StorageFailed, Store
-from aggregator.service.inbox import BUSY_S, Inbox, Reading
+from aggregator.service.inbox import BUSY_S, FleetInbox, Reading
 from aggregator.service.start import Exported
 from aggregator.service.telemetry import Telemetry
 from aggregator.service.trainer import RETRY_S, Trainer
@@ -79,7 +79,7 @@ class Runner:
         self,
         store: Store,
         link: FleetLink,
-        inbox: Inbox,
+        inbox: FleetInbox,
         telemetry: Telemetry,
         rivals: Rivals,
         clock: Clock,
@@ -118,7 +118,7 @@ class Runner:
         algorithm: Algorithm,
         exported: Exported,
         blobs: Blobs,
-        source: Source | None = None,
+        source: TrainedModels | None = None,
     ) -> None:
         """Continue a campaign from its stored record, or start it.
 
@@ -132,7 +132,7 @@ class Runner:
         bundle, name, now_s = exported.bundle, settings.name, self.now_s
         self._inbox.admit_updates_of(bundle.manifest)
         trainer_parts = (algorithm, bundle, exported.probe, blobs, self._clock, self.announce)
-        self.trainers[name] = Trainer(*trainer_parts)
+        self.trainers[name] = Trainer(name, *trainer_parts)
         campaign = self.fleet.campaigns.get(name)
         if campaign is None:
             blobs.put(bundle.payload)
@@ -159,7 +159,7 @@ class Runner:
             StorageFailed: nothing has changed.
         """
         if self.problem or not self.dispatch(*events):
-            raise StorageFailed(f"nothing can be stored: {self.problem}")
+            raise StorageFailed(f"Nothing can be stored: {self.problem}")
         self.announce()
 
     def forget(self, device_id: str) -> None:
@@ -172,7 +172,9 @@ class Runner:
         """
         fleet, store = self.fleet, self._store
         if missing := fleet.campaigns.keys() - self.trainers.keys():
-            raise StorageFailed(f"campaign {min(missing)} cannot be opened: nothing is forgotten")
+            raise StorageFailed(
+                f"Device {device_id} is not forgotten: campaign {min(missing)} cannot be opened"
+            )
         trainers = self.trainers
         parts = (lambda c: trainers[c.name].algorithm, lambda c: trainers[c.name].blobs)
         group, before = self._group(), self._named_blobs()
@@ -181,7 +183,8 @@ class Runner:
             arguments = (store.rounds(name), device_id, fleet.devices, trainers[name].blobs)
             group.records += [(name, record) for record in records_without(*arguments)]
         if not group.steps or not self._commit(group):
-            raise StorageFailed(f"device {device_id} is not forgotten: {self.problem or 'defect'}")
+            problem = self.problem or "a defect of Shoal, which the log has"
+            raise StorageFailed(f"Device {device_id} is not forgotten: {problem}")
         for name, after in self._named_blobs().items():
             trainers[name].blobs.drop(before[name] - after)
         self._link.clear(device_id)
@@ -218,7 +221,7 @@ class Runner:
         try:
             take_in(turn, event)
         except Exception:  # a defect of the state machine must not end the service
-            log.exception("Defect: an event was left out: %s", type(event).__name__)
+            log.exception("Event left out because of a defect: event=%s", type(event).__name__)
             self._inbox.count("defect", type(event).__name__)
             return
         group.fleet = turn.fleet()
@@ -277,7 +280,11 @@ class Runner:
                     silent.add(event.device_id)
         names = group.fleet.campaigns if silent else ()
         records = ((name, record) for name in names for record in self._store.rounds(name))
-        return [(n, without_kept(r, silent)) for n, r in records if not silent.isdisjoint(r.kept)]
+        return [
+            (n, without_kept(r, silent))
+            for n, r in records
+            if not silent.isdisjoint(r.personal_models)
+        ]
 
     def _wait(self, problem: str) -> None:
         """Process no events until storing works again."""
@@ -296,9 +303,9 @@ class Runner:
             self._timers.clear()  # a loaded fleet has no timers
             self._heap.clear()
         except StorageFailed as error:
-            log.info("Still nothing can be stored: %s", error)
+            log.debug("Still nothing can be stored: %s", error)
             return
-        log.warning("Going on, something can be stored again: %s", self.problem)
+        log.info("Storage works again after an error: %s", self.problem)
         self.problem = ""
         self._link.rename()
         self._restart(self.fleet.epoch)
@@ -320,9 +327,9 @@ class Runner:
                     self._send_plan(device_id, work)
                 case e.Cancel(device_id, work):
                     self._cancel(device_id, work)
-                case e.Offer():
+                case e.OfferRelease():
                     self._offer(command)
-                case e.Acknowledge(device_id, blob):
+                case e.AcknowledgeUpdate(device_id, blob):
                     self._link.send(m.Acknowledge(device_id, blob))
                 case e.Aggregate(name):
                     self._train(name, command)
@@ -331,11 +338,12 @@ class Runner:
                 case _:
                     self._link.send(command)
         except (BlobLost, StorageFailed) as error:
-            log.error("A command cannot be carried out: %s: %s", type(command).__name__, error)
+            log.error("Command not carried out: command=%s: %s", type(command).__name__, error)
         # a defect must not end the service; the command is repeated after a start
         except Exception:
-            log.exception("Defect: a command was left out: %s", type(command).__name__)
-            self._inbox.count("defect", type(command).__name__)
+            kind = type(command).__name__
+            log.exception("Command left out because of a defect: command=%s", kind)
+            self._inbox.count("defect", kind)
 
     def _train(self, name: str, command: e.Aggregate | e.PlaceDevice) -> None:
         trainer = self.trainers.get(name)
@@ -373,7 +381,7 @@ class Runner:
             fields = (device_id, settings.run_id, self.fleet.epoch, settings.bundle, work.model)
             self._link.send(m.Finish(*fields, releases=True))
 
-    def _offer(self, command: e.Offer) -> None:
+    def _offer(self, command: e.OfferRelease) -> None:
         release = self.fleet.releases[command.release]
         device_id, names = command.device_id, release.blobs
         if command.direct:
@@ -397,7 +405,7 @@ class Runner:
         try:
             trainer.blobs.keep(on_offer | remembered(campaign) | self._store.views(name))
         except OSError as error:
-            log.warning("Blobs that are not needed cannot be deleted: %s", error)
+            log.warning("Blobs not deleted, trying again later: campaign=%s: %s", name, error)
 
     def _tidy_releases(self, blobs: Blobs) -> None:
         """Withdraw blobs of releases that no device needs, and delete the unneeded ones.
@@ -414,7 +422,7 @@ class Runner:
         try:
             blobs.keep(needed_blobs)
         except OSError as error:
-            log.warning("Blobs of releases cannot be deleted: %s", error)
+            log.warning("Blobs of releases not deleted, trying again later: %s", error)
 
     def _tell_busy(self, device_id: str, digest: str) -> None:
         self._link.send(m.Busy(device_id, digest, BUSY_S))
@@ -536,13 +544,13 @@ class Runner:
             detail = f"blob {reading.fetch.digest[:12]} is not on offer"
             self._inbox.refuse(reading, "unknown-blob", detail)
 
-    def _connect(self, kept: bool) -> None:
+    def _connect(self, has_session: bool) -> None:
         """Announce the service after a connection.
 
         If the broker has lost waiting messages, every device is made to check in.
         """
         self.connected = True
-        if self._was_connected and not kept:
+        if self._was_connected and not has_session:
             self._link.rename()
         self.announce()
         if self._was_connected:
@@ -555,7 +563,8 @@ class Runner:
             proven = self._rivals.proven_epoch(device_id, proof)
             if proven > self.fleet.epoch and not self.problem:
                 log.warning(
-                    "device=%s holds a plan of epoch %d, this service has %d: taking a greater one",
+                    "Device has a plan of a later epoch, taking a later one: device=%s "
+                    "plan_epoch=%d epoch=%d",
                     device_id,
                     proven,
                     self.fleet.epoch,

@@ -4,7 +4,6 @@ A start that must fail changes nothing and disturbs no other service.
 """
 
 import logging
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,7 @@ from algorithms.algorithm import Algorithm
 from algorithms.composition import read_algorithm
 from algorithms.core.contract import Probe
 from algorithms.schedules import check_schedule
-from host.settings import marked
+from host.settings import check, marked
 from wire.bundle import Bundle, unpack
 from wire.errors import BundleError, ConfigError
 from wire.identity.keys import PrivateKey, PublicKey, read_private, read_public
@@ -101,9 +100,9 @@ def refuse_lost_run(
     ).record.version
     if digests - {run.bundle, first.memory, *first.models.values()}:
         raise ConfigError(
-            f"there is no campaign {run.name!r} in {database_name(database)}, but "
-            f"{blobs_name(blobs, folder, run.name)} has its blobs: restore it, name the right "
-            "--database, or give another --run"
+            f"campaign {run.name!r}: missing in database {database_name(database)}, but "
+            f"{blobs_name(blobs, folder, run.name)} has its blobs; restore the database, name the "
+            "right one with --database, or choose another --run"
         )
 
 
@@ -114,49 +113,23 @@ def check_asking(settings: RunSettings) -> None:
         ConfigError: a rule or hours cannot be read, a number is out of range, or a cohort is too
             small.
     """
-    for name in ("days", "patience", "min_delta"):
-        if not 0 <= (value := getattr(settings, name)) < math.inf:
-            raise ConfigError(f"{name} {value:g}: expected a finite number from 0")
+    numbers = ("days", "patience", "min_delta", "over_select", "quorum", "pace_s")
+    sizes = ("cohort", "buffer", "concurrency")
+    check(RunSettings, {name: getattr(settings, name) for name in (*numbers, *sizes)})
     check_schedule(settings.lr_schedule, settings.rounds)
     read_rule(settings.where)
     read_hours(settings.hours)
-    if not (
-        1 <= settings.over_select <= 10
-        and 0 <= settings.quorum <= 1
-        and settings.pace_s >= 0
-        and settings.cohort >= 0
-    ):
-        values = (
-            f"{settings.over_select:g}, {settings.quorum:g}, {settings.pace_s:g}, {settings.cohort}"
-        )
-        raise ConfigError(
-            f"over_select, quorum, pace_s and cohort are {values}: expected 1 to 10, 0 to 1, and 0 "
-            "or more"
-        )
-    if (
-        settings.buffer < 0
-        or settings.concurrency < 0
-        or (settings.concurrency and not settings.buffer)
-    ):
-        raise ConfigError(
-            f"buffer {settings.buffer}, concurrency {settings.concurrency}: expected 0 or more, "
-            "and no concurrency without one"
-        )
-    if settings.buffer and (settings.cohort or settings.over_select != 1):
-        values = f"cohort {settings.cohort}, over_select {settings.over_select:g}"
-        raise ConfigError(
-            f"{values}: a buffered campaign has none; its policy says buffer= and concurrency="
-        )
-    if 0 < settings.buffer < settings.min_updates:
-        raise ConfigError(
-            f"a buffer of {settings.buffer}: no round is aggregated with fewer updates than "
-            f"{settings.min_updates} (min_devices)"
-        )
-    if 0 < settings.cohort < settings.min_updates:
-        raise ConfigError(
-            f"a cohort of {settings.cohort}: no round is aggregated with fewer updates than "
-            f"{settings.min_updates} (min_devices)"
-        )
+    if settings.concurrency and not settings.buffer:
+        raise ConfigError(f"concurrency must be 0 without a buffer, got {settings.concurrency}")
+    if settings.buffer and settings.cohort:
+        raise ConfigError(f"cohort must be 0 with a buffer, got {settings.cohort}")
+    if settings.buffer and settings.over_select != 1:
+        raise ConfigError(f"over_select must be 1 with a buffer, got {settings.over_select:g}")
+    for name in ("buffer", "cohort"):
+        if 0 < (value := getattr(settings, name)) < settings.min_updates:
+            raise ConfigError(
+                f"{name} must be 0 or at least min_devices ({settings.min_updates}), got {value}"
+            )
 
 
 def run_settings(settings: CampaignSettings, bundle: Bundle, run_id: str) -> RunSettings:
@@ -228,12 +201,14 @@ def run_secret(folder: Path, run: str, begun: bool, algorithm: Algorithm) -> byt
     path = folder / "secret.key"
     if begun and not path.exists():
         if algorithm.privacy.server_noise:
-            cause = f"it is not here, and the noise of run {run!r} is drawn from it"
+            cause = f"missing, but run {run!r} draws its noise from it"
             raise ConfigError(
                 f"secret {path}: {cause}; restore it from a backup, or begin another run (--run)"
             )
         log.warning(
-            "secret %s: it was not here, another is made; run %s draws no noise from it", path, run
+            "Secret was missing, another is made; the run draws no noise: run=%s secret=%s",
+            run,
+            path,
         )
     return own_secret(path) + run.encode()
 

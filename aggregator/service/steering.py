@@ -10,7 +10,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec.structs import replace
 
-from aggregator.aggregation.inherit import Source
+from aggregator.aggregation.inherit import TrainedModels
 from aggregator.aggregation.orders import configured, rolled_back
 from aggregator.aggregation.stored import check_fit, load_models
 from aggregator.core.settings import RunSettings, with_rate
@@ -19,7 +19,7 @@ from aggregator.fleet.events import Directed
 from aggregator.fleet.records import Campaign
 from aggregator.ports import Blobs
 from aggregator.releases import ReleaseMaker, released_source
-from aggregator.service.place import Place
+from aggregator.service.place import ServiceStorage
 from aggregator.service.runner import Runner
 from aggregator.service.start import (
     Exported,
@@ -50,7 +50,7 @@ log = logging.getLogger("shoal.aggregator")
 class Steering:
     """Handlers of orders to campaigns; also opens the campaigns of the service's folder."""
 
-    def __init__(self, runner: Runner, place: Place, maker: ReleaseMaker) -> None:
+    def __init__(self, runner: Runner, place: ServiceStorage, maker: ReleaseMaker) -> None:
         self._runner, self._place, self._maker = runner, place, maker
         self.broken: dict[str, str] = {}
         """Error of each campaign of this folder that could not be opened."""
@@ -69,7 +69,7 @@ class Steering:
         charter: Charter,
         exported: Exported | None = None,
         wanted: RunSettings | None = None,
-        source: Source | None = None,
+        source: TrainedModels | None = None,
     ) -> Campaign:
         """Open a campaign of this folder, which continues from its stored state or begins.
 
@@ -105,7 +105,7 @@ class Steering:
         log.info("Campaign opened: campaign=%s phase=%s", name, campaign.phase)
         return campaign
 
-    def source(self, charter: Charter) -> Source | None:
+    def source(self, charter: Charter) -> TrainedModels | None:
         """Return the models that a new campaign starts from; None for the bundle's own.
 
         Raises:
@@ -121,12 +121,12 @@ class Steering:
         chosen = next((c for c in trained if c.name == charter.start_from), None)
         if chosen is None:
             raise ConfigError(
-                f"--start-from {charter.start_from}: no such campaign has trained. Campaigns that "
-                f"have: {', '.join(c.name for c in trained) or 'none'}"
+                f"start_from must be {LATEST}, {INITIAL} or a campaign that has trained "
+                f"({', '.join(c.name for c in trained) or 'none'}), got {charter.start_from!r}"
             )
         return self._source_of(chosen)
 
-    def _source_of(self, campaign: Campaign) -> Source:
+    def _source_of(self, campaign: Campaign) -> TrainedModels:
         return source_of(campaign, self._runner.trainers[campaign.name].blobs)
 
     def _start(self, name: str) -> str:
@@ -135,7 +135,7 @@ class Steering:
             return f"campaign {name} has started already"
         folder = self._place.folder
         if campaign_folder(folder, name).exists():
-            raise ConfigError(f"campaign {name}: this name is taken; give another")
+            raise ConfigError(f"Campaign name {name!r} is taken. Choose another.")
         wanted, charter = proposed(folder, name)
         try:
             exported = read_exported(wanted, self._place.trust)
@@ -157,7 +157,7 @@ class Steering:
     def _pause(self, name: str) -> str:
         """Pause a campaign until it is resumed."""
         if self._campaign(name).phase == "finished":
-            raise ConfigError(f"campaign {name} is finished: there is nothing to pause")
+            raise ConfigError(f"Campaign {name} is finished, so it cannot be paused.")
         self._direct(name, "pause")
         return f"campaign {name} is paused; `shoal campaign resume` lets it go on"
 
@@ -172,7 +172,7 @@ class Steering:
             if not is_stopped and not runner.fleet.campaigns[each].paused:
                 continue
             if trainer is not None and not trainer.try_to_go_on(resumed=True):
-                stopped.append(f"campaign {each} is still stopped: {trainer.problem}")
+                stopped.append(f"Campaign {each} is still stopped: {trainer.problem}")
                 continue
             self._direct(each, "resume")
             resumed.append(each)
@@ -183,7 +183,7 @@ class Steering:
     def _abort(self, name: str) -> str:
         """End the training of a campaign at once, without an evaluation."""
         if self._campaign(name).phase == "finished":
-            raise ConfigError(f"campaign {name} is finished: devices have its models already")
+            raise ConfigError(f"Campaign {name} is finished; devices have its models already.")
         self._direct(name, "abort")
         trained = self._runner.fleet.campaigns[name].trained
         return f"campaign {name} has ended after {trained} rounds of training"
@@ -209,8 +209,8 @@ class Steering:
         # an order must not choose the code that a service runs
         if added:
             raise ConfigError(
-                f"campaign {name}: {min(added)} would be new: a class of one's own is named where "
-                "a campaign starts"
+                f"campaign {name}: {min(added)} cannot be added; classes of your own can be named "
+                "only when a campaign starts"
             )
         algorithm = read_algorithm(wanted.algorithm)
         algorithm.hyper_with((changes | merged).get("hyper", {}))
@@ -233,7 +233,7 @@ class Steering:
             return f"campaign {name} has the models of round {to}"
         if to not in {version.round for version in campaign.history}:
             rounds = ", ".join(str(version.round) for version in campaign.history) or "none"
-            raise ConfigError(f"No models of round {to}. Rounds whose models are stored: {rounds}")
+            raise ConfigError(f"No models of round {to}. Rounds whose models are stored: {rounds}.")
         event = rolled_back(campaign, to, trainer.algorithm, trainer.blobs, self._runner.now_s)
         trainer.end_stop()
         self._runner.order(event)
@@ -250,7 +250,7 @@ class Steering:
         folder_charters = charters(self._place.folder)
         if name not in folder_charters:
             raise ConfigError(
-                f"No campaign {name!r}. Known campaigns: {', '.join(folder_charters) or 'none'}"
+                f"No campaign {name!r}. Known campaigns: {', '.join(folder_charters) or 'none'}."
             )
         return self.open(folder_charters[name])
 
@@ -261,7 +261,7 @@ def _outside_names(text: str) -> set[str]:
     return {":".join(piece[:2]) for piece in pieces if is_outside(piece[0])}
 
 
-def source_of(campaign: Campaign, blobs: Blobs) -> Source:
+def source_of(campaign: Campaign, blobs: Blobs) -> TrainedModels:
     """Return the current models of a campaign, and the group of each device."""
     models = load_models(campaign.version, blobs)
     groups = {
@@ -270,4 +270,6 @@ def source_of(campaign: Campaign, blobs: Blobs) -> Source:
         if member.group and not is_no_group(member.group)
     }
     chosen = {key: model for key, model in models.items() if not is_no_group(key)} or models
-    return Source(f"campaign {campaign.name}, round {campaign.version.round}", chosen, groups)
+    return TrainedModels(
+        f"campaign {campaign.name}, round {campaign.version.round}", chosen, groups
+    )

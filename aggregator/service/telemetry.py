@@ -89,7 +89,7 @@ class Telemetry:
     # From the fleet.
 
     def observe(self, before: Fleet, after: Fleet, device_ids: Iterable[str]) -> None:
-        """Record the changes of group of these devices, after they are stored."""
+        """Record which of these devices have changed their group, after the fleet is stored."""
         for campaign in after.campaigns.values():
             earlier = before.campaigns.get(campaign.name)
             if earlier is None or earlier.members is campaign.members:
@@ -125,7 +125,7 @@ class Telemetry:
             try:
                 self.save()
             except StorageFailed as error:
-                log.warning("%s; it is tried again", error)
+                log.warning("Telemetry not written, trying again later: %s", error)
 
     def save(self) -> None:
         """Write the changes since the last save.

@@ -31,6 +31,8 @@ RETRY_S = 5.0
 class Trainer:
     """Algorithm, bundle and blobs of one campaign, which carry out its commands."""
 
+    name: str
+    """Name of the campaign."""
     algorithm: Algorithm
     bundle: Bundle
     probe: Probe
@@ -57,7 +59,9 @@ class Trainer:
             devices = tuple(d for d, blob in _blobs(campaign) if blob == error.digest)
             if devices:
                 log.error(
-                    "Update of round %d lost, asking again: device=%s: %s",
+                    "Update lost, the device gets another assignment: campaign=%s round=%d "
+                    "device=%s: %s",
+                    self.name,
                     command.round,
                     devices[0],
                     error,
@@ -69,7 +73,7 @@ class Trainer:
             self.stop(str(error), partial(check_blobs, self.blobs))
         # the updates are stored, so that a later version may aggregate them
         except Exception as error:
-            log.exception("Round %d cannot be aggregated", command.round)
+            log.exception("Round not aggregated: campaign=%s round=%d", self.name, command.round)
             reason = f"{type(error).__name__}: {error}"
             self.stop(f"round {command.round} cannot be aggregated: {reason}")
         return None
@@ -80,12 +84,12 @@ class Trainer:
             arguments = (campaign, command.device_id, self.algorithm, self.blobs, self.clock())
             return place_by_survey(*arguments)
         except (BlobLost, StorageFailed) as error:
-            log.error("device=%s cannot be placed by its survey: %s", command.device_id, error)
+            log.error("Device not placed by its survey: device=%s: %s", command.device_id, error)
             return None
 
     def stop(self, problem: str, check: Callable[[], object] | None = None) -> None:
         """Stop the campaign until `check` raises no error, or the operator resumes it."""
-        log.error("Campaign stopped: %s", problem)
+        log.error("Campaign stopped: campaign=%s: %s", self.name, problem)
         self.problem, self._check, self.look_at_s = problem, check, self.clock() + RETRY_S
         self.announce()
 
@@ -104,9 +108,9 @@ class Trainer:
             if self._check is not None:
                 self._check()
         except (StorageFailed, BlobLost) as error:
-            log.info("Campaign still stopped: %s", error)
+            log.debug("Campaign still stopped: campaign=%s: %s", self.name, error)
             return False
-        log.warning("Campaign goes on after its stop: %s", self.problem)
+        log.info("Campaign goes on after its stop: campaign=%s: %s", self.name, self.problem)
         self.end_stop()
         return True
 

@@ -46,7 +46,7 @@ class BlobBucket:
         blobs; called between the listing and the deletion.
 
         Raises:
-            ConfigError: `where` is not such an address, boto3 is not installed, or its
+            ConfigError: `where` is not the address of a bucket, boto3 is not installed, or its
             configuration cannot be used.
         """
         parts = urlsplit(where)
@@ -57,7 +57,9 @@ class BlobBucket:
             from botocore.config import Config
             from botocore.exceptions import BotoCoreError, ClientError
         except ImportError as error:
-            raise ConfigError(f"--blobs {where}: {error}: pip install 'shoal[s3]'") from None
+            raise ConfigError(
+                f"--blobs {where} needs the package {error.name}: pip install 'shoal[s3]'"
+            ) from None
         self._where, self._bucket = where.rstrip("/"), parts.netloc
         self._prefix = "/".join([*filter(None, [parts.path.strip("/")]), run, ""])
         self._may_delete, self._failures = may_delete, (BotoCoreError, ClientError)
@@ -74,7 +76,7 @@ class BlobBucket:
         try:
             self._client: Any = boto3.session.Session().client("s3", config=config)
         except (BotoCoreError, ValueError) as error:
-            raise ConfigError(f"--blobs {where}: {error}") from None
+            raise ConfigError(f"--blobs {where}: wrong configuration of boto3: {error}") from None
         self._pool = ThreadPoolExecutor(REQUESTS, "blobs")
 
     def put(self, *payloads: bytes) -> list[str]:
@@ -96,8 +98,8 @@ class BlobBucket:
             self._write(digest + DAMAGED, payload)
             self._delete(digest)
         detail = (
-            f"its object in {self._where} is damaged, and is now {digest}{DAMAGED}: put it back "
-            "from a backup"
+            f"damaged in {self._where}, and set aside as {digest}{DAMAGED}; restore it from a "
+            "backup"
         )
         raise BlobLost(digest, detail)
 
@@ -113,12 +115,15 @@ class BlobBucket:
                     for _ in self._pool.map(self._delete, unneeded):
                         pass
         except StorageFailed as error:
-            log.warning("blobs that nothing needs stay for now: %s", error)
+            log.warning("Blobs not deleted, trying again later: %s", error)
 
     def drop(self, digests: set[str], own: bool = False) -> None:
         with self._asking():
             if not own and not self._may_delete():
-                raise StorageFailed("this service may not delete blobs: another has the fleet")
+                raise StorageFailed(
+                    f"blobs in {self._where}: not deleted, since another service has the lease of "
+                    "the fleet"
+                )
             for _ in self._pool.map(self._delete, digests):
                 pass
 
@@ -150,10 +155,10 @@ class BlobBucket:
                 return (
                     ""
                     if digest_of(self._read(digest)) == digest
-                    else "its bytes are not those that were written"
+                    else "damaged: its bytes do not match its hash"
                 )
         except BlobLost:
-            return "it is not there"
+            return "missing"
 
     def _write(self, name: str, payload: bytes) -> None:
         md5 = base64.b64encode(hashlib.md5(payload, usedforsecurity=False).digest()).decode()
@@ -169,9 +174,7 @@ class BlobBucket:
                 ].read()
             )
         except self._client.exceptions.NoSuchKey:
-            raise BlobLost(
-                name, f"it is not kept here, in {self._where}: put it back from a backup"
-            ) from None
+            raise BlobLost(name, f"missing in {self._where}; restore it from a backup") from None
 
     def _delete(self, name: str) -> None:
         self._client.delete_object(Bucket=self._bucket, Key=self._prefix + name)
@@ -181,7 +184,7 @@ class BlobBucket:
         try:
             yield
         except self._failures as error:
-            raise StorageFailed(f"blobs in {self._where}: {error}") from None
+            raise StorageFailed(f"blobs in {self._where}: not read or written: {error}") from None
 
 
 def open_blobs(

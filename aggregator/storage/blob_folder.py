@@ -66,16 +66,14 @@ class BlobFolder:
                 file.seek(offset)
                 payload = file.read(-1 if size is None else size)
         except FileNotFoundError:
-            raise BlobLost(
-                digest, f"it is not kept here, in {self._folder}: put it back from a backup"
-            ) from None
+            raise BlobLost(digest, f"missing in {self._folder}; restore it from a backup") from None
         except OSError as error:
             raise StorageFailed(f"blob {path}: {error.strerror}") from None
         if size is None and digest_of(payload) != digest:
             path.replace(path.with_name(digest + DAMAGED))
             detail = (
-                f"its file in {self._folder} is damaged, and is now {digest}{DAMAGED}: put it "
-                "back from a backup"
+                f"damaged in {self._folder}, and set aside as {digest}{DAMAGED}; restore it from a "
+                "backup"
             )
             raise BlobLost(digest, detail)
         return payload
@@ -92,10 +90,10 @@ class BlobFolder:
             return (
                 ""
                 if digest_of((self._folder / digest).read_bytes()) == digest
-                else "its bytes are not those that were written"
+                else "damaged: its bytes do not match its hash"
             )
         except OSError as error:
-            return f"it cannot be read: {error.strerror}"
+            return f"not readable: {error.strerror}"
 
     def drop(self, digests: set[str], own: bool = False) -> None:
         try:

@@ -20,7 +20,7 @@ FILES = ("device.shoal", "server.pt2")
 """Files of `shoal export` that a campaign needs."""
 _CHARTER, _WANTED = "campaign.json", ".wanted-"
 LATEST, INITIAL = "latest", "initial"
-"""Values of `Charter.start_from` beside names of campaigns."""
+"""Values of `Charter.start_from` that are not names of campaigns."""
 
 
 class Charter(msgspec.Struct, frozen=True):
@@ -47,9 +47,9 @@ def check_campaign_name(name: str) -> str:
         ConfigError: it is not allowed.
     """
     if check_name(name, "campaign's name").startswith("."):
-        raise ConfigError(f"campaign's name {name!r}: it may not begin with a dot")
+        raise ConfigError(f"campaign's name must not begin with a dot, got {name!r}")
     if name in (RELEASES, BUNDLES):
-        raise ConfigError(f"campaign's name {name!r}: the service keeps something else under it")
+        raise ConfigError(f"campaign's name {name!r} is reserved; choose another")
     return name
 
 
@@ -141,7 +141,7 @@ def accept(folder: Path, name: str) -> Charter:
     place, (wanted, charter) = campaign_folder(folder, name), proposed(folder, name)
     try:
         if place.exists():
-            raise ConfigError(f"campaign {name} in {folder}: there is one of this name already")
+            raise ConfigError(f"Campaign name {name!r} is taken in {folder}. Choose another.")
         if not charter.number:
             charter = msgspec.structs.replace(charter, number=next_number(folder))
             write_atomically(wanted / _CHARTER, msgspec.json.encode(charter))
@@ -165,4 +165,4 @@ def _read(path: Path) -> Charter:
     except OSError as error:
         raise ConfigError(f"campaign's charter {path}: {error.strerror}") from None
     except msgspec.MsgspecError as error:
-        raise ConfigError(f"campaign's charter {path}: {error}") from None
+        raise ConfigError(f"campaign's charter {path}: damaged: {error}") from None

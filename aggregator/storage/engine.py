@@ -1,5 +1,6 @@
 """Connections to the service's database by SQLAlchemy: an SQLite file, or PostgreSQL by psycopg."""
 
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -51,8 +52,8 @@ def database_name(url: str) -> str:
     """Return a database URL without its password, for people."""
     try:
         return sql.make_url(url).render_as_string(hide_password=True)
-    except sql.exc.ArgumentError:
-        return url
+    except (sql.exc.ArgumentError, ValueError):
+        return re.sub(":.*@", ":***@", url)
 
 
 def is_server(url: str) -> bool:
@@ -88,11 +89,13 @@ def make_engine(url: str) -> sql.Engine:
             )
     except ImportError as error:
         raise ConfigError(
-            f"database {database_name(url)}: its driver is not installed: {error}: pip install "
+            f"database {database_name(url)} needs the package {error.name}: pip install "
             "'shoal[postgres]'"
         ) from None
-    except sql.exc.ArgumentError as error:
-        raise ConfigError(f"database {database_name(url)}: {error}") from None
+    except (sql.exc.ArgumentError, ValueError):
+        raise ConfigError(
+            f"database {database_name(url)}: expected sqlite:///PATH or postgresql://USER@HOST/NAME"
+        ) from None
 
     def configure(connection: Any, _record: object) -> None:
         cursor = connection.cursor()
@@ -113,8 +116,9 @@ def using(url: str, kind: type[ShoalError]) -> Iterator[None]:
     except (SQLAlchemyError, OSError) as error:
         cause = error.__cause__ or error
         code = getattr(cause, "sqlite_errorcode", 0) & 0xFF
+        problem = str(getattr(error, "orig", None) or error).splitlines()[0]
         raise kind(
-            f"database {database_name(url)}: {str(error).splitlines()[0]}"
+            f"database {database_name(url)}: not read or written: {problem}"
             + (f"; {RESTORE}" if code in DAMAGED else "")
         ) from None
     except msgspec.MsgspecError as error:

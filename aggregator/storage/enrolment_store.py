@@ -167,5 +167,5 @@ def open_enrolments(folder: Path, database: str = "") -> EnrolmentStore:
         ConfigError: it cannot be opened.
     """
     if not database and not folder.is_dir():
-        raise ConfigError(f"folder {folder}: there is no such folder; `shoal init --tls` makes it")
+        raise ConfigError(f"No folder {folder}. `shoal init --tls` makes it.")
     return EnrolmentStore(database or sqlite_url(folder / FILE))

@@ -13,12 +13,12 @@ from msgspec.structs import force_setattr, replace
 
 from aggregator.fleet.records import (
     SHARED,
+    AdmittedUpdate,
     Campaign,
     Device,
     Fleet,
     Member,
-    Received,
-    Release,
+    ModelRelease,
     Rollout,
 )
 from aggregator.fleet.standing import rebuilt
@@ -83,7 +83,7 @@ def read_records(connection: sql.Connection) -> tuple[Fleet, int]:
             away_s=numbers.away_s,
             devices=_read_devices(connection),
             campaigns=_read_campaigns(connection, numbers.campaigns),
-            releases=dict(_read_by_number(connection, RELEASES, "release", Release)),
+            releases=dict(_read_by_number(connection, RELEASES, "release", ModelRelease)),
             rollouts=tuple(r for _, r in _read_by_number(connection, ROLLOUTS, "rollout", Rollout)),
         )
     for rollout in fleet.rollouts:
@@ -106,7 +106,7 @@ def derived(fleet: Fleet, url: str) -> Fleet:
         with _uncollected():
             return rebuilt(fleet)
     except (LookupError, ValueError) as error:
-        problem = f"the fleet's records do not fit together: {type(error).__name__}: {error}"
+        problem = f"the fleet's records contradict each other: {type(error).__name__}: {error}"
         raise _damaged(url, problem) from None
 
 
@@ -169,10 +169,10 @@ def _read_campaigns(connection: sql.Connection, names: Sequence[str]) -> dict[st
 
 def _read_members(
     connection: sql.Connection, campaign: str
-) -> tuple[Map[str, Member], Map[str, Received]]:
-    members, updates = Map[str, Member]().mutate(), Map[str, Received]().mutate()
+) -> tuple[Map[str, Member], Map[str, AdmittedUpdate]]:
+    members, updates = Map[str, Member]().mutate(), Map[str, AdmittedUpdate]().mutate()
     member_of = msgspec.json.Decoder(Member).decode
-    received_of = msgspec.json.Decoder(Received).decode
+    received_of = msgspec.json.Decoder(AdmittedUpdate).decode
     common, table = Common(), MEMBERS.c
     chosen = (table.device_id, table.member, table.received)
     device_id = ""
@@ -215,7 +215,8 @@ class Common:
                 share(facts, name, intern(getattr(facts, name)))
             share(facts, "policy", values.setdefault(facts.policy, facts.policy))
             share(facts, "encodings", values.setdefault(facts.encodings, facts.encodings))
-            share(facts, "kept", values.setdefault(facts.kept, facts.kept))
+            models = values.setdefault(facts.personal_models, facts.personal_models)
+            share(facts, "personal_models", models)
         if (work := device.assignment) is not None:
             share(work, "campaign", intern(work.campaign))
             share(work, "start", intern(work.start))
@@ -232,7 +233,7 @@ class Common:
         force_setattr(member, "placed", self._values.setdefault(member.placed, member.placed))
         return member
 
-    def received(self, update: Received) -> Received:
+    def received(self, update: AdmittedUpdate) -> AdmittedUpdate:
         """Return an update that was just read, with equal values replaced by shared ones."""
         force_setattr(update, "start", intern(update.start))
         return update

@@ -74,9 +74,9 @@ class FleetStore(Database):
         campaign, which replace earlier records of the same rounds.
 
         Raises:
-            StorageFailed: nothing was written, as far as the store can tell. If an answer was lost,
-            all of it may have been. The store refuses further commits until `load` has read its
-            contents.
+            StorageFailed: the store does not know that anything was written. If an answer was lost,
+            everything may have been written. The store refuses further commits until `load` has
+            read its contents.
         """
         every = list(changes(before, after, changed))
         closed = [
@@ -93,8 +93,8 @@ class FleetStore(Database):
         with self._transaction(writes=True) as connection:
             if commits is None or not _counted(connection, commits, encode(numbers)):
                 raise StorageFailed(
-                    f"database {database_name(self._url)}: what was written last is not known, it "
-                    "has to be read again"
+                    f"database {database_name(self._url)}: the fleet has to be read before it is "
+                    "written"
                 )
             for table in every:
                 write(connection, table)

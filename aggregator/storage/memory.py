@@ -69,7 +69,7 @@ class MemoryBlobs:
         try:
             return self._blobs[digest][offset : None if size is None else offset + size]
         except KeyError:
-            raise BlobLost(digest, "it is not kept here") from None
+            raise BlobLost(digest, "missing") from None
 
     def keep(self, digests: set[str]) -> None:
         self._blobs = {name: payload for name, payload in self._blobs.items() if name in digests}

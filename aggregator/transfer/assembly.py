@@ -97,8 +97,8 @@ class Assembly:
             > TIMES * self.most_bytes
         ):
             raise NoRoom(
-                f"updates of {self.num_bytes} bytes are being put together: no room for "
-                f"{offer.pieces.num_bytes} more"
+                f"no room for an update of {offer.pieces.num_bytes} bytes: other updates in pieces "
+                f"take {self.num_bytes}"
             )
         try:
             part = PartFile(self._path(offer.device_id), offer.pieces)
@@ -157,7 +157,8 @@ class Assembly:
             try:
                 self._path(device_id).unlink(missing_ok=True)
             except OSError as error:
-                log.error("%s: %s", self._path(device_id), error.strerror)
+                path = self._path(device_id)
+                log.warning("Pieces not deleted: file=%s: %s", path, error.strerror)
 
     def _path(self, device_id: str) -> Path:
         return self._folder / f"{device_id}{SUFFIX}"

@@ -89,7 +89,7 @@ class FleetLink:
         """Publish a blob or piece on offer again, or all blobs; return False if it is not on offer.
 
         `digest`: of the blob or piece; None for all blobs. A broker that was restarted may have
-        lost them. Of a large blob, the list of its pieces is published.
+        lost them. For a large blob, the list of its pieces is published.
 
         Raises:
             ShoalError: a blob cannot be read.

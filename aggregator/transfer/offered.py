@@ -45,7 +45,7 @@ class Offered:
         assert self.pieces is not None
         payload = self._blobs.get(self.digest, *place(self.pieces, self.pieces.pieces.index(name)))
         if digest_of(payload) != name:
-            raise BlobLost(self.digest, "its bytes are not those that were written")
+            raise BlobLost(self.digest, "damaged: its bytes do not match its hash")
         return payload
 
 

@@ -8,14 +8,14 @@ from aggregator.core.telemetry import DeviceTelemetry, LastDecline
 from aggregator.fleet.desired import is_at_work, placed_of
 from aggregator.fleet.gate import Answer, answer_of
 from aggregator.fleet.records import Assignment, Campaign, Device, Fleet, Placed
-from algorithms.personalisation.kept import Kept
+from algorithms.personalisation.kept import PersonalChoice
 
 
-class PersonalModel(NamedTuple):
+class PersonalModelView(NamedTuple):
     """Personal model of a device."""
 
     campaign: str
-    kept: Kept
+    model: PersonalChoice
 
 
 class DeviceView(NamedTuple):
@@ -34,34 +34,34 @@ class DeviceView(NamedTuple):
 
     @property
     def assignment(self) -> Assignment | None:
-        """Current assignment; None without one, or after its deadline."""
+        """Current assignment; None if there is none or its deadline is over."""
         return self.record.assignment if is_at_work(self.record) else None
 
     @property
     def placed(self) -> Placed | None:
-        """Group by its inputs; None if it has a group by its training."""
+        """Group that was found by its inputs; None if its group was found by its training."""
         return None if self.of is None else placed_of(self.of, self.id, self.record)
 
     @property
     def group(self) -> str:
-        """Key of its group; empty without one."""
+        """Key of its group; empty if it has none."""
         return "" if self.of is None else group_key(self.of, self.id, self.record)
 
     @property
-    def kept(self) -> PersonalModel | None:
+    def personal_model(self) -> PersonalModelView | None:
         """Personal model that the device has reported.
 
-        It is of the campaign whose release was offered last, or of the latest campaign without an
-        offer. None if there is none, it is gone, or its owner withholds it.
+        It belongs to the campaign whose release was offered last, or to the latest campaign if no
+        release was offered. None if the device has none, has lost it, or its owner withholds it.
         """
         if self.record.policy.withholds or not self.record.holds:
             return None
-        release = self.fleet.releases.get(self.record.given.release)
+        release = self.fleet.releases.get(self.record.last_offer.release)
         for campaign in reversed(self.fleet.campaigns.values()):
             update = campaign.updates.get(self.id)
             is_used = release is None or release.campaign == campaign.name
-            if is_used and update is not None and update.kept is not None:
-                return PersonalModel(campaign.name, update.kept)
+            if is_used and update is not None and update.personal_model is not None:
+                return PersonalModelView(campaign.name, update.personal_model)
         return None
 
     @property
@@ -71,8 +71,8 @@ class DeviceView(NamedTuple):
 
     @property
     def answer(self) -> tuple[Answer | None, str]:
-        """Answer to the last offer, with the reason of a failure; None and empty without offers."""
-        return answer_of(self.record) if self.record.given.release else (None, "")
+        """Answer to the last offer, and the reason of a failure; None and "" without an offer."""
+        return answer_of(self.record) if self.record.last_offer.release else (None, "")
 
     @property
     def alone(self) -> str:

@@ -62,7 +62,7 @@ class CampaignView(NamedTuple):
     paused: str
     """Reason of its pause; empty if it is not paused."""
     ended: str
-    """Reason why it trains no further, or may not end as set; empty without either."""
+    """Reason why it trains no further, or may not end as set; empty if there is no such reason."""
     waiting: CampaignWait | None
     devices: int
     """Number of devices that are in it or eligible for it."""
@@ -114,7 +114,7 @@ class FleetView:
 
     @property
     def latest(self) -> str:
-        """Name of the latest campaign; empty without one."""
+        """Name of the latest campaign; empty if there is none."""
         return next(reversed(self.fleet.campaigns), "")
 
     @property
@@ -287,5 +287,5 @@ def _server(
     if other is not None and other.name != campaign.name:
         return Server(device_id, f"works for {other.name}", 0.0)
     if now_s < (paced_s := paced_until(campaign, device)):
-        return Server(device_id, "was asked a short time ago", paced_s)
+        return Server(device_id, "had an assignment a short time ago", paced_s)
     return Server(device_id, "free", now_s)

@@ -88,7 +88,7 @@ class ReleaseAnswers:
 
     def add(self, device_id: str, device: Device) -> None:
         """Count a device."""
-        number = device.given.release
+        number = device.last_offer.release
         if not number:
             return
         self.offered |= {number, device.settled.release}
@@ -189,7 +189,7 @@ def needed_releases(fleet: Fleet, offered: Iterable[int]) -> set[int]:
 def offered_releases(fleet: Fleet) -> set[int]:
     """Return the releases that were offered to devices last, or to which devices would return."""
     devices = fleet.devices.values()
-    return {offer.release for device in devices for offer in (device.given, device.settled)}
+    return {offer.release for device in devices for offer in (device.last_offer, device.settled)}
 
 
 def _step_of(rollout: Rollout, device_id: str, device: Device) -> int:

@@ -19,9 +19,9 @@ from aggregator.fleet.events import (
     RolledBack,
     Updated,
 )
-from aggregator.fleet.records import Campaign, Fleet, Placed, Received, Report, Survey
+from aggregator.fleet.records import AdmittedUpdate, Campaign, Fleet, Placed, Report, Survey
 from aggregator.fleet.rounds import counted_updates
-from algorithms.personalisation.kept import Kept
+from algorithms.personalisation.kept import PersonalChoice
 from wire.messages import LARGEST_COUNT, MaybeDigest, Metrics
 
 OpenPhase = Literal["preparing", "training", "evaluating"]
@@ -52,8 +52,8 @@ class RoundRecord(msgspec.Struct, frozen=True):
     notes: dict[str, Any] = {}
     """Notes of the algorithm on the round: tests between groups, epsilon."""
     views: MaybeDigest = ""
-    """Personal model that a device has chosen, by device; only devices that report it."""
-    kept: dict[str, Kept] = {}
+    """Digest of the distance matrices between devices; empty if there are none."""
+    personal_models: dict[str, PersonalChoice] = {}
     """Personal model that a device has chosen, by device; devices that do not report it are left
     out.
     """
@@ -96,15 +96,19 @@ def make_record(
         bytes_down=sum(sent.bytes_down for sent in moved),
         notes=dict(notes),
         views=views,
-        kept={d: report.kept for d, report in reports.items() if report.kept is not None},
+        personal_models={
+            d: report.personal_model
+            for d, report in reports.items()
+            if report.personal_model is not None
+        },
         placed=dict(placed or {}),
     )
 
 
 def without_kept(record: RoundRecord, device_ids: Set[str]) -> RoundRecord:
     """Return the record without the personal models of these devices."""
-    personal = {d: personal for d, personal in record.kept.items() if d not in device_ids}
-    return replace(record, kept=personal)
+    others = {d: model for d, model in record.personal_models.items() if d not in device_ids}
+    return replace(record, personal_models=others)
 
 
 class _Closed(NamedTuple):
@@ -114,7 +118,7 @@ class _Closed(NamedTuple):
     was: Campaign
     event: Event
     after: Fleet
-    reports: dict[str, Received]
+    reports: dict[str, AdmittedUpdate]
 
 
 def records_of(
@@ -151,7 +155,9 @@ def records_of(
     return [(name, _record(name, number, end)) for (name, number), end in closed.items()]
 
 
-def _tested(before: Fleet, was: Campaign, event: Event, campaign: Campaign) -> dict[str, Received]:
+def _tested(
+    before: Fleet, was: Campaign, event: Event, campaign: Campaign
+) -> dict[str, AdmittedUpdate]:
     """Return the reports of an evaluation that an event has ended, by device."""
     if campaign.phase == "finished" and not isinstance(event, Directed):
         return dict(sorted(campaign.updates.items()))

@@ -1,6 +1,6 @@
 """Summary of a campaign, the contents of ``summary.json``. Pure.
 
-docs/simulate.md describes every field. A part that does not apply to a campaign is None, and is not
+docs/summary.md describes every field. A part that does not apply to a campaign is None, and is not
 written.
 """
 
@@ -17,7 +17,7 @@ from aggregator.fleet.desired import windows_of
 from aggregator.fleet.records import Placed
 from aggregator.view.fleet import FleetView, devices_of
 from aggregator.view.round_record import RoundRecord
-from algorithms.personalisation.kept import Kept
+from algorithms.personalisation.kept import PersonalChoice
 
 PACKAGES = ("shoal", "torch", "onnxruntime", "numpy", "scikit-learn", "paho-mqtt")
 """Packages whose versions a summary names."""
@@ -40,13 +40,13 @@ class DeviceSummary(msgspec.Struct, frozen=True):
     """One device."""
 
     group: int | None
-    """Number of its group; None without one."""
+    """Number of its group; None if it has none."""
     num_train: int
     num_test: int
     accuracy: float | None
-    """Accuracy of its model after the last round on its own test examples; None without any."""
+    """Accuracy of its model after the last round on its own test examples; None if it has none."""
     loss: float | None = None
-    """Mean loss of the same model on them; None without any, or if it is not finite."""
+    """Mean loss of the same model on them; None if it has none, or the loss is not finite."""
     macro_f1: float | None = None
     """Macro F1 of the same model (`simulation.measures.macro_f1`).
 
@@ -62,10 +62,10 @@ class DeviceSummary(msgspec.Struct, frozen=True):
 
     None for other tasks, and if only accuracies were reported.
     """
-    kept: Kept | None = None
+    personal_model: PersonalChoice | None = None
     """Its personal model; None if it has reported none."""
     placed: Placed | None = None
-    """Its group by its inputs; None if it has a group by its training."""
+    """Group that was found by its inputs; None if its group was found by its training."""
 
 
 class KeptCounts(msgspec.Struct, frozen=True):
@@ -82,7 +82,7 @@ class Groups(msgspec.Struct, frozen=True):
     by_round: list[int]
 
 
-class Traffic(msgspec.Struct, frozen=True):
+class MessageBytes(msgspec.Struct, frozen=True):
     """Payload bytes of messages from the devices and to them."""
 
     up: int
@@ -174,7 +174,7 @@ class Newcomers(Spread, frozen=True):
     """None for tasks without classes and labels."""
     groups: dict[str, str]
     """Group in which each device was placed."""
-    kept: dict[str, Kept | None]
+    personal_models: dict[str, PersonalChoice | None]
     """Personal model of each device, with the reason; None if devices do not choose."""
     sure: dict[str, float]
     """Certainty of the placement, from 0 to 1.
@@ -201,7 +201,7 @@ class PhonesSummary(msgspec.Struct, frozen=True):
     max_rss_bytes: int
 
 
-class Comparison(Spread, frozen=True):
+class Baseline(Spread, frozen=True):
     """Result of another algorithm on the same data."""
 
     accuracy_by_round: list[Spread]
@@ -235,15 +235,15 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     None for other tasks.
     """
     accuracy_by_round: list[Spread]
-    kept: KeptCounts | None = None
+    personal_models: KeptCounts | None = None
     """None if devices do not choose a personal model."""
     groups: Groups
     lr_by_round: list[float] = []
     """Learning rate of each round of training, if a schedule sets it."""
     epsilon: float | None
-    """Privacy spent by the mechanism; None without one."""
-    bytes: Traffic
-    bytes_by_round: list[Traffic] = []
+    """Privacy spent by the mechanism; None if there is none."""
+    bytes: MessageBytes
+    bytes_by_round: list[MessageBytes] = []
     """Total traffic up to the end of each round of training, in the order of `accuracy_by_round`.
     """
     wall_s: float
@@ -263,7 +263,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     newcomers: Newcomers | None = None
     edge: EdgeSummary | None = None
     phones: PhonesSummary | None = None
-    comparison: dict[str, Comparison] = {}
+    comparison: dict[str, Baseline] = {}
 
 
 def summarize(view: FleetView, name: str, records: Sequence[RoundRecord], wall_s: float) -> Summary:
@@ -283,12 +283,12 @@ def summarize(view: FleetView, name: str, records: Sequence[RoundRecord], wall_s
         else {}
     )
     updates = sum(len(r.evaluated) for r in training)
-    choices = final.kept if final else {}
+    choices = final.personal_models if final else {}
     devices = {device.id: device for device in devices_of(view, name)}
     chosen = [choices[d].candidate for d in devices if d in choices]
     groups = {device_id: device.group for device_id, device in devices.items()}
     up, down = accumulate(r.bytes_up for r in records), accumulate(r.bytes_down for r in records)
-    so_far = [Traffic(*both) for both in zip(up, down, strict=True)]
+    so_far = [MessageBytes(*both) for both in zip(up, down, strict=True)]
     windows = {d: windows_of(campaign, device.record) for d, device in devices.items()}
     return Summary(
         algorithm=settings.algorithm,
@@ -305,14 +305,14 @@ def summarize(view: FleetView, name: str, records: Sequence[RoundRecord], wall_s
                 num_test=windows[device_id][1],
                 accuracy=accuracies.get(device_id),
                 loss=losses.get(device_id),
-                kept=choices.get(device_id),
+                personal_model=choices.get(device_id),
                 placed=device.placed,
             )
             for device_id, device in devices.items()
         },
         accuracy=spread(accuracies.values()),
         accuracy_by_round=[spread(accuracy_of(r).values()) for r in records[len(preparing) + 1 :]],
-        kept=KeptCounts(
+        personal_models=KeptCounts(
             {name: chosen.count(name) for name in settings.candidates},
             len(devices) - len(chosen),
         )
@@ -321,7 +321,9 @@ def summarize(view: FleetView, name: str, records: Sequence[RoundRecord], wall_s
         groups=Groups(count_groups(groups), [count_groups(r.groups) for r in training]),
         lr_by_round=[r.notes["lr"] for r in training if "lr" in r.notes],
         epsilon=training[-1].notes.get("epsilon") if training else None,
-        bytes=Traffic(up=sum(r.bytes_up for r in records), down=sum(r.bytes_down for r in records)),
+        bytes=MessageBytes(
+            up=sum(r.bytes_up for r in records), down=sum(r.bytes_down for r in records)
+        ),
         bytes_by_round=so_far[len(preparing) :][: len(training)],
         wall_s=round(wall_s, 3),
         updates_per_s=round(updates / wall_s, 3) if wall_s > 0 else 0.0,

@@ -38,7 +38,7 @@ batch) or ``output/NAME`` (one row per example).
 
 
 @dataclass(frozen=True)
-class Sgd:
+class PlainSgd:
     """A training graph that is plain SGD with momentum on the model's mean cross-entropy.
 
     Such a graph may be replaced by another implementation of SGD. `roles` are the roles whose

@@ -59,9 +59,9 @@ class _Parts:
     They are cached, because a walk through the layers takes as long as a small batch.
     """
 
-    own: tuple[nn.Parameter, ...]
+    weights: tuple[nn.Parameter, ...]
     trains: tuple[bool, ...]
-    """True for each parameter of `own` that was trainable when this was cached."""
+    """True for each parameter of `weights` that was trainable when this was cached."""
     parameters: tuple[str, ...]
     """Names of the parameters that are not frozen."""
     statistics: tuple[str, ...]
@@ -79,11 +79,11 @@ _PARTS: WeakKeyDictionary[nn.Module, _Parts] = WeakKeyDictionary()
 
 def _parts_of(model: nn.Module) -> _Parts:
     parts = _PARTS.get(model)
-    if parts is None or tuple(parameter.requires_grad for parameter in parts.own) != parts.trains:
+    if parts is None or tuple(weight.requires_grad for weight in parts.weights) != parts.trains:
         parameters = dict(model.named_parameters())
         frozen, buffers = frozen_tensors(model), [name for name, _ in model.named_buffers()]
         parts = _PARTS[model] = _Parts(
-            own=tuple(parameters.values()),
+            weights=tuple(parameters.values()),
             trains=tuple(parameter.requires_grad for parameter in parameters.values()),
             parameters=tuple(name for name in parameters if name not in frozen),
             statistics=tuple(

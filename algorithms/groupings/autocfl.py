@@ -141,8 +141,8 @@ def last_layer(tensors: Tensors) -> str:
     if not layers:
         got = ", ".join(shared) or "none"
         raise ConfigError(
-            "autocfl compares the weights of the last linear layer: expected one among the "
-            f"shared tensors, which are {got}"
+            "autocfl compares the weights of the last linear layer, and none is shared; shared "
+            f"tensors: {got}; choose another grouping or objective"
         )
     return layers[-1]
 
@@ -167,8 +167,7 @@ def cumulate(info: dict[str, Any], models: Sequence[LocalModel]) -> dict[str, An
             cumulative.setdefault(model.device_id, model.loss * len(variances))
     if not losses:
         raise ConfigError(
-            "autocfl needs the training losses: expected that devices report them, and none of "
-            "them did"
+            "autocfl needs training losses, and no device reported one that is finite"
         )
     cumulative = {
         device_id: cumulative[device_id] + losses[device_id] for device_id in sorted(losses)

@@ -110,7 +110,7 @@ class Defaults(WithOptions, ABC):
 
 
 def group_of(membership: Mapping[str, str], device_id: str) -> str:
-    """Return the group of a device; without one, the only group, or `NEWCOMER` if there is not one.
+    """Return the group of a device. If it has none, return the only group, or else `NEWCOMER`.
 
     A fleet may have no group or several groups: both give `NEWCOMER`.
     """
@@ -128,8 +128,8 @@ def check_shared(name: str, model: Tensors) -> None:
     """
     if not names.of_role(model, names.SHARED):
         raise ConfigError(
-            f"{name} compares devices' updates: expected at least one shared tensor, the "
-            "objective keeps all of them on the device"
+            f"{name} compares devices' updates, and with this objective all tensors stay on the "
+            "device; choose another grouping or objective"
         )
 
 

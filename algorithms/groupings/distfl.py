@@ -61,7 +61,7 @@ Cut = Literal["test", "gap", "fixed"]
 CUTS: tuple[Cut, ...] = ("test", "gap", "fixed")
 
 GROWN = 0.1
-"""Minimum share of newcomers, of the devices tested last, for a new test of a large fleet."""
+"""Number of newcomers that starts a new test of a large fleet, as a share of the last test's."""
 VIEWED = SAMPLE
 """Maximum number of devices whose distances are shown to people."""
 AT_ONCE = 256
@@ -85,32 +85,30 @@ class DistFL(Extraction, Defaults):
         self.surveys = self.places = self.signature in ("statistics", "labels", "both")
         if self.resurvey and not self.surveys:
             raise ConfigError(
-                f"resurvey {self.resurvey} with signature {self.signature!r}: expected rounds "
-                "between two surveys, 0 for never or without surveys"
+                f"resurvey must be 0 with signature {self.signature!r}, which has no surveys, got "
+                f"{self.resurvey}"
             )
         if self.cut != "test" and self.surveys:
             raise ConfigError(
-                f"cut {self.cut!r} with signature {self.signature!r}: expected test, or gap or "
-                "fixed with signature responses or noise"
+                f"cut must be test with signature {self.signature!r}, got {self.cut!r}; gap and "
+                "fixed need signature responses or noise"
             )
 
     def check(self, model: Tensors, probe: Probe | None) -> None:
         if self.signature == "statistics" and probe is not None and not probe.norm_layers:
             raise ConfigError(
-                "distfl with signature 'statistics': the model has no BatchNorm layer whose "
-                "inputs could be surveyed"
+                "distfl with signature 'statistics' surveys the inputs of BatchNorm layers, and "
+                "the model has none"
             )
         if not self.surveys and probe is None:
             raise ConfigError(
-                f"distfl with signature {self.signature!r}: the server must hold the whole model, "
-                "and devices keep a part of it; "
-                "or windows are ids, of which it cannot make up any; or the task has no classes, "
-                "by which it could compare answers"
+                f"distfl with signature {self.signature!r} needs an objective that shares the "
+                "whole model, windows of measurements rather than ids, and a task with classes"
             )
         if self.signature == "responses" and probe is not None and not fitted_layers(model, probe):
             raise ConfigError(
-                "distfl with signature 'responses': the model has no BatchNorm layer to extract "
-                "knowledge from"
+                "distfl with signature 'responses' extracts knowledge from BatchNorm layers, and "
+                "the model has none"
             )
 
     def start(self, memory: GroupingMemory, device_id: str) -> str:

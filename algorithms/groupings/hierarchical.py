@@ -68,7 +68,7 @@ class Hierarchical(Defaults):
         super().__init__(*values, **options)
         if self.linkage == "ward" and self.metric == "manhattan":
             raise ConfigError(
-                "linkage 'ward' with metric 'manhattan': ward expects euclidean or cosine"
+                "metric must be euclidean or cosine with linkage 'ward', got 'manhattan'"
             )
 
     def check(self, model: Tensors, probe: Probe | None) -> None:

@@ -189,7 +189,7 @@ def _join(view: View, members: Array, chosen: Array, labels: Array) -> Array:
 
 
 def _outliers(views: Mapping[str, View], n: Matrix, members: Array, chosen: Array) -> Array:
-    """Return members that are farther from a sample's centre than chance explains, in some view."""
+    """Return the members that are improbably far from a sample's centre in at least one view."""
     far = np.zeros(len(members), bool)
     chance = ALPHA / (len(views) * len(members))
     for view in views.values():

@@ -102,7 +102,7 @@ def count_features(name: str, window: Window, extractor: nn.Module) -> int:
     extractor.train()
     if not features:
         raise ConfigError(
-            f"model {name}: examples of {' x '.join(map(str, window.shape))} are too small for it"
+            f"model {name} needs larger examples than {' x '.join(map(str, window.shape))}"
         )
     return features
 

@@ -72,12 +72,11 @@ class Classifier(nn.Module):
         layers = list(head) if isinstance(head, nn.Sequential) else [head]
         if not (isinstance(layers[0], nn.Linear) and isinstance(layers[-1], nn.Linear)):
             raise ConfigError(
-                "a model's head: expected Linear, or a Sequential that begins and ends with Linear"
+                "A model's head must be Linear, or a Sequential that begins and ends with Linear"
             )
         if any(True for _ in self.head.buffers()):
             raise ConfigError(
-                "a model's head: expected no BatchNorm in it, whose running statistics belong to "
-                "the extractor"
+                "A model's head must have no BatchNorm: running statistics belong to the extractor"
             )
         self.num_features = layers[0].in_features
         """K, the size of the representation."""
@@ -95,8 +94,8 @@ class Classifier(nn.Module):
         if isinstance(self.head, nn.Linear):
             return self.head
         raise ConfigError(
-            f"{why}: expected a head of one linear layer, the model's has {len(self.head)} layers "
-            "(split it with cut=last)"
+            f"{why}. That needs a head of one linear layer, and the model's has {len(self.head)} "
+            "layers: split it with cut=last."
         )
 
     def forward(self, x: Tensor) -> Tensor:

@@ -111,7 +111,8 @@ class FixedNorm(nn.Module):
         assert isinstance(norm, _NORMS)
         if norm.running_mean is None or norm.running_var is None:
             raise ConfigError(
-                "a frozen extractor: one of its BatchNorm layers has no running statistics"
+                "The extractor cannot be frozen: one of its BatchNorm layers has no running "
+                "statistics"
             )
         weight = torch.ones_like(norm.running_var) if norm.weight is None else norm.weight.detach()
         bias = torch.zeros_like(norm.running_mean) if norm.bias is None else norm.bias.detach()
@@ -139,7 +140,7 @@ def freeze(module: nn.Module) -> nn.Module:
             part.register_buffer(name, value.detach().clone())
     if moving := [name for name, _ in frozen.named_buffers() if names.is_running_statistic(name)]:
         raise ConfigError(
-            f"a frozen extractor: {moving[0]} belongs to a layer that is not BatchNorm"
+            f"The extractor cannot be frozen: {moving[0]} belongs to a layer that is not BatchNorm"
         )
     return frozen
 

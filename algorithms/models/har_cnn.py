@@ -31,8 +31,8 @@ class HarCnn(Classifier):
     ) -> None:
         if num_samples < 4:
             raise ConfigError(
-                f"windows of {num_samples} samples: this network halves them twice and needs at "
-                "least 4"
+                "This network halves windows twice, and needs at least 4 samples, got "
+                f"{num_samples}"
             )
         extractor = conv_stack(1, (num_channels, 32, 64), 5, padding=2, kind=kind)
         head = nn.Linear(64 * (num_samples // 4), num_classes)

@@ -1,11 +1,10 @@
 """Every model by name, with its options.
 
-All but the models of ids take both time windows and images. docs/simulate.md describes their
+All but the models of ids take both time windows and images. docs/models.md describes their
 purposes.
 """
 
 from collections.abc import Callable
-from difflib import get_close_matches
 from functools import partial
 
 from torch import Tensor
@@ -17,7 +16,7 @@ from algorithms.models.plain import autoencoder, mlp
 from algorithms.models.small_cnn import autocfl, cnn2, cnn4
 from algorithms.models.tcn import tcn
 from algorithms.models.text import text_cnn, text_mlp
-from algorithms.spec import Choice, Option, Options, read
+from algorithms.spec import Choice, Option, Options, read, unknown
 from algorithms.tasks.base import Task
 from wire.bundle import Window
 from wire.errors import ConfigError
@@ -90,14 +89,12 @@ def read_model(name: str) -> Choice:
     model_name = name.partition(":")[0].strip()
     if model_name.endswith(".py"):
         raise ConfigError(
-            f"model {name!r}: expected FILE.py:FUNCTION, the function in it that makes the model"
+            f"model {name!r} names no function. Write FILE.py:FUNCTION, the function that returns "
+            "the model."
         )
     if model_name not in MODELS:
-        near = get_close_matches(model_name, MODELS)
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        raise ConfigError(
-            f"model {name!r}: expected one of {', '.join(MODELS)}, or FILE.py:FUNCTION{hint}"
-        )
+        hint = "A model of your own is written FILE.py:FUNCTION."
+        raise ConfigError(unknown("model", model_name, MODELS, hint))
     return read(name, {model: OPTIONS.get(model, {}) for model in MODELS}, "model")
 
 
@@ -118,19 +115,19 @@ def make_model(name: str, window: Window, num_classes: int, size: Tensor) -> Cla
             else ("measurements", f"ids of a vocabulary of {window.vocabulary}")
         )
         fitting = (
-            ", ".join(OF_IDS)
+            " or ".join(OF_IDS)
             if window.vocabulary
-            else "one of the others, or data with a `vocabulary`"
+            else "another model, or data with a `vocabulary`"
         )
         raise ConfigError(
-            f"model {choice.name} takes {takes}, and the windows hold {have}: expected {fitting}"
+            f"model {choice.name} takes {takes}, and the windows hold {have}. Use {fitting}."
         )
     if window.steps and choice.name not in OF_STEPS:
         alternative = "text-tcn" if window.vocabulary else "tcn"
         raise ConfigError(
-            f"model {choice.name} answers a window as a whole, and the task is to label its "
-            f"steps: expected {alternative}"
+            f"model {choice.name} gives one answer for a whole window, and the task needs one for "
+            f"each step. Use {alternative}."
         )
-    model: Classifier = MODELS[choice.name](window, num_classes, size, **dict(choice.given))
+    model: Classifier = MODELS[choice.name](window, num_classes, size, **dict(choice.explicit))
     model.shape, model.vocabulary, model.steps = window.shape, window.vocabulary, window.steps
     return model

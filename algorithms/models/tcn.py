@@ -70,9 +70,9 @@ def tcn(window: Window, num_classes: int, size: Tensor) -> Classifier:
     """
     if window.steps and (window.height or window.length % window.steps):
         raise ConfigError(
-            f"model {'text-tcn' if window.vocabulary else 'tcn'}: examples "
-            f"{' x '.join(map(str, window.shape))} in {window.steps} steps: expected windows that "
-            "so many divide"
+            f"model {'text-tcn' if window.vocabulary else 'tcn'}: windows of "
+            f"{' x '.join(map(str, window.shape))} cannot be divided into {window.steps} equal "
+            "steps"
         )
     dims, inputs = dimensions(window), len(window.channels) * (WIDTH if window.vocabulary else 1)
     # the order of these three is the order of the random draws, and so determines the initial

@@ -30,7 +30,7 @@ class DefaultCoordinator(WithOptions):
     absorbs: ClassVar[bool] = False
     """True if `absorb` reads the round; if not, the server need not keep each model."""
     by_device: ClassVar[bool] = False
-    """True if JSON values of the memory are keyed by device; else by group, if at all."""
+    """True if JSON values of the memory have devices as keys. False: groups, or there are none."""
     keeps: ClassVar[bool] = False
     """True if `closing` makes the personal model from the group's model alone.
 

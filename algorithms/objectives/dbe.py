@@ -26,8 +26,8 @@ from algorithms.core.contract import (
     GraphFunction,
     LocalModel,
     ObjectiveMemory,
+    PlainSgd,
     Programs,
-    Sgd,
     TorchTensors,
     Work,
 )
@@ -50,7 +50,7 @@ class PrivateBias(Wrapper[Supervised]):
     name: ClassVar[str] = "prbm"
     citation: ClassVar[str] = CITATION
     replaces = ("sgd_graphs", "model_answers", "parameters", "trained", "forward")
-    sgd_graphs: ClassVar[Mapping[str, Sgd]] = {}
+    sgd_graphs: ClassVar[Mapping[str, PlainSgd]] = {}
     model_answers: ClassVar[bool] = False
 
     def parameters(self) -> TorchTensors:
@@ -80,7 +80,7 @@ class MeanRegulariser(Wrapper[Supervised], WithOptions):
     kappa: float = option(1.0, "weight of the regulariser", low=0)
     mean_momentum: float = option(0.1, "momentum of the running mean", low=0, high=1)
     replaces = ("sgd_graphs", "model_answers", "hyper", "initial", "graphs", "loss")
-    sgd_graphs: ClassVar[Mapping[str, Sgd]] = {}
+    sgd_graphs: ClassVar[Mapping[str, PlainSgd]] = {}
     model_answers: ClassVar[bool] = False
 
     def __init__(self, whole: Supervised, **options: Any) -> None:

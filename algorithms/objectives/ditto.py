@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from algorithms.core.contract import GraphFunction, ObjectiveMemory, Sgd, TorchTensors, Work
+from algorithms.core.contract import GraphFunction, ObjectiveMemory, PlainSgd, TorchTensors, Work
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.fedprox import start_copies
 from algorithms.objectives.other_models import (
@@ -35,7 +35,7 @@ from wire.messages import MOST_EPOCHS, Verb
 
 
 class DittoServer(DefaultCoordinator):
-    """Server's half: `personal_epochs` passes of the personal model before the usual training."""
+    """Server's half: devices train the personal model, for `personal_epochs`, then as usual."""
 
     personal_epochs: int = option(
         0, "passes of the personal model; 0 for as many as the run's", low=0, high=MOST_EPOCHS
@@ -56,7 +56,7 @@ class Ditto(Supervised):
     wrapped_by: ClassVar[tuple[str, ...]] = ("mr",)
     server: ClassVar[type[DefaultCoordinator]] = DittoServer
     model_answers: ClassVar[bool] = False
-    sgd_graphs: ClassVar[Mapping[str, Sgd]] = {"step": Sgd()}
+    sgd_graphs: ClassVar[Mapping[str, PlainSgd]] = {"step": PlainSgd()}
     hyper: Mapping[str, Any] = {
         **Supervised.hyper,
         "lambda": option(1.0, "strength of the tie to the received model", low=0),

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from algorithms.core.contract import Sgd, TorchTensors
+from algorithms.core.contract import PlainSgd, TorchTensors
 from algorithms.models.adoption.dropout import dropping
 from algorithms.objectives.coordinator import Wrapper
 from algorithms.objectives.supervised import Supervised, following_values
@@ -25,24 +25,24 @@ class ClippedExamples(Wrapper[Supervised]):
     """An objective on the plain cross-entropy, with clipped and noised gradients."""
 
     replaces = ("sgd_graphs", "hyper", "random", "step")
-    sgd_graphs: ClassVar[Mapping[str, Sgd]] = {}
+    sgd_graphs: ClassVar[Mapping[str, PlainSgd]] = {}
 
     def __init__(self, whole: Supervised, clip_norm: float, noise_multiplier: float) -> None:
         """Wrap an objective.
 
         Raises:
-            ConfigError: the objective's step does more than follow the gradient of the
-                cross-entropy, or its update does not come from its steps alone.
+            ConfigError: the objective's step is not plain SGD on the cross-entropy, or its update
+                does not come from its steps alone.
         """
         if whole.sends_more:
             raise ConfigError(
-                "dp-sgd noises training steps alone, and what devices send with "
-                f"{whole.name!r} holds more of their data than these"
+                "dp-sgd adds noise only to training steps, and with "
+                f"{whole.name!r} devices also send other data"
             )
-        if whole.sgd_graphs.get("step") != Sgd() or whole.columns:
+        if whole.sgd_graphs.get("step") != PlainSgd() or whole.columns:
             raise ConfigError(
-                "dp-sgd clips the gradient of the plain cross-entropy; the step of "
-                f"{whole.name!r} does more than follow it"
+                "dp-sgd clips the gradient of the plain cross-entropy, and the step of "
+                f"{whole.name!r} also uses something else"
             )
         privacy_hyper = {"clip_norm": clip_norm, "noise_multiplier": noise_multiplier}
         self.hyper: Mapping[str, float] = {**whole.hyper, **privacy_hyper}

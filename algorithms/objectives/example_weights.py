@@ -57,11 +57,11 @@ class Weighted(Supervised):
         super().__init__(model, *values, **options)
         if not model.shape:
             raise ConfigError(
-                f"{self.name}: expected a model whose `shape` says that of one example"
+                f"{self.name} needs the shape of one example. Set the model's `shape`."
             )
         if model.vocabulary:
             raise ConfigError(
-                f"{self.name}: it estimates the density of measurements, and these windows hold ids"
+                f"{self.name} estimates the density of measurements, and these windows hold ids"
             )
         self.inputs = UnitInputs(model.scale, model.shape, self.density_features)
         self.max_log_weight = log(self.max_weight)

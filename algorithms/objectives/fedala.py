@@ -23,8 +23,8 @@ from torch import Tensor
 from algorithms.core.contract import (
     GraphFunction,
     ObjectiveMemory,
+    PlainSgd,
     Programs,
-    Sgd,
     TorchTensors,
     Work,
     exchanged,
@@ -44,7 +44,7 @@ _BEFORE, _TOWARD = names.private("before."), names.private("toward.")
 
 
 class FedAlaServer(DefaultCoordinator):
-    """Server's half: passes of W, the start, its evaluation, the usual training.
+    """Server's half: devices train W, set the start, evaluate it, and train as usual.
 
     A round has `toward_epochs` passes of W over the device's windows. In the first round all
     devices have the same last layer, and W does not change.
@@ -79,7 +79,7 @@ class FedAla(Supervised):
         **Supervised.hyper,
         "toward_lr": option(1.0, "learning rate of the way to the received layer", low=0),
     }
-    sgd_graphs: ClassVar[Mapping[str, Sgd]] = {"step": Sgd()}
+    sgd_graphs: ClassVar[Mapping[str, PlainSgd]] = {"step": PlainSgd()}
     sends_more: ClassVar[bool] = True
 
     def initial(self) -> TorchTensors:

@@ -7,7 +7,7 @@ Deep Networks from Decentralized Data. AISTATS 2017, Algorithm 1.
 from collections.abc import Mapping
 from typing import ClassVar
 
-from algorithms.core.contract import Sgd
+from algorithms.core.contract import PlainSgd
 from algorithms.objectives.supervised import Supervised
 
 
@@ -17,4 +17,4 @@ class FedAvg(Supervised):
     name: ClassVar[str] = "fedavg"
     citation: ClassVar[str] = "McMahan et al., AISTATS 2017, Algorithm 1"
     wrapped_by: ClassVar[tuple[str, ...]] = ("prbm", "mr")
-    sgd_graphs: ClassVar[Mapping[str, Sgd]] = {"step": Sgd()}
+    sgd_graphs: ClassVar[Mapping[str, PlainSgd]] = {"step": PlainSgd()}

@@ -9,7 +9,7 @@ Classification. ICLR 2022, Algorithm 1.
 from collections.abc import Mapping
 from typing import ClassVar
 
-from algorithms.core.contract import GraphFunction, Sgd, TorchTensors
+from algorithms.core.contract import GraphFunction, PlainSgd, TorchTensors
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.fedper import FedPer
 from algorithms.objectives.fedrep import step_over
@@ -34,9 +34,9 @@ class FedBABU(FedPer):
     wrapped_by: ClassVar[tuple[str, ...]] = ("mr",)
     server: ClassVar[type[DefaultCoordinator]] = FedBabuServer
     follows_task: ClassVar[bool] = True
-    sgd_graphs: ClassVar[Mapping[str, Sgd]] = {
-        "step": Sgd(frozenset((names.SHARED,))),
-        "tune": Sgd(),
+    sgd_graphs: ClassVar[Mapping[str, PlainSgd]] = {
+        "step": PlainSgd(frozenset((names.SHARED,))),
+        "tune": PlainSgd(),
     }
 
     def graphs(self) -> Mapping[str, GraphFunction]:

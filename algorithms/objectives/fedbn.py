@@ -7,7 +7,7 @@ Batch Normalization. ICLR 2021, Algorithm 1.
 from collections.abc import Mapping
 from typing import ClassVar
 
-from algorithms.core.contract import Sgd
+from algorithms.core.contract import PlainSgd
 from algorithms.core.probe import norm_layers
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.supervised import Supervised
@@ -18,7 +18,7 @@ class FedBN(Supervised):
 
     name: ClassVar[str] = "fedbn"
     citation: ClassVar[str] = "Li et al., ICLR 2021, Algorithm 1"
-    sgd_graphs: ClassVar[Mapping[str, Sgd]] = {"step": Sgd()}
+    sgd_graphs: ClassVar[Mapping[str, PlainSgd]] = {"step": PlainSgd()}
 
     def __init__(self, model: Classifier) -> None:
         super().__init__(model)

@@ -24,7 +24,7 @@ from algorithms.core.contract import (
     GraphFunction,
     LocalModel,
     ObjectiveMemory,
-    Sgd,
+    PlainSgd,
     TorchTensors,
     Work,
     exchanged,
@@ -144,7 +144,7 @@ class FedFomo(Supervised):
     name: ClassVar[str] = "fedfomo"
     citation: ClassVar[str] = "Zhang et al., ICLR 2021, section 3"
     server: ClassVar[type[DefaultCoordinator]] = FedFomoServer
-    sgd_graphs: ClassVar[Mapping[str, Sgd]] = {"step": Sgd()}
+    sgd_graphs: ClassVar[Mapping[str, PlainSgd]] = {"step": PlainSgd()}
 
     num_others: int = option(5, "models of others that a device gets", low=1)
 

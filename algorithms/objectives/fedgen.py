@@ -128,7 +128,7 @@ class FedGen(Supervised):
         """
         super().__init__(model, *values, **options)
         classes = model.linear_head(
-            "fedgen generates what a head reads, and the server asks the heads itself"
+            "fedgen generates inputs of heads, which the server computes itself"
         ).out_features
         self.rows = ceil(self.bank_size / classes)
         self.rows_per_step = min(self.rows, max(1, round(self.generated_batch / classes)))

@@ -27,8 +27,8 @@ from algorithms.core.contract import (
     GraphFunction,
     LocalModel,
     ObjectiveMemory,
+    PlainSgd,
     Programs,
-    Sgd,
     TorchTensors,
     Work,
 )
@@ -129,7 +129,7 @@ class FedPCL(Local):
     citation: ClassVar[str] = "Tan et al., NeurIPS 2022, Algorithm 1"
     server: ClassVar[type[DefaultCoordinator]] = FedPclServer
     model_answers: ClassVar[bool] = False
-    sgd_graphs: ClassVar[Mapping[str, Sgd]] = {}
+    sgd_graphs: ClassVar[Mapping[str, PlainSgd]] = {}
 
     num_others: int = option(10, "devices whose prototypes one gets", low=1)
     tau: float = option(0.07, "temperature", above=0)

@@ -7,7 +7,7 @@ Layers. arXiv:1912.00818, 2019, Algorithms 1 and 2.
 from collections.abc import Mapping
 from typing import ClassVar
 
-from algorithms.core.contract import Sgd
+from algorithms.core.contract import PlainSgd
 from algorithms.objectives.supervised import Supervised
 
 
@@ -17,5 +17,5 @@ class FedPer(Supervised):
     name: ClassVar[str] = "fedper"
     citation: ClassVar[str] = "Arivazhagan et al., arXiv:1912.00818, Algorithms 1 and 2"
     wrapped_by: ClassVar[tuple[str, ...]] = ("mr",)
-    sgd_graphs: ClassVar[Mapping[str, Sgd]] = {"step": Sgd()}
+    sgd_graphs: ClassVar[Mapping[str, PlainSgd]] = {"step": PlainSgd()}
     private = ("head.",)

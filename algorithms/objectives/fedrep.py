@@ -10,7 +10,7 @@ move.
 from collections.abc import Mapping
 from typing import ClassVar
 
-from algorithms.core.contract import GraphFunction, ObjectiveMemory, Sgd, TorchTensors, Work
+from algorithms.core.contract import GraphFunction, ObjectiveMemory, PlainSgd, TorchTensors, Work
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.fedper import FedPer
 from algorithms.objectives.supervised import Supervised, differentiate, following_values
@@ -42,7 +42,7 @@ def step_over(
 
 
 class FedRepServer(DefaultCoordinator):
-    """Server's half: `head_epochs` passes of the head before the usual training, of the body."""
+    """Server's half: devices train the head for `head_epochs` epochs, then the body as usual."""
 
     head_epochs: int = option(1, "passes of the head", low=1, high=MOST_EPOCHS)
 
@@ -61,9 +61,9 @@ class FedRep(FedPer):
     wrapped_by: ClassVar[tuple[str, ...]] = ("mr",)
     server: ClassVar[type[DefaultCoordinator]] = FedRepServer
     follows_task: ClassVar[bool] = True
-    sgd_graphs: ClassVar[Mapping[str, Sgd]] = {
-        "step": Sgd(frozenset((names.SHARED,))),
-        "head": Sgd(frozenset((names.PRIVATE,)), moves_statistics=False),
+    sgd_graphs: ClassVar[Mapping[str, PlainSgd]] = {
+        "step": PlainSgd(frozenset((names.SHARED,))),
+        "head": PlainSgd(frozenset((names.PRIVATE,)), moves_statistics=False),
     }
 
     def graphs(self) -> Mapping[str, GraphFunction]:

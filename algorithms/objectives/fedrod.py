@@ -37,7 +37,7 @@ _SHARE, _COUNTED = names.private("share"), names.response("labels", "share")
 
 
 class FedRodServer(DefaultCoordinator):
-    """Server's half: a device counts its labels before it trains, without reports."""
+    """Server's half: a device counts its labels before it trains, and does not report them."""
 
     before = (Evaluate("train", "labels", report=False), Apply("keep"))
 

@@ -1,4 +1,4 @@
-"""Models on a device beside the one that it trains: its personal model, and models of peers.
+"""Models on a device besides the one that it trains: its personal model, and models of peers.
 
 The personal model has the same structure, is stored under ``private/personal.NAME`` and has
 separate statistics. Peers are M other devices, with one group for each device: a device receives
@@ -68,12 +68,12 @@ def personal_parameters(tensors: TorchTensors) -> list[str]:
 
 
 def as_model(tensors: TorchTensors) -> TorchTensors:
-    """Return tensors with the personal model in place of the exchanged one, for a pass."""
+    """Return tensors for a pass in which the personal model replaces the exchanged one."""
     return {**tensors, **{k: tensors[personal_key(k)] for k in exchanged(tensors)}}
 
 
 def as_personal_model(following: TorchTensors) -> TorchTensors:
-    """Return the statistics changed by a pass through the personal model, by personal key."""
+    """Return a pass's changed tensors, with statistics under the keys of the personal model."""
     return {
         personal_key(k) if names.role_of(k) == names.STATISTIC else k: v
         for k, v in following.items()

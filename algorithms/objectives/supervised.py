@@ -12,8 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from algorithms.core.contract import GraphFunction, TorchTensors
-from algorithms.core.contract import Sgd as SgdGraph
+from algorithms.core.contract import GraphFunction, PlainSgd, TorchTensors
 from algorithms.core.functional import functional
 from algorithms.core.probe import named_norms, watch_norms
 from algorithms.models.adoption.attention import replace_attention
@@ -97,7 +96,7 @@ class Supervised(WithOptions):
     numbers.
     """
     columns: Mapping[str, tuple[int, ...]] = {}
-    sgd_graphs: ClassVar[Mapping[str, SgdGraph]] = {}
+    sgd_graphs: ClassVar[Mapping[str, PlainSgd]] = {}
     """Training graphs that are plain SGD.
 
     A class that overrides a method of `TRAINING` does not inherit them: it declares its own.
@@ -153,7 +152,7 @@ class Supervised(WithOptions):
         self.frozen = frozen_tensors(model)
         if f"{model.last_layer}.weight" in self.frozen:
             raise ConfigError(
-                f"layer {model.last_layer!r} is frozen: expected the last layer of a model to train"
+                f"layer {model.last_layer!r} is frozen, and the last layer of a model must train"
             )
         buffers = (name for name, _ in model.named_buffers() if names.is_running_statistic(name))
         self._statistics = frozenset(name for name in buffers if name not in self.frozen)
@@ -221,7 +220,7 @@ class Supervised(WithOptions):
             },
         }
 
-    def sgd(self) -> Mapping[str, SgdGraph]:
+    def sgd(self) -> Mapping[str, PlainSgd]:
         drawn = self.random.keys() - {names.uniform(name) for name in self.dropouts}
         return (
             self.sgd_graphs

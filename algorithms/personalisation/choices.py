@@ -154,9 +154,8 @@ class ByRecipe(WithOptions):
             and len(recipe.candidates) > len(recipe.alone.candidates) == 1
         ):
             raise ConfigError(
-                f"by {self.name} devices choose how much neighbours among their windows are to "
-                f"say, and in {task} there are none to look "
-                "up: expected personal, recalibrated or served"
+                f"{self.name} lets devices choose a weight for nearest neighbours, and the task "
+                f"{task} cannot use them. Use personal, recalibrated or served."
             )
         clone = copy(self)
         clone.task = task

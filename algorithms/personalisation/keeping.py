@@ -42,7 +42,7 @@ from algorithms.objectives.coordinator import Wrapper
 from algorithms.objectives.supervised import Pass, Supervised, following_values
 from algorithms.optimizers.base import slot_of
 from algorithms.personalisation.answers import ANSWERS, Answers
-from algorithms.personalisation.kept import CHOOSE, ERROR, KEPT, LOSS, USABLE, WINDOWS, WORST
+from algorithms.personalisation.kept import CHOICE, CHOOSE, ERROR, LOSS, USABLE, WINDOWS, WORST
 from algorithms.personalisation.memory import SHARE, Memory, Scores, answer, empty, unit
 from wire.arrays import names
 from wire.held import FEWEST
@@ -60,7 +60,7 @@ The second value is for a device without held-out windows.
 """
 TRAINED = 2
 """Minimum number of windows with labels for a training."""
-GENERAL, TUNED = "general", "tuned"
+GENERAL, TUNED = "general", "fine-tuned"
 ABSENT = 0.25
 """Share of unlabelled windows in classes without a label from which tuning is not usable.
 
@@ -84,7 +84,8 @@ class Candidate:
     share: float
 
     def __str__(self) -> str:
-        return f"{self.model}, neighbours {self.share:g}"
+        neighbours = f" + nearest neighbours (weight {self.share:g})" if self.share else ""
+        return self.model + neighbours
 
 
 @dataclass(frozen=True)
@@ -188,7 +189,7 @@ class Keeping(Wrapper[Supervised]):
             functional(self.model, tensors, plausible(self.model, batch["x"]), training=True)
         size = batch["x"].shape[0]
         sums = {name: value * size for name, value in named_norms(met).items()}
-        sums |= {"count": batch["count"].sum(), "known": self.known(batch).sum()}
+        sums |= {"count": batch["count"].sum(), "known": self.has_label(batch).sum()}
         if self.recipe.glances:
             sums["labels"] = self.label_rows(batch).sum(0)
         return {names.metric(name): value for name, value in sums.items()}
@@ -252,11 +253,11 @@ class Keeping(Wrapper[Supervised]):
         dtype = forward_pass.logits.dtype
         weights = batch["count"]  # the device divides sums by the number of windows
         if not self.recipe.unlabelled:
-            weights = weights * self.known(batch)
+            weights = weights * self.has_label(batch)
         place = (batch["rank"].unsqueeze(1) == torch.arange(self.memory_size)).to(
             dtype
         ) * weights.unsqueeze(1)
-        sums = {**rows, "held": batch["held"].unsqueeze(1)}
+        sums = {**rows, "holdout": batch["holdout"].unsqueeze(1)}
         return {names.metric(name): place.T @ value for name, value in sums.items()}
 
     def baseline(
@@ -278,7 +279,7 @@ class Keeping(Wrapper[Supervised]):
         self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
     ) -> TorchTensors:
         """Return a model between the one before training and the one after it."""
-        way = torch.where(self.memorised(tensors).held.sum() > 0, WAY, UNJUDGED_WAY)
+        way = torch.where(self.memorised(tensors).holdout.sum() > 0, WAY, UNJUDGED_WAY)
         before = {key: tensors[slot_of(key, "before")] for key in self.moving(tensors)}
         return following_values(
             {key: way * tensors[key] + (1 - way) * value for key, value in before.items()}
@@ -309,7 +310,7 @@ class Keeping(Wrapper[Supervised]):
             ).sum()
             trained = (distance > 0) & (memory.num_trained() >= TRAINED)
             whole = (judged.sum() >= FEWEST) | (
-                memory.held.sum() <= 0
+                memory.holdout.sum() <= 0
             )  # with few windows, those held out are missing from the training
             good = memory.finite & trained & whole & (tensors[ELSEWHERE] < ABSENT)
             usable = 1 - is_tuned * (1 - good.to(every.dtype))
@@ -331,7 +332,7 @@ class Keeping(Wrapper[Supervised]):
             }
         count = judged.sum()
         metrics = {
-            KEPT: choice,
+            CHOICE: choice,
             LOSS: every.sum(0) / count.clamp(min=1.0),
             ERROR: error,
             USABLE: usable,
@@ -362,7 +363,7 @@ class Keeping(Wrapper[Supervised]):
             "labels": labels,
         }
 
-    def known(self, batch: TorchTensors) -> Tensor:
+    def has_label(self, batch: TorchTensors) -> Tensor:
         """Return 1 (batch,) for each window that has a label or needs none, else 0."""
         return self.answers.weight(self.label_rows(batch))
 
@@ -374,7 +375,7 @@ class Keeping(Wrapper[Supervised]):
         """Return the memory that ``memorise`` computed."""
         keys, guess, labels, holdout = (
             tensors[names.response("memorise", name)]
-            for name in ("keys", "guess", "labels", "held")
+            for name in ("keys", "guess", "labels", "holdout")
         )
         return Memory(keys, guess, labels, holdout.squeeze(1), self.answers)
 
@@ -459,9 +460,9 @@ class ByScores(Keeping):
 
     def rows_of(self, made: Pass, batch: TorchTensors) -> TorchTensors:
         loss = self.whole.task.measured(made.logits, self.whole.target(batch))
-        return {"loss": loss.unsqueeze(1), "known": self.known(batch).unsqueeze(1)}
+        return {"loss": loss.unsqueeze(1), "has_label": self.has_label(batch).unsqueeze(1)}
 
-    def known(self, batch: TorchTensors) -> Tensor:
+    def has_label(self, batch: TorchTensors) -> Tensor:
         if self.whole.task.of == RECONSTRUCTION:
             return torch.ones_like(batch["count"])
         return (self.whole.target(batch) != NO_LABEL).any(1).to(batch["count"].dtype)
@@ -470,7 +471,7 @@ class ByScores(Keeping):
         return Scores(
             *(
                 tensors[names.response("memorise", name)].squeeze(1)
-                for name in ("loss", "known", "held")
+                for name in ("loss", "has_label", "holdout")
             )
         )
 

@@ -14,7 +14,7 @@ from wire.messages import LARGEST_COUNT
 
 CHOOSE = "choose"
 """Name of the graph that chooses the personal model."""
-KEPT, LOSS, ERROR, USABLE, WINDOWS = "kept", "loss", "error", "usable", "windows"
+CHOICE, LOSS, ERROR, USABLE, WINDOWS = "choice", "loss", "error", "usable", "windows"
 """Names of the graph's outputs.
 
 They are 1 for the candidate that is chosen, the mean loss of each candidate over the windows held
@@ -22,7 +22,7 @@ out, the standard error of its difference from the least usable loss, 1 for each
 usable, and the number of windows held out. Graphs of older bundles report neither standard errors
 nor usable candidates.
 """
-NOT_TOLD = "not told"
+NOT_TOLD = "not reported"
 """Text for a device that has not reported its choice."""
 LEAST = 1e-3
 """Minimum probability in a candidate's answer: a smaller one counts as this one."""
@@ -32,7 +32,7 @@ ROUNDING = 1e-3
 """Tolerance for the rounding of devices' runtimes, in flags, counts and losses."""
 
 
-class Kept(msgspec.Struct, frozen=True):
+class PersonalChoice(msgspec.Struct, frozen=True):
     """A device's choice of its personal model, and the losses behind it."""
 
     candidate: str
@@ -43,9 +43,9 @@ class Kept(msgspec.Struct, frozen=True):
     With too few of them, the personalisation names the candidate.
     """
     loss: float | None = None
-    """Mean loss of the chosen candidate over these windows; None without windows."""
+    """Mean loss of the chosen candidate over these windows; None if there are no windows."""
     others: dict[str, float] = {}
-    """Mean losses of the other candidates, by name; empty without windows."""
+    """Mean losses of the other candidates, by name; empty if there are no windows."""
     errors: dict[str, float] = {}
     """Standard errors of the candidates' differences from the least mean loss, by name.
 
@@ -58,22 +58,24 @@ class Kept(msgspec.Struct, frozen=True):
     """
 
 
-def kept_text(kept: Kept | None) -> str:
+def kept_text(kept: PersonalChoice | None) -> str:
     """Return the name of a device's chosen candidate, or `NOT_TOLD`."""
     return kept.candidate if kept else NOT_TOLD
 
 
-def kept_of(candidates: Sequence[str], tensors: Tensors, most: int = LARGEST_COUNT) -> Kept | None:
+def kept_of(
+    candidates: Sequence[str], tensors: Tensors, most: int = LARGEST_COUNT
+) -> PersonalChoice | None:
     """Return a device's choice from the tensors of its update, or None if it is missing or invalid.
 
-    The tensors are ``response/choose.kept``, ``response/choose.loss`` and optionally
+    The tensors are ``response/choose.choice``, ``response/choose.loss`` and optionally
     ``response/choose.error`` and ``response/choose.usable``, each (candidates,), and
     ``response/choose.windows`` (). They are invalid if not exactly one candidate is chosen, if the
     chosen one is not usable, if a loss or an error is not between 0 and `WORST`, or if the number
     of windows is not a whole number up to `most`.
     """
     vector, scalar = (len(candidates),), ()
-    layout = {KEPT: vector, LOSS: vector, ERROR: vector, USABLE: vector, WINDOWS: scalar}
+    layout = {CHOICE: vector, LOSS: vector, ERROR: vector, USABLE: vector, WINDOWS: scalar}
     arrays = {
         name: tensors[key] for name in layout if (key := names.response(CHOOSE, name)) in tensors
     }
@@ -91,7 +93,7 @@ def kept_of(candidates: Sequence[str], tensors: Tensors, most: int = LARGEST_COU
     values = {name: value.ravel().tolist() for name, value in arrays.items()}
     flags, usable = (
         [_whole(value, 1) for value in values.get(name, [1.0] * len(candidates))]
-        for name in (KEPT, USABLE)
+        for name in (CHOICE, USABLE)
     )
     count = _whole(values[WINDOWS][0], most)
     if (
@@ -112,7 +114,7 @@ def kept_of(candidates: Sequence[str], tensors: Tensors, most: int = LARGEST_COU
         _by_name(candidates, values.get(name, ())) if count else {} for name in (LOSS, ERROR)
     )
     unusable = tuple(name for name, can in zip(candidates, usable, strict=True) if not can)
-    return Kept(chosen, count, losses.pop(chosen, None), losses, errors, unusable)
+    return PersonalChoice(chosen, count, losses.pop(chosen, None), losses, errors, unusable)
 
 
 def _by_name(candidates: Sequence[str], values: Sequence[float]) -> dict[str, float]:

@@ -35,14 +35,14 @@ class Memory:
     """Windows of a device, in up to M rows; rows without a window are zero.
 
     `keys` (M, K) are representations of length 1. `guess` (M, width) are the model's answers and
-    `labels` (M, width) the known ones, both as rows of `of`. `held` (M,) is 1 for a window that is
-    held out.
+    `labels` (M, width) the known ones, both as rows of `of`. `holdout` (M,) is 1 for a window that
+    is held out.
     """
 
     keys: Tensor
     guess: Tensor
     labels: Tensor
-    held: Tensor
+    holdout: Tensor
     of: Answers = CLASSES
 
     @property
@@ -51,7 +51,7 @@ class Memory:
         return self.of.weight(self.guess) > 0
 
     @property
-    def known(self) -> Tensor:
+    def has_label(self) -> Tensor:
         """True (M,) for each window that has a label."""
         return self.of.weight(self.labels) > 0
 
@@ -63,7 +63,7 @@ class Memory:
 
     def num_trained(self) -> Tensor:
         """Return the number () of windows that have labels and are not held out."""
-        return (self.known & (self.held <= 0)).to(self.keys.dtype).sum()
+        return (self.has_label & (self.holdout <= 0)).to(self.keys.dtype).sum()
 
     def elsewhere(self) -> Tensor:
         """Return the share () of the unlabelled windows in classes of which no window has a label.
@@ -74,7 +74,7 @@ class Memory:
         """
         if not self.of.by_class:
             return torch.zeros(())
-        without = (self.filled & ~self.known).to(self.keys.dtype)
+        without = (self.filled & ~self.has_label).to(self.keys.dtype)
         absent = (self.labels.sum(0) <= 0).to(self.keys.dtype)
         share = (without * (self.guess @ absent)).sum() / without.sum().clamp(min=1.0)
         present = (1 - absent).sum()
@@ -111,10 +111,10 @@ class Memory:
         were not known. Other rows are zero. Losses are limited to `WORST`, which is also the loss
         of an answer that is not finite.
         """
-        has_label = self.known
-        counted = ((self.held > 0) & has_label).to(self.keys.dtype)
+        has_label = self.has_label
+        counted = ((self.holdout > 0) & has_label).to(self.keys.dtype)
         weights = self.weights * (1 - counted)  # held-out windows are not used as neighbours
-        soft = self.smoothed(weights, has_label & (self.held <= 0))
+        soft = self.smoothed(weights, has_label & (self.holdout <= 0))
         columns = []
         for share in shares:
             loss = self.of.losses(mixed(self.guess, weights, soft, share, self.of), self.labels)
@@ -123,7 +123,7 @@ class Memory:
 
     def answering(self) -> TorchTensors:
         """Return the tensors in which neighbours are looked up: representations and labels."""
-        return {KEYS: torch.clone(self.keys), LABELS: self.smoothed(self.weights, self.known)}
+        return {KEYS: torch.clone(self.keys), LABELS: self.smoothed(self.weights, self.has_label)}
 
 
 def unit(features: Tensor) -> Tensor:
@@ -180,13 +180,13 @@ def empty(size: int, width: int, num_answers: int) -> TorchTensors:
 class Scores:
     """Losses of a device's windows, for tasks without neighbours; rows without a window are zero.
 
-    `loss` (M,) is by the task, `known` (M,) is 1 for a window that has a label or needs none,
-    `held` (M,) is 1 for a window that is held out.
+    `loss` (M,) is by the task, `has_label` (M,) is 1 for a window that has a label or needs none,
+    `holdout` (M,) is 1 for a window that is held out.
     """
 
     loss: Tensor
-    known: Tensor
-    held: Tensor
+    has_label: Tensor
+    holdout: Tensor
 
     @property
     def finite(self) -> Tensor:
@@ -195,8 +195,8 @@ class Scores:
         return (total - total) == 0
 
     def num_trained(self) -> Tensor:
-        """Return the number () of windows that are known and not held out."""
-        return ((self.known > 0) & (self.held <= 0)).to(self.loss.dtype).sum()
+        """Return the number () of windows that count in `has_label` and are not held out."""
+        return ((self.has_label > 0) & (self.holdout <= 0)).to(self.loss.dtype).sum()
 
     def elsewhere(self) -> Tensor:
         """Return 0, because labels are not single classes of windows."""
@@ -208,7 +208,7 @@ class Scores:
         Losses are the same for each share. They are limited to `WORST`, which is also the loss of a
         window whose loss is not finite.
         """
-        counted = ((self.held > 0) & (self.known > 0)).to(self.loss.dtype)
+        counted = ((self.holdout > 0) & (self.has_label > 0)).to(self.loss.dtype)
         loss = torch.where(self.loss <= WORST, self.loss, WORST) * counted
         return torch.stack([loss] * len(shares), 1), counted
 

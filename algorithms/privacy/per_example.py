@@ -89,8 +89,8 @@ def example_gradients(
     for call, gradient in zip(calls, outer, strict=True):
         if gradient.shape[0] != values.shape[0] or call.x.shape[0] != values.shape[0]:
             raise ConfigError(
-                f"{call.layer}: its first dimension is not the example's, a gradient per example "
-                "cannot be told apart"
+                f"layer {call.layer}: the first dimension must be the example's for a gradient per "
+                "example"
             )
         for local, each in _GRADIENTS[type(call.module)](call.module, call.x, gradient).items():
             name = names.get((call.layer, local))
@@ -98,8 +98,7 @@ def example_gradients(
                 gradients[name] = gradients[name] + each if name in gradients else each
     if missing := [name for name in trained if name not in gradients]:
         raise ConfigError(
-            f"parameter {missing[0]!r}: expected its layer to be called, no gradient per example "
-            "is known for it"
+            f"parameter {missing[0]!r} has no gradient per example, because its layer is not called"
         )
     return {name: gradients[name] for name in trained}, rest
 
@@ -111,9 +110,9 @@ def _parameter_names(model: nn.Module, trained: Collection[str]) -> dict[tuple[s
     """
     names = {id(parameter): name for name, parameter in model.named_parameters() if name in trained}
     if unknown := sorted(set(trained) - set(names.values())):
-        raise ConfigError(f"parameter {unknown[0]!r}: the model has no such parameter")
+        raise ConfigError(f"The model has no parameter {unknown[0]!r}")
     if not names:
-        raise ConfigError("gradients per example of no parameters: expected at least one")
+        raise ConfigError("Gradients per example need at least one parameter that is trained")
     parameter_names = {
         (layer, local): names[id(parameter)]
         for layer, module in model.named_modules()
@@ -130,8 +129,8 @@ def _check(layer: str, module: nn.Module) -> None:
     if type(module) not in _GRADIENTS:
         kind_names = ", ".join(kind.__name__ for kind in _GRADIENTS)
         raise ConfigError(
-            f"{layer}: gradients per example of a {type(module).__name__} are not known, expected "
-            f"one of {kind_names}"
+            f"layer {layer}: a {type(module).__name__} has no gradients per example. Layers that "
+            f"have them: {kind_names}."
         )
     if isinstance(module, nn.Conv1d | nn.Conv2d):
         plain = (
@@ -141,10 +140,9 @@ def _check(layer: str, module: nn.Module) -> None:
         )
         if not plain:
             raise ConfigError(
-                f"{layer}: gradients per example of a {type(module).__name__} with "
-                f"groups={module.groups}, dilation={module.dilation}, "
-                f"padding_mode={module.padding_mode!r} are not known; expected groups=1, "
-                "dilation=1, padding_mode='zeros'"
+                f"layer {layer}: a {type(module).__name__} has gradients per example only with "
+                f"groups=1, dilation=1 and padding_mode='zeros', got groups={module.groups}, "
+                f"dilation={module.dilation}, padding_mode={module.padding_mode!r}"
             )
 
 
@@ -158,8 +156,8 @@ def _watched(model: nn.Module, names: dict[tuple[str, str], str]) -> Iterator[li
         def hook(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
             if isinstance(module, _NORMS) and (module.training or module.running_mean is None):
                 raise ConfigError(
-                    f"{layer}: {type(module).__name__} mixes examples of a batch while it trains; "
-                    "expected fixed statistics (eval mode)"
+                    f"layer {layer}: {type(module).__name__} mixes examples of a batch in "
+                    "training; its statistics must be fixed (eval mode)"
                 )
             if layer not in layers:
                 return None

@@ -19,8 +19,8 @@ from torch import Tensor
 from algorithms.core.contract import (
     GraphFunction,
     ObjectiveMemory,
+    PlainSgd,
     Programs,
-    Sgd,
     TorchTensors,
     Work,
 )
@@ -48,7 +48,7 @@ class Balanced(Wrapper[Supervised]):
     """Wrapper of an objective: the device counts its classes and keeps their shares."""
 
     replaces = ("sgd_graphs", "initial", "graphs", "losses")
-    sgd_graphs: ClassVar[Mapping[str, Sgd]] = {}
+    sgd_graphs: ClassVar[Mapping[str, PlainSgd]] = {}
 
     def initial(self) -> TorchTensors:
         count = self.whole.model.num_classes

@@ -56,8 +56,8 @@ class Classification(Task):
         if self.weights and len(self.weights) != num_outputs:
             text = BETWEEN.join(f"{weight:g}" for weight in self.weights)
             raise ConfigError(
-                f"class_weights {text}: expected a weight for each of {num_outputs} classes, got "
-                f"{len(self.weights)}"
+                f"class_weights must be one weight for each of {num_outputs} classes, got "
+                f"{len(self.weights)}: {text}"
             )
 
     def losses(self, logits: Tensor, target: Tensor) -> Tensor:

@@ -50,8 +50,8 @@ class Regression(Task):
     def check(self, num_outputs: int, steps: int) -> None:
         if self.units is not None and len(self.units.size) != num_outputs:
             raise ConfigError(
-                f"regression: units of {len(self.units.size)} quantities, and the model tells "
-                f"{num_outputs}"
+                f"regression: there are units of {len(self.units.size)} quantities, and the model "
+                f"predicts {num_outputs}"
             )
 
     def target(self, scaled: Tensor, y: Tensor) -> Tensor:

@@ -34,8 +34,8 @@ class Sequence(Task):
     def check(self, num_outputs: int, steps: int) -> None:
         if not steps:
             raise ConfigError(
-                "sequence: expected windows of steps, each with a label, and a model that answers "
-                "each of them"
+                "sequence needs windows with a label for each step, and a model that answers "
+                "each step"
             )
 
     def losses(self, logits: Tensor, target: Tensor) -> Tensor:

@@ -1,5 +1,5 @@
 // Tests and demonstrations only: the ExecuTorch adapter on a desktop JVM. The adapter is compiled here from its own sources, because a
-// plain JVM module cannot consume an AAR, against ExecuTorch's public classes as `../build fetch` brings them.
+// plain JVM module cannot consume an AAR, against ExecuTorch's public classes, which `../build fetch` downloads.
 plugins { alias(libs.plugins.kotlin.jvm) }
 
 kotlin {

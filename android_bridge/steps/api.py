@@ -6,7 +6,7 @@ They are read from the jar without code of a module and written to `api/MODULE.a
 import zipfile
 from pathlib import Path
 
-from steps.class_file import ClassFile, Member
+from steps.class_file import ClassFile, ClassMember
 from steps.modules import MODULES, Module, compile_module
 from steps.toolchain import ROOT
 
@@ -137,7 +137,7 @@ def _enclosing(name: str) -> list[str]:
     return ["$".join(parts[:count]) for count in range(1, len(parts) + 1)]
 
 
-def _members(declared: ClassFile) -> list[Member]:
+def _members(declared: ClassFile) -> list[ClassMember]:
     members = declared.fields + declared.methods
     marked = [m for m in members if declared.annotated(m.attributes, MARK)]
     shown = [
@@ -151,7 +151,7 @@ def _members(declared: ClassFile) -> list[Member]:
     return sorted(public_members, key=lambda m: (m in declared.methods, m.name, m.descriptor))
 
 
-def _goes_with(declared: ClassFile, member: Member, marked: Member) -> bool:
+def _goes_with(declared: ClassFile, member: ClassMember, marked: ClassMember) -> bool:
     """Return True if the annotation of `marked` applies to `member` as well.
 
     This holds for the member itself, for the method with its parameters' defaults, and for a
@@ -185,7 +185,7 @@ def _class_text(declared: ClassFile) -> str:
     )
 
 
-def _member_text(declared: ClassFile, member: Member) -> str:
+def _member_text(declared: ClassFile, member: ClassMember) -> str:
     if member in declared.fields:
         return f"{_words(member.access)} field {member.name} {member.descriptor}"
     return f"{_words(member.access)} fun {member.name} {member.descriptor}"

@@ -26,7 +26,7 @@ SIZES = {
 
 
 @dataclass(frozen=True)
-class Member:
+class ClassMember:
     """A field or method. `attributes` are the contents of its attributes by name."""
 
     access: int
@@ -89,14 +89,16 @@ class ClassFile:
             offset += 4
         return f"L{annotation};" in names
 
-    def _members(self, at: int) -> tuple[int, list[Member]]:
+    def _members(self, at: int) -> tuple[int, list[ClassMember]]:
         (count,) = struct.unpack_from(">H", self.content, at)
         at, members = at + 2, []
         for _ in range(count):
             access, name, descriptor = struct.unpack_from(">HHH", self.content, at)
             at, attributes = self._attributes(at + 6)
             members.append(
-                Member(access, self.text(name).decode(), self.text(descriptor).decode(), attributes)
+                ClassMember(
+                    access, self.text(name).decode(), self.text(descriptor).decode(), attributes
+                )
             )
         return at, members
 

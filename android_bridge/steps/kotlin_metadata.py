@@ -45,8 +45,8 @@ def _with_metadata(original: bytes, shrunk: bytes) -> bytes:
         if target.access & ANNOTATION:
             return shrunk
         raise SystemExit(
-            f"error: {target.name} has annotations for run time beside kotlin.Metadata: expected "
-            "some of binary retention"
+            f"error: {target.name} has annotations of run-time retention beside kotlin.Metadata; "
+            "give them binary retention"
         )
     added: list[bytes] = []
 

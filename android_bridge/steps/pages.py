@@ -27,7 +27,7 @@ def pages() -> str:
         path: alignment(path.read_bytes(), str(path)) for path in sorted(folder.rglob("*.so"))
     }
     if not alignments:
-        raise SystemExit(f"error: {folder}: there is no native library in it")
+        raise SystemExit(f"error: {folder} has no native library")
     if wrong := [
         f"{path.relative_to(folder)} ({align} bytes)"
         for path, align in alignments.items()

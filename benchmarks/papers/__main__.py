@@ -35,14 +35,14 @@ HERE = Path(__file__).parents[1]
 
 
 class Section(Protocol):
-    """What fits no `Table`: it measures by itself, keeps what is finished in the folder, and shows
-    what was found."""
+    """Comparison that fits no `Table`: it measures by itself, stores finished parts in the folder,
+    and shows its results."""
 
     def measure(self, out: Path, night: bool) -> dict[str, Any]:
         """Everything that was found."""
 
     def markdown(self, found: dict[str, Any]) -> str:
-        """The same for people."""
+        """Return the results as text."""
 
 
 TABLES: list[Table] = [

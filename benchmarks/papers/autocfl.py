@@ -27,7 +27,7 @@ ASSIGNED = {
     "Non-IID-La.-Im.": f"label-groups:{IMBALANCE}",
     "Non-IID-La.-B.": "label-groups",
 }
-"""How the paper's settings are called here, in the order of its tables."""
+"""Names of the paper's settings here, in the order of its tables."""
 HOUR = ("autocfl", "distfl")
 
 
@@ -102,7 +102,7 @@ def _told(column: str) -> str:
 
 
 def _told_right(names: Mapping[str, str]) -> dict[str, list[str]]:
-    """By column, the algorithms without the IFCA that is told the other column's number."""
+    """Return the algorithms of each column, without the other column's IFCA."""
     return {
         column: [
             n for n in names if read_algorithm(n).grouping.name != "ifca" or n == _told(column)
@@ -138,7 +138,7 @@ def _clusters(table: Mapping[str, tuple[int, ...]]) -> dict[tuple[str, str, str]
 
 
 def _right(data: str) -> str:
-    """What the paper counted, for the text."""
+    """Return the numbers of table 3 as text."""
     return "; ".join(
         f"{method} {', '.join(map(str, values[2:]))}" for method, values in TABLE_3[data].items()
     )

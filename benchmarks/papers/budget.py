@@ -1,5 +1,5 @@
-"""How often a method goes over a device's training windows: what has to be alike, or stated, where
-methods are ranked."""
+"""Number of passes of a method over a device's training windows, which must be equal, or stated,
+where methods are ranked."""
 
 from functools import lru_cache
 

@@ -75,7 +75,7 @@ class Section:
     measured again; Experiment II run by run."""
 
     def measure(self, out: Path, night: bool) -> dict[str, Any]:
-        """What the three found, by name."""
+        """Return the results of the three experiments, by name."""
         torch.set_num_threads(1)
         size = NIGHT if night else HOUR
         path = out / f"cgau-{'night' if night else 'hour'}.json"

@@ -17,14 +17,14 @@ class Claim:
     paper: str
     statement: str
     number: str
-    """What the paper says."""
+    """Claim of the paper."""
     terms: ev.Find | None
     sound: ev.Find | None = None
     cause: Mapping[str, str] = field(default_factory=dict)
 
 
 def _plain(name: str) -> str:
-    """As DBE's tables run it: without momentum."""
+    """Return the algorithm of DBE's tables: without momentum."""
     return dbe.plain_sgd([name])[name]
 
 

@@ -51,7 +51,7 @@ REGULARISED = ("ditto", "fedper", "fedrep", "fedrod", "fedbabu", "apfl")
 
 
 def plain_sgd(names: Iterable[str]) -> dict[str, str]:
-    """The same algorithms without momentum, so that one learning rate means the same to all of
+    """Return the algorithms without momentum, so that one learning rate means the same to all of
     them."""
     plain = {}
     for name in names:

@@ -1,5 +1,5 @@
-"""What the results say of a claim: differences between methods over the same seeds, levels, groups;
-each with a verdict that follows from the numbers by one rule.
+"""Evidence on a claim: differences between methods over the same seeds, levels, and groups, each
+with a verdict that follows from the numbers by one rule.
 
 An order is *reproduced* where the whole 95 % interval of the paired difference is above 0, *in
 part* where the difference is positive but the interval is not, and *not* reproduced otherwise. A
@@ -28,7 +28,7 @@ WITHIN = 2.0
 
 @dataclass(frozen=True)
 class Evidence:
-    """What was found, in words and numbers, and the verdict on the claim."""
+    """Evidence in words and numbers, and the verdict on the claim."""
 
     text: str
     verdict: str

@@ -25,8 +25,8 @@ PREPARED, TRAINED, TOTAL, COST = (
     "numbers exchanged, millions",
 )
 CNN_SIZE, PROTOTYPES_SIZE = 83_658, 31_360
-"""What a device sends in a round: the CNN for 28 x 28 images; ten classes' means of 3,136 features
-(FedPCL)."""
+"""Numbers that a device sends in a round: the CNN for 28 x 28 images; ten classes' means of 3,136
+features (FedPCL)."""
 MADE_SIZE = 2 * 784 * 30 + 784 + 30
 
 FEDDISK = "feddisk:density_units=30:preparations=10:local_checks=5"

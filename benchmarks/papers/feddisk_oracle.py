@@ -1,13 +1,14 @@
-"""What FedDisk's weights could be worth at best: FedAvg with the *true* density ratio as weights,
-with the same weights in another order, and with the ratio that two density models say themselves.
+"""Upper bound of the value of FedDisk's weights: FedAvg with the *true* density ratio as weights,
+with the same weights in another order, and with the ratio that two density models estimate.
 
 H. Nguyen, P. Wu, J. M. Chang. Federated Learning for Distribution Skewed Data Using Sample Weights.
 IEEE TAI 2023. Its classifier is shown the outputs of two networks for the *same* examples, which
-identifies no ratio of densities: the better it is trained, the better it tells networks apart. Here
-nothing is estimated. Device k adds noise of variance v_k = k * x / N to its images and cuts them to
-[0, 1], so that the density of an image x that was made from a clean one c is known: a product over
-pixels of censored normal densities. The fleet's density is the mean of the devices'. Other clean
-images are too far away to count. The device without noise has only one weight, 1.
+identifies no ratio of densities: the better it is trained, the better it distinguishes the
+networks. Here nothing is estimated. Device k adds noise of variance v_k = k * x / N to its images
+and cuts them to [0, 1], so that the density of an image x that was made from a clean one c is
+known: a product over pixels of censored normal densities. The fleet's density is the mean of the
+devices'. Other clean images are too far away to count. The device without noise has only one
+weight, 1.
 
 Every row is the same federated training, with weights of mean 1 on each device: weights alone
 differ.
@@ -47,7 +48,7 @@ ROWS = (FAVG, ORACLE, SHUFFLED, TEMPERED)
 
 @dataclass(frozen=True)
 class Size:
-    """How much is run."""
+    """Size of a run."""
 
     seeds: int = 3
     devices: int = 20

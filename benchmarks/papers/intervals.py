@@ -22,12 +22,12 @@ class Estimate:
 
     @property
     def above(self) -> bool:
-        """Whether the whole interval is above 0."""
+        """Return True if the whole interval is above 0."""
         return self.mean - self.half > 0
 
     @property
     def below(self) -> bool:
-        """Whether the whole interval is below 0."""
+        """Return True if the whole interval is below 0."""
         return self.mean + self.half < 0
 
     def show(self, digits: int = 1, signed: bool = False) -> str:
@@ -41,7 +41,7 @@ class Estimate:
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """Of one number for each seed; at least one."""
+    """Return the interval of one number per seed; there is at least one."""
     count = len(values)
     if count == 1:
         return Estimate(values[0], math.inf, 1)
@@ -52,6 +52,6 @@ def estimate(values: Sequence[float]) -> Estimate:
 
 
 def paired(values: Sequence[float], others: Sequence[float]) -> Estimate:
-    """Of the differences, seed by seed. Both have the same seeds in the same order; seeds that only
-    one has do not count."""
+    """Return the interval of the differences, seed by seed. Both have the same seeds in the same
+    order; seeds that only one has do not count."""
     return estimate([a - b for a, b in zip(values, others, strict=False)])

@@ -1,5 +1,5 @@
-"""What was measured, as benchmarks/results/papers.json has it: by a table's key, whether it is a
-night's run, and its rows by column."""
+"""Measurements in benchmarks/results/papers.json: by a table's key, if it is a night's run, and its
+rows by column."""
 
 import json
 import platform
@@ -30,7 +30,7 @@ class Results:
         write_atomically(self.path, (json.dumps(self._held, indent=1) + "\n").encode())
 
     def of(self, key: str) -> dict[str, Any]:
-        """What was measured under a key; nothing where it has not been run."""
+        """Return the measurements under a key, or nothing if it has not been run."""
         found: dict[str, Any] = self._held.get(key, {}).get("measured", {})
         return found
 
@@ -49,12 +49,12 @@ def _joined(before: list[dict[str, Any]], made: list[dict[str, Any]]) -> list[di
 def _outweighs(
     row: dict[str, Any], made: dict[str, Any] | None, column: list[dict[str, Any]]
 ) -> bool:
-    """Whether a row of before is worth more than what was made of its algorithm now."""
+    """Return True if an earlier row is worth more than the new results of its algorithm."""
     if made is not None:
         return row["seeds"] > made["seeds"] and _amount(row) == _amount(made)
     return any(_amount(row) == _amount(other) for other in column)
 
 
 def _amount(row: dict[str, Any]) -> str:
-    """How much was trained, but for the number of seeds."""
+    """Return the amount of training, without the number of seeds."""
     return str(row["trained"]).rpartition(", ")[0]

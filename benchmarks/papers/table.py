@@ -1,5 +1,4 @@
-"""What a paper's table or figure is here: settings, the paper's numbers, and how both are printed
-side by side."""
+"""A paper's table or figure: settings, the paper's numbers, and how to print both side by side."""
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -78,8 +77,8 @@ def of_seeds(row: Row, metric: Metric) -> list[float]:
 
 
 def by_seed(results: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
-    """What `SEEDED` names, in per cent, from the results of one algorithm in the order of seeds;
-    nothing where a run has failed."""
+    """Return the measure that `SEEDED` names, in per cent, from the results of one algorithm in the
+    order of seeds; nothing if a run has failed."""
     if any(r.get("failed") for r in results):
         return {}
     best = [max((v for v in r["pooled_by_round"] if v is not None), default=None) for r in results]
@@ -97,7 +96,7 @@ class Setting:
     night's run has instead."""
 
     data: str
-    """As a user writes it, or a form of UCI HAR (`har.FORMS`)."""
+    """Name of the data, as a user writes it, or a form of UCI HAR (`har.FORMS`)."""
     partition: str = "user"
     rounds: int = 20
     local_epochs: int = 1
@@ -110,11 +109,11 @@ class Setting:
     night: Mapping[str, Any] = field(default_factory=dict)
 
     def at(self, night: bool) -> "Setting":
-        """What is run: the setting itself, or that of a night."""
+        """Return the setting to run: the setting itself, or that of a night."""
         return replace(self, **self.night, night={}) if night else self
 
     def describe(self) -> str:
-        """How much is trained, in words."""
+        """Return the amount of training, in words."""
         many, seeds = ("" if n == 1 else "s" for n in (self.rounds, self.seeds))
         passes = "one pass" if self.local_epochs == 1 else f"{self.local_epochs} passes"
         return (
@@ -153,10 +152,10 @@ class Table:
     metrics: Mapping[str, Metric] = field(default_factory=lambda: {"accuracy, %": accuracy})
     paper: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
     about: str = ""
-    """What is different here, and what came out."""
+    """Differences from the paper, and the outcome."""
     only: Mapping[str, Iterable[str]] = field(default_factory=dict)
     tall: bool = False
-    """Whether settings are rows and there is one algorithm."""
+    """True if settings are rows and there is one algorithm."""
     hour: Sequence[str] | None = None
     """The algorithms that an hour has time for; None: all of them. The others, and the rows of a
     table without any, are a night's."""
@@ -175,7 +174,7 @@ class Table:
         return self.columns[column].asked(chosen, night, folder)
 
     def lacking(self, measured: Mapping[str, Sequence[Row]], night: bool) -> "Table":
-        """The same table with the algorithms alone that were not trained as much in as many
+        """Return the table with those algorithms alone that were not trained as much with as many
         seeds."""
 
         def is_there(column: str, algorithm: str) -> bool:

@@ -13,7 +13,7 @@ from wire.arrays.tensors import Array
 def switched_off(
     tensors: TorchTensors, modulation: bool = True, expression: bool = True
 ) -> TorchTensors:
-    """The same tensors with a part of the conditioning at zero (appendix A, Fig. 3g and 3h)."""
+    """Return the tensors with a part of the conditioning at zero (appendix A, Fig. 3g and 3h)."""
     ends = (*[MODULATION] * modulation, *[EXPRESSION] * expression)
     return {
         k: torch.zeros_like(v) if names.role_of(k) == names.PRIVATE and k.endswith(ends) else v

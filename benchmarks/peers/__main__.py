@@ -114,7 +114,7 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def is_complete(options: argparse.Namespace, systems: Sequence[System]) -> bool:
-    """Whether this is the comparison that is kept."""
+    """Return True if this is the comparison whose results are stored."""
     return (
         len(systems) == len(SYSTEMS)
         and (options.devices, options.rounds) == (DEVICES, ROUNDS)

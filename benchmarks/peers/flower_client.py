@@ -1,4 +1,4 @@
-"""What every Flower client runs, in a module of its own so that Ray's workers import it once
+"""Program of every Flower client, in a module of its own so that Ray's workers import it once
 instead of unpickling it for each message."""
 
 from functools import cache

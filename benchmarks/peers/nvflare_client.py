@@ -1,4 +1,4 @@
-"""What every NVFlare client runs: its Client API, as in the PyTorch examples, one process per
+"""Program of every NVFlare client: its Client API, as in the PyTorch examples, one process per
 client that stays for all rounds."""
 
 import sys

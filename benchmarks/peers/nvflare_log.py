@@ -1,4 +1,4 @@
-"""When the rounds of an NVFlare run began and ended: its server writes that into its log."""
+"""Times of the rounds of an NVFlare run, from its server's log."""
 
 import datetime
 import re
@@ -9,8 +9,8 @@ BOUNDARY = re.compile(r"Round \d+ started|Finished FedAvg")
 
 
 def moments(lines: Iterable[str]) -> list[float]:
-    """When each round began and the last one ended, in seconds, from the lines of the server's log.
-    The words stand in a box of lines below the line with the time."""
+    """Return the start of each round and the end of the last one, in seconds, from the lines of the
+    server's log. The words stand in a box of lines below the line with the time."""
     found, latest = [], ""
     for line in lines:
         if match := STAMP.match(line):

@@ -46,8 +46,8 @@ def main() -> None:
 def together(
     processes: int, run: Callable[[], tuple[list[float], bool]]
 ) -> tuple[list[float], bool]:
-    """What `run` gives in this process; rank 0 starts the others with its own command line, and
-    waits for them.
+    """Return the result of `run` in this process; rank 0 starts the others with its own command
+    line, and waits for them.
 
     Raises:
         SystemExit: one of the others failed.

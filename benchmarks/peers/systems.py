@@ -1,5 +1,4 @@
-"""Which systems are compared, how each one uses two cores, and the environment it is installed
-in."""
+"""Systems that are compared, their use of two cores, and their environments."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +27,7 @@ class System:
     """It gets no more devices than this."""
 
     def devices(self, asked: int) -> int:
-        """How many devices it gets of so many."""
+        """Return the number of devices that it gets of so many."""
         return min(asked, self.most_devices or asked)
 
     @property

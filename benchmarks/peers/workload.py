@@ -1,5 +1,5 @@
-"""The same work for every system: a small CNN, windows of 9 channels x 128 samples, one epoch of
-SGD per device and round.
+"""Workload of every system: a small CNN, windows of 9 channels x 128 samples, one epoch of SGD per
+device and round.
 
 1.246 GFLOP per update. Needs numpy and torch only, because it is imported in every system's own
 environment.
@@ -28,7 +28,7 @@ it tells how much work was done."""
 
 @dataclass(frozen=True)
 class Job:
-    """What a runner is asked for."""
+    """Request to a runner."""
 
     devices: int
     rounds: int

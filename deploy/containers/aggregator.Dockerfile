@@ -1,4 +1,4 @@
-# The aggregator. Build it in the root of a checkout:
+# Image of the aggregator. Build it in the root of a checkout:
 #   docker build -f deploy/containers/aggregator.Dockerfile -t shoal-aggregator:0.1.0 .
 # With CUDA, for simulations and exports on a GPU beside the service (the service itself computes on the CPU):
 #   docker build -f deploy/containers/aggregator.Dockerfile --build-arg TORCH=cuda --build-arg EXTRAS=edge,simulation,postgres,s3 \
@@ -23,7 +23,7 @@ RUN python3 -m venv /uv \
  && /uv/bin/pip install --no-cache-dir --disable-pip-version-check -c constraints.txt uv \
  && /uv/bin/uv venv --python /usr/bin/python3 /opt/shoal
 COPY . .
-# torch's index for CPUs has a build of a tenth of the size; PyPI's build for x86-64 brings CUDA.
+# torch's index for CPUs has a build of a tenth of the size; PyPI's build for x86-64 includes CUDA.
 RUN case "${TORCH}" in cpu) set -- --torch-backend cpu ;; cuda) set -- ;; *) echo "TORCH=${TORCH}: expected cpu or cuda" >&2; exit 1 ;; esac \
  && /uv/bin/uv pip install --no-cache --compile-bytecode --index-strategy unsafe-best-match --python /opt/shoal/bin/python "$@" \
       -c constraints.txt -b constraints.txt ".[${EXTRAS}]"
@@ -40,7 +40,7 @@ COPY --from=build /opt/shoal /opt/shoal
 RUN groupadd --gid 10001 shoal \
  && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin shoal \
  && install -d -o 10001 -g 10001 -m 0700 /var/lib/shoal
-# The root file system may be read-only: the service writes to its folder and to /tmp, which has to be a tmpfs then.
+# The root file system may be read-only: the service writes to its folder and to /tmp, which must be a tmpfs then.
 ENV PATH=/opt/shoal/bin:/usr/bin:/bin \
     USER=shoal \
     HOME=/tmp \

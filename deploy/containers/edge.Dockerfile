@@ -1,4 +1,4 @@
-# The client of a board, for amd64 and arm64. Build it in the root of a checkout:
+# Image of the client of a board, for amd64 and arm64. Build it in the root of a checkout:
 #   docker buildx build --platform linux/amd64,linux/arm64 -f deploy/containers/edge.Dockerfile -t shoal-edge:0.1.0 .
 ARG BASE=docker.io/library/debian:12.11-slim
 
@@ -33,7 +33,7 @@ COPY --from=build /opt/shoal /opt/shoal
 RUN groupadd --gid 10001 shoal \
  && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin shoal \
  && install -d -o 10001 -g 10001 -m 0700 /state /data
-# The root file system may be read-only: the client writes to /state and to /tmp, which has to be a tmpfs then.
+# The root file system may be read-only: the client writes to /state and to /tmp, which must be a tmpfs then.
 ENV PATH=/opt/shoal/bin:/usr/bin:/bin \
     USER=shoal \
     HOME=/tmp \
@@ -43,7 +43,7 @@ ENV PATH=/opt/shoal/bin:/usr/bin:/bin \
 WORKDIR /tmp
 USER 10001:10001
 VOLUME ["/state", "/data"]
-# The client says once a second that it is at work, and between two batches: one may take minutes where a graph is loaded first.
+# The client touches the file once a second, and between two batches; a batch may take minutes if a graph is loaded first.
 HEALTHCHECK --interval=60s --timeout=10s --start-period=300s --retries=3 CMD ["/bin/sh", "-c", "find /tmp/alive -mmin -10 | grep -q ."]
 ENTRYPOINT ["/opt/shoal/bin/shoal-edge"]
 CMD ["run", "--state", "/state", "--data", "/data"]

@@ -104,7 +104,7 @@ def groups() -> str:
 
 
 def one_round() -> str:
-    """What goes to and fro in a round."""
+    """Draw the messages of a round."""
     steps = [
         ("check-in: id, number of windows", True),
         ("plan: a short list of verbs, signed", False),
@@ -135,7 +135,7 @@ def one_round() -> str:
 
 
 def release() -> str:
-    """How a trained model comes to be used."""
+    """Draw the way of a trained model into use."""
     parts = [
         box(20, 40, 120, 50, "campaign", under="trains in rounds"),
         arrow(140, 65, 190, 65),

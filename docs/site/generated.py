@@ -1,4 +1,4 @@
-"""The pages of the site that are made: commands, HTTP, MQTT, metrics, errors, Python."""
+"""Pages of the site that are generated: commands, choices, HTTP, MQTT, metrics, errors, Python."""
 
 import ast
 import json
@@ -18,6 +18,17 @@ BASES = (
     "algorithms.privacy.base.DefaultPrivacy",
     "algorithms.tasks.classification.Classification",
 )
+KINDS = {
+    "Objectives": ("objective", "memory", "bias"),
+    "Groupings": ("grouping",),
+    "Means": ("mean",),
+    "Privacy": ("privacy",),
+    "Personalisation": ("personalisation",),
+    "Optimizers": ("optimizer",),
+    "Server optimizers": ("server optimizer",),
+    "Tasks": ("task",),
+}
+"""Titles of the parts of an algorithm, and the kinds of the registry in each."""
 
 
 def commands() -> str:
@@ -29,15 +40,13 @@ def commands() -> str:
     parts = [
         "# Commands",
         "",
-        "Made from the commands themselves. `shoal COMMAND --help` says the same; "
-        "`docs/simulate.md` and the other",
-    ]
-    parts += [
-        "pages say what it means. Every option can be set in the environment too: `--min-devices` "
-        "of `shoal serve` is",
+        "Generated from the commands. `shoal COMMAND --help` prints the same. Every option can be "
+        "set in the",
+        "environment too: `--min-devices` of `shoal serve` as `SHOAL_SERVE_MIN_DEVICES`, "
+        "`--max-payload` of `shoal-edge` as",
+        "`SHOAL_EDGE_MAX_PAYLOAD`.",
         "",
     ]
-    parts[-1:] = ["`SHOAL_SERVE_MIN_DEVICES`; one of `shoal-edge`, `SHOAL_EDGE_MAX_PAYLOAD`.", ""]
     for name, about in COMMANDS.items():
         group = typer.main.get_command(application(name))
         parts += [f"## shoal {name}", "", about.summary + f" Needs `shoal[{about.extra}]`.", ""]
@@ -78,6 +87,68 @@ def _settings() -> list[str]:
         shown |= {each.flag for each in settings if not prefix and title != "Simulation"}
         parts += [f"### {title}", "", *table(settings), ""]
     return parts
+
+
+def choices() -> str:
+    """Return the page of every name that takes options: choices of algorithms, partitions, ..."""
+    from aggregator.core.policies import POLICIES
+    from algorithms import registry
+    from algorithms.models.registry import MODELS
+    from algorithms.models.registry import OPTIONS as OF_MODELS
+    from algorithms.schedules import SCHEDULES
+    from simulation.engine.workers.attacks import ATTACKS
+    from simulation.partition import OPTIONS as OF_PARTITIONS
+    from simulation.splits import SPLITS
+    from simulation.timing.profiles import DISTRIBUTIONS
+
+    parts = ["# Choices and their options", ""]
+    parts += ["Generated from the code. An option is written after its name, `fedprox:mu=0.1`:"]
+    parts += ["[names](algorithms.md#names). `shoal algorithms --json` prints the choices of"]
+    parts += ["algorithms, with options and papers.", ""]
+    for title, kinds in KINDS.items():
+        parts += [f"## {title}", ""]
+        for kind in kinds:
+            for name, cls in registry.CHOICES[kind].items():
+                paper = _cell(cls.citation) or "No paper."
+                parts += [f"### {name}", "", paper, "", *_options(registry.options_of(cls))]
+    others: Mapping[str, Mapping[str, Any]] = {
+        "Partitions": OF_PARTITIONS,
+        "Splits": SPLITS,
+        "Attacks": ATTACKS,
+        "Models": {name: OF_MODELS.get(name, {}) for name in MODELS},
+        "Learning rate schedules": SCHEDULES,
+        "Profiles of devices": DISTRIBUTIONS,
+        "Policies of rounds": POLICIES,
+    }
+    for title, names in others.items():
+        parts += [f"## {title}", ""]
+        for name, options in names.items():
+            parts += [f"### {name}", "", *_options(options)]
+    return "\n".join(parts)
+
+
+def _options(options: Mapping[str, Any]) -> list[str]:
+    """Return options as a table."""
+    from algorithms.spec import write
+
+    if not options:
+        return ["No options.", ""]
+    rows = ["| option | default | allowed | meaning |", "|---|---|---|---|"]
+    for key, option in options.items():
+        default = "" if option.default in (None, "") else f"`{write(option.default)}`"
+        rows.append(f"| `{key}` | {default} | {_allowed(option)} | {_cell(option.about)} |")
+    return [*rows, ""]
+
+
+def _allowed(option: Any) -> str:
+    """Return the values of an option in words, from the error about a value that is none."""
+    from wire.errors import ConfigError
+
+    try:
+        option.read("", "\0", "")
+    except ConfigError as error:
+        return _cell(str(error).partition("expected ")[2])
+    return "a text"
 
 
 def _command(words: str, command: Any) -> Iterator[str]:
@@ -133,7 +204,7 @@ def http() -> str:
     parts = [
         "# HTTP",
         "",
-        "Made from the service's own OpenAPI document, which it serves at `/openapi.json`; its "
+        "Generated from the service's OpenAPI document, which it serves at `/openapi.json`; its "
         "page",
         "",
     ]
@@ -165,7 +236,7 @@ def mqtt() -> str:
     parts = [
         "# MQTT",
         "",
-        "Made from `wire/asyncapi.json`, which is made from the code. The "
+        "Generated from `wire/asyncapi.json`, which is generated from the code. The "
         "[specification](../wire/SPEC.md) says what a client",
         "",
     ]
@@ -197,13 +268,13 @@ def mqtt() -> str:
 
 
 def python() -> str:
-    """What `import shoal` gives, from its docstrings."""
+    """Return the page of `import shoal`, from its docstrings."""
     import shoal
 
     parts = [
         "# Python",
         "",
-        "Made from the docstrings of what `import shoal` gives. [From Python](python.md) is a "
+        "Generated from the docstrings of what `import shoal` gives. [From Python](python.md) is a "
         "tutorial.",
         "",
     ]
@@ -220,7 +291,7 @@ def python() -> str:
     parts += [
         "## For a method of your own",
         "",
-        "What [methods of your own](extend.md) derive from.",
+        "Base classes of [parts of your own](extend.md).",
         "",
     ]
     parts += [line for name in BASES for line in (f"::: {name}", "")]
@@ -233,18 +304,18 @@ def metrics() -> str:
 
     from aggregator.fleet.records import Fleet
     from aggregator.http.metrics import CampaignMetrics
-    from aggregator.service.conditions import Conditions, Counted
+    from aggregator.service.conditions import Conditions, ServiceCounters
     from aggregator.view.fleet import FleetView
 
-    idle = Conditions({}, True, "", "", Counted(), {})
+    idle = Conditions({}, True, "", "", ServiceCounters(), {})
     collector = CampaignMetrics(lambda: FleetView(Fleet()), lambda: idle, dict)
-    parts = ["# Metrics and alerts", "", "Made from what the service answers at `/metrics`.", ""]
+    parts = ["# Metrics and alerts", "", "Generated from the answer at `/metrics`.", ""]
     parts += ["| metric | kind | meaning |", "|---|---|---|"]
     for metric in sorted(collector.collect(), key=lambda metric: metric.name):
         name = metric.name + ("_total" if metric.type == "counter" else "")
         parts.append(f"| `{name}` | {metric.type} | {_cell(metric.documentation)} |")
-    parts += ["", "## Alerts", "", "Made from `deploy/monitoring/alerts.yml`; [install]"]
-    parts[-1] += "(install.md#alerts) says what to do about each."
+    parts += ["", "## Alerts", "", "Generated from `deploy/monitoring/alerts.yml`; [get alerts]"]
+    parts[-1] += "(alerts.md#what-to-do-about-each) says what to do about each."
     parts += ["", "| alert | when | for | severity | what it says |", "|---|---|---|---|---|"]
     alerts = yaml.safe_load((ROOT / "deploy" / "monitoring" / "alerts.yml").read_text())
     for rule in (rule for group in alerts["groups"] for rule in group["rules"]):
@@ -259,8 +330,8 @@ def errors() -> str:
     from wire import errors as kinds
 
     names = {n for n, k in vars(kinds).items() if isinstance(k, type) and issubclass(k, Exception)}
-    parts = ["# Errors", "", "Made from the code: every message of an error that Shoal raises on"]
-    parts[-1] += " purpose. `…` stands for a value. A command prints the message after `error:`,"
+    parts = ["# Errors", "", "Generated from the code: every message of an error that Shoal raises"]
+    parts[-1] += " on purpose. `…` stands for a value. A command prints the message after `error:`,"
     parts += ["and ends with the error's status, which is 2 if no other is said.", ""]
     for room in ("shoal", "simulation", "algorithms", "export", "aggregator", "edge_client"):
         rows = set[tuple[str, str]]()
@@ -303,6 +374,7 @@ def _cell(text: str) -> str:
 
 PAGES: Mapping[str, Callable[[], str]] = {
     "reference-commands.md": commands,
+    "reference-choices.md": choices,
     "reference-http.md": http,
     "reference-mqtt.md": mqtt,
     "reference-metrics.md": metrics,

@@ -25,9 +25,11 @@ MOVED = {
     "SECURITY.md": "reporting.md",
     "README.md": "index.md",
 }
-"""By path in the repository, the page that it is on the site; `index.md` says what the README
-says."""
+"""Page on the site of each path in the repository; `index.md` has the text of the README."""
 LINK = re.compile(r"(!?\[[^\]]*\])\(([^)#\s]*)(#[^)\s]*)?\)")
+BLOCK = re.compile(r"<pre><span></span><code>[^<]*</code></pre>")
+"""A block of commands on a built page: one without a language, in which nothing is highlighted."""
+OPTION = re.compile(r"(?<=\s)(--?[\w-]+)")
 FENCED = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 
 
@@ -73,6 +75,11 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     return "".join(
         part if part.startswith("```") else LINK.sub(turn, part) for part in FENCED.split(markdown)
     )
+
+
+def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
+    """Mark the options in blocks of commands: a narrow page breaks no line within `--out`."""
+    return BLOCK.sub(lambda block: OPTION.sub(r'<span class="word">\1</span>', block[0]), html)
 
 
 def on_post_page(output: str, page: Any, config: Any) -> str:

@@ -144,11 +144,11 @@ class Fetching:
             raise
         except WireError as error:
             raise Malformed(
-                f"blob {name}: its {len(payload)} bytes have another hash, and name no pieces: "
+                f"blob {name}: its {len(payload)} bytes have another hash, and list no pieces: "
                 f"{error}"
             ) from None
         if pieces.digest != name:
-            raise Malformed(f"blob {name}: in its place came the pieces of {pieces.digest}")
+            raise Malformed(f"blob {name}: the list of pieces is of another blob, {pieces.digest}")
         self._link.unsubscribe(self._topics.blob(name))
         if name not in self._parts or self._parts[name].pieces != pieces:
             self._parts[name] = self._state.files.part(f"{BLOBS}{name}{PART}", pieces)

@@ -20,16 +20,16 @@ from edge_client.agent.traffic import Traffic
 from edge_client.core import session as core
 from edge_client.core.backoff import AggregatorTime, Backoff
 from edge_client.core.checkpoint import USUAL, Pace
-from edge_client.core.policy import told_classes
+from edge_client.core.policy import reported_classes
 from edge_client.core.ports import GraphLoader, Health, Windows
 from edge_client.models.current import CurrentModel
 from edge_client.models.kept import KeptModels
 from edge_client.storage.incidents import Incidents
-from edge_client.storage.memory import Memory
+from edge_client.storage.memory import SessionStore
 from edge_client.storage.state import CHECKPOINT, DeviceState
 from edge_client.work.checkpoints import Checkpoints
 from edge_client.work.executor import Secret, from_entropy
-from edge_client.work.plan import Declined, Done, Stopped, Work, decline_of
+from edge_client.work.plan import DeclinedPlan, Done, PlanWork, Stopped, decline_of
 from wire import messages as m
 from wire.arrays import names
 from wire.arrays.quantised import ENCODINGS
@@ -112,7 +112,7 @@ class Agent:
         self._traffic = Traffic(state, wall)
         self._outbox = Outbox(device_id, topics, link, self._traffic, self.incidents, clock)
         self._fetching = Fetching(topics, link, state, self._inbox.open_pieces, most_bytes)
-        self._memory = Memory(device_id, state, self.incidents)
+        self._memory = SessionStore(device_id, state, self.incidents)
         self._model, self._permitted = (
             CurrentModel(state, windows, load_graphs),
             policy or m.Policy(),
@@ -131,7 +131,9 @@ class Agent:
         self._releases = Releases(device_id, self._model, state, self._windows_now, *around)
         self._checkpoints = Checkpoints(device_id, state, runtime, pace, self._progressed, clock)
         around_work = (self._permitted, secret, self.incidents, self._checkpoints)
-        self._work = Work(windows, self._memory, state, load_graphs, trusted, *around_work, live)
+        self._work = PlanWork(
+            windows, self._memory, state, load_graphs, trusted, *around_work, live
+        )
         self._stop: Callable[[], bool] = lambda: False
         self._boot_id, self._bytes_received, self._work_began_s = "", 0, 0.0
         self._ready_at_s = math.inf
@@ -203,21 +205,26 @@ class Agent:
         try:
             act()
         except Exception as error:
-            self.incidents.add(f"failed {what}", error)
+            self.incidents.add(f"{what.capitalize()} failed", error)
 
     def _on_event(self, event: LinkEvent) -> None:
         match event:
             case LinkUp():
-                log.info("connected device=%s", self.device_id)
+                log.info("Connected: device=%s", self.device_id)
                 self._outbox.connected, self._ready_at_s = True, self._clock() + STATUS_WAIT_S
                 self._check_in()
             case LinkDown(reason):
                 self._outbox.connected = False
                 log.warning(
-                    "connection lost, trying again device=%s reason=%s", self.device_id, reason
+                    "Connection lost, trying again: device=%s reason=%s", self.device_id, reason
                 )
             case Denied(action, topic):
-                log.error("the broker does not let device=%s %s %s", self.device_id, action, topic)
+                log.error(
+                    "The broker denies access to a topic: device=%s action=%s topic=%s",
+                    self.device_id,
+                    action,
+                    topic,
+                )
             case Delivery():
                 self._bytes_received += len(event.payload)
                 self._outbox.count(event.payload)
@@ -229,12 +236,12 @@ class Agent:
         except (
             Exception
         ) as error:  # the innermost ring: an unreadable message costs one line of the log
-            self.incidents.add("ignored a message", error)
+            self.incidents.add("Message ignored", error)
             return
         try:
             self._act(message, delivery.payload)
         except OSError as error:
-            self.incidents.add("failed to store what a message says", error)
+            self.incidents.add("Message not stored", error)
             if isinstance(message, m.Plan):
                 self._outbox.decline(message, decline_of(error))
             elif isinstance(message, m.Finish | m.Release):
@@ -252,7 +259,7 @@ class Agent:
                 changed, action = core.on_plan(self.session, message, text, self._time.now_s)
                 self._memory.save(changed)
                 if action.kind == "decline":
-                    declined = Declined(action.reason, action.detail)
+                    declined = DeclinedPlan(action.reason, action.detail)
                     self._outbox.decline(message, declined, action.proof)
                 elif action.kind == "send":
                     self._send_update()
@@ -274,7 +281,7 @@ class Agent:
     def _on_reply(self, reply: m.Acknowledge | m.Refuse | m.Busy | m.Finish) -> None:
         if isinstance(reply, m.Refuse):
             log.warning(
-                "refused device=%s about=%s reason=%s: %s",
+                "Message refused by the service: device=%s about=%s reason=%s: %s",
                 self.device_id,
                 reply.about,
                 reply.reason,
@@ -303,12 +310,12 @@ class Agent:
             plan = self.session.plan
             if self.session.stage != "working" or plan is None or name not in blobs_of(plan):
                 raise
-            self.incidents.add("failed to store a blob", error)
+            self.incidents.add("Blob not stored", error)
             self._decline(plan, decline_of(error))
         self._rest()
 
     def _check_in(self) -> None:
-        """Report the device's facts, and send again what had no answer."""
+        """Report the device's facts, and send unanswered messages again."""
         windows = self._windows_now()
         message = m.CheckIn(
             self.device_id,
@@ -318,11 +325,11 @@ class Agent:
             client=CLIENT,
             runtime=self._runtime,
             policy=self._policy,
-            classes=told_classes(self._permitted, windows.train_y),
+            classes=reported_classes(self._permitted, windows.train_y),
             moved=self._live is not None and self._live.has_moved,
             encodings=ENCODINGS,
             num_unlabelled=windows.num_unlabelled,
-            kept=self._own.models(),
+            personal_models=self._own.models(),
             **asdict(self._health()),
         )
         self._outbox.publish("check-in", encode(message))
@@ -360,7 +367,7 @@ class Agent:
         if plan is not None and (
             exceeded := self._traffic.exceeds(self._permitted.max_bytes_a_day)
         ):
-            self._decline(plan, Declined("policy", exceeded))
+            self._decline(plan, DeclinedPlan("policy", exceeded))
         if self._fetching.need(needed(self.session, self._model)):
             self._backoff.begin()
         if self._clock() < self._ready_at_s or self._stop():
@@ -374,7 +381,7 @@ class Agent:
         if self._time.now_s > plan.deadline_at_s:
             self._decline(
                 plan,
-                Declined(
+                DeclinedPlan(
                     "expired",
                     f"its deadline was over {self._time.now_s - plan.deadline_at_s:.0f} s ago",
                 ),
@@ -393,23 +400,23 @@ class Agent:
             try:
                 outcome = self._store_update(plan, outcome)
             except Exception as error:
-                self.incidents.add("failed to store an update", error)
+                self.incidents.add("Update not stored", error)
                 outcome = decline_of(error)
-        if isinstance(outcome, Declined):
+        if isinstance(outcome, DeclinedPlan):
             self._decline(plan, outcome)
         self._contained("traffic", self._traffic.save)
 
-    def _store_update(self, plan: m.Plan, done: Done) -> Declined | None:
+    def _store_update(self, plan: m.Plan, done: Done) -> DeclinedPlan | None:
         """Store the update and send it, or return the reason to decline the plan."""
         payload = self._encode(plan, done)
         if len(payload) > self._most_bytes:
-            return Declined(
+            return DeclinedPlan(
                 "failed",
-                f"an update of {len(payload)} bytes: at most {self._most_bytes} are sent; "
-                "--max-payload permits more",
+                f"the update has {len(payload)} bytes, at most {self._most_bytes} are sent "
+                "(--max-payload)",
             )
         if exceeded := self._traffic.exceeds(self._permitted.max_bytes_a_day, len(payload)):
-            return Declined("policy", exceeded)
+            return DeclinedPlan("policy", exceeded)
         self._own.put(plan, done.result)
         private = names.of_role(done.result.private, names.PRIVATE, names.COLUMN)
         try:
@@ -419,7 +426,7 @@ class Agent:
             self._state.put_update(plan.run_id, plan.round, payload, private)
         self._memory.note(core.on_executed(self.session, plan, digest(payload)))
         log.info(
-            "round done device=%s round=%d steps=%d",
+            "Plan carried out: device=%s round=%d steps=%d",
             self.device_id,
             plan.round,
             done.result.num_steps,
@@ -436,7 +443,7 @@ class Agent:
         """Send a heartbeat before each batch, and end the work if it has to end.
 
         Raises:
-            Declined: the work takes longer than the policy permits.
+            DeclinedPlan: the work takes longer than the policy permits.
             Stopped: the client stops.
         """
         self._between_windows()
@@ -445,7 +452,7 @@ class Agent:
             self._checkpoints.before_s + self._clock() - self._work_began_s,
         )
         if most_s is not None and took_s > most_s:
-            raise Declined("policy", f"max_seconds: the work takes longer than {most_s:g} s")
+            raise DeclinedPlan("policy", f"max_seconds: the work takes longer than {most_s:g} s")
 
     def _between_windows(self) -> None:
         """Send a heartbeat between two windows outside a plan.
@@ -467,7 +474,7 @@ class Agent:
         self._outbox.beat()
         self._releases.beat()
 
-    def _decline(self, plan: m.Plan, declined: Declined) -> None:
+    def _decline(self, plan: m.Plan, declined: DeclinedPlan) -> None:
         """Decline the current plan."""
         changed, _ = core.on_declined(
             self.session, plan, declined.reason, printable(declined.detail)[:1000]
@@ -487,7 +494,7 @@ class Agent:
         return (
             needed(self.session, self._model)
             | self._model.blobs
-            | {personal_model.tensors for personal_model in self.session.kept}
+            | {personal_model.tensors for personal_model in self.session.personal_models}
             | offered
             | loaded
         )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from edge_client.agent.traffic import Traffic
 from edge_client.storage.incidents import Incidents
-from edge_client.work.plan import Declined
+from edge_client.work.plan import DeclinedPlan
 from wire import messages as m
 from wire.codec import encode
 from wire.errors import printable
@@ -42,7 +42,7 @@ class Outbox:
         try:
             self.traffic.add(len(payload))
         except OSError as error:
-            self.incidents.add("failed to store the traffic", error)
+            self.incidents.add("Traffic count not stored", error)
 
     def beat(self, now: bool = False) -> None:
         """Send a heartbeat if one is due, or in any case if `now` is True."""
@@ -50,11 +50,12 @@ class Outbox:
             self.beat_at_s = self.clock() + m.HEARTBEAT_S / 2
             self.publish("status", encode(m.DeviceStatus(self.device_id, True)), retain=True)
 
-    def decline(self, plan: m.Plan, declined: Declined, proof: str = "") -> None:
+    def decline(self, plan: m.Plan, declined: DeclinedPlan, proof: str = "") -> None:
         """Tell the aggregator that a plan is not carried out."""
         detail = printable(declined.detail)[:1000]
-        log.error(
-            "declined round=%d device=%s reason=%s: %s",
+        log.log(
+            logging.INFO if declined.reason == "policy" else logging.ERROR,
+            "Plan declined: round=%d device=%s reason=%s: %s",
             plan.round,
             self.device_id,
             declined.reason,

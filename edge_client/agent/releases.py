@@ -14,13 +14,13 @@ from edge_client.agent.outbox import Outbox
 from edge_client.core import offers
 from edge_client.core.backoff import RESEND_S
 from edge_client.core.ports import Current, Windows
-from edge_client.core.session import Offer
+from edge_client.core.session import ModelOffer
 from edge_client.data.layout import windows_for
 from edge_client.models import trial
 from edge_client.models.current import CurrentModel
 from edge_client.models.kept import KeptModels, Own
 from edge_client.models.loaded import LoadedModel
-from edge_client.storage.memory import Memory
+from edge_client.storage.memory import SessionStore
 from edge_client.storage.state import DeviceState
 from edge_client.work.executor import Between
 from edge_client.work.plan import BlobMissing, Stopped, read_blob
@@ -49,7 +49,7 @@ class Releases:
         model: CurrentModel,
         state: DeviceState,
         windows: Callable[[], Windows],
-        memory: Memory,
+        memory: SessionStore,
         kept: KeptModels,
         outbox: Outbox,
         trusted: Sequence[PublicKey],
@@ -71,7 +71,7 @@ class Releases:
         memory.note(offers.on_again(memory.session))
 
     @property
-    def offer(self) -> Offer | None:
+    def offer(self) -> ModelOffer | None:
         """Offer that is still to be taken into use, or None.
 
         The offer of the model in use is open again if the model's private tensors are damaged.
@@ -144,20 +144,19 @@ class Releases:
                 memory.note(offers.on_failed(memory.session, problem))
                 self._again_at_s = self._clock() + AGAIN_S
                 log.error(
-                    "%s",
-                    f"the offered model is not taken into use, the one before stays: {problem}",
+                    "Offered model not taken into use, the previous one stays: %s",
+                    problem,
                     exc_info=not foreseen,
                 )
         elif memory.session.offer is not None:
             log.error(
-                "%s",
-                "the offered model is not taken into use, the one before stays: "
-                f"{memory.session.offer.problem}",
+                "Offered model not taken into use, the previous one stays: %s",
+                memory.session.offer.problem,
             )
         self._take_up_at_s = 0.0
         self.report()
 
-    def _adopt(self, offer: Offer, now_s: float, between: Between) -> None:
+    def _adopt(self, offer: ModelOffer, now_s: float, between: Between) -> None:
         """Take up the offered model if its bundle verifies, its graphs load and it answers.
 
         It has to answer on one of this device's windows. After any exception the model before stays
@@ -188,7 +187,7 @@ class Releases:
             classes=manifest.classes,
             task=manifest.task,
             window=manifest.window,
-            kept=personal.kept,
+            personal_model=personal.personal_model,
             alone=personal.alone,
         )
         loaded, stored = (
@@ -217,16 +216,20 @@ class Releases:
         self.model.replace(current, loaded, onnx)
         self._is_own_lost = False
         which = (
-            f"release {offer.number} of group {offer.group!r}"
+            f"release={offer.number} group={offer.group}"
             if offer.number
-            else f"run {offer.run_id}"
-        )
-        message = (
-            f"model in use: {which}, bundle {manifest.name} version {manifest.version}, model "
-            f"{offer.model[:12]}{beside(personal)}"
+            else f"campaign={offer.run_id}"
         )
         untried = "" if trial.has_any(stored) else "; tried on zeros: this device has no window"
-        log.info("%s", message + untried)
+        log.info(
+            "Model in use: %s bundle=%s version=%d model=%s%s%s",
+            which,
+            manifest.name,
+            manifest.version,
+            offer.model[:12],
+            beside(personal),
+            untried,
+        )
 
     def _mend(self) -> None:
         """Repair the model in use after damage.
@@ -236,7 +239,7 @@ class Releases:
         """
         current = self.model.current
         if current is not None and current.private and self._state.blob(current.private) is None:
-            log.warning("the device's own tensors of the model in use are damaged or missing")
+            log.warning("Personal tensors of the model in use are damaged or missing")
             self._is_own_lost = True
             return
         if current is None or not current.onnx or self._state.onnx(current) is not None:
@@ -246,28 +249,25 @@ class Releases:
             onnx = whole_model(loaded.bundle, loaded.tensors, about(current))
             if digest(onnx) == current.onnx:  # a different file would not be the model in use
                 self._state.put_current(current, onnx)
-                log.warning("the file of the model in use was damaged and is written again")
+                log.warning("File of the model in use was damaged, written again")
         except Exception as error:
-            log.warning(
-                "%s",
-                f"the file of the model in use is damaged and cannot be written again: {error}",
-            )
+            log.warning("File of the model in use is damaged, not written again: %s", error)
 
     def _used(self) -> LoadedModel | None:
         """Return the model in use for a comparison, or None if none can be loaded."""
         try:
             return self.model.loaded() if self.model.current is not None else None
         except ShoalError as error:
-            log.warning("%s", f"nothing to compare the offered model with: {error}")
+            log.warning("Offered model cannot be compared with the model in use: %s", error)
             return None
 
 
 def beside(own: Own) -> str:
     """Return the part of a log line that says if a personal model is used, and if not, why."""
     return (
-        ", with what the device has kept of it"
-        if own.kept
-        else f", alone: {own.alone}"
+        " personal_model=used"
+        if own.personal_model
+        else f" personal_model=none: {own.alone}"
         if own.alone
         else ""
     )

@@ -90,11 +90,11 @@ class Sending:
         """
         payload = self.state.files.read(UPDATE, offset, size)
         if payload is None:
-            raise FileNotFoundError(ENOENT, "the update has vanished", UPDATE)
+            raise FileNotFoundError(ENOENT, "the update is missing", UPDATE)
         return payload
 
     def _permits(self, num_bytes: int) -> bool:
         exceeded = self.traffic.exceeds(self.most_a_day, num_bytes)
         if exceeded:
-            log.warning("the update waits device=%s: %s", self.device_id, exceeded)
+            log.warning("Update waits: device=%s: %s", self.device_id, exceeded)
         return not exceeded

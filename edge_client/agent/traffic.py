@@ -51,7 +51,7 @@ class Traffic:
         return sum(self._by_hour.values())
 
     def exceeds(self, most: int | None, more: int = 0) -> str:
-        """Return how `more` bytes would break `max_bytes_a_day`, or "" if they would not."""
+        """Return the problem if `more` bytes would exceed `max_bytes_a_day`, or ""."""
         if most is None or self.last_day + more <= most:
             return ""
         return f"max_bytes_a_day: {self.last_day + more} in 24 hours, {most} are permitted"

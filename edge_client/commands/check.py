@@ -1,6 +1,7 @@
 """`shoal-edge check`: tests if this device can take part, before it is installed in the field."""
 
 import math
+import re
 import shutil
 import ssl
 import tempfile
@@ -46,7 +47,7 @@ CLOCK_S = 300.0
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
     """One line of the report: the subject, True if it is good, and the result or the remedy."""
 
     subject: str
@@ -71,9 +72,9 @@ def check(arguments: Namespace) -> int:
     return 0 if all(finding.is_good for finding in findings) else 1
 
 
-def _findings(arguments: Namespace) -> Iterator[Finding]:
+def _findings(arguments: Namespace) -> Iterator[CheckResult]:
     yield _finding("data", lambda: _data(arguments))
-    yield _finding("what trains", lambda: _runtime(arguments))
+    yield _finding("runtime", lambda: _runtime(arguments))
     yield _finding(
         "state folder", lambda: _state_folder(arguments.state, Owner(arguments.id, arguments.fleet))
     )
@@ -82,8 +83,8 @@ def _findings(arguments: Namespace) -> Iterator[Finding]:
     yield _finding("trusted keys", lambda: _trusted(arguments))
     yield _finding("policy", lambda: _policy(arguments))
     if _is_in_use(arguments.state):
-        yield Finding(
-            "broker", True, "not tried: shoal-edge runs with this state folder, and its log tells"
+        yield CheckResult(
+            "broker", True, "not tried: shoal-edge runs with this state folder; read its log"
         )
         return
     heard: list[Heard] = []
@@ -94,13 +95,13 @@ def _findings(arguments: Namespace) -> Iterator[Finding]:
     yield from (lines if lines[-1].is_good else reversed(lines))
 
 
-def _finding(subject: str, look: Callable[[], str]) -> Finding:
+def _finding(subject: str, look: Callable[[], str]) -> CheckResult:
     try:
-        return Finding(subject, True, look())
+        return CheckResult(subject, True, look())
     except ShoalError as error:
-        return Finding(subject, False, str(error))
+        return CheckResult(subject, False, str(error))
     except Exception as error:
-        return Finding(subject, False, f"{type(error).__name__}: {error}")
+        return CheckResult(subject, False, f"{type(error).__name__}: {error}")
 
 
 def _data(arguments: Namespace) -> str:
@@ -130,7 +131,7 @@ def _live(arguments: Namespace) -> str:
     folder = arguments.state / FOLDER
     what = (
         f"{','.join(settings.window.channels)} at {settings.window.rate_hz:g} Hz from "
-        f"{arguments.source}"
+        f"{re.sub('//.*@', '//', arguments.source)}"
     )
     if not folder.is_dir():
         return f"{what}: nothing is recorded yet"
@@ -153,14 +154,14 @@ def _state_folder(folder: Path, owner: Owner) -> str:
     free = shutil.disk_usage(_existing(folder)).free
     if free < FREE_BYTES:
         raise ConfigError(
-            f"{folder}: {free >> 20} MiB are free, at least {FREE_BYTES >> 20} are needed; make "
-            "room, or use another disk"
+            f"{folder} needs at least {FREE_BYTES >> 20} MiB of free space, and {free >> 20} are "
+            "free; make room, or use another disk"
         )
     try:
         with tempfile.TemporaryFile(dir=_existing(folder)) as file:
             file.write(b"shoal")
     except OSError as error:
-        raise ConfigError(f"{folder}: it cannot be written: {error.strerror}") from None
+        raise ConfigError(f"{folder} cannot be written: {error.strerror}") from None
     in_use = ", in use by shoal-edge, which is running" if _is_in_use(folder) else ""
     return f"{folder}, {free >> 20} MiB free{in_use}"
 
@@ -187,7 +188,7 @@ def _model(arguments: Namespace) -> str:
     session, model = state.load(), CurrentModel(state, windows, graph_loader(arguments))
     if session.offer is not None and session.offer.problem:
         raise ConfigError(
-            "the model that was offered last cannot be used yet, and the one before stays: "
+            "the latest offered model cannot be used yet, and the previous one stays: "
             f"{session.offer.problem}"
         )
     if model.current is None:
@@ -196,24 +197,24 @@ def _model(arguments: Namespace) -> str:
     is_whole = state.onnx(model.current) is not None
     if model.problem:
         consequence = (
-            "applications still have the whole of it in current/model.onnx"
+            "applications can still read it from current/model.onnx"
             if is_whole
             else "applications that start now have no model"
         )
         raise ConfigError(
-            f"it cannot be loaded, and the client goes on with the one before; {consequence}: "
+            f"it cannot be loaded, and the client uses the previous one; {consequence}: "
             f"{model.problem}"
         )
     if model.current.onnx and not is_whole:
         raise ConfigError(
-            "current/model.onnx, which other programs may read, is damaged or missing: restart "
+            "current/model.onnx, which other programs may read, is damaged or missing; restart "
             "the client, which writes it again"
         )
     since = datetime.fromtimestamp(model.current.since_s, UTC)
     release = f"release {model.current.release}, " if model.current.release else ""
-    personal_note = ", with what this device has kept of it" if model.current.kept else ""
+    personal_note = ", with what this device has kept of it" if model.current.personal_model else ""
     if alone := alone_of(session, model.current):
-        personal_note = f", alone: {alone}"
+        personal_note = f", without a personal model: {alone}"
     return (
         f"{release}{model.current.model[:12]} of bundle {model.current.bundle[:12]}, in use since "
         f"{since:%Y-%m-%d %H:%M} UTC{personal_note}"
@@ -236,7 +237,7 @@ def _credentials(arguments: Namespace) -> str:
             else "none: mqtt:// without TLS, as --insecure permits"
         )
     if arguments.key is not None and arguments.cert is None:
-        raise ConfigError("--key without --cert: the broker cannot tell who this is")
+        raise ConfigError("--key needs --cert, which tells the broker the id of this device")
     context = ssl.create_default_context(cafile=arguments.ca)
     if arguments.cert is None:
         return "no certificate of this device: the broker has to know it by its password"
@@ -265,8 +266,8 @@ def _check_name(path: Path, device_id: str) -> None:
     )
     if [name.value for name in names] != [device_id]:
         raise ConfigError(
-            f"--cert {path}: for {', '.join(str(name.value) for name in names) or 'nobody'}, and "
-            f"--id is {device_id}"
+            f"--cert {path} must be for {device_id} (--id), and is for "
+            f"{', '.join(str(name.value) for name in names) or 'nobody'}"
         )
 
 
@@ -274,7 +275,7 @@ def _valid_until(option: str, path: Path) -> datetime:
     try:
         certificate = x509.load_pem_x509_certificate(path.read_bytes())
     except ValueError as error:
-        raise ConfigError(f"--{option} {path}: not a certificate: {error}") from None
+        raise ConfigError(f"--{option} {path} is not a certificate: {error}") from None
     begin, end, now = (
         certificate.not_valid_before_utc,
         certificate.not_valid_after_utc,
@@ -282,8 +283,8 @@ def _valid_until(option: str, path: Path) -> datetime:
     )
     if not begin <= now <= end:
         raise ConfigError(
-            f"--{option} {path}: valid from {begin:%Y-%m-%d} to {end:%Y-%m-%d}, and today is "
-            f"{now:%Y-%m-%d}: renew it, or set the clock"
+            f"--{option} {path} is valid from {begin:%Y-%m-%d} to {end:%Y-%m-%d}, and today is "
+            f"{now:%Y-%m-%d}; renew it, or set the clock"
         )
     return end
 
@@ -352,15 +353,14 @@ def _broker(arguments: Namespace, heard: list[Heard]) -> str:
         link.close()
     if time.time() > until_s:
         raise LinkError(
-            f"{address}: connected, but by this device's clock, which says {utc(time.time())}, "
-            "the aggregator's voucher was good until "
-            f"{utc(until_s)}: if the clock is right, the service needs a new one (shoal "
-            "vouch)"
+            f"{address}: connected, but the service's voucher ended at {utc(until_s)}, and this "
+            f"device's clock says {utc(time.time())}; if the clock is right, make a new voucher "
+            "with `shoal vouch`"
         )
     if not status.online:
         raise LinkError(
-            f"{address}: connected, but the aggregator of fleet {arguments.fleet!r} is not "
-            "online: start shoal serve"
+            f"{address}: connected, but the service of fleet {arguments.fleet!r} is not online; "
+            "start `shoal serve`"
         )
     return f"{address}: connected, and the aggregator of fleet {arguments.fleet!r} is online"
 
@@ -380,13 +380,13 @@ def _status(link: MqttLink, topics: Topics, verifier: Verifier) -> Heard:
                 return status, verifier.until_s(event.payload)
             except WireError as error:
                 raise LinkError(
-                    f"connected, but the aggregator's status is not to be believed: {error}; is "
-                    "--trust this fleet's?"
+                    f"connected, but the service's status cannot be verified: {error}; is --trust "
+                    "the file of this fleet?"
                 ) from None
     raise LinkError(
-        f"connected, but no status of an aggregator came in {STATUS_WAIT_S:g} s: is one running "
-        f"for fleet {topics.fleet!r}, and does the "
-        f"broker let this device read {topics.aggregator}?"
+        f"connected, but no status of the service arrived in {STATUS_WAIT_S:g} s; is `shoal "
+        f"serve` running for fleet {topics.fleet!r}, and does the broker let this device read "
+        f"{topics.aggregator}?"
     )
 
 
@@ -398,7 +398,7 @@ def _clock(heard: Heard) -> str:
         until = f", whose voucher is good until {utc(until_s)}" if math.isfinite(until_s) else ""
         raise ConfigError(
             f"it says {utc(now_s)}, {abs(behind_s):.0f} s "
-            f"{'behind' if behind_s > 0 else 'ahead of'} the aggregator's, {utc(at_s)}{until}: "
-            "set it, for example by NTP"
+            f"{'behind' if behind_s > 0 else 'ahead of'} the service's, {utc(at_s)}{until}; set "
+            "it, for example by NTP"
         )
     return f"within {max(1.0, abs(behind_s)):.0f} s of the aggregator's"

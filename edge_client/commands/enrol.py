@@ -79,9 +79,9 @@ def enrol(arguments: argparse.Namespace) -> None:
         )
     if isinstance(answer, Refused):
         advice = f" ({WHAT_TO_DO[answer.reason]})" if answer.reason in WHAT_TO_DO else ""
-        raise ConfigError(f"{url} refuses: {answer.detail or answer.reason}{advice}")
+        raise ConfigError(f"{url} refused the enrolment: {answer.detail or answer.reason}{advice}")
     if not isinstance(answer, Enrolled):
-        raise ConfigError(f"{url}: it answers {type(answer).__name__}, expected Enrolled")
+        raise ConfigError(f"{url} must answer Enrolled, got {type(answer).__name__}")
     enrolment = credentials.take(key, answer, url, authority, wanted, time.time())
     if (policy := credentials.folder / "policy.toml").exists():
         read_policy(policy)
@@ -102,7 +102,7 @@ def _token(given: str) -> str:
     try:
         return Path(given[1:]).read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"token {given}: {error}") from None
+        raise ConfigError(f"token {given}: the file cannot be read: {error}") from None
 
 
 def _patiently(arguments: argparse.Namespace, attempt: Callable[[], T]) -> T:

@@ -105,11 +105,11 @@ def _cutter(model: Model, channels: tuple[str, ...], rate_hz: float) -> Cutter:
     window = model.window
     if missing := [name for name in window.channels if name not in channels]:
         raise ConfigError(
-            f"the model asks for channel {missing[0]!r}, the live stream has {', '.join(channels)}"
+            f"The model needs channel {missing[0]!r}, and the live stream has {', '.join(channels)}"
         )
     if window.height or window.rate_hz not in (0.0, rate_hz):
         raise ConfigError(
-            f"the model asks for {'images' if window.height else f'{window.rate_hz:g} Hz'}, the "
+            f"The model needs {'images' if window.height else f'{window.rate_hz:g} Hz'}, and the "
             f"live stream has {rate_hz:g} Hz"
         )
     return Cutter(
@@ -132,7 +132,7 @@ def _publisher(target: str | None) -> Iterator[Publish]:
     elif target.startswith(("mqtt://", "mqtts://")):
         broker, _, topic = target.partition("://")[2].partition("/")
         if not topic:
-            raise ConfigError(f"--publish {target!r}: expected mqtt://HOST[:PORT]/TOPIC")
+            raise ConfigError("--publish must have a topic: mqtt://HOST[:PORT]/TOPIC")
         link = MqttLink(
             BrokerAddress.parse(f"{target.partition('://')[0]}://{broker}"),
             "shoal-answers",
@@ -146,7 +146,9 @@ def _publisher(target: str | None) -> Iterator[Publish]:
         with _unix_socket(Path(target[5:])) as publish:
             yield publish
     else:
-        raise ConfigError(f"--publish {target!r}: expected mqtt://HOST[:PORT]/TOPIC or unix:PATH")
+        raise ConfigError(
+            f"--publish must be mqtt://HOST[:PORT]/TOPIC or unix:PATH, got {target!r}"
+        )
 
 
 def _say(line: str) -> None:

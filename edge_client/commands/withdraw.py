@@ -93,8 +93,8 @@ def withdraw(arguments: argparse.Namespace) -> int:
         finally:
             link.close()
     print(
-        "confirmed: nothing is asked of this device until it runs again"
+        "confirmed: this device gets no assignments until it runs again"
         if confirmed
-        else "not confirmed: the aggregator is away"
+        else "not confirmed: the aggregator did not answer"
     )
     return 0 if confirmed else 1

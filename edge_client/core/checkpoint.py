@@ -214,7 +214,7 @@ def decode_checkpoint(payload: bytes) -> tuple[Basis, Checkpoint]:
     """Return the basis and the checkpoint that `encode_checkpoint` wrote.
 
     Raises:
-        WireError: the bytes are no checkpoint, or a number in it is impossible.
+        WireError: the bytes are not a checkpoint, or a number in it is impossible.
     """
     tensors, text = decode_tensors(payload, OWN_FILES)
     try:
@@ -236,9 +236,9 @@ def decode_checkpoint(payload: bytes) -> tuple[Basis, Checkpoint]:
     if order is not None and (order.dtype != np.int64 or order.ndim != 1):
         raise Malformed(f"checkpoint: order is {order.dtype}{list(order.shape)}, expected int64[n]")
     if rows is not None and not rows.ndim:
-        raise Malformed("checkpoint: rows without a dimension")
+        raise Malformed("checkpoint: rows must have at least one dimension")
     if not 0 <= message.place.seconds < math.inf:
-        raise Malformed(f"checkpoint: {message.place.seconds} seconds of work")
+        raise Malformed(f"checkpoint: seconds must be at least 0, got {message.place.seconds}")
     sums = {name: _floats(parts["sums"], name) for name in list(parts["sums"])}
     within = Within(
         message.place.batches, order, _count(numbers[6]), float(numbers[7]), float(numbers[8]), sums
@@ -261,7 +261,7 @@ def _metrics(numbers: Array) -> Metrics:
 
 def _count(number: float) -> int:
     if not 0 <= number <= 2**53:
-        raise Malformed(f"checkpoint: a count of {number}")
+        raise Malformed(f"checkpoint: a count must be between 0 and 2^53, got {number}")
     return int(number)
 
 

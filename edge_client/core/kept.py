@@ -18,7 +18,7 @@ MOST_KEPT = 3
 """Maximum number of personal models on a device; the oldest are dropped."""
 
 
-class Kept(msgspec.Struct, frozen=True):
+class PersonalModel(msgspec.Struct, frozen=True):
     """Personal model of one model. Its tensors are a blob of the state folder."""
 
     run_id: Name
@@ -27,7 +27,7 @@ class Kept(msgspec.Struct, frozen=True):
     tensors: Digest
 
 
-def with_kept(held: Sequence[Kept], made: Kept) -> tuple[Kept, ...]:
+def with_kept(held: Sequence[PersonalModel], made: PersonalModel) -> tuple[PersonalModel, ...]:
     """Return the personal models after `made` was added, the newest at the end."""
     others = (
         personal_model
@@ -37,7 +37,7 @@ def with_kept(held: Sequence[Kept], made: Kept) -> tuple[Kept, ...]:
     return (*others, made)[-MOST_KEPT:]
 
 
-def kept_of(held: Sequence[Kept], bundle: str, model: str) -> Kept | None:
+def kept_of(held: Sequence[PersonalModel], bundle: str, model: str) -> PersonalModel | None:
     """Return the personal model of this model of this bundle, or None."""
     return next(
         (
@@ -49,7 +49,7 @@ def kept_of(held: Sequence[Kept], bundle: str, model: str) -> Kept | None:
     )
 
 
-def why_alone(held: Sequence[Kept], bundle: str, model: str) -> str:
+def why_alone(held: Sequence[PersonalModel], bundle: str, model: str) -> str:
     """Return why a model answers without a personal model although the device has one, or "".
 
     It is empty if the device has no personal model at all, or has one of this model. Personal
@@ -58,8 +58,8 @@ def why_alone(held: Sequence[Kept], bundle: str, model: str) -> str:
     if not held or kept_of(held, bundle, model) is not None:
         return ""
     return (
-        f"what is kept of run {held[-1].run_id} was made of model {held[-1].model[:12]}, not of "
-        "this one"
+        f"the personal model of campaign {held[-1].run_id} was made from model "
+        f"{held[-1].model[:12]}, not from this one"
     )
 
 
@@ -86,7 +86,7 @@ def own_tensors(bundle: Bundle, model: Tensors, private: Tensors) -> Tensors:
     Own tensors that do not fit the bundle are left out: another version may have other tensors.
     """
     layouts = {spec.key: (spec.dtype, spec.shape) for spec in bundle.manifest.tensors}
-    personal = names.of_role(private, names.PRIVATE) | names.part(private, names.KEPT)
+    personal = names.of_role(private, names.PRIVATE) | names.part(private, names.PERSONAL)
     fitting = {
         key: value
         for key, value in personal.items()

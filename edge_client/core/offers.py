@@ -9,7 +9,7 @@ import msgspec
 
 from edge_client.core.kept import kept_of, why_alone
 from edge_client.core.ports import Current
-from edge_client.core.session import MOST_TRIES, Offer, Session
+from edge_client.core.session import MOST_TRIES, ModelOffer, Session
 from wire.messages import LARGEST_COUNT, InUse, Release
 
 
@@ -21,7 +21,7 @@ def on_release(session: Session, release: Release) -> Session:
     """
     if release.number <= session.released or release.epoch < session.released_epoch:
         return session
-    offer = Offer(
+    offer = ModelOffer(
         release.epoch, release.run_id, release.bundle, release.model, release.number, release.group
     )
     return msgspec.structs.replace(
@@ -29,7 +29,7 @@ def on_release(session: Session, release: Release) -> Session:
     )
 
 
-def open_offer(session: Session, current: Current | None) -> Offer | None:
+def open_offer(session: Session, current: Current | None) -> ModelOffer | None:
     """Return the offer that is still to be taken into use, or None.
 
     An offer is open if it has not failed or is to be tried again, and if the model in use is not
@@ -39,8 +39,8 @@ def open_offer(session: Session, current: Current | None) -> Offer | None:
     if offer is None or (offer.problem and not offer.is_again):
         return None
     if current is not None and is_of_offer(session, current):
-        personal_model = kept_of(session.kept, offer.bundle, offer.model)
-        is_newer = personal_model is not None and personal_model.tensors != current.kept
+        personal_model = kept_of(session.personal_models, offer.bundle, offer.model)
+        is_newer = personal_model is not None and personal_model.tensors != current.personal_model
         return offer if is_newer or offer.number > current.release else None
     return offer
 
@@ -100,7 +100,7 @@ def on_again(session: Session) -> Session:
     return _with_offer(session, msgspec.structs.replace(offer, is_again=True))
 
 
-def on_measured(session: Session, measured: Offer, name: str, version: int) -> Session:
+def on_measured(session: Session, measured: ModelOffer, name: str, version: int) -> Session:
     """Return the session after the offered model passed its trial.
 
     Save the session before the model is taken into use.
@@ -128,18 +128,18 @@ def alone_of(session: Session, current: Current | None) -> str:
 
     It is empty if a personal model is in use, or if the device has none.
     """
-    if current is None or current.kept:
+    if current is None or current.personal_model:
         return ""
-    if kept_of(session.kept, current.bundle, current.model) is not None:
-        return "what is kept of this model is not in use yet"
-    return current.alone or why_alone(session.kept, current.bundle, current.model)
+    if kept_of(session.personal_models, current.bundle, current.model) is not None:
+        return "the personal model of this model is not in use yet"
+    return current.alone or why_alone(session.personal_models, current.bundle, current.model)
 
 
 def in_use(session: Session, device_id: str, current: Current | None) -> InUse:
     """Return the device's report about its releases; `current` is the model in use."""
     offer = session.offer
     if offer is None or offer.number != session.released:
-        offer = Offer(0, "", "", "", session.released)
+        offer = ModelOffer(0, "", "", "", session.released)
     return InUse(
         device_id=device_id,
         number=current.release if current else 0,
@@ -153,5 +153,5 @@ def in_use(session: Session, device_id: str, current: Current | None) -> InUse:
     )
 
 
-def _with_offer(session: Session, offer: Offer) -> Session:
+def _with_offer(session: Session, offer: ModelOffer) -> Session:
     return msgspec.structs.replace(session, offer=offer)

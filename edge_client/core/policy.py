@@ -90,7 +90,7 @@ def broken_rule(
     )
 
 
-def told_classes(policy: Policy, y: Array) -> tuple[int, ...] | None:
+def reported_classes(policy: Policy, y: Array) -> tuple[int, ...] | None:
     """Return the number of windows per class for a check-in, from the classes (n,) int64.
 
     None if the policy does not permit it, if labels are not classes, or if a class number is not
@@ -106,7 +106,7 @@ def told_classes(policy: Policy, y: Array) -> tuple[int, ...] | None:
 
 
 def _trained_on(verb: Train, num_train: int) -> int:
-    """Return the number of windows that a training is over."""
+    """Return the number of windows that a training uses."""
     return num_train - num_held_out(num_train, verb.holdout)
 
 
@@ -147,9 +147,9 @@ def _unprotected(policy: Policy, verbs: tuple[Verb, ...], measuring: Collection[
 def _too_few_windows(
     policy: Policy, verbs: tuple[Verb, ...], measuring: Collection[str], y: Array, num_test: int
 ) -> str | None:
-    """Return the rule `min_windows` with the verb whose report is over too few windows, or None.
+    """Return the rule `min_windows` with the verb that reports on too few windows, or None.
 
-    An unreported verb changes what later reports are made of, so its windows count for them too.
+    An unreported verb affects what later verbs report, so its windows count for them too.
     Only the accuracy of a model's answers is exempt.
     """
     behind = len(y)
@@ -176,10 +176,10 @@ def _too_few_windows(
 
 
 def _windows_of(verb: Verb, y: Array, num_test: int) -> int | None:
-    """Return the number of windows with labels that a verb is over.
+    """Return the number of windows with labels that a verb uses.
 
-    A verb that reports something of tensors alone counts as over all windows. None if the verb is
-    over no window and measures nothing: a training that is skipped, or an empty split.
+    A verb that reports results from tensors alone counts as if it used all windows. None if the
+    verb uses no window and measures nothing: a training that is skipped, or an empty split.
     """
     num_train = len(y)
     match verb:

@@ -130,7 +130,7 @@ class Current(msgspec.Struct, frozen=True):
     window: Window | None = None
     onnx: MaybeDigest = ""
     """SHA-256 of ``model.onnx``; empty if the bundle has no graph to make one from."""
-    kept: MaybeDigest = ""
+    personal_model: MaybeDigest = ""
     """Digest of the personal model in use (`edge_client.core.kept`); empty if there is none."""
     alone: str = ""
     """Reason why no personal model is in use; empty if one is, or if the device had none."""

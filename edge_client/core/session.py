@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from edge_client.core.kept import Kept, with_kept
+from edge_client.core.kept import PersonalModel, with_kept
 from wire.messages import (
     Acknowledge,
     Busy,
@@ -28,7 +28,7 @@ MOST_TRIES = 5
 Stage = Literal["working", "pending", "declined", "answered"]
 
 
-class Offer(msgspec.Struct, frozen=True):
+class ModelOffer(msgspec.Struct, frozen=True):
     """Model that a release or a finished campaign offers for use, with its outcome."""
 
     epoch: int
@@ -57,7 +57,7 @@ class Session(msgspec.Struct, frozen=True):
 
     plan: Plan | None = None
     """Last plan that was accepted."""
-    taken: str = ""
+    plan_text: str = ""
     """Text of that plan as it came, with its signatures."""
     stage: Stage = "answered"
     """State of the plan.
@@ -74,7 +74,7 @@ class Session(msgspec.Struct, frozen=True):
     """Explanation of why the plan was declined."""
     versions: dict[str, int] = {}
     """Newest version of each bundle that was used, by the bundle's name."""
-    offer: Offer | None = None
+    offer: ModelOffer | None = None
     """Last model that was offered, with its outcome."""
     offered_epoch: int = 0
     """Greatest epoch of a `Finish`."""
@@ -84,7 +84,7 @@ class Session(msgspec.Struct, frozen=True):
     """Epoch of that release."""
     failures: int = 0
     """Number of failed predictions since the model in use was taken up."""
-    kept: tuple[Kept, ...] = ()
+    personal_models: tuple[PersonalModel, ...] = ()
     """Personal models of the device."""
     reached: int = 0
     """Furthest point of the work, at which `tries` was last reset (number of runs of graphs)."""
@@ -119,9 +119,9 @@ def on_plan(session: Session, plan: Plan, text: str, now_s: float) -> tuple[Sess
     last_plan = session.plan
     if last_plan is not None and plan.epoch < last_plan.epoch:
         detail = f"the plan's epoch is {plan.epoch}, a plan of epoch {last_plan.epoch} came before"
-        return session, Action("decline", "stale", detail, session.taken)
+        return session, Action("decline", "stale", detail, session.plan_text)
     if last_plan is not None and same_work(last_plan, plan):
-        newer = msgspec.structs.replace(session, plan=plan, taken=text)
+        newer = msgspec.structs.replace(session, plan=plan, plan_text=text)
         if session.stage == "pending":
             return newer, Action("send")
         if session.stage == "working":
@@ -140,7 +140,7 @@ def on_plan(session: Session, plan: Plan, text: str, now_s: float) -> tuple[Sess
     changed = msgspec.structs.replace(
         session,
         plan=plan,
-        taken=text,
+        plan_text=text,
         stage="working",
         tries=0,
         reached=0,
@@ -215,20 +215,23 @@ def on_executed(session: Session, plan: Plan, update: str) -> Session:
     return msgspec.structs.replace(session, stage="pending", update=update, tries=0)
 
 
-def on_kept(session: Session, kept: Kept) -> Session:
+def on_kept(session: Session, kept: PersonalModel) -> Session:
     """Return the session after a plan was carried out that left a personal model.
 
     Save the session before the update is stored.
     """
-    return msgspec.structs.replace(session, kept=with_kept(session.kept, kept))
+    personal_models = with_kept(session.personal_models, kept)
+    return msgspec.structs.replace(session, personal_models=personal_models)
 
 
 def on_kept_lost(session: Session, tensors: str) -> Session:
     """Return the session without a personal model whose tensors are missing or damaged."""
     return msgspec.structs.replace(
         session,
-        kept=tuple(
-            personal_model for personal_model in session.kept if personal_model.tensors != tensors
+        personal_models=tuple(
+            personal_model
+            for personal_model in session.personal_models
+            if personal_model.tensors != tensors
         ),
     )
 
@@ -283,7 +286,7 @@ def _offered(session: Session, finish: Finish) -> Session:
     ):
         return session
     return msgspec.structs.replace(
-        session, offer=Offer(finish.epoch, finish.run_id, finish.bundle, finish.model)
+        session, offer=ModelOffer(finish.epoch, finish.run_id, finish.bundle, finish.model)
     )
 
 
@@ -293,7 +296,7 @@ def same_work(one: Plan, other: Plan) -> bool:
 
 
 def still_works(before: Session, after: Session) -> bool:
-    """Return True if no work was abandoned between two sessions: none was done, or it goes on."""
+    """Return True if no work was abandoned between two sessions: none was done, or it continues."""
     return before.stage != "working" or before.plan is None or _is_worked_on(after, before.plan)
 
 

@@ -25,8 +25,8 @@ def check_verbs(manifest: Manifest, verbs: tuple[Verb, ...]) -> None:
         graph = manifest.graphs.get(verb.graph)
         if graph is None:
             raise BundleError(
-                f"bundle {manifest.name}: no graph {verb.graph!r}, it has "
-                f"{', '.join(sorted(manifest.graphs))}"
+                f"bundle {manifest.name}: no graph {verb.graph!r}. Known graphs: "
+                f"{', '.join(sorted(manifest.graphs))}."
             )
         for output in graph.outputs:
             if (
@@ -34,8 +34,8 @@ def check_verbs(manifest: Manifest, verbs: tuple[Verb, ...]) -> None:
                 and output.removeprefix(names.following.text) not in tensor_keys
             ):
                 raise BundleError(
-                    f"bundle {manifest.name}: graph {verb.graph!r} has the output {output!r}, of "
-                    "no tensor"
+                    f"bundle {manifest.name}: output {output!r} of graph {verb.graph!r} belongs to "
+                    "no tensor of the bundle"
                 )
         counts = isinstance(verb, Train) or names.NUM_CORRECT in graph.outputs
         needed = (
@@ -54,8 +54,8 @@ def check_verbs(manifest: Manifest, verbs: tuple[Verb, ...]) -> None:
         rows = names.of_role(dict.fromkeys(graph.outputs), names.OUTPUT)
         if isinstance(verb, Annotate | Respond) and len(rows) != 1:
             raise BundleError(
-                f"bundle {manifest.name}: graph {verb.graph!r} has {len(rows)} per-example "
-                f"outputs, {kind} needs one"
+                f"bundle {manifest.name}: {kind} needs a graph with one per-example output, got "
+                f"{verb.graph!r} with {len(rows)}"
             )
 
 

@@ -73,7 +73,7 @@ def check_labels(y: Array, count: int, origin: str) -> None:
     """
     description = f"{origin}: y is {y.dtype}{list(y.shape)}"
     if y.ndim == 2 and y.shape == (count, 1) and y.dtype.kind in "iub":
-        raise DataError(f"{description}: expected int[{count}], y[:, 0]")
+        raise DataError(f"{description}, expected int[{count}]: use y[:, 0]")
     fits, kind = y.ndim in (1, 2) and len(y) == count, y.dtype.kind
     several = (
         fits
@@ -118,9 +118,8 @@ def _check_names(y: Array, origin: str) -> None:
             index = int(np.argwhere(number.reshape(y.shape) == place)[0][0])
             hint = "no label" if not name.strip() else f"likely {name.strip()!r}"
             raise DataError(
-                f"{origin}: y holds {name!r} at window {index}, {hint}: expected names; windows "
-                "without a label are those of "
-                "unlabelled.npz in a device's folder"
+                f"{origin}: y must hold names, got {name!r} at window {index} ({hint}); windows "
+                "without a label belong in unlabelled.npz of the device's folder"
             )
 
 
@@ -144,7 +143,7 @@ def column_names(y: Array, names: Sequence[str], origin: str) -> tuple[str, ...]
     """
     count = y.shape[1]
     if names and len(names) != count:
-        raise DataError(f"{origin}: {len(names)} names for {count} labels of a window")
+        raise DataError(f"{origin}: there are {len(names)} names for {count} labels of a window")
     return tuple(names) or (tuple(map(str, range(count))) if count > 1 else ("value",))
 
 
@@ -157,8 +156,8 @@ def class_numbers(y: Array, count: int, origin: str) -> Array:
     check_labels(y, count, origin)
     if y.dtype.kind in "US":
         raise DataError(
-            f"{origin}: y holds names such as {str(y.ravel()[0])!r}: list the classes in "
-            "classes.txt, one a line, in the bundle's order"
+            f"{origin}: y holds names such as {str(y.ravel()[0])!r}, and no classes are listed; "
+            "list them in classes.txt, one on each line, in the bundle's order"
         )
     return as_held(y)
 
@@ -174,7 +173,7 @@ def named_classes(y: Array, classes: Sequence[str], origin: str) -> Array:
     number = {name: i for i, name in enumerate(classes)} | ({"": NO_LABEL} if y.ndim == 2 else {})
     flat_names = [str(name) for name in y.ravel().tolist()]
     if unknown := sorted(set(flat_names) - number.keys()):
-        raise DataError(f"{origin}: y holds {unknown[0]!r}: expected one of {', '.join(classes)}")
+        raise DataError(f"{origin}: no class {unknown[0]!r}. Known classes: {', '.join(classes)}.")
     return np.array([number[name] for name in flat_names], np.int64).reshape(y.shape)
 
 
@@ -225,15 +224,15 @@ def fit_labels(y: Array, task: TaskName, num_names: int, steps: int, origin: str
     if not len(y):
         return np.zeros((0, *label.shape), label.dtype)
     if y.dtype != label.dtype or y.shape[1:] != label.shape:
-        expected = f"{task} takes {label.dtype}{[len(y), *label.shape]}"
+        expected = f"{label.dtype}{[len(y), *label.shape]} for {task}"
         raise DataError(
-            f"{origin}: y is {y.dtype}{list(y.shape)}, and {expected}{_likely(y, task)}"
+            f"{origin}: y must be {expected}, got {y.dtype}{list(y.shape)}{_likely(y, task)}"
         )
     if task == MULTI_LABEL and not np.isin(y, (0, 1)).all():
         at, column = (int(i) for i in np.argwhere(~np.isin(y, (0, 1)))[0])
         raise DataError(
-            f"{origin}: y holds {y[at, column]} at window {at}, name {column}: {task} takes 1 "
-            "where a name is there, else 0"
+            f"{origin}: y must be 1 where a name applies, else 0, for {task}, got {y[at, column]} "
+            f"at window {at}, name {column}"
         )
     if task == SEQUENCE:
         _check_steps(y, num_names, origin)
@@ -247,16 +246,17 @@ def _check_steps(y: Array, num_classes: int, origin: str) -> None:
     if len(wrong):
         at, step = (int(i) for i in wrong[0])
         expected = (
-            f"{SEQUENCE} takes class numbers from 0 to {num_classes - 1}, and {NO_LABEL} for a "
-            "step without a label"
+            f"class numbers from 0 to {num_classes - 1}, or {NO_LABEL} for a step without a "
+            f"label, for {SEQUENCE}"
         )
-        raise DataError(f"{origin}: y holds {y[at, step]} at window {at}, step {step}: {expected}")
+        raise DataError(
+            f"{origin}: y must hold {expected}, got {y[at, step]} at window {at}, step {step}"
+        )
     empty = np.flatnonzero((y == NO_LABEL).all(1))
     if len(empty):
         raise DataError(
             f"{origin}: no step of window {int(empty[0])} has a label; windows without a label "
-            "are those of unlabelled.npz in a device's "
-            "folder"
+            "belong in unlabelled.npz of the device's folder"
         )
 
 
@@ -287,11 +287,13 @@ def fit_labels_of(windows: Windows, manifest: Manifest) -> Windows:
             and len(y)
             and not 0 <= int(y.min()) <= int(y.max()) < len(manifest.classes)
         ):
-            reason = (
-                f"bundle {manifest.name} has classes 0..{len(manifest.classes) - 1}, in the order "
-                f"{', '.join(manifest.classes[:8])}"
+            expected = (
+                f"from 0 to {len(manifest.classes) - 1}, the classes of bundle {manifest.name} "
+                f"({', '.join(manifest.classes[:8])})"
             )
-            raise DataError(f"{PARTS[part]} labels reach {int(y.min())}..{int(y.max())}, {reason}")
+            raise DataError(
+                f"{PARTS[part]} labels must be {expected}, got {int(y.min())} to {int(y.max())}"
+            )
     if targets["train_y"] is windows.train_y and targets["test_y"] is windows.test_y:
         return windows
     return Windows(
@@ -324,8 +326,8 @@ def _check_finite(y: Array, origin: str) -> None:
     wrong = np.argwhere(~np.isfinite(y.astype(np.float32)))
     if len(wrong):
         raise DataError(
-            f"{origin}: y holds {y[tuple(wrong[0])]} at window {int(wrong[0][0])}: expected "
-            "finite numbers"
+            f"{origin}: y must hold finite numbers, got {y[tuple(wrong[0])]} at window "
+            f"{int(wrong[0][0])}"
         )
 
 

@@ -45,11 +45,13 @@ def examples(x: Array, origin: str, names: Sequence[str] = (), has_ids: bool = F
     description = f"{origin}: X is {x.dtype}{list(x.shape)}"
     if x.dtype.kind == "O":
         raise DataError(
-            f"{description}: its windows differ in length, or are no arrays; pad them and say "
+            f"{description}: its windows differ in length, or are not arrays; pad them and store "
             "lengths, or give recordings as CSV"
         )
     if x.ndim == 2 and x.size:
-        raise DataError(f"{description}: windows of one channel are [n, 1, time], X[:, None, :]")
+        raise DataError(
+            f"{description}; windows of one channel are [n, 1, time]: use X[:, None, :]"
+        )
     if x.ndim not in (3, 4) or x.dtype.kind not in "fiu" or not x.size:
         raise DataError(
             f"{description}, expected float[n, channels, time], or for images float[n, channels, "
@@ -59,7 +61,7 @@ def examples(x: Array, origin: str, names: Sequence[str] = (), has_ids: bool = F
     if x.dtype.kind in "iu":
         if not has_ids:
             log.warning(
-                "%s: whole numbers from %d to %d, measurements unless the bundle asks for ids",
+                "%s: whole numbers from %d to %d count as measurements unless the bundle has ids",
                 description,
                 x.min(),
                 x.max(),
@@ -80,8 +82,8 @@ def vocabulary(said: Array | None, origin: str) -> int:
         return 0
     if said.size != 1 or said.dtype.kind not in "iu" or int(said.item()) < 1:
         raise DataError(
-            f"{origin}: vocabulary is {said.dtype}{list(said.shape)}, expected a whole number "
-            "from 1: how many ids there are"
+            f"{origin}: vocabulary must be one whole number from 1, the number of ids, got "
+            f"{said.dtype}{list(said.shape)}"
         )
     return int(said.item())
 
@@ -99,16 +101,16 @@ def fitting(x: Array, window: Window, origin: str) -> Array:
         return np.ascontiguousarray(to_length(x, window), np.float32)
     if x.dtype.kind not in "iu" and x.size:
         raise DataError(
-            f"{origin}: X is {x.dtype}{list(x.shape)}, expected whole numbers, ids from 0 to "
-            f"{window.vocabulary - 1}"
+            f"{origin}: X must hold ids from 0 to {window.vocabulary - 1}, whole numbers, got "
+            f"{x.dtype}{list(x.shape)}"
         )
     wrong = (x < 0) | (x >= window.vocabulary)
     if wrong.any():
         first = tuple(int(i) for i in np.argwhere(wrong)[0])
         place = f"window {first[0]}, channel {first[1]}, sample {', '.join(map(str, first[2:]))}"
         raise DataError(
-            f"{origin}: X holds the id {x[first]} at {place}: expected ids from 0 to "
-            f"{window.vocabulary - 1}"
+            f"{origin}: X must hold ids from 0 to {window.vocabulary - 1}, got {x[first]} at "
+            f"{place}"
         )
     return np.ascontiguousarray(x, np.int64)
 
@@ -181,19 +183,19 @@ def _check_axes(x: Array, told: str, names: Sequence[str]) -> None:
     if len(sides) == 2:
         if sides[1] in COLOURS and channels not in COLOURS and sides[0] > sides[1]:
             raise DataError(
-                f"{told}: these look like images with their colours last; expected [n, channels, "
-                "height, width], X.transpose(0, 3, 1, 2)"
+                f"{told}: these look like images with colours last, expected [n, channels, height, "
+                "width]: use X.transpose(0, 3, 1, 2)"
             )
     elif channels == sides[0] and channels >= SQUARE:
         raise DataError(
-            f"{told}: images are [n, 1, {channels}, {channels}], X[:, None]; for windows of "
-            f"{channels} channels say channel_names"
+            f"{told}; images are [n, 1, {channels}, {channels}]: use X[:, None]; for windows of "
+            f"{channels} channels, give channel_names"
         )
     elif channels > sides[0]:
-        likely = f"likely {sides[0]} channels of {channels} samples, X.transpose(0, 2, 1)"
+        likely = f"likely {sides[0]} channels of {channels} samples: use X.transpose(0, 2, 1)"
         raise DataError(
-            f"{told}, which is {channels} channels of {sides[0]} samples: {likely}; if it is "
-            "right, say channel_names"
+            f"{told}, which is {channels} channels of {sides[0]} samples, {likely}; if it is "
+            "right, give channel_names"
         )
 
 
@@ -208,17 +210,17 @@ def _check_finite(x: Array, made: Array, origin: str, names: Sequence[str]) -> N
     value = x[first]
     what = f"{value}, which float32 cannot hold" if np.isfinite(value) else str(value)
     raise DataError(
-        f"{origin}: X holds values that are not finite, in {wrong} of {len(x)} windows: first "
-        f"{what} at {place}"
+        f"{origin}: X must hold finite values, and {wrong} of {len(x)} windows have others; the "
+        f"first is {what} at {place}"
     )
 
 
 def likely_meant(found: tuple[int, ...], expected: tuple[int, ...]) -> str:
     """Return a hint at the likely mistake in a shape, for the end of an error; "" if unknown."""
     if len(found) == len(expected) == 2 and found == expected[::-1]:
-        return "; they are likely transposed, X.transpose(0, 2, 1)"
+        return "; they are likely transposed: use X.transpose(0, 2, 1)"
     if len(found) == len(expected) == 3 and (found[2], *found[:2]) == expected:
-        return "; their channels are likely last, X.transpose(0, 3, 1, 2)"
+        return "; their channels are likely last: use X.transpose(0, 3, 1, 2)"
     if len(found) == 2 and len(expected) == 3 and (1, *found) == expected:
-        return "; they are likely images of one channel, X[:, None]"
+        return "; they are likely images of one channel: use X[:, None]"
     return ""

@@ -28,7 +28,7 @@ def stacked(windows: Sequence[Array], length: int, origin: str) -> tuple[Array, 
         DataError: there is no window, one has another shape or dtype, or one is longer.
     """
     if not windows:
-        raise DataError(f"{origin}: no windows")
+        raise DataError(f"{origin}: there are no windows")
     first = windows[0]
     for number, window in enumerate(windows):
         if (
@@ -38,17 +38,17 @@ def stacked(windows: Sequence[Array], length: int, origin: str) -> tuple[Array, 
             or len(window) != len(first)
         ):
             description = (
-                f"{window.dtype}{list(window.shape)}, and the first "
+                f"{window.dtype}{list(window.shape)}, and the first is "
                 f"{first.dtype}{list(first.shape)}"
             )
             raise DataError(
-                f"{origin}: window {number} is {description}: expected (channels, time) of the "
-                "same channels"
+                f"{origin}: all windows must be (channels, time) with the same channels; window "
+                f"{number} is {description}"
             )
         if window.shape[1] > length:
             raise DataError(
-                f"{origin}: window {number} has {window.shape[1]} samples: expected at most "
-                f"{length}; cut it, or pad to more"
+                f"{origin}: window {number} must have at most {length} samples, got "
+                f"{window.shape[1]}; cut it, or pad to more"
             )
     stack = np.zeros(
         (len(windows), len(first), length), np.result_type(*{window.dtype for window in windows})
@@ -71,19 +71,19 @@ def with_presence(x: Array, lengths: Array, origin: str) -> Array:
     """
     if x.ndim != 3 or x.dtype.kind not in "fiu":
         raise DataError(
-            f"{origin}: lengths are of windows, X [n, channels, time], and X is "
+            f"{origin}: lengths are for windows, X [n, channels, time], and X is "
             f"{x.dtype}{list(x.shape)}"
         )
     if lengths.shape != (len(x),) or lengths.dtype.kind not in "iu":
         raise DataError(
-            f"{origin}: lengths is {lengths.dtype}{list(lengths.shape)}, expected int[{len(x)}]: "
-            "the samples of each window"
+            f"{origin}: lengths must be int[{len(x)}], the samples of each window, got "
+            f"{lengths.dtype}{list(lengths.shape)}"
         )
     wrong = np.flatnonzero((lengths < 1) | (lengths > x.shape[2]))
     if len(wrong):
         raise DataError(
-            f"{origin}: window {wrong[0]} has {lengths[wrong[0]]} samples by its length, expected "
-            f"1 to {x.shape[2]}"
+            f"{origin}: the length of window {wrong[0]} must be between 1 and {x.shape[2]}, got "
+            f"{lengths[wrong[0]]}"
         )
     there = np.arange(x.shape[2]) < lengths[:, None, None]
     return np.concatenate(
@@ -110,8 +110,8 @@ def read_lengths(
     """
     if has_ids:
         raise DataError(
-            f"{origin}: lengths are of measurements, and X holds ids: pad them with an id of its "
-            "own"
+            f"{origin}: lengths are for measurements, and X holds ids; pad windows of ids with an "
+            "id that you reserve for it"
         )
     windows = with_presence(x, lengths, origin)
     return windows, (*(channels or map("c{}".format, range(x.shape[1]))), PRESENCE)

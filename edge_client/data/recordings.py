@@ -60,7 +60,9 @@ def read_parquet(path: Path) -> Iterator[list[str]]:
                     for row in zip(*columns, strict=True)
                 )
     except (OSError, ArrowException) as error:
-        raise DataError(f"{path}: not readable as Parquet: {str(error).splitlines()[0]}") from None
+        raise DataError(
+            f"{path} is not readable as Parquet: {str(error).splitlines()[0]}"
+        ) from None
 
 
 TEST_SHARE = 0.25
@@ -101,7 +103,7 @@ def classes_of(folder: Path) -> tuple[str, ...]:
     except UnicodeDecodeError as error:
         raise _not_utf_8(path, error) from None
     if twice := [name for at, name in enumerate(names) if name in names[:at]]:
-        raise DataError(f"{path}: it lists {twice[0]!r} twice: expected each class once")
+        raise DataError(f"{path} lists class {twice[0]!r} twice; list each class once")
     return names
 
 
@@ -128,7 +130,7 @@ def recordings_in(folder: Path) -> list[Path]:
     for path, following in pairwise(paths):
         if path.stem == following.stem:
             raise DataError(
-                f"data folder {folder}: {path.name} and {following.name} have one name: expected "
+                f"data folder {folder}: {path.name} and {following.name} have the same name; keep "
                 "each recording once"
             )
     return paths
@@ -152,8 +154,8 @@ def load_recordings(
     """
     if steps and (length % steps or steps < 2):
         raise DataError(
-            f"data folder {folder}: windows of {length} samples in {steps} steps: expected a "
-            "number from 2 that divides them"
+            f"data folder {folder}: steps must be a number from 2 that divides the {length} "
+            f"samples of a window, got {steps}"
         )
     first: Columns | None = None
     parts: tuple[list[_Cut], list[_Cut]] = ([], [])
@@ -163,7 +165,7 @@ def load_recordings(
         _check_alike(path, columns, paths[0], first)
         if steps and columns.label is None and columns.names:
             raise DataError(
-                f"{path}: steps have classes, expected a column {LABEL!r}, and it has "
+                f"{path}: windows of steps need a column {LABEL!r} with classes, got "
                 f"{', '.join(_said(columns))}"
             )
         cut = round((1 - TEST_SHARE) * len(samples))
@@ -173,8 +175,8 @@ def load_recordings(
     unlabelled = np.concatenate([part.x[~part.labelled] for part in (train, test)])
     if not train.labelled.any() and not len(unlabelled):
         raise DataError(
-            f"data folder {folder}: no recording has {length} samples in a row with one label, or "
-            "without"
+            f"data folder {folder}: no recording has {length} consecutive samples with the same "
+            "label, or without labels"
         )
     (train_x, train_y), (test_x, test_y) = (
         (part.x[part.labelled], part.y[part.labelled]) for part in (train, test)
@@ -235,20 +237,20 @@ def rows_of(path: Path) -> Iterator[list[str]]:
 
 
 def _not_utf_8(path: Path, error: UnicodeDecodeError) -> DataError:
-    return DataError(f"{path}: expected text in UTF-8: {error.reason} at byte {error.start}")
+    return DataError(f"{path} is not text in UTF-8: {error.reason} at byte {error.start}")
 
 
 def _columns(path: Path, header: list[str]) -> Columns:
     if twice := sorted({name for name in header if header.count(name) > 1}):
         raise DataError(
-            f"{path}: its header has {twice[0]!r} twice: expected a name of its own for each column"
+            f"{path}: its header has {twice[0]!r} twice; give each column a name of its own"
         )
     if near := [
         name for name in header if name not in (TIME, LABEL) and name.lower() in (TIME, LABEL)
     ]:
         raise DataError(
-            f"{path}: column {near[0]!r}: expected {near[0].lower()!r}, or another name for a "
-            "channel"
+            f"{path}: column {near[0]!r} must be {near[0].lower()!r}, or have another name if it "
+            "is a channel"
         )
     classes = [i for i, name in enumerate(header) if name == LABEL]
     named, targets = (
@@ -257,15 +259,15 @@ def _columns(path: Path, header: list[str]) -> Columns:
     if sum(map(bool, (classes, named, targets))) > 1:
         label_columns = ", ".join(header[i] for i in sorted((*classes, *named, *targets)))
         raise DataError(
-            f"{path}: columns {label_columns}: expected {LABEL}, or {NAMED}NAME of each name, or "
-            f"{TARGET}NAME of each quantity, not both"
+            f"{path}: labels must be in columns of one kind: {LABEL}, or {NAMED}NAME for each "
+            f"name, or {TARGET}NAME for each quantity, got {label_columns}"
         )
     label_places = named or targets
     names = tuple(header[i].partition(".")[2] for i in label_places)
     if "" in names or len(set(names)) < len(names):
         raise DataError(
-            f"{path}: columns {', '.join(header[i] for i in label_places)}: expected a name of "
-            "its own for each after the point"
+            f"{path}: columns of labels must have different names after the point, got "
+            f"{', '.join(header[i] for i in label_places)}"
         )
     places = [
         i for i, name in enumerate(header) if name != TIME and i not in (*classes, *label_places)
@@ -290,11 +292,12 @@ def _said(columns: Columns) -> list[str]:
 def _check_alike(path: Path, own: Columns, first: Path, expected: Columns) -> None:
     if own.channels != expected.channels:
         raise DataError(
-            f"{path}: channels {list(own.channels)}, {first.name} has {list(expected.channels)}"
+            f"{path}: channels must be {list(expected.channels)}, as in {first.name}, got "
+            f"{list(own.channels)}"
         )
     if _said(own) != _said(expected):
         labels, first_labels = (", ".join(_said(columns)) or LABEL for columns in (own, expected))
-        raise DataError(f"{path}: it says {labels} of its samples, {first.name} {first_labels}")
+        raise DataError(f"{path}: labels must be {first_labels}, as in {first.name}, got {labels}")
 
 
 def _read(path: Path, folder: Path) -> tuple[Columns, Array, Array]:
@@ -312,7 +315,9 @@ def _read(path: Path, folder: Path) -> tuple[Columns, Array, Array]:
     samples, labels = list[list[float]](), list[float | list[float]]()
     for line, row in enumerate(rows, start=2):
         if len(row) > len(header):
-            raise DataError(f"{path}, line {line}: {len(row)} cells, the header has {len(header)}")
+            raise DataError(
+                f"{path}, line {line} has {len(row)} cells, and the header has {len(header)}"
+            )
         try:
             samples.append([float(_numeral(row[i])) for i in columns.places])
             if columns.names:
@@ -337,9 +342,7 @@ def _read(path: Path, folder: Path) -> tuple[Columns, Array, Array]:
     if not np.isfinite(array).all():
         index, column = (int(i) for i in np.argwhere(~np.isfinite(array))[0])
         place = f"line {index + 2}, column {columns.channels[column]}"
-        raise DataError(
-            f"{path}: holds values that are not finite: first {array[index, column]} in {place}"
-        )
+        raise DataError(f"{path} must hold finite values, got {array[index, column]} in {place}")
     label_array = (
         np.array(labels, np.float64).reshape(-1, len(columns.names))
         if columns.names
@@ -357,7 +360,7 @@ def _numeral(text: str) -> str:
         ValueError: the text is not such a number.
     """
     if "_" in text or not text.isascii():
-        raise ValueError(f"{text!r} is no number")
+        raise ValueError(f"{text!r} is not a number")
     return text
 
 
@@ -368,7 +371,7 @@ def _class(text: str, numbers: Mapping[str, int], folder: Path) -> int:
     if numbers:
         if text not in numbers:
             raise DataError(
-                f"label {text!r}: expected one that {folder / CLASSES} lists: {', '.join(numbers)}"
+                f"no class {text!r} in {folder / CLASSES}. Known classes: {', '.join(numbers)}."
             )
         return numbers[text]
     try:
@@ -377,11 +380,11 @@ def _class(text: str, numbers: Mapping[str, int], folder: Path) -> int:
         )  # programs write whole numbers so in a column with gaps
     except ValueError:
         raise DataError(
-            f"label {text!r} is no number, and {folder / CLASSES}, which lists the names of "
-            "classes one a line, is missing"
+            f"label {text!r} is not a number, and {folder / CLASSES}, which lists the names of "
+            "classes, is missing"
         ) from None
     if not 0 <= number <= LARGEST_CLASS:
-        raise DataError(f"class number {text}: expected one from 0 to {LARGEST_CLASS}")
+        raise DataError(f"a class number must be between 0 and {LARGEST_CLASS}, got {text}")
     return number
 
 
@@ -395,7 +398,7 @@ def _number(text: str, column: str, is_quantity: bool) -> float:
         number = np.nan
     if not (abs(number) <= LARGEST if is_quantity else number in (0, 1)):
         raise DataError(
-            f"{column} is {text!r}: expected {'a finite number' if is_quantity else '0 or 1'}, or "
-            "nothing"
+            f"{column} must be {'a finite number' if is_quantity else '0 or 1'}, or empty, got "
+            f"{text!r}"
         )
     return number

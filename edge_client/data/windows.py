@@ -77,11 +77,11 @@ def load_folder(folder: Path, length: int = 128, stride: int = 64, steps: int = 
     if unlabelled is None:
         return windows
     if unlabelled.shape[1:] != windows.train_x.shape[1:]:
-        shapes = (
-            f"windows of {UNLABELLED} are {unlabelled.shape[1:]}, the others "
-            f"{windows.train_x.shape[1:]}"
+        shapes = f"{unlabelled.shape[1:]} and {windows.train_x.shape[1:]}"
+        raise DataError(
+            f"data folder {folder}: windows of {UNLABELLED} must have the shape of the others, got "
+            f"{shapes}"
         )
-        raise DataError(f"data folder {folder}: {shapes}")
     others = [windows.unlabelled_x] if windows.num_unlabelled else []
     return replace(windows, unlabelled_x=np.concatenate([*others, unlabelled]))
 
@@ -102,8 +102,8 @@ def _labelled(
         )
         if train[0].shape[1:] != test[0].shape[1:]:
             raise DataError(
-                f"data folder {folder}: windows of train.npz are {train[0].shape[1:]}, of "
-                f"test.npz {test[0].shape[1:]}"
+                f"data folder {folder}: windows of train.npz and test.npz must have one shape, got "
+                f"{train[0].shape[1:]} and {test[0].shape[1:]}"
             )
         return Windows(*train, *test)
     if (folder / "X.npy").exists():
@@ -123,22 +123,22 @@ def _labelled(
         )
         if test[0].shape[1:] != unlabelled.shape[1:]:
             raise DataError(
-                f"data folder {folder}: windows of {UNLABELLED} are {unlabelled.shape[1:]}, of "
-                f"test.npz {test[0].shape[1:]}"
+                f"data folder {folder}: windows of {UNLABELLED} and test.npz must have one shape, "
+                f"got {unlabelled.shape[1:]} and {test[0].shape[1:]}"
             )
         return Windows(*none, *test)
     expected = (
         "train.npz (and test.npz), X.npy and y.npy, recordings as *.csv or *.parquet, or "
         f"{UNLABELLED} (and test.npz)"
     )
-    raise DataError(f"data folder {folder}: expected {expected}")
+    raise DataError(f"data folder {folder} must have {expected}")
 
 
 def _load(path: Path) -> Array:
     try:
         array: Array = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        raise DataError(f"{path}: not readable: {error}") from None
+        raise DataError(f"{path} is not readable: {error}") from None
     return array
 
 
@@ -209,11 +209,11 @@ def _held(path: Path, *names: str) -> _Held:
     except ValueError:
         raise DataError(
             f"{path}: an array holds Python objects or is cut off; windows are one array [n, "
-            "channels, time], padded where lengths says so"
+            "channels, time], padded to the longest, with lengths"
         ) from None
     except (OSError, KeyError, EOFError) as error:
         raise DataError(
-            f"{path}: expected {'arrays' if names[1:] else 'an array'} {' and '.join(names)}: "
+            f"{path} must have {'arrays' if names[1:] else 'an array'} {' and '.join(names)}: "
             f"{error}"
         ) from None
 
@@ -265,7 +265,7 @@ def read_windows(path: Path, window: Window) -> Array:
                     with_presence(x, file["lengths"], str(path)) if "lengths" in file.files else x
                 )
         except (OSError, ValueError, KeyError, EOFError) as error:
-            raise DataError(f"{path}: expected an array X: {error}") from None
+            raise DataError(f"{path} must have an array X: {error}") from None
     return _load(path)
 
 
@@ -274,7 +274,7 @@ def _read_columns(path: Path, channels: Sequence[str]) -> Array:
         rows = rows_of(path)
         header = next(rows, [])
         if missing := [name for name in channels if name not in header]:
-            raise DataError(f"{path}: its header {header} has no column {missing[0]!r}")
+            raise DataError(f"{path}: the header has no column {missing[0]!r}, got {header}")
         places = [header.index(name) for name in channels]
         samples = [[float(row[i]) for i in places] for row in rows]
     except OSError as error:

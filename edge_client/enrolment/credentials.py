@@ -127,9 +127,9 @@ class Credentials:
             if wanted not in ("", device_id):
                 raise Malformed(f"the certificate is for {device_id}, and --device is {wanted}")
             if not read_public(given.trust.encode()) or not BrokerAddress.parse(given.broker).tls:
-                raise Malformed(f"the broker is {given.broker}, expected mqtts://")
+                raise Malformed(f"the broker must be mqtts://HOST[:PORT], got {given.broker}")
         except ShoalError as error:
-            raise ConfigError(f"what {service} answered cannot be used: {error}") from None
+            raise ConfigError(f"the answer of {service} cannot be used: {error}") from None
         enrolment = Enrolment(device_id, fleet, given.broker, service)
         files = {
             "ca.pem": authority.encode(),

@@ -35,7 +35,7 @@ def read_enrolment(folder: Path) -> Enrolment:
     except OSError as error:
         raise ConfigError(f"{file}: {error.strerror}") from None
     except msgspec.MsgspecError as error:
-        raise ConfigError(f"{file}: {error}") from None
+        raise ConfigError(f"{file} is damaged: {error}") from None
 
 
 def fill_in(arguments: argparse.Namespace) -> Path | None:
@@ -54,13 +54,17 @@ def fill_in(arguments: argparse.Namespace) -> Path | None:
         not (folder / PAIR).exists() or arguments.id is not None or arguments.cert is not None
     ):
         if arguments.id is None:
-            raise ConfigError("no --id: name this device, or enrol it with `shoal-edge enrol`")
+            raise ConfigError(
+                "--id is missing; set it, or enrol the device with `shoal-edge enrol`"
+            )
         return None
     if not (folder / PAIR).exists():
-        raise ConfigError(f"--enrolled {folder}: there is no {PAIR}; `shoal-edge enrol` writes it")
+        raise ConfigError(f"--enrolled {folder} has no {PAIR}, which `shoal-edge enrol` writes")
     enrolment = read_enrolment(folder)
     if arguments.id not in (None, enrolment.device_id):
-        raise ConfigError(f"--id {arguments.id}: {folder} is of the device {enrolment.device_id}")
+        raise ConfigError(
+            f"--id must be {enrolment.device_id}, the device of {folder}, got {arguments.id}"
+        )
     policy = folder / "policy.toml"
     values: dict[str, object] = {
         "id": enrolment.device_id,

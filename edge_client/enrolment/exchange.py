@@ -41,7 +41,7 @@ def read_url(url: str) -> tuple[str, int]:
         or parts.query
         or parts.username
     ):
-        raise ConfigError(f"address {url!r}: expected https://HOST[:PORT]")
+        raise ConfigError(f"address must be https://HOST[:PORT], got {url!r}")
     return host, port or 8443
 
 
@@ -57,19 +57,23 @@ def fetch_authority(url: str, fingerprint: str) -> str:
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     status, payload = _request(url, context, "GET", AUTHORITY, b"")
     if status in (429, 503):
-        raise LinkError(f"{url}: it answers {status}: it has too much to do now")
+        raise LinkError(f"{url} is too busy now (status {status}); try again later")
     try:
         certificate = read_certificate(payload.decode())
         authority_fingerprint = certificate_digest(certificate)
     except (Malformed, UnicodeDecodeError):
         raise ConfigError(
-            f"{url}: it answers {status} and no certificate: is it where devices are enrolled?"
+            f"{url} answers without a certificate (status {status}); is it the address for "
+            "enrolment?"
         ) from None
     if authority_fingerprint != fingerprint:
-        causes = "another service is there, its authority was made anew, or somebody is in between"
+        causes = (
+            "it is another service, its authority is a new one, or somebody intercepts the "
+            "connection"
+        )
         raise ConfigError(
-            f"{url}: its authority has the fingerprint {authority_fingerprint[:16]}, and the "
-            f"token expects {fingerprint[:16]}: {causes}"
+            f"{url}: its authority must have the token's fingerprint {fingerprint[:16]}, got "
+            f"{authority_fingerprint[:16]}; {causes}"
         )
     return certificate_pem(certificate)
 
@@ -91,7 +95,7 @@ def ask(url: str, authority: str, path: str, message: Enrol | Renew) -> Answer:
     try:
         answer: Answer = decode(payload, Answer)
     except WireError as error:
-        raise LinkError(f"{url}: it answers {status}, and nothing that is known: {error}") from None
+        raise LinkError(f"{url}: unknown answer with status {status}: {error}") from None
     return answer
 
 
@@ -109,7 +113,7 @@ def _request(
         raise ConfigError(f"{url}: {_unverified(error, host)}") from None
     except socket.gaierror as error:
         raise LinkError(
-            f"{url}: {host} has no address ({error.strerror}): is there a network, and is the "
+            f"{url}: {host} has no address ({error.strerror}); is there a network, and is the "
             "name right?"
         ) from None
     except (OSError, http.client.HTTPException) as error:
@@ -124,8 +128,8 @@ def _unverified(error: ssl.SSLCertVerificationError, host: str) -> str:
         now = datetime.fromtimestamp(time.time(), UTC)
         return (
             f"{error.verify_message}, by this device's clock, which says {now:%Y-%m-%d %H:%M} "
-            "UTC: set it, for example by NTP"
+            "UTC; set it, for example by NTP"
         )
     if error.verify_code in _OTHER_NAME:
-        return f"its certificate is not for {host}: use a name that `shoal init --tls` was given"
-    return f"its certificate is not of the authority that was expected ({error.verify_message})"
+        return f"its certificate is not for {host}; use a name that `shoal init --tls` was given"
+    return f"its certificate is not of the expected authority ({error.verify_message})"

@@ -61,7 +61,7 @@ class Renewal:
                 text = (
                     error if isinstance(error, ShoalError) else f"{type(error).__name__}: {error}"
                 )
-                log.error("the certificate could not be renewed, trying again: %s", text)
+                log.error("Certificate not renewed, trying again: %s", text)
                 pause_s = AGAIN_S[min(failures, len(AGAIN_S) - 1)] * random.uniform(0.8, 1.2)
                 failures += 1
             if self._over.wait(pause_s):
@@ -102,7 +102,7 @@ class Renewal:
         )
         answer = ask(enrolment.service, certificate_pem(authority), RENEW, message)
         if isinstance(answer, Refused):
-            problem = f"{enrolment.service} refuses: {answer.reason}: {answer.detail}"
+            problem = f"{enrolment.service} refused the renewal: {answer.reason}: {answer.detail}"
             raise (
                 LinkError(problem)
                 if answer.reason in ("too-many", "busy")
@@ -110,7 +110,7 @@ class Renewal:
             )
         if not isinstance(answer, Renewed):
             raise ConfigError(
-                f"{enrolment.service}: it answers {type(answer).__name__}, expected Renewed"
+                f"{enrolment.service} must answer Renewed, got {type(answer).__name__}"
             )
         try:
             fresh = check_pair(
@@ -122,7 +122,7 @@ class Renewal:
                 f"{error.filename or self._credentials.folder}: {error.strerror}"
             ) from None
         log.info(
-            "the certificate was renewed device=%s until=%s",
+            "Certificate renewed: device=%s until=%s",
             enrolment.device_id,
             fresh.not_valid_after_utc.date(),
         )

@@ -26,8 +26,8 @@ ExecStart={program} run --data {data} --state {state}{enrolled}
 Restart=always
 RestartSec=10
 TimeoutStartSec=300
-# It says that it is alive once a second, and between two batches: one may take minutes where a
-# graph is loaded first.
+# The client reports that it is alive once a second, and between two batches; a batch may take
+# minutes if a graph is loaded first.
 WatchdogSec=600
 DynamicUser=yes
 StateDirectory=shoal
@@ -86,14 +86,12 @@ def install(state: Path, enrolled: Path | None, data: Path) -> None:
             unit file cannot be written, or systemctl fails.
     """
     if os.geteuid() != 0:
-        raise ConfigError("--install: only root may install a unit; run it with sudo")
+        raise ConfigError("--install needs root; run it with sudo")
     if (systemctl := shutil.which("systemctl")) is None:
-        raise ConfigError("--install: there is no systemd here")
+        raise ConfigError("--install needs systemd, which this machine does not have")
     for folder in (state, *([enrolled] if enrolled else [])):
         if STATE not in folder.absolute().parents:
-            raise ConfigError(
-                f"--install: the unit can write below {STATE} alone, and not to {folder}"
-            )
+            raise ConfigError(f"--install: the unit can write only below {STATE}, got {folder}")
     program = Path(sys.argv[0]).absolute()
     try:
         write_atomically(

@@ -51,21 +51,21 @@ class ExecutorchGraphs:
         ]
         if not offered:
             raise BundleError(
-                f"bundle {manifest.name} has no programs for {' or '.join(runtimes)}: export it "
+                f"bundle {manifest.name} has no programs for {' or '.join(runtimes)}; export it "
                 "with --runtimes executorch"
             )
         self.max_batch: int | None = min(program.max_batch for program in offered)
         if self.max_batch < manifest.min_batch:
             raise BundleError(
-                f"bundle {manifest.name}: batches of at least {manifest.min_batch}, its programs "
-                f"take {self.max_batch}"
+                f"bundle {manifest.name} needs batches of at least {manifest.min_batch}, and its "
+                f"programs take at most {self.max_batch}"
             )
         runtime_version = self._library.shoal_executorch_version().decode()
         exporter_version = manifest.created_by.get("executorch", "")
         if _number(exporter_version) > _number(runtime_version):
             raise BundleError(
-                f"bundle {manifest.name} was exported by ExecuTorch {exporter_version}, this "
-                f"runtime is {runtime_version}: a program needs the same or newer"
+                f"bundle {manifest.name} was exported by ExecuTorch {exporter_version}, and this "
+                f"runtime is older, {runtime_version}; install the same version or a newer one"
             )
 
     def run(self, graph: str, inputs: Tensors) -> Tensors:
@@ -84,11 +84,11 @@ class ExecutorchGraphs:
         try:
             outputs = program.run([inputs[name] for name in described.inputs])
         except BundleError as error:
-            raise BundleError(f"graph {graph!r}: {error}") from None
+            raise BundleError(f"graph {graph!r} failed: {error}") from None
         if len(outputs) != len(described.outputs):
             raise BundleError(
-                f"graph {graph!r}: {len(outputs)} outputs, its manifest says "
-                f"{len(described.outputs)}"
+                f"graph {graph!r} must have {len(described.outputs)} outputs, as in the manifest, "
+                f"got {len(outputs)}"
             )
         return dict(zip(described.outputs, outputs, strict=True))
 
@@ -101,7 +101,7 @@ class ExecutorchGraphs:
                 refused.append(f"{runtime}: {error}")
                 continue
             if refused:
-                log.warning("graph %s runs without XNNPACK, slower: %s", graph, refused[0])
+                log.warning("Graph runs slower, without XNNPACK: graph=%s: %s", graph, refused[0])
             self._programs[graph] = loaded
             return loaded
         raise BundleError(f"graph {graph!r} cannot be loaded: {'; '.join(refused)}")
@@ -113,5 +113,5 @@ def _number(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split("+")[0].split(".")) if text else ()
     except ValueError:
         raise BundleError(
-            f"version {text!r} of ExecuTorch: expected numbers between points"
+            f"version of ExecuTorch must be numbers between points, got {text!r}"
         ) from None

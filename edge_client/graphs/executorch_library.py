@@ -66,11 +66,11 @@ def load_library(path: Path | None = None) -> ctypes.CDLL:
             function = getattr(library, name)
             function.restype, function.argtypes = result, arguments
     except (OSError, AttributeError) as error:
-        raise ConfigError(f"the library for ExecuTorch, {path}: {error}") from None
+        raise ConfigError(f"library for ExecuTorch {path} cannot be loaded: {error}") from None
     if library.shoal_program_interface() != INTERFACE:
         raise ConfigError(
-            f"the library for ExecuTorch, {path}: interface {library.shoal_program_interface()}, "
-            f"expected {INTERFACE}"
+            f"library for ExecuTorch {path} must have interface {INTERFACE}, got "
+            f"{library.shoal_program_interface()}"
         )
     return library
 
@@ -100,13 +100,13 @@ class LoadedProgram:
             BundleError: the inputs do not suit the program, or it fails. The text is the runtime's.
         """
         if len(inputs) != len(self._inputs):
-            raise BundleError(f"{len(inputs)} inputs, expected {len(self._inputs)}")
+            raise BundleError(f"the program takes {len(self._inputs)} inputs, got {len(inputs)}")
         arrays = [np.ascontiguousarray(value) for value in inputs]  # must live until the run ends
         for view, value, source in zip(self._inputs, arrays, inputs, strict=True):
             if value.dtype not in _NUMBERS or source.ndim > MAX_RANK:
                 raise BundleError(
-                    f"an input of {value.dtype} with {source.ndim} dimensions: expected a type and "
-                    "size that tensors have"
+                    f"an input must be numbers with at most {MAX_RANK} dimensions, got "
+                    f"{value.dtype} with {source.ndim}"
                 )
             view.data, view.dtype, view.rank = (
                 value.ctypes.data,

@@ -27,7 +27,7 @@ def load_graphs_of(
         ConfigError: there is no such runtime, or its package is not installed.
     """
     if runtime not in RUNTIMES:
-        raise ConfigError(f"runtime {runtime!r}: expected one of {', '.join(RUNTIMES)}")
+        raise ConfigError(f"runtime must be one of {', '.join(RUNTIMES)}, got {runtime!r}")
     try:
         if runtime == "executorch":
             from edge_client.graphs.executorch import ExecutorchGraphs

@@ -45,7 +45,7 @@ def load_session(
     try:
         return onnxruntime.InferenceSession(data, options, providers=list(providers))
     except Exception as error:  # onnxruntime's exceptions share no base but Exception
-        raise BundleError(f"{origin}: {str(error)[:300]}") from None
+        raise BundleError(f"{origin} cannot be loaded: {str(error)[:300]}") from None
 
 
 def load_model(
@@ -65,7 +65,7 @@ def load_model(
         try:
             answer: Array = session.run([OUTPUT], {INPUT: x})[0]
         except Exception as error:
-            raise BundleError(f"the model in one file: {str(error)[:300]}") from None
+            raise BundleError(f"the model in one file failed: {str(error)[:300]}") from None
         return answer
 
     return predict
@@ -107,7 +107,7 @@ class OnnxGraphs:
         try:
             outputs = session.run(None, {name: inputs[name] for name in described.inputs})
         except Exception as error:  # onnxruntime's exceptions share no base but Exception
-            raise BundleError(f"graph {graph!r}: {str(error)[:300]}") from None
+            raise BundleError(f"graph {graph!r} failed: {str(error)[:300]}") from None
         # copies, as an output of a session with an arena keeps the whole arena in memory
         return {
             name: np.array(value) for name, value in zip(described.outputs, outputs, strict=True)
@@ -129,6 +129,7 @@ class OnnxGraphs:
         session = load_session(payload, self._providers, self._threads, origin, once, arena=trains)
         if (outputs := len(session.get_outputs())) != len(described.outputs):
             raise BundleError(
-                f"{origin}: {outputs} outputs, its manifest says {len(described.outputs)}"
+                f"{origin} must have {len(described.outputs)} outputs, as in the manifest, got "
+                f"{outputs}"
             )
         return session

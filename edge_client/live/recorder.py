@@ -46,7 +46,10 @@ class Recorder:
         self._source, self._resampler, self._rate_hz = source, resampler, rate_hz
         self._ring, self._labels, self._on_stretch = ring, labels, on_stretch
         self._wall = wall
-        self._lost, self._ahead = Tally("what came from the source"), Tally("a group of samples")
+        self._lost, self._ahead = (
+            Tally("samples of the source"),
+            Tally("samples ahead of the clock"),
+        )
         self._num_ahead = 0
         self._unknown: set[str] = set()
         self._open: tuple[str, float, float] | None = None
@@ -62,7 +65,7 @@ class Recorder:
                         self.take(samples)
                     if time.monotonic() - said_s >= REPORT_S:
                         said_s = time.monotonic()
-                        log.info("%s", self)
+                        log.debug("%s", self)
                         self._forget_labels()
                 except Exception as error:
                     self._lost.add(error)
@@ -95,8 +98,8 @@ class Recorder:
             self._num_ahead += int(is_ahead.sum())
             self._ahead.add(
                 f"times up to {samples.t.max() - self._wall():.0f} s ahead of this machine's "
-                f"clock, at most {AHEAD_S:.0f} s are recorded: "
-                "is its clock set, and the sensor's?"
+                f"clock, and at most {AHEAD_S:.0f} s are recorded; are its clock and the sensor's "
+                "set?"
             )
             indexes = np.flatnonzero(~is_ahead)
             samples = Samples(
@@ -114,7 +117,7 @@ class Recorder:
             self._source.ignored.count + self._lost.count + self._num_ahead,
             self._resampler.num_late,
         )
-        return f"recorded steps={self.num_steps} lost={lost} late={late} ignored={ignored}"
+        return f"Recorded: steps={self.num_steps} lost={lost} late={late} ignored={ignored}"
 
     def _hand_on(self, stretches: Iterable[Stretch]) -> None:
         for stretch in stretches:
@@ -154,7 +157,7 @@ class Recorder:
         try:
             self._labels.forget(span(paths[0])[0])
         except OSError as error:
-            log.error("the labels cannot be written anew: %s", error.strerror)
+            log.error("Old labels not removed: %s", error.strerror)
 
     def _say_labels(self) -> None:
         if self._open is None or self._labels is None:
@@ -166,6 +169,6 @@ class Recorder:
         except DataError as error:
             if label[:LONGEST_LABEL] not in self._unknown and len(self._unknown) < 100:
                 self._unknown.add(label[:LONGEST_LABEL])
-                log.warning("%s", error)
+                log.warning("Label ignored: %s", error)
         except OSError as error:
-            log.error("a label cannot be stored: %s", error.strerror)
+            log.error("Label not stored: %s", error.strerror)

@@ -79,7 +79,7 @@ def open_source(
                 buffered=part.buffered,
             )
     if not part.topics:
-        raise ConfigError("source of kind mqtt: no topics")
+        raise ConfigError("A source of kind mqtt needs topics")
     link = MqttLink(
         BrokerAddress.parse(part.broker), client_id, wait_s=None, give_up=give_up, persistent=False
     )
@@ -111,7 +111,9 @@ def recording(
         try:
             lock = lock_folder(folder)
         except BlockingIOError:
-            raise ConfigError(f"live data {folder}: another process records there") from None
+            raise ConfigError(
+                f"live data {folder}: another process records there already"
+            ) from None
         except OSError as error:
             raise ConfigError(f"live data {folder}: {error.strerror}") from None
         stack.callback(os.close, lock)
@@ -176,10 +178,10 @@ def _label_sources(
 ) -> Iterator[None]:
     part, over = settings.labels, threading.Event()
     if (part.topic or part.file or part.page) and not settings.classes:
-        raise ConfigError("labels need classes: say --classes, classes in [window], or a bundle")
+        raise ConfigError("Labels need classes: set --classes, classes in [window], or a bundle")
     if part.topic and settings.source.kind != "mqtt":
         raise ConfigError(
-            "labels on a topic come from the broker of the samples: the source has to be of kind "
+            "Labels on a topic come from the broker of the samples, so the source must be of kind "
             "mqtt"
         )
     page = LabelPage(part.page, labels, is_open=part.open_page) if part.page else None

@@ -91,7 +91,7 @@ class _Channel:
 
 
 class Resampler:
-    """Resampler from samples to stretches.
+    """Resampler of samples to a fixed rate. It yields stretches without gaps.
 
     `num_late` is the number of samples that came too late or exceeded the memory.
     """

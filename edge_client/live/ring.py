@@ -270,7 +270,7 @@ class Ring:
                     os.ftruncate(self._file, self._size)
             return False
         if self._is_full:
-            log.info("samples are stored again; %d steps were lost", self.num_lost)
+            log.info("Samples are stored again: lost=%d", self.num_lost)
         self._size, self._is_dirty, self._is_full = self._size + len(payload), True, False
         self.num_bytes += len(payload)
         return True
@@ -294,7 +294,7 @@ class Ring:
         self._file, self._path, self._size = os.open(path, os.O_WRONLY | os.O_APPEND), path, whole
         if whole < len(data):
             log.warning(
-                "%s ends in a record that was written in part: %d bytes are cut off",
+                "Incomplete record at the end of a file, cut off: file=%s bytes=%d",
                 path,
                 len(data) - whole,
             )
@@ -303,9 +303,7 @@ class Ring:
 
     def _say_full(self, error: OSError) -> None:
         if not self._is_full:
-            log.error(
-                "samples cannot be stored, and are lost until they can: %s", error.strerror or error
-            )
+            log.error("Samples cannot be stored and are lost: %s", error.strerror or error)
         self._is_full = True
 
 

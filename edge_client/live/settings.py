@@ -1,6 +1,7 @@
 """Settings of live data, from a TOML file or a few options."""
 
 import argparse
+import re
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -56,7 +57,7 @@ class RingPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     quota_bytes: Annotated[int, msgspec.Meta(ge=2**16)] = 64 * 2**20
     retention_days: More = 30.0
     block_s: More = 60.0
-    """Length of a block of time; one of five blocks in a row is held out."""
+    """Length of a block of time in seconds. One of five consecutive blocks is held out."""
     gap_s: More = 0.5
     look_s: More = 300.0
     """Interval between two tests for drift."""
@@ -102,7 +103,7 @@ class LiveSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def live_settings(arguments: argparse.Namespace) -> LiveSettings:
-    """Return the settings of `--source` and the options beside it.
+    """Return the settings of `--source` and of the options that go with it.
 
     Options take precedence over the file.
 
@@ -111,6 +112,7 @@ def live_settings(arguments: argparse.Namespace) -> LiveSettings:
     """
     text: str = arguments.source
     settings = _from_file(Path(text)) if text.endswith(".toml") else LiveSettings(_short(text))
+    text = re.sub("//.*@", "//", text)  # a password stays out of errors
     replace = msgspec.structs.replace
     window = settings.window
     named = {
@@ -131,11 +133,13 @@ def live_settings(arguments: argparse.Namespace) -> LiveSettings:
     window = _from_bundle(window)
     if not window.channels or not window.rate_hz > 0:
         raise ConfigError(
-            f"--source {text}: what is recorded? Say --channels and --rate, [window] in a TOML "
-            "file, or a --bundle"
+            f"--source {text} needs channels and a rate; set --channels and --rate, [window] in a "
+            "TOML file, or --bundle"
         )
     if len(set(window.channels)) < len(window.channels):
-        raise ConfigError(f"--source {text}: a channel comes twice in {','.join(window.channels)}")
+        raise ConfigError(
+            f"--source {text}: channels must be different, got {','.join(window.channels)}"
+        )
     kinds = [
         begin
         for begin in (NAMED, TARGET)
@@ -144,24 +148,24 @@ def live_settings(arguments: argparse.Namespace) -> LiveSettings:
     if len(kinds) > 1 or (kinds and window.steps):
         what = "steps" if window.steps else " and ".join(f"{begin}NAME" for begin in kinds)
         raise ConfigError(
-            f"--source {text}: channels {','.join(window.channels)} and {what}: expected one kind "
-            "of label"
+            f"--source {text}: labels must be of one kind, got {what} in channels "
+            f"{','.join(window.channels)}"
         )
     if not any(not is_said(name) for name in window.channels):
         raise ConfigError(
-            f"--source {text}: channels {','.join(window.channels)} say something of samples: "
-            "expected channels beside them"
+            f"--source {text}: channels {','.join(window.channels)} are all labels; add channels "
+            "of samples"
         )
     if window.steps and window.length % window.steps:
         raise ConfigError(
-            f"--source {text}: windows of {window.length} samples in {window.steps} steps: "
-            "expected a number that divides them"
+            f"--source {text}: steps must divide the {window.length} samples of a window, got "
+            f"{window.steps}"
         )
     labels = replace(settings.labels, page=arguments.page) if arguments.page else settings.labels
     if unknown := settings.source.addresses.keys() - set(window.channels):
         raise ConfigError(
-            f"--source {text}: an address for {min(unknown)!r}, channels are "
-            f"{', '.join(window.channels)}"
+            f"--source {text}: there is an address for {min(unknown)!r}, which is not one of the "
+            f"channels {', '.join(window.channels)}"
         )
     return replace(settings, window=window, labels=labels)
 
@@ -188,8 +192,8 @@ def _short(text: str) -> SourcePart:
         if topic:
             return SourcePart("mqtt", broker=text[: -len(topic) - 1], topics=(topic,))
     raise ConfigError(
-        f"--source {text!r}: expected FILE.toml, stdin, folder:PATH, mqtt://HOST[:PORT]/TOPIC or "
-        "iio:DEVICE"
+        "--source must be FILE.toml, stdin, folder:PATH, mqtt://HOST[:PORT]/TOPIC or iio:DEVICE, "
+        f"got {re.sub('//.*@', '//', text)!r}"
     )
 
 
@@ -202,7 +206,7 @@ def _from_bundle(window: WindowPart) -> WindowPart:
         raise ConfigError(f"--bundle {window.bundle}: {error.strerror}") from None
     bundle_window = manifest.window
     if bundle_window.height:
-        raise ConfigError(f"--bundle {window.bundle}: it is for images, which are not recorded")
+        raise ConfigError(f"--bundle {window.bundle} is for images, which cannot be recorded")
     sizes = bundle_window.length, bundle_window.stride, bundle_window.steps
     label_channels = tuple(name for name in window.channels if is_said(name))
     return WindowPart(

@@ -74,7 +74,7 @@ def open_folder(folder: Path, channels: Sequence[str], rate_hz: float, block_s: 
         request.block_s,
     ):
         raise ConfigError(
-            f"live data {folder}: recorded are {recording}, asked for are {request}: use "
+            f"live data {folder} hold {recording}, and the settings ask for {request}; use "
             "another folder, or remove this one"
         )
     return recording
@@ -90,8 +90,8 @@ def read_folder(folder: Path) -> Recorded:
         return msgspec.json.decode((folder / FILE).read_bytes(), type=Recorded)
     except OSError as error:
         raise ConfigError(
-            f"live data {folder}: {FILE}: {error.strerror}; shoal-edge record or run --source "
-            "begins it"
+            f"live data {folder}: {FILE}: {error.strerror}; `shoal-edge record` or `run --source` "
+            "writes it"
         ) from None
     except msgspec.MsgspecError as error:
         raise ConfigError(f"live data {folder}: {FILE}: {error}") from None
@@ -111,7 +111,7 @@ class Cut:
     """Windows x (n, channels, time) of the ring, with their times, labels and sides.
 
     begins_s and ends_s (n,) are the times of the first and last samples. y holds classes (n,),
-    classes of steps (n, steps), where -1 is no label, or names or quantities (n, names). labelled
+    classes of steps (n, steps), -1 without a label, or names or quantities (n, names). labelled
     (n,) marks the windows with a label. sides (n,) are the sides of the split.
     """
 
@@ -217,9 +217,7 @@ class LiveData:
         if len(new) >= len(before) and before.shape[1] == 2 * cut.x.shape[1]:
             self.has_moved = drift.has_moved(before, drift.features(cut.x[new]))
         if self.has_moved:
-            log.warning(
-                "the data have moved against those of the last survey: another is asked for"
-            )
+            log.warning("The data have changed since the last survey, another is requested")
         return self.has_moved
 
     def cut(self, window: Window | None = None, classes: Sequence[str] | None = None) -> Cut:
@@ -290,8 +288,8 @@ class LiveData:
         recording = self._recorded
         if missing := [name for name in window.channels if name not in recording.channels]:
             raise DataError(
-                f"live data {self.folder}: channels {','.join(recording.channels)} are recorded, "
-                f"the bundle asks for {missing[0]!r}"
+                f"live data {self.folder}: the bundle needs channel {missing[0]!r}, and "
+                f"{','.join(recording.channels)} are recorded"
             )
         if (
             window.height
@@ -306,8 +304,8 @@ class LiveData:
                 else f"{window.rate_hz:g} Hz"
             )
             raise DataError(
-                f"live data {self.folder}: recorded at {recording.rate_hz:g} Hz, the bundle asks "
-                f"for {requirement}"
+                f"live data {self.folder}: the bundle needs {requirement}, and samples are "
+                f"recorded at {recording.rate_hz:g} Hz"
             )
         return [recording.channels.index(name) for name in window.channels]
 

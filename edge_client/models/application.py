@@ -120,14 +120,12 @@ class Model:
             self._read()
         except ShoalError as error:
             self._read_at_s = time.monotonic() + AGAIN_S
-            log.warning("the model before goes on answering: %s", error)
+            log.warning("New model not loaded, the previous one answers: %s", error)
             return False
         if self.current == before:
             return False
         log.info(
-            "%s",
-            f"another model answers: release {self.current.release}, model "
-            f"{self.current.model[:12]}",
+            "New model answers: release=%d model=%s", self.current.release, self.current.model[:12]
         )
         self._on_replaced(self.current)
         return True
@@ -145,8 +143,8 @@ class Model:
             seen, current = self._stamp(), self._state.current()
             if current is None:
                 raise ConfigError(
-                    f"state folder {self._folder}: no model is in use: none was released to this "
-                    "device, or it is another folder"
+                    f"state folder {self._folder} has no model in use: none was released to this "
+                    "device yet, or it is the wrong folder"
                 )
             try:
                 self._take(current)
@@ -154,8 +152,8 @@ class Model:
             except BlobMissing as error:
                 if tried == TRIES or self._stamp() == seen:
                     raise ConfigError(
-                        f"state folder {self._folder}: {error} of the model in use is missing or "
-                        "damaged"
+                        f"state folder {self._folder}: blob {error} of the model in use is missing "
+                        "or damaged"
                     ) from None
                 continue
             self._seen = seen

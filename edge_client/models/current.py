@@ -68,8 +68,8 @@ class CurrentModel:
         """
         if self.current is None:
             raise ConfigError(
-                "this device has no model yet: none was released to it, and no run has finished "
-                "on it"
+                "This device has no model yet: none was released to it, and no campaign has "
+                "finished on it"
             )
         try:
             loaded = self.loaded()
@@ -106,9 +106,7 @@ class CurrentModel:
                     raise
                 self._stand_in, self.problem = self._stand_in or self._load(self.before), str(error)
                 self._count_failure()
-                log.error(
-                    "%s", f"the model in use cannot be loaded, the one before answers: {error}"
-                )
+                log.error("Model in use cannot be loaded, the previous one answers: %s", error)
         loaded = self._loaded or self._stand_in
         assert loaded is not None
         return loaded
@@ -153,10 +151,10 @@ class CurrentModel:
         except BlobMissing as error:
             if str(error) == current.private:
                 raise ConfigError(
-                    "what this device has for itself beside its model is damaged or missing: "
-                    "restart the client, which tells the service"
+                    "The personal tensors of this device's model are damaged or missing. Restart "
+                    "the client, which reports it to the service."
                 ) from None
             raise ConfigError(
-                f"blob {error} of this device's model is damaged or missing; it is fetched again "
-                "if that can be"
+                f"Blob {error} of this device's model is damaged or missing. The client fetches it "
+                "again if the service still has it."
             ) from None

@@ -86,8 +86,8 @@ def check_windows(x: Array, shape: tuple[int, ...]) -> None:
     """Raise DataError unless x holds examples (n, \\*shape) of finite numbers."""
     if x.ndim != 1 + len(shape) or x.shape[1:] != shape or x.dtype.kind not in "fiu":
         raise DataError(
-            f"x is {x.dtype}{list(x.shape)}, expected numbers of shape (n, "
-            f"{', '.join(map(str, shape))}){likely_meant(x.shape[1:], shape)}"
+            f"x must be numbers of shape (n, {', '.join(map(str, shape))}), got "
+            f"{x.dtype}{list(x.shape)}{likely_meant(x.shape[1:], shape)}"
         )
     if not np.isfinite(x).all():
-        raise DataError("x holds values that are not finite")
+        raise DataError("x must hold finite values, got NaN or infinity")

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 
 from edge_client.core.ports import Windows
-from edge_client.core.session import Offer
+from edge_client.core.session import ModelOffer
 from edge_client.models.loaded import LoadedModel
 from edge_client.work.executor import Between
 from wire.arrays.onnx_model import apart
@@ -38,19 +38,20 @@ def check_answer(loaded: LoadedModel, windows: Windows) -> None:
     manifest = loaded.bundle.manifest
     answer, expected = loaded.predict(one_window(windows, manifest.window)), (1, *manifest.answer)
     if answer.shape != expected:
-        raise BundleError(f"the model answers with shape {answer.shape}, expected {expected}")
+        raise BundleError(f"The model must answer with shape {expected}, got {answer.shape}")
     totals = answer.sum(-1, dtype=np.float64)
     total = float(totals.ravel()[np.abs(totals - 1).argmax()])  # the worst step
     if manifest.task in (CLASSIFICATION, SEQUENCE):
         if not np.isfinite(answer).all() or abs(total - 1) > SUM_TOLERANCE:
             raise BundleError(
-                f"the model answers with probabilities that sum to {total}, expected 1"
+                f"The model must answer with probabilities that sum to 1, got {total}"
             )
     elif not np.isfinite(answer).all():
-        raise BundleError(f"the model answers with {total}, expected a number")
+        raise BundleError(f"The model must answer with finite numbers, got {total}")
     elif manifest.task == MULTI_LABEL and not ((answer >= 0) & (answer <= 1 + SUM_TOLERANCE)).all():
         raise BundleError(
-            f"the model answers from {answer.min():g} to {answer.max():g}, expected probabilities"
+            f"The model must answer with probabilities, got values from {answer.min():g} to "
+            f"{answer.max():g}"
         )
 
 
@@ -67,17 +68,17 @@ def check_whole(loaded: LoadedModel, onnx: bytes, windows: Windows) -> None:
     if answer is not None and (
         answer.shape != expected.shape or not apart(answer, expected) <= SAME
     ):
-        raise BundleError("the model in one file does not answer as the bundle's graph does")
+        raise BundleError("The model in one file does not answer as the bundle's graph does")
 
 
 def measure(
-    offer: Offer,
+    offer: ModelOffer,
     loaded: LoadedModel,
     used: LoadedModel | None,
     windows: Windows,
     policy: Policy,
     between: Between,
-) -> Offer:
+) -> ModelOffer:
     """Evaluate an offered model and the model in use; return the offer with the measurements.
 
     Both are evaluated on the `held_back` windows. The latency is the time of a prediction of one

@@ -39,7 +39,7 @@ class Incidents:
         number = self.counts[cause]
         if number <= LOGGED or number == 10 ** (len(str(number)) - 1):
             text = (
-                f"{what} device={self.device_id} times={number} {type(error).__name__}: "
+                f"{what}: device={self.device_id} times={number} reason={type(error).__name__}: "
                 f"{str(error)[:1000]}"
             )
             log.log(

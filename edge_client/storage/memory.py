@@ -15,7 +15,7 @@ from wire.messages import Update
 log = logging.getLogger("shoal.edge")
 
 
-class Memory:
+class SessionStore:
     """The session of a device.
 
     `session` is the stored session. If the disk failed in `note`, it is the session that should be
@@ -71,7 +71,7 @@ class Memory:
         try:
             self.save(session)
         except OSError as error:
-            self._incidents.add("failed storing the session", error)
+            self._incidents.add("Session not stored", error)
             self.session = session
 
     def _delete(self, name: str) -> None:
@@ -82,7 +82,7 @@ class Memory:
         try:
             self._state.files.delete(name)
         except OSError as error:
-            self._incidents.add(f"failed deleting {name}", error)
+            self._incidents.add(f"File {name} not deleted", error)
 
     def _recovered(self, payload: bytes | None) -> Session:
         """Return the session that fits the update on disk.
@@ -114,7 +114,7 @@ class Memory:
             update = decode_update(payload, RECEIVED_FILES)[0]
         except WireError as error:
             log.warning(
-                "the finished update is damaged and dropped device=%s: %s", self._device_id, error
+                "Finished update is damaged, dropped: device=%s: %s", self._device_id, error
             )
             return None
         return update if update.device_id == self._device_id else None

@@ -52,13 +52,12 @@ def check_owner(folder: Path, owner: Owner) -> None:
         return
     if folder_owner.format != FORMAT:
         raise ConfigError(
-            f"state folder {folder}: format {folder_owner.format}, this client reads format "
-            f"{FORMAT}; name a folder of its own, or empty this one"
+            f"state folder {folder} has format {folder_owner.format}, and this client reads format "
+            f"{FORMAT}; use another folder, or empty this one"
         )
     raise ConfigError(
-        f"state folder {folder}: it is that of {folder_owner}, and this is {owner}, which must not "
-        "answer with another device's model and memory; "
-        "name a folder of its own, or empty this one"
+        f"state folder {folder} belongs to {folder_owner}, and this is {owner}, which must not "
+        "use another device's model and memory; use another folder, or empty this one"
     )
 
 
@@ -76,7 +75,7 @@ def claim(folder: Path, owner: Owner) -> None:
     try:
         write_atomically(folder / DEVICE_JSON, msgspec.json.encode(owner))
     except OSError as error:
-        log.warning("state folder %s: whose it is cannot be noted: %s", folder, error.strerror)
+        log.warning("Owner of the state folder not stored: folder=%s: %s", folder, error.strerror)
 
 
 VERBS = tuple(str(verb.__struct_config__.tag) for verb in typing.get_args(Verb))
@@ -99,23 +98,22 @@ def read_policy(path: Path) -> Policy:
     for name, value in table.items():
         if name not in fields:
             raise ConfigError(
-                f"policy {path}: field {name!r} is unknown, expected one of {', '.join(fields)}"
+                f"policy {path}: no field {name!r}. Known fields: {', '.join(fields)}."
             )
         if isinstance(value, float) and not math.isfinite(value):
             raise ConfigError(
-                f"policy {path}: field {name!r} is {value}, expected a number; leave it out where "
-                "nothing is restricted"
+                f"policy {path}: {name} must be a finite number, got {value}; leave it out for no "
+                "limit"
             )
         try:
             msgspec.convert({name: value}, Policy)
         except msgspec.ValidationError as error:
             raise ConfigError(
-                f"policy {path}: field {name!r}: {str(error).partition(' - at')[0]}, got {value!r}"
+                f"policy {path}: {name} cannot be {value!r}: {str(error).partition(' - at')[0]}"
             ) from None
     policy = msgspec.convert(table, Policy)
     if unknown := [name for name in policy.verbs or () if name not in VERBS]:
         raise ConfigError(
-            f"policy {path}: field 'verbs': no verb {unknown[0]!r}, expected some of "
-            f"{', '.join(VERBS)}"
+            f"policy {path}: verbs: no verb {unknown[0]!r}. Known verbs: {', '.join(VERBS)}."
         )
     return policy

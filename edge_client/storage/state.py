@@ -50,7 +50,7 @@ def only_process(folder: Path) -> Iterator[None]:
         lock = lock_folder(folder)
     except BlockingIOError:
         raise ConfigError(
-            f"state folder {folder}: another process uses it; each device needs a folder of its own"
+            f"state folder {folder} is in use by another process; each device needs its own folder"
         ) from None
     except OSError as error:
         raise ConfigError(f"state folder {folder}: {error.strerror}") from None
@@ -121,7 +121,7 @@ class DeviceState:
             return None if payload is None else msgspec.json.decode(payload, type=kind)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             if self._read_only:
-                raise ConfigError(f"{self._folder}/{name}: damaged: {error}") from None
+                raise ConfigError(f"{self._folder}/{name} is damaged: {error}") from None
             self._set_aside(name, str(error))
             return None
 
@@ -195,7 +195,7 @@ class DeviceState:
             return self._checked(CHECKPOINT)
         except Malformed as error:
             log.warning(
-                "%s is damaged and deleted: %s; the plan starts anew",
+                "Checkpoint is damaged and deleted, the plan starts again: file=%s: %s",
                 f"{self._folder}/{CHECKPOINT}",
                 error,
             )
@@ -257,7 +257,7 @@ class DeviceState:
 
     def _set_aside(self, name: str, problem: str) -> None:
         log.warning(
-            "%s is damaged and set aside as %s.damaged: %s",
+            "File is damaged and set aside: file=%s new_name=%s.damaged: %s",
             f"{self._folder}/{name}",
             name.rpartition("/")[2],
             problem,

@@ -68,7 +68,7 @@ class Checkpoints:
             self.before_s = checkpoint.place.seconds
             self._progressed(checkpoint.place.runs, True)
             log.info(
-                "going on device=%s round=%d verb=%d runs=%d",
+                "Plan resumed from a checkpoint: device=%s round=%d verb=%d runs=%d",
                 self._device_id,
                 plan.round,
                 checkpoint.place.verb,
@@ -79,7 +79,7 @@ class Checkpoints:
     def drop(self, problem: str) -> None:
         """Delete the checkpoint and log the problem; the plan starts from the beginning."""
         log.warning(
-            "the checkpoint is dropped, the plan starts anew device=%s: %s",
+            "Checkpoint dropped, the plan starts again: device=%s: %s",
             self._device_id,
             problem,
         )
@@ -87,7 +87,7 @@ class Checkpoints:
         try:
             self._state.files.delete(CHECKPOINT)
         except OSError as error:
-            log.warning("the checkpoint cannot be deleted device=%s: %s", self._device_id, error)
+            log.warning("Checkpoint not deleted: device=%s: %s", self._device_id, error)
 
     def between(self) -> None:
         """Write a checkpoint if one is due. Called before each batch."""
@@ -111,7 +111,7 @@ class Checkpoints:
             self._state.put_checkpoint(payload)
         except (OSError, ValueError) as error:
             log.warning(
-                "no checkpoint is written, work goes on device=%s: %s", self._device_id, error
+                "Checkpoint not written, work continues: device=%s: %s", self._device_id, error
             )
             if isinstance(error, ValueError):
                 self._due_s = float("inf")

@@ -12,8 +12,8 @@ from edge_client.core.ports import Graphs, Windows
 from edge_client.core.verbs import check_verbs
 from edge_client.data.layout import PARTS, fit_windows, fitting, likely_meant, windows_for
 from edge_client.work.job import Between as Between
-from edge_client.work.job import Fetch, Job
-from edge_client.work.job import Result as Result
+from edge_client.work.job import Fetch, PlanExecution
+from edge_client.work.job import PlanResult as PlanResult
 from edge_client.work.job import Secret as Secret
 from wire.arrays import names
 from wire.arrays.tensors import Array, Tensors
@@ -54,21 +54,21 @@ class Executor:
         ):
             if x.shape[1:] != shape:
                 raise DataError(
-                    f"{part} have shape {x.shape[1:]}, bundle {bundle.manifest.name} expects "
-                    f"{shape}{likely_meant(x.shape[1:], shape)}"
+                    f"{part} must have shape {shape} for bundle {bundle.manifest.name}, got "
+                    f"{x.shape[1:]}{likely_meant(x.shape[1:], shape)}"
                 )
         self._windows = windows_for(bundle.manifest, fitted)
-        self._job: Job | None = None
+        self._job: PlanExecution | None = None
         if bundle.manifest.min_batch > MOST_EXAMPLES:
             raise BundleError(
-                f"bundle {bundle.manifest.name}: batches of at least {bundle.manifest.min_batch}, "
-                f"at most {MOST_EXAMPLES} can be"
+                f"bundle {bundle.manifest.name}: min_batch must be at most {MOST_EXAMPLES}, got "
+                f"{bundle.manifest.min_batch}"
             )
         for name, shape in bundle.manifest.random.items():
             if min(shape, default=0) < 0 or prod(shape) > MOST_RANDOM:
                 raise BundleError(
-                    f"bundle {bundle.manifest.name}: random input {name!r} of shape {shape}, at "
-                    f"most {MOST_RANDOM} numbers"
+                    f"bundle {bundle.manifest.name}: random input {name!r} must have at most "
+                    f"{MOST_RANDOM} numbers, got shape {shape}"
                 )
 
     def execute(
@@ -79,7 +79,7 @@ class Executor:
         fetch: Fetch,
         between: Between = lambda: None,
         resumed: Checkpoint | None = None,
-    ) -> Result:
+    ) -> PlanResult:
         """Carry out the verbs of the plan in order and return the result.
 
         The first verb starts from the tensors in `model` (shared, statistic, received) and in
@@ -103,7 +103,9 @@ class Executor:
             Unfit: the checkpoint cannot be of this plan.
         """
         check_verbs(self._bundle.manifest, plan.verbs)
-        job = Job(self._bundle, self._graphs, self._windows, plan, fetch, self._secret, between)
+        job = PlanExecution(
+            self._bundle, self._graphs, self._windows, plan, fetch, self._secret, between
+        )
         if resumed is None:
             job.tensors |= usable(
                 self._bundle.manifest.of_role(names.PRIVATE), private, self._windows.num_train

@@ -38,12 +38,12 @@ class Unfit(Malformed):
 
 
 @dataclass
-class Result:
+class PlanResult:
     """Result of a plan: the digest of the starting model, metrics, and the update's tensors.
 
     The tensors in `private` stay on the device. The next plan starts from ``private/NAME`` and
-    ``column/COLUMN``. The tensors ``kept/ROLE/NAME`` are the personal model, which is of use with
-    that starting model only.
+    ``column/COLUMN``. The tensors ``personal/ROLE/NAME`` are the personal model, which is of use
+    with that starting model only.
     """
 
     model: str
@@ -54,7 +54,7 @@ class Result:
     private: Tensors = field(default_factory=dict)
 
 
-class Job:
+class PlanExecution:
     """A plan in work.
 
     `tensors` holds every tensor that graphs may read, by name. `model` holds the tensors of the
@@ -84,7 +84,7 @@ class Job:
         """Tensors of the bundle and the model. A checkpoint leaves them out."""
         self.tensors: Tensors = dict(bundle.initial)
         self.model: Tensors = {}
-        self.result = Result(plan.model)
+        self.result = PlanResult(plan.model)
         self._verb, self._runs, self._within, self._resumed = 0, 0, Within(), False
         self._changed: set[str] = set()
         self._tuned: set[str] = set()
@@ -101,7 +101,7 @@ class Job:
         """
         self._specs = {spec.key: spec for spec in self._manifest.tensors}
 
-    def carry_out(self) -> Result:
+    def carry_out(self) -> PlanResult:
         """Carry out the remaining verbs in order and return the result.
 
         Raises:
@@ -173,15 +173,15 @@ class Job:
             self._plan.model
         }:
             raise Unfit(
-                f"the plan has {len(self._plan.verbs)} verbs, and not model {place.model[:12]}, "
-                f"or no verb {place.verb}"
+                f"it is at verb {place.verb} with model {place.model[:12]}, and the plan has "
+                f"{len(self._plan.verbs)} verbs and other models"
             )
         if (
             order is not None
             and len(order)
             and not 0 <= order.min() <= order.max() < self._windows.num_train
         ):
-            raise Unfit(f"an order of windows that {self._windows.num_train} windows do not have")
+            raise Unfit(f"its order of windows is not one of {self._windows.num_train} windows")
         tensors = {**made.tensors, **made.protected}
         for key in {*tensors, *place.changed, *place.tuned}:
             spec, value = self._specs.get(key), tensors.get(key)
@@ -193,7 +193,7 @@ class Job:
             if not fits or (
                 spec is None and names.role_of(key) not in (names.COLUMN, names.RESPONSE)
             ):
-                raise Unfit(f"tensor {key[:80]!r}, which this plan does not have so")
+                raise Unfit(f"its tensor {key[:80]!r} is not one of this plan")
             if (
                 spec is None
                 and value is not None
@@ -201,7 +201,7 @@ class Job:
                 and value.shape[:1] != (self._windows.num_train,)
             ):
                 raise Unfit(
-                    f"column {key[:80]!r} of shape {list(value.shape)} for "
+                    f"its column {key[:80]!r} has shape {list(value.shape)} for "
                     f"{self._windows.num_train} windows"
                 )
         self.receive(
@@ -247,13 +247,13 @@ class Job:
         if len(examples) < verb.least:
             return
         if len(examples) < min_batch:
-            raise DataError(f"{len(examples)} training windows: at least {min_batch} are needed")
+            raise DataError(f"Training needs at least {min_batch} windows, got {len(examples)}")
         if self._graphs.max_batch is not None:
             parts = batch_slices(len(examples), verb.batch_size, min_batch)
             most = max(part.stop - part.start for part in parts)
             if most > self._graphs.max_batch:
                 raise BundleError(
-                    f"the plan makes batches of {most} windows: this device's programs take at "
+                    f"The plan has batches of {most} windows, and this device's programs take at "
                     f"most {self._graphs.max_batch}"
                 )
         scalars = self._hyper
@@ -285,7 +285,7 @@ class Job:
         if within.batches % len(parts) and (
             within.order is None or len(within.order) != len(examples)
         ):
-            raise Unfit(f"no order of {len(examples)} windows in the midst of a pass")
+            raise Unfit(f"it has no order of {len(examples)} windows in the middle of a pass")
         for number in range(within.batches, many):
             self._between()
             if number % len(parts) == 0:
@@ -341,7 +341,7 @@ class Job:
 
     def annotate(self, verb: Annotate) -> None:
         if names.batch(verb.column) in (names.X, names.Y):
-            raise Malformed(f"verb annotate: a column cannot be called {verb.column!r}")
+            raise Malformed(f"verb annotate: a column must not have the name {verb.column!r}")
         windows, scalars = self._windows, self._hyper
         every = np.arange(windows.num_train)
 
@@ -375,10 +375,10 @@ class Job:
     def respond(self, verb: Respond) -> None:
         x, window = self._fetch(verb.inputs).get("x"), self._manifest.window
         if x is None or x.dtype != window.dtype or x.shape[1:] != window.shape or not len(x):
-            description = "missing" if x is None else f"{x.dtype}{list(x.shape)}"
+            description = "none" if x is None else f"{x.dtype}{list(x.shape)}"
             raise Malformed(
-                f"inputs of verb respond: tensor x is {description}, expected {window.dtype} (n, "
-                f"{window.shape})"
+                f"inputs of verb respond: tensor x must be {window.dtype} (n, {window.shape}), got "
+                f"{description}"
             )
         x = fitting(x, window, "inputs of verb respond")
         rows = self._rows(verb.graph, len(x), lambda chosen: {**self.tensors, names.X: x[chosen]})
@@ -399,7 +399,7 @@ class Job:
         flat = np.concatenate([(self.tensors[k] - self.model[k]).ravel() for k in keys])
         # clipping does not hide the position of these values
         if not np.isfinite(flat).all():
-            raise DataError("training changed the model to values that are not finite")
+            raise DataError("Training changed the model to values that are not finite")
         flat = add_noise(clip(flat, verb.clip_norm), verb.noise_std, self._secret)
         at = 0
         for key in keys:
@@ -411,7 +411,7 @@ class Job:
             )
             at += base.size
 
-    def finish(self) -> Result:
+    def finish(self) -> PlanResult:
         """Return the result, with the model's changes and the tensors that stay on the device."""
         for key in self._changed:
             if names.role_of(key) == names.STATISTIC:
@@ -424,7 +424,7 @@ class Job:
                     self.tensors[key] - self.model[key] if change is None else change
                 )
         self.result.private = names.of_role(self.tensors, names.PRIVATE, names.COLUMN)
-        self.result.private |= {names.kept(k): self.tensors[k] for k in self._tuned}
+        self.result.private |= {names.personal(k): self.tensors[k] for k in self._tuned}
         return self.result
 
     def _advance(self, outputs: Tensors, report: bool) -> None:
@@ -450,7 +450,7 @@ class Job:
             else []
         )
         if missing:
-            raise Unfit(f"graph {graph!r} reads {missing[0]!r}, which the plan had made before")
+            raise Unfit(f"it lacks {missing[0]!r}, which graph {graph!r} reads")
         outputs = self._graphs.run(graph, inputs)
         self._runs += 1
         return outputs
@@ -468,8 +468,8 @@ class Job:
             if value.shape != spec.shape or value.dtype != spec.dtype:
                 layout = f"{value.dtype}{list(value.shape)}"
                 raise BundleError(
-                    f"graph {graph!r} makes {key!r} {layout}, its manifest says "
-                    f"{spec.dtype}{list(spec.shape)}"
+                    f"graph {graph!r}: {key!r} must be {spec.dtype}{list(spec.shape)}, as in the "
+                    f"manifest, got {layout}"
                 )
 
     def _batch(self, x: Array, y: Array, chosen: Array, training: bool = True) -> Tensors:
@@ -534,7 +534,7 @@ class Job:
             outputs = list(names.part(self._run(graph, inputs(chosen)), names.OUTPUT).values())
             if len(outputs) != 1:
                 raise Malformed(
-                    f"graph {graph!r} has {len(outputs)} per-example outputs, expected one"
+                    f"graph {graph!r} must have one per-example output, got {len(outputs)}"
                 )
             within.rows.append(outputs[0])
             within.batches += 1

@@ -20,10 +20,10 @@ from edge_client.core.ports import (
 from edge_client.core.verbs import measuring
 from edge_client.data.layout import windows_for
 from edge_client.storage.incidents import Incidents
-from edge_client.storage.memory import Memory
+from edge_client.storage.memory import SessionStore
 from edge_client.storage.state import DeviceState
 from edge_client.work.checkpoints import Checkpoints
-from edge_client.work.executor import Between, Executor, Result, Secret
+from edge_client.work.executor import Between, Executor, PlanResult, Secret
 from edge_client.work.job import Unfit
 from wire.arrays import names
 from wire.arrays.quantised import encoded
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from edge_client.live.store import LiveData
 
 
-class Declined(Exception):
+class DeclinedPlan(Exception):
     """A plan that the device declines, with the reason for the aggregator."""
 
     def __init__(self, reason: DeclineReason, detail: str) -> None:
@@ -54,7 +54,7 @@ class Stopped(Exception):
 class Done:
     """A finished plan: its result and the seconds that it took."""
 
-    result: Result
+    result: PlanResult
     seconds: float
 
     def update(self, plan: Plan, num_train: int, bytes_received: int) -> bytes:
@@ -100,7 +100,7 @@ def read_blob(blob: ReadBlob, name: str) -> bytes:
     return payload
 
 
-class Work:
+class PlanWork:
     """Work on plans, with one bundle loaded at a time.
 
     `bundle` is the loaded bundle, `windows` are the windows of the last plan.
@@ -109,7 +109,7 @@ class Work:
     def __init__(
         self,
         windows: Windows,
-        memory: Memory,
+        memory: SessionStore,
         state: DeviceState,
         load_graphs: GraphLoader,
         trusted: Sequence[PublicKey],
@@ -138,12 +138,12 @@ class Work:
             incidents,
         )
         self.windows = windows
-        """Windows that the last plan was carried out over."""
+        """Windows of the last plan."""
         self.bundle: Bundle | None = None
         self._graphs: Graphs | None = None
         self._executor: Executor | None = None
 
-    def attempt(self, plan: Plan, between: Between) -> Done | Declined | None:
+    def attempt(self, plan: Plan, between: Between) -> Done | DeclinedPlan | None:
         """Carry out the session's plan and return its result or the reason to decline it.
 
         Return None if the plan must be attempted again: the client is stopping, or a blob was
@@ -152,7 +152,7 @@ class Work:
         try:
             session, action = core.on_start(self._memory.session)
             if action.kind == "decline":
-                return Declined(action.reason, action.detail)
+                return DeclinedPlan(action.reason, action.detail)
             self._memory.save(session)
             self._open(plan)
             result = self._run(plan, between)
@@ -161,9 +161,9 @@ class Work:
                     not abs(metrics.loss_sum) <= LARGEST_SUM
                     or not 0 <= metrics.num_correct <= metrics.num_examples
                 ):
-                    raise Declined(
+                    raise DeclinedPlan(
                         "failed",
-                        f"measurements that cannot be, and that no aggregator takes: {metrics}",
+                        f"impossible metrics, which the service would refuse: {metrics}",
                     )
             if self._live is not None and any(
                 isinstance(verb, Evaluate) and verb.model == "initial" for verb in plan.verbs
@@ -175,15 +175,15 @@ class Work:
             return None
         except Exception as error:
             cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
-            if not isinstance(cause, Declined):
-                self._incidents.add("failed to carry out a plan", cause)
+            if not isinstance(cause, DeclinedPlan):
+                self._incidents.add("Plan failed", cause)
             return decline_of(error)
 
     def _open(self, plan: Plan) -> None:
         """Verify the plan's bundle, check the plan against the policy, and only then load graphs.
 
         Raises:
-            Declined: the plan breaks a rule of the policy, or the bundle cannot be used.
+            DeclinedPlan: the plan breaks a rule of the policy, or the bundle cannot be used.
             BlobMissing: the bundle must be fetched again.
         """
         if self.bundle is None or self.bundle.digest != plan.bundle:
@@ -193,7 +193,7 @@ class Work:
                 self.bundle = unpack(payload, self._trusted)
             # the bytes have the hash that the plan names, so every error is the bundle's fault
             except Exception as error:
-                raise Declined("bundle", _text(error)) from error
+                raise DeclinedPlan("bundle", _text(error)) from error
         bundle = self.bundle
         check_version(bundle.manifest, self._memory.session.versions)
         if self._live is not None:
@@ -208,7 +208,7 @@ class Work:
             self._policy, plan, bundle.manifest.name, asking, windows.train_y, windows.num_test
         )
         if rule is not None:
-            raise Declined("policy", rule)
+            raise DeclinedPlan("policy", rule)
         if self._executor is None:
             try:
                 self._graphs = self._graphs or self._load_graphs(bundle)
@@ -216,13 +216,13 @@ class Work:
             except (DataError, ConfigError):
                 raise
             except Exception as error:
-                raise Declined(
+                raise DeclinedPlan(
                     "bundle", f"bundle {bundle.manifest.name} cannot be loaded: {_text(error)}"
                 ) from error
         versions = self._memory.session.versions | {bundle.manifest.name: bundle.manifest.version}
         self._memory.save(msgspec.structs.replace(self._memory.session, versions=versions))
 
-    def _run(self, plan: Plan, between: Between) -> Result:
+    def _run(self, plan: Plan, between: Between) -> PlanResult:
         assert self._executor is not None
         private = self._state.private(plan.run_id, plan.round)
         if self._live is not None:  # the columns belong to the windows of an earlier plan
@@ -251,18 +251,18 @@ class Work:
         return decode_tensors(read_blob(self._state.blob, name), RECEIVED_FILES)[0]
 
 
-def decline_of(error: Exception) -> Declined:
+def decline_of(error: Exception) -> DeclinedPlan:
     """Return the decline that reports an exception from the work to the aggregator."""
     match error:
-        case Declined():
+        case DeclinedPlan():
             return error
         case BundleError():
-            return Declined("bundle", str(error))
+            return DeclinedPlan("bundle", str(error))
         case DataError():
-            return Declined("data", str(error))
+            return DeclinedPlan("data", str(error))
         case OSError():
-            return Declined("failed", f"{type(error).__name__}: {error.strerror or error}")
-    return Declined("failed", _text(error))
+            return DeclinedPlan("failed", f"{type(error).__name__}: {error.strerror or error}")
+    return DeclinedPlan("failed", _text(error))
 
 
 def _text(error: Exception) -> str:

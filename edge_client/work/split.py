@@ -46,8 +46,8 @@ def _every_window(
     In ``windows`` the unlabelled windows follow the training windows; ``unlabelled`` has the
     unlabelled ones only. These have `no_labels` in place of labels. Windows of rank `most` or above
     are left out, unless `most` is 0. The places are float32 (n,): the ``rank`` of the window among
-    all windows, the ``count`` of windows in the split, and ``held``, which is 1 if the window is
-    held out.
+    all windows, the ``count`` of windows in the split, and ``holdout``, which is 1 if the window
+    is held out.
     """
     num_train = windows.num_train
     rank = ranks(num_train, windows.num_unlabelled)

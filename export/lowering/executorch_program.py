@@ -34,7 +34,7 @@ def to_executorch(traced: Trace, max_batch: int) -> dict[str, tuple[Program, byt
             from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"programs for ExecuTorch need the package {error.name}: pip install "
+            f"Programs for ExecuTorch need the package {error.name}: pip install "
             "'shoal[executorch]'"
         ) from None
     from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
@@ -86,7 +86,7 @@ def _write(edge: Any, max_batch: int) -> tuple[Program, bytes]:
                     counts[f"delegated/{part.backend_id}/{node.target.__name__}"] += 1
     if missing := sorted(plan_operators - registered_operators()):
         raise ConfigError(
-            f"ExecuTorch's runtime has no {', '.join(missing)}: the graph cannot be carried out"
+            f"ExecuTorch's runtime cannot run the graph: it has no {', '.join(missing)}"
         )
     payload, memory_bytes = bytes(program.buffer), sum(plan.non_const_buffer_sizes)
     return Program("", max_batch, dict(sorted(counts.items())), len(payload), memory_bytes), payload

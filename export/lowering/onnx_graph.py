@@ -89,7 +89,7 @@ def count_operators(data: bytes) -> dict[str, int]:
     try:
         model = onnx.load_model_from_string(data)
     except Exception as error:
-        raise ConfigError(f"ONNX graph of {len(data)} bytes: {error}") from None
+        raise ConfigError(f"ONNX graph of {len(data)} bytes cannot be read: {error}") from None
     return dict(sorted(Counter(str(node.op_type) for node in model.graph.node).items()))
 
 

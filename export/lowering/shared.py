@@ -140,8 +140,8 @@ def convolution_geometry(
     count = weight.dim() - 2
     if transposed or count not in (1, 2):
         raise ConfigError(
-            f"Conv{'Transpose' * transposed}{count}d: training it on a device is not supported; "
-            "use Conv1d or Conv2d"
+            f"Conv{'Transpose' * transposed}{count}d cannot be trained on a device; use Conv1d or "
+            "Conv2d"
         )
     return Geometry(
         tuple(weight.shape[2:]),
@@ -216,8 +216,8 @@ def adaptive_average_pool(x: Tensor, size: list[int]) -> Tensor:
     kernel = [whole // parts for whole, parts in zip(x.shape[2:], size, strict=True)]
     if [side * parts for side, parts in zip(kernel, size, strict=True)] != list(x.shape[2:]):
         raise ConfigError(
-            f"AdaptiveAvgPool from {list(x.shape[2:])} to {list(size)} values: expected a divisor "
-            "of each, or AvgPool"
+            f"AdaptiveAvgPool from {list(x.shape[2:])} to {list(size)} values cannot be trained on "
+            "a device; use sizes that divide them, or AvgPool"
         )
     pooled: Tensor = _aten.avg_pool2d.default(x, kernel, kernel)
     return pooled
@@ -250,8 +250,7 @@ def average_pool_backward(
     if ceil_mode or divisor_override or (any(padding) and not count_include_pad):
         raise ConfigError(
             f"AvgPool with ceil_mode={ceil_mode}, divisor_override={divisor_override}, "
-            f"count_include_pad={count_include_pad}: "
-            "training it on a device is not supported; use none of them"
+            f"count_include_pad={count_include_pad} cannot be trained on a device; use none of them"
         )
     share = grad / prod(kernel)
     (height, width), out = x.shape[2:], grad.shape[2:]

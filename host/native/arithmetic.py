@@ -15,7 +15,7 @@ from algorithms.core.stack import AddColumns, Arithmetic
 from algorithms.models.reading.network import Network
 from host.compiler import CannotCompile
 from host.native.library import load_library
-from host.native.trainer import Trainer
+from host.native.trainer import NativeTrainer
 from wire.arrays import names
 from wire.arrays.tensors import Array
 
@@ -52,7 +52,7 @@ def answer(network: Network, models: Sequence[Mapping[str, Array]], inputs: Arra
     Raises:
         CannotCompile: the native engine cannot be built here.
     """
-    trainer = Trainer(network)
+    trainer = NativeTrainer(network)
     keys = [
         names.statistic(name) if names.is_running_statistic(name) else names.shared(name)
         for name in trainer.names
@@ -80,7 +80,7 @@ class NativeArithmetic(Arithmetic):
         try:
             return weighted_sum(arena, rows, weights)
         except CannotCompile as error:
-            log.info("%s: models are summed without the native engine", error)
+            log.info("Models are summed without the native engine: reason=%s", error)
             return None
 
     def probabilities(
@@ -89,5 +89,9 @@ class NativeArithmetic(Arithmetic):
         try:
             return answer(network, models, inputs)
         except CannotCompile as error:
-            log.warning("%d models answer by torch, which takes longer: %s", len(models), error)
+            log.warning(
+                "Torch computes the models' answers, which takes longer: models=%d reason=%s",
+                len(models),
+                error,
+            )
             return None

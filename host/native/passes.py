@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from host.native.plan import Floats, Plan, aligned, capacity_for, check_array, pointer
+from host.native.plan import CompiledNetwork, Floats, aligned, capacity_for, check_array, pointer
 
 
 class _ForwardCall(ctypes.Structure):
@@ -27,7 +27,7 @@ class _BackwardCall(ctypes.Structure):
 
 
 @dataclass(eq=False)
-class Pass:
+class ForwardPass:
     """A forward pass of a batch: its result y (batch, outputs), and its workspace.
 
     The workspace goes back to the plan when this object is no longer referenced.
@@ -37,13 +37,13 @@ class Pass:
     workspace: Floats = field(repr=False)
 
 
-class Passes(Plan):
+class Passes(CompiledNetwork):
     """A network whose last layer may be of any kind.
 
     Its `classes` are the number of values in an example's result.
     """
 
-    def forward(self, flat: Floats, x: Floats, training: bool) -> Pass:
+    def forward(self, flat: Floats, x: Floats, training: bool) -> ForwardPass:
         """Return the network's result for a batch.
 
         Args:
@@ -61,7 +61,7 @@ class Passes(Plan):
         capacity = capacity_for(len(x))
         workspace = self.acquire(capacity)
         y = np.empty((len(x), self.network.classes), np.float32)
-        forward_pass = Pass(y, workspace)
+        forward_pass = ForwardPass(y, workspace)
         weakref.finalize(forward_pass, self.release, capacity, workspace)
         call = _ForwardCall(
             pointer(flat), pointer(x), len(x), capacity, training, aligned(workspace), pointer(y)
@@ -69,7 +69,7 @@ class Passes(Plan):
         self.refuse(self.library.shoal_forward(self.handle, ctypes.addressof(call)))
         return forward_pass
 
-    def backward(self, made: Pass, d_y: Floats) -> Floats:
+    def backward(self, made: ForwardPass, d_y: Floats) -> Floats:
         """Return the gradient by the model (num_values,) from the gradient by a pass's result.
 
         The pass is one in training; `d_y` is (batch, outputs). Values at the positions of running

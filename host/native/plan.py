@@ -73,8 +73,8 @@ def available_targets() -> tuple[str, ...]:
     return tuple(name for number, name in enumerate(TARGETS) if library.shoal_supports(number))
 
 
-class Plan:
-    """A network for models that are one float32 vector (`num_values`,) each.
+class CompiledNetwork:
+    """A network, compiled for models that are one float32 vector (`num_values`,) each.
 
     The vector holds the tensors `names`, in this order, each in torch's layout (C order).
     """
@@ -99,14 +99,15 @@ class Plan:
                 {n for n in names if names.count(n) > 1}
             )
             raise ConfigError(
-                f"tensors of a native model: {', '.join(odd)} not once in both of what was named "
-                "and what the model has"
+                "The names must be those of the model's tensors, each once. Missing, unknown or "
+                f"repeated: {', '.join(odd)}"
             )
         available = available_targets()
         self.target = target or os.environ.get(INSTRUCTIONS) or available[-1]
         if self.target not in available:
             raise ConfigError(
-                f"instruction set {self.target!r}: this machine has {', '.join(available)}"
+                f"instruction set must be one of this machine's, {', '.join(available)}, got "
+                f"{self.target!r}"
             )
         self.network, self.names = network, tuple(names)
         self.library = load_library()
@@ -142,7 +143,7 @@ class Plan:
         )
         if not self.handle:
             raise ConfigError(
-                f"a model of {len(network.layers)} layers and {self.num_values} values is too "
+                f"A model of {len(network.layers)} layers and {self.num_values} values is too "
                 "large for the native engine"
             )
         weakref.finalize(self, self.library.shoal_plan_free, self.handle)
@@ -157,10 +158,10 @@ class Plan:
         if status:
             raise DataError(
                 {
-                    1: f"a label is not in 0 .. {self.network.classes - 1}",
-                    2: "an index of an example is out of range",
+                    1: f"A label is not between 0 and {self.network.classes - 1}",
+                    2: "An index of an example is out of range",
                     3: "BatchNorm cannot train on a batch of one value per channel",
-                }.get(status, f"the native engine refuses a call: status {status}")
+                }.get(status, f"The native engine refuses a call: status {status}")
             )
 
     def acquire(self, capacity: int) -> Floats:
@@ -230,10 +231,10 @@ def check_array(
             else type(array).__name__
         )
         raise ConfigError(
-            f"{name}: expected a C-ordered {np.dtype(dtype)} array of shape {shape}, got {actual}"
+            f"{name} must be a C-ordered {np.dtype(dtype)} array of shape {shape}, got {actual}"
         )
     if writeable and not array.flags.writeable:
-        raise ConfigError(f"{name}: expected an array that may be written")
+        raise ConfigError(f"{name} must be a writeable array, got a read-only one")
 
 
 def pointer(array: Array | None) -> int | None:

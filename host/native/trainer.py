@@ -5,7 +5,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from host.native.plan import Floats, Integers, Plan, aligned, capacity_for, check_array, pointer
+from host.native.plan import (
+    CompiledNetwork,
+    Floats,
+    Integers,
+    aligned,
+    capacity_for,
+    check_array,
+    pointer,
+)
 from wire.errors import ConfigError
 from wire.messages import Metrics
 
@@ -38,7 +46,7 @@ class _EvaluateCall(ctypes.Structure):
     )
 
 
-class Trainer(Plan):
+class NativeTrainer(CompiledNetwork):
     """Steps of SGD on the mean cross-entropy, evaluation, and predictions."""
 
     def train(
@@ -99,14 +107,13 @@ class Trainer(Plan):
             or (len(bounds) > 1 and np.diff(bounds).min() < 1)
         ):
             raise ConfigError(
-                f"bounds of batches: expected to increase from 0 to {len(order)}, got "
-                f"{bounds.tolist()[:8]}"
+                f"bounds of batches must increase from 0 to {len(order)}, got {bounds.tolist()[:8]}"
             )
         dropouts = self.network.dropouts
         if len(drawn) != len(dropouts):
             raise ConfigError(
-                f"random numbers of {len(drawn)} layers: expected those of "
-                f"{', '.join(dropouts) or 'none'}"
+                f"random numbers must be for the dropout layers {', '.join(dropouts) or 'none'}, "
+                f"got those of {len(drawn)} layers"
             )
         for numbers, (name, shape) in zip(drawn, dropouts.items(), strict=True):
             check_array(f"random numbers of {name}", numbers, np.float32, (len(order), *shape))

@@ -83,9 +83,10 @@ class EarlyStopping:
             ConfigError: `patience` is not at least 1, or there is no such measure.
         """
         if patience < 1:
-            raise ConfigError(f"patience = {patience}: expected a number of rounds from 1")
+            raise ConfigError(f"patience must be at least 1 round, got {patience}")
         if measure not in get_args(Measure):
-            raise ConfigError(f"measure {measure!r}: expected {', '.join(get_args(Measure))}")
+            allowed = ", ".join(get_args(Measure))
+            raise ConfigError(f"measure must be one of {allowed}, got {measure!r}")
         self._patience, self._min_delta, self._measure = patience, min_delta, measure
 
     def on_round(self, progress: Progress) -> Stop | None:

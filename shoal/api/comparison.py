@@ -69,7 +69,7 @@ class Compared:
 
 
 def _in_memory(algorithm: AlgorithmSpec) -> bool:
-    """Return True if the algorithm has a class that no file has at its top level."""
+    """Return True if the algorithm has a class that is not at the top level of a file."""
     return any(name.startswith(f"{PYTHON}:") for name in algorithm.sources)
 
 
@@ -96,7 +96,7 @@ class CompareProgress:
     split: str
     round: int
     """Number of finished rounds of this run."""
-    done: int
+    finished_rounds: int
     """Number of finished rounds of all runs, of `total`."""
     total: int
     runs_over: int
@@ -185,8 +185,8 @@ def compare(
 
     With `out`, tables and picture are written there, and an interrupted comparison resumes. The
     result of each run is a file, whose name is a digest of the run's settings. A `FleetData` is
-    identified by its content. Objects in memory alone, a model of your own or a class that no file
-    has at its top level, have no such name, so their runs are repeated.
+    identified by its content. A model of your own, or a class that is not at the top level of a
+    file, has no such name, so its runs are repeated.
 
     Data and models by name are compared by `workers` processes (a script then needs ``if __name__
     == "__main__":``), objects in this process.
@@ -200,13 +200,15 @@ def compare(
     check(ComparisonWords, words)
     compared, base = _read(algorithms, reference, privacy)
     if scenarios and target is not None:
-        raise ConfigError(f"target {target:g}: with scenarios no rounds are counted")
+        raise ConfigError(
+            f"target must be left out with scenarios, which count no rounds, got {target:g}"
+        )
     of_one = [data] if isinstance(data, str) and not scenarios else _listed(data)
     values = {"data": of_one, "labels": _listed(labels), "split": _listed(split)}
     for name, several in values.items():
         if len(several) > 1 and not scenarios:
             value = ",".join(map(str, several))
-            raise ConfigError(f"{name} {value}: several values are a grid, which scenarios makes")
+            raise ConfigError(f"{name} must be a single value without scenarios, got {value}")
         words[name] = str(several[0]) if several and not scenarios else None
     settings = make_settings(words | {"model": model if isinstance(model, str) else ""})
     fleets = {
@@ -214,7 +216,7 @@ def compare(
         for one in of_one
     }
     if not fleets:
-        raise ConfigError("data: expected a name, a path or a FleetData, or a list of these")
+        raise ConfigError("data must be a name, a path or a FleetData, or a list of these, got []")
     objects = {name: one for name, one in fleets.items() if isinstance(one, FleetData)}
     about = Compared(objects, None if isinstance(model, str) else model)
     _check_objects(about, compared, settings, workers)
@@ -249,11 +251,12 @@ def _read(
             reference is none of them.
     """
     if not isinstance(given, str | Sequence):
-        raise ConfigError(f"algorithms {given!r}: expected a list of names and classes")
+        raise ConfigError(f"algorithms must be a list of names and classes, got {given!r}")
     read = list(read_algorithms(given) if isinstance(given, str) else map(algorithm_of, given))
     if not read or len({str(algorithm) for algorithm in read}) < len(read):
         raise ConfigError(
-            f"algorithms {', '.join(map(str, read)) or 'none'}: expected different names"
+            "algorithms must have at least one name, and none twice, got "
+            f"{', '.join(map(str, read)) or 'none'}"
         )
     base_spec = algorithm_of(reference) if reference else read[0]
     base_spec, *read = (spec.with_privacy(privacy) for spec in (base_spec, *read))
@@ -261,7 +264,7 @@ def _read(
         make_algorithm(algorithm)
     names, base = [str(algorithm) for algorithm in read], str(base_spec)
     if base not in names:
-        raise ConfigError(f"reference {reference}: expected one of {','.join(names)}")
+        raise ConfigError(f"reference must be one of {', '.join(names)}, got {reference}")
     return tuple(read), base
 
 
@@ -279,15 +282,15 @@ def _check_objects(
     """
     if about.model is not None and settings.pretrain:
         raise ConfigError(
-            f"pretrain {settings.pretrain!r}: a model of your own brings its weights; "
-            "expected a model's name"
+            "pretrain must be left out with a model of your own, which brings its weights, got "
+            f"{settings.pretrain!r}"
         )
     if workers != 1 and (
         about.fleets or about.model is not None or any(map(_in_memory, algorithms))
     ):
         raise ConfigError(
-            f"workers = {workers}: a FleetData, a model of your own and a class that is in no "
-            "file are compared in this process"
+            "workers must be 1 with a FleetData, a model of your own or a class outside of any "
+            f"file, got {workers}"
         )
 
 

@@ -88,7 +88,7 @@ def load(
 
     `source` is one of these:
 
-    - a name or a path, as ``--data`` takes it (docs/simulate.md). `partition`, `devices` and `seed`
+    - a name or a path, as ``--data`` takes it (docs/data.md). `partition`, `devices` and `seed`
       assign the examples. A path may be that of a folder with a folder or a recording (``*.csv`` or
       ``*.parquet``) for each device. The recordings are cut as boards cut them: windows of `length`
       samples, one every `stride` samples, 128 and 64 by default. With `steps`, a window has that
@@ -124,13 +124,13 @@ def load(
             return fleet_of(source, partition, devices, seed)
         if not Path(source).is_dir():
             raise DataError(
-                f"data {str(source)!r}: length, stride and steps are for a folder of recordings"
+                "length, stride and steps must be left out unless data is a folder of recordings, "
+                f"got {str(source)!r}"
             )
         length, stride = LENGTH if length is None else length, STRIDE if stride is None else stride
-        if length < 1 or stride < 1:
-            raise ConfigError(
-                f"length = {length}, stride = {stride}: expected numbers of samples from 1"
-            )
+        for name, value in (("length", length), ("stride", stride)):
+            if value < 1:
+                raise ConfigError(f"{name} must be at least 1 sample, got {value}")
         return assign(
             load_device_folders(Path(source), length, stride, steps),
             read_partition(partition),
@@ -154,15 +154,14 @@ def load(
         return _fleet(joined | {"subject": subject}, ids, classes, channels, vocabulary, name)
     if (y is None and anomaly is None) or owner is None:
         raise DataError(
-            f"data of type {type(source).__name__}: expected load(x, y, owner), a mapping by "
-            "device id, or a name or path"
+            "data must be arrays as in load(x, y, owner), a mapping by device id, or a name or "
+            f"path, got {type(source).__name__}"
         )
     owners = np.asarray(owner)
     x = windows_of("data", source)
     if lengths is not None and isinstance(x, list):
         raise DataError(
-            "data: lengths are of an array that is padded, and x is a list of windows, each of "
-            "its own length"
+            "lengths must be left out if x is a list of windows, which have their lengths already"
         )
     others = {
         "y": y,
@@ -192,10 +191,7 @@ def _padded_or_alike(xs: Mapping[str, Any], length: int | None) -> dict[str, Any
     if any(isinstance(x, list) for x in xs.values()):
         return padded([window for x in xs.values() for window in x], length)
     if length is not None:
-        raise DataError(
-            f"data: length = {length} is for windows of different lengths, and for recordings; "
-            "these have one length"
-        )
+        raise DataError(f"length must be left out if all windows have one length, got {length}")
     _check_alike("examples", {device_id: x.shape[1:] for device_id, x in xs.items()})
     return {"X": np.concatenate(list(xs.values()))}
 
@@ -205,8 +201,8 @@ def _check_alike(what: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
     for device_id, shape in others:
         if shape != expected:
             raise DataError(
-                f"device {device_id!r}: {what} of shape {list(shape)}; those of device {first!r} "
-                f"are {list(expected)}"
+                f"device {device_id!r}: {what} of shape {list(shape)}, but those of device "
+                f"{first!r} have shape {list(expected)}"
             )
 
 
@@ -254,8 +250,8 @@ def fleet_of(
     """
     if not isinstance(data, FleetData | str | Path):
         raise DataError(
-            f"data of type {type(data).__name__}: expected a name, a path, or what shoal.load "
-            "makes of arrays: load(x, y, owner)"
+            "data must be a name, a path, or arrays loaded with shoal.load(x, y, owner), got "
+            f"{type(data).__name__}"
         )
     assigned = read_partition(partition)
     if scenario is not None:
@@ -276,7 +272,7 @@ def validation(data: FleetData, share: float = 0.25) -> FleetData:
         ConfigError: the share is not between 0 and 1.
     """
     if not 0 < share < 1:
-        raise ConfigError(f"share = {share}: expected a number above 0 and below 1")
+        raise ConfigError(f"share must be above 0 and below 1, got {share}")
 
     def divided(windows: Windows) -> Windows:
         test = last_share_of_each_class(windows.train_y, share)

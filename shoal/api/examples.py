@@ -32,22 +32,22 @@ def arrays_of(
     Windows that differ in length stay a list. All are ``train`` without a test part.
 
     Raises:
-        DataError: they are no examples; the text names the device.
+        DataError: they are not examples; the text names the device.
     """
     where = f"data, device {device_id!r}"
     parts = _of_dataset(where, examples) if isinstance(examples, Dataset) else examples
     if not isinstance(parts, tuple) or len(parts) not in (2, 4):
         form = f"a tuple of {len(parts)}" if isinstance(parts, tuple) else type(parts).__name__
         raise DataError(
-            f"{where}: {form}, expected (x, y), (x, y, test_x, test_y), or a torch Dataset"
+            f"{where}: expected (x, y), (x, y, test_x, test_y) or a torch Dataset, got {form}"
         )
     (*xs,), (*ys,) = (windows_of(where, x) for x in parts[::2]), (_array(y) for y in parts[1::2])
     for x, y in zip(xs, ys, strict=True):
         if not np.ndim(y) or len(y) != len(x) or not len(x):
             x_form = f"{len(x)} windows" if isinstance(x, list) else f"{x.dtype}{list(x.shape)}"
             raise DataError(
-                f"{where}: x is {x_form} and y {y.dtype}{list(y.shape)}, expected a label for each "
-                "example"
+                f"{where}: expected a label for each example, got x as {x_form} and y as "
+                f"{y.dtype}{list(y.shape)}"
             )
     split, y = (
         np.repeat(["train", "test"][: len(ys)], [len(y) for y in ys]),
@@ -77,8 +77,8 @@ def windows_of(where: str, value: Any) -> NDArray[Any] | Uneven:
         except (ValueError, TypeError):
             sizes = ", ".join(map(str, sorted({tuple(np.shape(window)) for window in value})[:3]))
             raise DataError(
-                f"{where}: examples of shapes {sizes}, expected one shape, or (channels, time) of "
-                "any length"
+                f"{where}: expected examples of one shape, or (channels, time) of any length, got "
+                f"shapes {sizes}"
             ) from None
     return _array(value)
 
@@ -89,7 +89,7 @@ def padded(windows: Uneven, length: int | None) -> dict[str, NDArray[Any]]:
     They are padded to `length` samples, or to the longest.
 
     Raises:
-        DataError: one is no window (channels, time) of the same channels, or is longer than that.
+        DataError: one is not (channels, time) with the same channels, or is longer than that.
     """
     x, lengths = stacked(windows, length or max(window.shape[-1] for window in windows), "data")
     return {"X": x, "lengths": lengths}
@@ -98,7 +98,7 @@ def padded(windows: Uneven, length: int | None) -> dict[str, NDArray[Any]]:
 def _joined(where: str, what: str, arrays: list[NDArray[Any]]) -> NDArray[Any]:
     if arrays[0].shape[1:] != arrays[-1].shape[1:]:
         raise DataError(
-            f"{where}: training {what} have shape {arrays[0].shape[1:]}, test {what} "
+            f"{where}: training {what} have shape {arrays[0].shape[1:]}, but test {what} "
             f"{arrays[-1].shape[1:]}"
         )
     return np.concatenate(arrays)
@@ -113,7 +113,7 @@ def _of_dataset(where: str, data: "Dataset[Any]") -> tuple[Any, NDArray[Any]]:
         return _array(data.tensors[0]), _array(data.tensors[1])
     if not hasattr(data, "__len__"):
         raise DataError(
-            f"{where}: {type(data).__name__} has no length, expected a map-style Dataset"
+            f"{where}: expected a map-style Dataset, got {type(data).__name__} without a length"
         )
     pairs = [data[i] for i in range(len(data))]
     if not pairs or any(not isinstance(pair, tuple | list) or len(pair) != 2 for pair in pairs):

@@ -51,7 +51,7 @@ def export(
     check(ExportWords, {"seed": seed, "bundle_version": bundle_version, "max_batch": max_batch})
     folder, key_file = prepare_folder(Path(out)), None if key is None else Path(key)
     if key_file is not None and not key_file.exists():
-        raise ConfigError(f"key {key_file}: there is no such file")
+        raise ConfigError(f"key {key_file}: no such file; leave key out to make one in {folder}")
     signing = own_key(folder) if key_file is None else read_key(key_file)
     fleet = data if isinstance(data, FleetData) else load_data(str(data))
     spec = suited(algorithm_of(algorithm), fleet).with_privacy(privacy)
@@ -63,8 +63,8 @@ def export(
         objective = objective_for_fleet(fleet, spec, seed, model, pretrain)
     elif pretrain:
         raise ConfigError(
-            f"pretrain {pretrain!r}: a model of your own brings its weights; expected a model's "
-            "name"
+            "pretrain must be left out with a model of your own, which brings its weights, got "
+            f"{pretrain!r}"
         )
     else:
         objective = objective_on(model, fleet, spec, seed)

@@ -27,7 +27,7 @@ class OwnModel(nn.Module):
 
     It maps x (n, \\*window) float32 to logits (n, classes) float32; in a task without classes, to
     the answers themselves (n, answers). The softmax of the logits is the device's answer, with its
-    whole personal model: neighbours among the windows in its memory, or a model of its own beside
+    whole personal model: neighbours among the windows in its memory, or a model of its own besides
     the group's. `network` is the network alone. `kept` are the names of the other tensors
     (``ROLE/NAME``), which are buffers here.
     """
@@ -88,8 +88,8 @@ def network_with(objective: Supervised, tensors: TorchTensors, whose: str) -> Cl
     needed = [names.name_of(key) for key in whole_model(network)]
     if missing := [name for name in needed if name not in tensor_by_name]:
         raise ConfigError(
-            f"{whose}: {objective.name} leaves {', '.join(missing)} on each device, so there is "
-            "no whole model; ask for that of a device"
+            f"{whose}: {objective.name} leaves {', '.join(missing)} on each device, so this model "
+            "is not whole; ask for the model of a device"
         )
     network.load_state_dict({name: tensor_by_name[name] for name in needed}, strict=False)
     return network.eval()

@@ -44,7 +44,7 @@ class Progress:
     @property
     def accuracy_is(self) -> str:
         """Kind of answers that accuracy is the share of in this run's task."""
-        return self._models.held.objective.task.accuracy
+        return self._models.tensor_source.objective.task.accuracy
 
     @property
     def metrics(self) -> RoundMetrics:
@@ -67,17 +67,17 @@ class Progress:
     @property
     def measured(self) -> tuple[str, ...]:
         """Names that `measures` may have in this run's task."""
-        return measured_in(self._models.held.objective.task.of, self._scene().classes)
+        return measured_in(self._models.tensor_source.objective.task.of, self._scene().classes)
 
     def measures(self) -> dict[str, float]:
-        """Return the task's measures beside accuracy, for the models after this round.
+        """Return the task's measures other than accuracy, for the models after this round.
 
         Each is the mean over devices with test windows and a group: ``macro_f1`` for classes,
         ``macro_f1`` and ``auc`` for several labels, ``mae/NAME`` for a quantity in the user's
         units, ``auc`` for a reconstruction if anomalies are known. The call lets each device's
         model answer its test windows.
         """
-        data, objective = self._scene(), self._models.held.objective
+        data, objective = self._scene(), self._models.tensor_source.objective
         task = objective.task.of
         if task == RECONSTRUCTION and not says_anomalies(data.classes):
             return {}
@@ -97,7 +97,7 @@ class Progress:
 class Models:
     """The models of a run as modules, made from the tensors that an engine holds."""
 
-    held: HeldModels
+    tensor_source: HeldModels
     devices: Collection[str]
 
     def model(self, groups: Mapping[str, int], group: int | None, device: str | None) -> nn.Module:
@@ -108,13 +108,17 @@ class Models:
         """
         if device is not None:
             if group is not None:
-                raise ConfigError(f"group {group} and device {device}: expected one of them")
+                raise ConfigError(f"Name a group ({group}) or a device ({device!r}), not both.")
             return device_model(
-                self.held.objective, torch_tensors(self.of_device(device)), f"device {device}"
+                self.tensor_source.objective,
+                torch_tensors(self.of_device(device)),
+                f"device {device}",
             )
         number = self.number(groups, group)
         return network_with(
-            self.held.objective, torch_tensors(self.held.of_group(str(number))), f"group {number}"
+            self.tensor_source.objective,
+            torch_tensors(self.tensor_source.of_group(str(number))),
+            f"group {number}",
         )
 
     def of_device(self, device: str) -> Tensors:
@@ -124,7 +128,7 @@ class Models:
             ConfigError: there is no such device.
         """
         self.check_device(device)
-        return self.held.of_device(device)
+        return self.tensor_source.of_device(device)
 
     def check_device(self, device: str) -> None:
         """Raise ConfigError if there is no such device."""
@@ -132,7 +136,7 @@ class Models:
             names = sorted(self.devices)
             more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
             raise ConfigError(
-                f"there is no device {device!r}; the devices are {', '.join(names[:SHOWN])}{more}"
+                f"No device {device!r}. Known devices: {', '.join(names[:SHOWN])}{more}."
             )
 
     @staticmethod
@@ -147,8 +151,9 @@ class Models:
             return numbers[0]
         if group is not None and group in numbers:
             return group
-        problem = "name a group or a device" if group is None else f"there is no group {group}"
-        raise ConfigError(f"{problem}: the groups are {', '.join(map(str, numbers)) or 'none yet'}")
+        problem = "Name a group or a device" if group is None else f"No group {group}"
+        listed = ", ".join(map(str, numbers)) or "none yet"
+        raise ConfigError(f"{problem}. Known groups: {listed}.")
 
 
 def progress_of(

@@ -53,7 +53,7 @@ class Result:
 
     @property
     def summary(self) -> Summary:
-        """All numbers of ``summary.json`` (docs/simulate.md)."""
+        """All numbers of ``summary.json`` (docs/summary.md)."""
         return self.outcome.summary
 
     @property
@@ -73,7 +73,7 @@ class Result:
     def macro_f1(self) -> Spread:
         """Macro F1 over devices, with the fields of `accuracy`.
 
-        It is of classes, of windows or their steps, or of several labels.
+        It is over the classes of windows or of their steps, or over several labels.
 
         Raises:
             ConfigError: the task has neither.
@@ -97,7 +97,7 @@ class Result:
         if self.summary.auc is None:
             raise ConfigError(
                 f"auc: data {self.data.name} do not say which test windows are anomalous "
-                "(docs/algorithms.md)"
+                "(docs/anomalies.md)"
             )
         return self.summary.auc
 
@@ -238,8 +238,8 @@ class Result:
         if self._task.of not in tasks:
             answer_names = ", ".join(self._task.answers(self.data.classes))
             raise ConfigError(
-                f"{asked}: expected a task of {' or '.join(tasks)}, this is {self._task.name}; "
-                f"`predict` says {answer_names}"
+                f"{asked} needs a task of {' or '.join(tasks)}, got {self._task.name}, where "
+                f"`predict` answers {answer_names}"
             )
 
     def save(self, folder: str | Path, devices: Sequence[str] | None = None) -> tuple[Written, ...]:
@@ -272,9 +272,10 @@ class Result:
             group, keeps = None, None
             if device_id not in self.outcome.newcomers:
                 device = self.summary.devices[device_id]
-                group, keeps = device.group, device.kept
+                group, keeps = device.group, device.personal_model
             elif came := self.summary.newcomers:
-                group, keeps = group_number(came.groups[device_id]), came.kept[device_id]
+                group = group_number(came.groups[device_id])
+                keeps = came.personal_models[device_id]
             files.write_device(device_id, group, keeps.candidate if keeps else "")
         return files.finish()
 

@@ -111,12 +111,12 @@ def simulate(
     engine = EngineOptions(**{name: each.read(words[name]) for name, each in fields})
     if user_model is not None and pretrain:
         raise ConfigError(
-            f"pretrain {pretrain!r}: a model of your own brings its weights; expected a model's "
-            "name"
+            "pretrain must be left out with a model of your own, which brings its weights, got "
+            f"{pretrain!r}"
         )
     _check_callbacks(callbacks, backend)
     if models not in MODELS:
-        raise ConfigError(f"models {models}: expected {', '.join(MODELS)}")
+        raise ConfigError(f"models must be one of {', '.join(MODELS)}, got {models!r}")
     folder = None if out is None else prepare_folder(Path(out), "out")
     on_progress(f"reading {data.name if isinstance(data, FleetData) else data}")
     fleet = fleet_of(data, partition, devices, seed, scenario_of(settings))
@@ -167,7 +167,7 @@ def simulate(
 
 def _check_callbacks(callbacks: Sequence[Callback], backend: str) -> None:
     if callbacks and backend == "messages":
-        raise ConfigError("callbacks: backend messages has none; expected another backend")
+        raise ConfigError("callbacks must be left out with the backend messages")
     for callback in callbacks:
         if not callable(getattr(callback, "on_round", None)):
             raise ConfigError(

@@ -60,7 +60,7 @@ class RoundMetrics:
     None if no device has test windows, or if it is not finite.
     """
     loss: float | None
-    """Mean over the batches of all devices' training; None without training."""
+    """Mean over the batches of all devices' training; None if no device trained."""
     groups: int
     """Number of groups after the round."""
     bytes_up: int
@@ -141,8 +141,8 @@ def to_frame(rows: Iterable[object], columns: Sequence[str]) -> "pd.DataFrame":
         import pandas as pd
     except ModuleNotFoundError:
         raise ConfigError(
-            "a DataFrame needs the package pandas: pip install 'shoal[pandas]'; plain records are "
-            "there without it"
+            "a DataFrame needs the package pandas: pip install 'shoal[pandas]'; the plain records "
+            "do not need it"
         ) from None
     things: Iterable[Any] = rows
     records = [row if isinstance(row, dict) else asdict(row) for row in things]

@@ -8,9 +8,9 @@ from shoal.commands import options as opt
 def algorithms(
     as_json: opt.Json = False,
 ) -> None:
-    """List the choices an algorithm is made of: objectives, groupings, means, privacy, tasks.
+    """List the choices of an algorithm: objectives, groupings, means, privacy, tasks.
 
-    Join some of them with +.
+    An algorithm is one or more of them, joined with +.
     """
     from rich.console import Console
     from rich.table import Table
@@ -22,7 +22,7 @@ def algorithms(
         print_json(rows)
         return
     table = Table(header_style="bold")
-    for heading in ("choice", "name", "options", "from"):
+    for heading in ("choice", "name", "options", "source"):
         table.add_column(heading, overflow="fold")
     for row in rows:
         options = ", ".join(f"{k}={v}" for k, v in row["options"].items())

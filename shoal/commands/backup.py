@@ -10,17 +10,15 @@ from shoal.command import command
 
 @command()
 def backup(
-    folder: Annotated[Path, typer.Argument(help="The folder of `shoal serve --folder`.")],
+    folder: Annotated[Path, typer.Argument(help="Folder of `shoal serve --folder`.")],
     to: Annotated[
         Path,
-        typer.Argument(
-            help="The new folder that is to hold the copy. Keep it as secret as the keys in it."
-        ),
+        typer.Argument(help="New folder for the copy. Keep it as secret as the keys in it."),
     ],
 ) -> None:
     """Copy a service's folder while the service runs.
 
-    The copy has database, blobs and keys, as they are at one moment.
+    The copy has the database, the blobs and the keys as they are at one moment.
     """
     from rich.console import Console
 
@@ -31,5 +29,5 @@ def backup(
         copied = back_up(folder, to)
     print(
         f"{to}: {', '.join(copied.runs) or 'no run'}, {copied.blobs} blobs, "
-        f"{copied.bytes / 1e6:.1f} MB; `shoal restore` puts it back"
+        f"{copied.bytes / 1e6:.1f} MB; `shoal restore {to} {folder}` puts it back"
     )

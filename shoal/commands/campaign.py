@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from aggregator.view.fleet import CampaignView
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class CampaignRow(msgspec.Struct, frozen=True, kw_only=True):
     """A campaign in the list; the numbers are None if it has not begun."""
 
     name: str
@@ -53,7 +53,7 @@ def start(
 ) -> None:
     """Start a campaign.
 
-    It takes the devices of campaigns before it until it is over.
+    Devices work for it instead of earlier campaigns until it has finished.
     """
     from aggregator.http.local import check_served, order
     from aggregator.service.start import read_exported, read_trust, run_settings
@@ -71,8 +71,7 @@ def start(
     exported = read_exported(bundle, read_trust(bundle))
     if name in charters(folder):
         raise ConfigError(
-            f"campaign {name}: there is one of this name in {folder}; `shoal campaign set` "
-            "changes it"
+            f"Campaign name {name!r} is taken in {folder}. `shoal campaign set` changes a campaign."
         )
     charter_settings = run_settings(settings, exported.bundle, secrets.token_hex(16))
     propose(folder, Charter(0, charter_settings, start_from=settings.start_from), bundle)
@@ -84,30 +83,31 @@ def start(
 def list_campaigns(
     folder: opt.Folder, database: opt.Database = "", as_json: opt.Json = False
 ) -> None:
-    """List the campaigns of a folder, and where each stands."""
+    """List the campaigns with their progress, the latest last."""
     from aggregator.maintenance.database import read_view
     from aggregator.storage.charter import charters
 
     if not folder.is_dir():
-        raise ConfigError(f"folder {folder}: there is no such folder; `shoal serve` makes it")
+        raise ConfigError(f"No folder {folder}. `shoal serve --folder {folder}` makes it.")
     charter_by_name = charters(folder)
     if not charter_by_name:
-        raise ConfigError(f"folder {folder}: it has no campaign; `shoal campaign start` begins one")
+        raise ConfigError(f"No campaign in {folder}. `shoal campaign start` starts one.")
     has_fleet = database or (folder / "shoal.db").exists()
     campaigns = read_view(folder, database).campaigns if has_fleet else {}
     rows = [_row(name, charter, campaigns.get(name)) for name, charter in charter_by_name.items()]
     if as_json:
         print_json(rows)
         return
-    print(f"{'campaign':<20}  {'phase':<11}  {'trained':>9}  {'devices':>7}  algorithm")
+    width = max(8, *(len(row.name) for row in rows))
+    print(f"{'campaign':<{width}}  {'phase':<11}  {'rounds':>9}  {'devices':>7}  algorithm")
     for row in rows:
-        has_begun = row.rounds is not None
-        trained = f"{row.trained}/{row.rounds}" if has_begun else ""
+        has_begun = row.trained is not None and row.rounds is not None
+        trained = f"{row.trained}/{max(row.trained or 0, row.rounds or 0)}" if has_begun else ""
         devices = str(row.devices) if has_begun else ""
         why = f" ({row.ended})" if row.ended else ""
         why += f" (waits for {row.waits_for})" if row.waits_for else ""
         numbers = f"{trained:>9}  {devices:>7}"
-        print(f"{row.name:<20}  {row.phase:<11}  {numbers}  {row.algorithm}{why}")
+        print(f"{row.name:<{width}}  {row.phase:<11}  {numbers}  {row.algorithm}{why}")
 
 
 @campaign.command("pause")
@@ -115,7 +115,7 @@ def list_campaigns(
 def pause(folder: opt.Folder, name: Name) -> None:
     """Pause a campaign until it is resumed.
 
-    Its devices work for other campaigns meanwhile, if there are some.
+    Meanwhile its devices work for other campaigns, if there are any.
     """
     from aggregator.http.local import order
     from aggregator.storage.charter import check_campaign_name
@@ -127,9 +127,11 @@ def pause(folder: opt.Folder, name: Name) -> None:
 @command()
 def resume(
     folder: opt.Folder,
-    name: Annotated[str, typer.Argument(help="Name of the campaign; all when empty.")] = "",
+    name: Annotated[
+        str, typer.Argument(help="Name of the campaign; without it, all campaigns.")
+    ] = "",
 ) -> None:
-    """End a pause, once its cause is gone.
+    """Resume a paused campaign, once the cause of its pause is gone.
 
     /ready, /campaigns and the service's log say why a campaign is paused.
     """
@@ -143,7 +145,7 @@ def resume(
 @campaign.command("abort")
 @command()
 def abort(folder: opt.Folder, name: Name) -> None:
-    """End a campaign where it stands. Its models stay."""
+    """End a campaign now. Its models remain."""
     from aggregator.http.local import order
     from aggregator.storage.charter import check_campaign_name
 
@@ -171,7 +173,7 @@ def change(
     if schedule := changes.get("lr_schedule"):
         changes["lr_schedule"] = str(read_schedule(schedule))
     if not changes:
-        raise ConfigError("shoal campaign set: expected at least one setting, such as --rounds")
+        raise ConfigError("shoal campaign set needs at least one setting, such as --rounds")
     print(order(folder, "campaigns", check_campaign_name(name), "settings", **changes))
 
 
@@ -181,10 +183,10 @@ def roll_back(
     folder: opt.Folder,
     name: Name,
     to: Annotated[
-        int, typer.Option(min=0, help="The round that made the models: `shoal models rounds`.")
+        int, typer.Option(min=0, help="Round of the models; `shoal models rounds` lists them.")
     ],
 ) -> None:
-    """Let a campaign return to the models of an earlier round.
+    """Return a campaign to the models of an earlier round.
 
     Later models, and the updates of the open round, are discarded.
     """
@@ -194,11 +196,11 @@ def roll_back(
     print(order(folder, "campaigns", check_campaign_name(name), "rollback", to=to))
 
 
-def _row(name: str, charter: Charter, view: CampaignView | None) -> Row:
+def _row(name: str, charter: Charter, view: CampaignView | None) -> CampaignRow:
     if view is None:
-        return Row(name=name, phase="not begun", algorithm=charter.settings.algorithm)
+        return CampaignRow(name=name, phase="not begun", algorithm=charter.settings.algorithm)
     campaign = view.record
-    return Row(
+    return CampaignRow(
         name=name,
         phase="paused" if campaign.paused else campaign.phase,
         trained=campaign.trained,

@@ -15,16 +15,16 @@ def check(
     choice: Annotated[
         str,
         typer.Argument(
-            help="FILE.py:CLASS or PACKAGE.MODULE:CLASS with options, or a name that `shoal "
-            "algorithms` lists."
+            help="FILE.py:CLASS or PACKAGE.MODULE:CLASS, with options, or a name of `shoal "
+            "algorithms`."
         ),
     ],
     phones: Annotated[
-        bool, typer.Option(help="Also export to ExecuTorch, where it is installed.")
+        bool, typer.Option(help="Check the export to ExecuTorch too, if it is installed.")
     ] = True,
     as_json: opt.Json = False,
 ) -> None:
-    """Check that a choice of your own keeps the contract of every choice of an algorithm."""
+    """Check that a choice of your own keeps the contract of an algorithm's choices."""
     from simulation.contract import suite
 
     def show(event: suite.Outcome | str) -> None:

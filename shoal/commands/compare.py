@@ -6,7 +6,7 @@ The comparison is in one scenario, or in a grid of them.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -32,7 +32,7 @@ LEFT_OUT = ("algorithm", "seed", "patience", "min_delta", "labels", "split")
 def compare(
     *,
     algorithms: Annotated[
-        str, typer.Option(help="Names with commas between them: fedavg,distfl,dbe+distfl+irls.")
+        str, typer.Option(help="Algorithms, separated by commas: fedavg,distfl,dbe+distfl+irls.")
     ],
     data: opt.Data = "watch",
     out: Annotated[
@@ -45,71 +45,78 @@ def compare(
         bool,
         typer.Option(
             "--scenarios",
-            help="A grid: --data, --labels and --split take several values with commas between "
-            "them; labels "
+            help="Compare in a grid: --data, --labels and --split take several values, separated "
+            "by commas; labels "
             "all,20,5,1,none and split time,session when not given.",
         ),
     ] = False,
     reference: Annotated[
         str,
         typer.Option(
-            help="The algorithm that the others are tested against; the first when not given."
+            help="Algorithm that the others are tested against; the first when not given."
         ),
     ] = "",
     labels: Annotated[
-        str, typer.Option(help="As of `shoal simulate`; with --scenarios several, with commas.")
+        str, typer.Option(help="As for `shoal simulate`; several values with --scenarios.")
     ] = "",
     split: Annotated[
-        str, typer.Option(help="As of `shoal simulate`; with --scenarios several, with commas.")
+        str, typer.Option(help="As for `shoal simulate`; several values with --scenarios.")
     ] = "",
     comparison: Annotated[dict[str, Any], Options((ComparisonWords,))],
     words: Annotated[dict[str, Any], Options((SimulationSettings,), without=LEFT_OUT)],
 ) -> Any:
     """Compare algorithms in one table and one picture.
 
-    A comparison that was interrupted resumes when it is started again.
+    An interrupted comparison resumes when the same command is given again.
     """
     from rich.console import Console
 
     from shoal.api.comparison import compare
+    from shoal.reports.comparison_page import MEANINGS
     from shoal.waiting import working
 
     console = Console()
     with working(console) as say:
 
         def show(progress: CompareProgress) -> None:
-            over = f"{progress.runs_over} of the runs are over"
-            say(f"{progress.runs} runs", progress.done, progress.total, over)
+            over = f"{progress.runs_over} of {progress.runs} runs finished"
+            say(f"{progress.runs} runs", progress.finished_rounds, progress.total, over)
 
         say(f"reading {data}")
         grid = {"scenarios": scenarios, "reference": reference, "labels": labels, "split": split}
         settings = words | comparison | grid
         results = compare(algorithms, data, **settings, out=out, on_progress=show)
-    if scenarios:
-        _print_grid(results, console)
-    else:
-        _print_comparison(results, console)
+    headings = _print_grid(results, console) if scenarios else _print_comparison(results, console)
+    for heading in headings:
+        if meaning := MEANINGS.get("to" if heading.startswith("to ") else heading):
+            console.print(f"  {heading:<14}  {meaning}", style="dim", soft_wrap=True)
     console.print(f"written: {', '.join(map(str, results.files))}", soft_wrap=True)
+    console.print(f"Open {out / 'report.html'} in a browser.", soft_wrap=True)
     return json.loads((out / "compare.json").read_text())
 
 
-def _print_comparison(results: Comparison, console: Console) -> None:
+def _print_comparison(results: Comparison, console: Console) -> Iterable[str]:
+    """Print the table of a comparison, and return its headings."""
     from shoal.reports.tables import comparison_columns
     from simulation.comparison.table import least_p
 
     rows = results.rows
-    _print_rows(rows, comparison_columns(rows), console)
+    columns = comparison_columns(rows)
+    _print_rows(rows, columns, console)
     if (least := least_p(rows)) > 0.05:
-        reason = "so few devices, and as many comparisons, allow no p below"
         console.print(
-            f"{reason} {least:.2g}: a difference may be real and look like chance", soft_wrap=True
+            f"With so few devices and so many comparisons, p cannot be below {least:.2g}: a real "
+            "difference may look like chance.",
+            soft_wrap=True,
         )
     skew = results.runs[0]["heterogeneity"]
-    numbers = ", ".join(f"{name} {value:.3g}" for name, value in skew.items())
-    console.print(f"heterogeneity (seed 0): {numbers}", soft_wrap=True)
+    numbers = ", ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in skew.items())
+    console.print(f"heterogeneity of the devices' data (seed 0): {numbers}", soft_wrap=True)
+    return columns
 
 
-def _print_grid(results: Comparison, console: Console) -> None:
+def _print_grid(results: Comparison, console: Console) -> Iterable[str]:
+    """Print the tables of a grid, and return their headings."""
     from shoal.reports.tables import cell_columns, overall_columns
     from simulation.comparison.grid import Cell
 
@@ -123,11 +130,14 @@ def _print_grid(results: Comparison, console: Console) -> None:
         place = Cell(*(one[name] for name in names))
         console.print(f"[bold]{place}[/bold] left out: {one['why']}", soft_wrap=True)
     whole = (
-        f"over the cells in which every run ended with a model, {results.rows[0]['cells']} of "
-        f"{len(cells)}"
+        f"Means over {results.rows[0]['cells']} of {len(cells)} cells: those in which every run "
+        "ended with a model"
     )
-    console.print(f"[bold]{whole}[/bold]; against {results.reference}", soft_wrap=True)
-    _print_rows(results.rows, overall_columns(results.rows), console)
+    console.print(f"[bold]{whole}[/bold]; reference {results.reference}", soft_wrap=True)
+    columns = overall_columns(results.rows)
+    _print_rows(results.rows, columns, console)
+    of_cells = (heading for rows in cells.values() for heading in cell_columns(rows))
+    return dict.fromkeys([*of_cells, *columns])
 
 
 def _print_rows(rows: Sequence[dict[str, Any]], columns: Columns, console: Console) -> None:

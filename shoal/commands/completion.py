@@ -31,10 +31,10 @@ complete -o filenames -F _shoal shoal
 def completion(shell: Annotated[str, typer.Argument(help="bash or zsh.")]) -> None:
     """Print what bash or zsh needs to complete commands and options.
 
-    Nothing of Shoal is loaded when a shell completes.
+    A shell completes from the printed script alone, without loading Shoal.
     """
     if shell not in ("bash", "zsh"):
-        raise ConfigError(f"completion {shell}: expected bash or zsh")
+        raise ConfigError(f"shell must be bash or zsh, got {shell!r}")
     if shell == "zsh":
         print("autoload -U +X compinit && compinit; autoload -U +X bashcompinit && bashcompinit")
     print(script(), end="")

@@ -54,12 +54,12 @@ def demo(
         int,
         typer.Option(
             min=0,
-            help="So many of the devices are Kotlin phones with ExecuTorch, on this machine's "
+            help="Number of devices that are Kotlin phones with ExecuTorch, on this machine's "
             "Java.",
         ),
     ] = 0,
 ) -> Summary:
-    """Train twenty real smartwatches over MQTT, find who belongs together, and compare with FedAvg.
+    """Train twenty real smartwatches over MQTT, find their groups, and compare with FedAvg.
 
     The broker, the aggregator and the devices are processes on this machine.
     """
@@ -97,7 +97,9 @@ def demo(
     for warning in doubts(fleet):
         warn(warning)
     if phones > len(fleet.devices):
-        raise ConfigError(f"--phones {phones}: there are {len(fleet.devices)} devices")
+        raise ConfigError(
+            f"--phones must be at most {len(fleet.devices)}, the number of devices, got {phones}"
+        )
     chosen = sorted(fleet.devices)[:phones]
     if chosen:
         with steps(console, "compiling the phone client"):
@@ -178,7 +180,7 @@ def demo(
         alone = simulate(fleet, by_itself)
         comparison = {"fedavg": comparison_of(other), "alone": comparison_of(alone.summary)}
         if group := model_of_the_group(summary, records):
-            comparison["group, a round before"] = group
+            comparison["group model"] = group
         joined = newcomers_without_labels(fleet, settings)
     summary = msgspec.structs.replace(
         summary, edge=edge, phones=phone, comparison=comparison, command=NOW.get().command
@@ -191,7 +193,7 @@ def demo(
     console.print(verdict(summary), style="bold", soft_wrap=True)
     for line in joined:
         console.print(line, soft_wrap=True)
-    traffic = f"{summary.bytes.up / 1e6:.1f} MB up, {summary.bytes.down / 1e6:.1f} MB down"
+    traffic = f"{summary.bytes.up / 1e6:.1f} MB from devices, {summary.bytes.down / 1e6:.1f} MB to"
     if chosen:
         console.print(
             f"the {len(chosen)} phones share a process of {phone.max_rss_bytes / 2**20:.0f} MiB: "
@@ -200,11 +202,12 @@ def demo(
         )
     rss = edge.max_rss_bytes / 2**20
     console.print(
-        f"{traffic}; an edge process needs {rss:.0f} MiB; torch in it: "
-        f"{'yes' if edge.torch_loaded else 'no'}",
+        f"traffic {traffic}; a process of shoal-edge needs {rss:.0f} MiB, "
+        f"{'with' if edge.torch_loaded else 'without'} torch",
         soft_wrap=True,
     )
     console.print(f"written: {', '.join(str(f) for f in files)}", soft_wrap=True)
+    console.print(f"Open {out / 'report.html'} in a browser.", soft_wrap=True)
     return summary
 
 
@@ -267,11 +270,11 @@ def _serve(
                 time.sleep(0.25)
                 if process.poll() is not None:
                     raise ShoalError(
-                        f"the aggregator stopped with status {process.returncode}; see "
+                        f"The aggregator stopped with status {process.returncode}; see "
                         f"{out / 'aggregator.log'}"
                     )
                 if dead := [d for d, p in edges.processes.items() if p.poll() is not None]:
-                    raise ShoalError(f"device {dead[0]} stopped; see {edges.log(dead[0])}")
+                    raise ShoalError(f"Device {dead[0]} stopped; see {edges.log(dead[0])}")
                 run = _get(port, "/run")
                 if run is None:
                     continue
@@ -311,9 +314,9 @@ def _progress_text(run: dict[str, Any], closed: list[dict[str, Any]], num_device
 
     accuracy = closed[-1]["accuracy"]["mean"] if len(closed) > 1 else None
     if run["phase"] == "waiting":
-        return f"devices {run['online']}/{num_devices}"
+        return f"{run['online']} of {num_devices} devices online"
     return (
-        f"updates {run['received']:2}/{run['cohort']}, groups {run['groups']}, accuracy "
+        f"{run['received']} of {run['cohort']} updates, {run['groups']} groups, accuracy "
         f"{percent(accuracy)}"
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,21 +20,24 @@ if TYPE_CHECKING:
     from aggregator.view.fleet import FleetView
 
 
-LINE = "{:<24}  {:<7}  {:<16}  {:<12}  {:>7}  {:>7}  {:>8}  {:>8}  {:<21}  {}"
-"""Format of a device's line in the list, and of the headings."""
+NUMBERS = ("battery", "windows", "release", "failures")
+HEADINGS = ("device", "state", "last seen (UTC)", *NUMBERS, "personal model", "tags")
+"""Headings of the list of devices; the columns of `NUMBERS` are aligned at their right."""
+DURATIONS = ("train_s", "answer_s")
+"""Fields that are durations in seconds; other fields that end in ``_s`` are Unix times."""
 
 
-DeviceId = Annotated[str, typer.Argument(metavar="ID", help="A device's id.")]
+DeviceId = Annotated[str, typer.Argument(metavar="ID", help="Id of the device.")]
 
 
-DeviceIds = Annotated[list[str] | None, typer.Argument(metavar="ID...", help="Devices' ids.")]
+DeviceIds = Annotated[list[str] | None, typer.Argument(metavar="ID...", help="Ids of the devices.")]
 
 
 Tags = Annotated[str, typer.Option("--tags", help="Tags, separated by commas.")]
 
 
 Where = Annotated[
-    str, typer.Option(help="The devices that this rule means, as `serve --where` takes it.")
+    str, typer.Option(help="Rule that selects devices, as for `shoal serve --where`.")
 ]
 
 
@@ -49,10 +53,11 @@ devices = typer.Typer(
 def list_devices(
     folder: opt.Folder, where: Where = "", database: opt.Database = "", as_json: opt.Json = False
 ) -> None:
-    """List the devices of the fleet.
+    """List the devices of the fleet, most urgent first.
 
-    A running service writes when it heard them every 10 seconds.
+    The time when a device was last seen is up to 10 seconds old.
     """
+    from aggregator.http.dashboard.fleet import condition_of
     from aggregator.maintenance.database import read_view
 
     view = read_view(folder, database)
@@ -60,22 +65,15 @@ def list_devices(
     if as_json:
         print_json([_row(device) for device in chosen])
         return
-    print(
-        LINE.format(
-            "device",
-            "state",
-            "last seen (UTC)",
-            "client",
-            "battery",
-            "windows",
-            "declines",
-            "failures",
-            "personal model",
-            "tags",
-        )
-    )
-    for device in chosen:
-        print(_line(device))
+    chosen.sort(key=lambda device: condition_of(device).rank)
+    lines = [HEADINGS, *map(_cells, chosen)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        cells = zip(HEADINGS, line, widths, strict=True)
+        aligned = [
+            f"{cell:{'>' if name in NUMBERS else '<'}{width}}" for name, cell, width in cells
+        ]
+        print("  ".join(aligned).rstrip())
 
 
 @devices.command("show")
@@ -83,7 +81,8 @@ def list_devices(
 def show(
     folder: opt.Folder, device_id: DeviceId, database: opt.Database = "", as_json: opt.Json = False
 ) -> None:
-    """Print everything that is known of a device."""
+    """Print all that the service knows of a device."""
+    from aggregator.http.dashboard.fleet import condition_of
     from aggregator.maintenance.database import read_view
 
     device = read_view(folder, database).device(device_id)
@@ -93,23 +92,26 @@ def show(
     if as_json:
         print_json(row)
         return
-    print(f"device {row.pop('id')}")
+    condition = condition_of(device)
+    print(f"device {row.pop('id')}: {condition.word}{condition.why and ', '}{condition.why}")
     for name, value in row.items():
-        if value not in ("", None, 0, [], {}):
-            print(f"  {name:<16}  {_text(name, value)}")
+        for field, part in value.items() if isinstance(value, dict) else (("", value),):
+            if part not in ("", None, 0, [], {}):
+                label = f"{name} {field}".strip().removesuffix("_s").replace("_", " ")
+                print(f"  {label:<26}  {_text(field or name, part)}")
 
 
 @devices.command("profile")
 @command()
 def profile(
     folder: opt.Folder,
-    out: Annotated[Path, typer.Option(help="The CSV file to write.")],
+    out: Annotated[Path, typer.Option(help="CSV file to write.")],
     where: Where = "",
     database: opt.Database = "",
 ) -> None:
-    """Write how fast devices are, for `shoal simulate --profiles trace:devices=FILE`.
+    """Write the speeds of devices, for simulations.
 
-    docs/scale.md describes the file.
+    `shoal simulate --profiles trace:devices=FILE` reads the file (docs/speeds.md).
     """
     from aggregator.maintenance.database import read_view
     from aggregator.profile import profile_of
@@ -120,15 +122,16 @@ def profile(
         write_atomically(out, speed_table.text.encode())
     except OSError as error:
         raise ConfigError(f"--out {out}: {error.strerror}") from None
-    print(f"{speed_table.devices} devices: {out}")
+    count = speed_table.devices
+    print(f"{out}: the speeds of {count} device{'' if count == 1 else 's'}")
     for device_ids, what in (
-        (speed_table.untrained, "examples a second"),
-        (speed_table.unmeasured, "bytes a second"),
+        (speed_table.untrained, "training speed"),
+        (speed_table.unmeasured, "transfer speed"),
     ):
         if device_ids:
             print(
-                f"{what} of {len(device_ids)} are not known, the usual ones stand for them: "
-                f"{', '.join(device_ids[:5])}"
+                f"{what} not known, the usual one is written: {', '.join(device_ids[:5])}"
+                + (f" and {len(device_ids) - 5} more" if len(device_ids) > 5 else "")
             )
 
 
@@ -140,7 +143,7 @@ def tag(
     ids: DeviceIds = None,
     where: Where = "",
 ) -> None:
-    """Add tags to devices, which need not have been here yet."""
+    """Add tags to devices, also before they connect."""
     from aggregator.http.local import order
 
     print(order(folder, "tags", "add", tags=_split(tags), device_ids=ids or [], where=where))
@@ -154,7 +157,7 @@ def untag(
     ids: DeviceIds = None,
     where: Where = "",
 ) -> None:
-    """Take tags away from devices."""
+    """Remove tags from devices."""
     from aggregator.http.local import order
 
     print(order(folder, "tags", "remove", tags=_split(tags), device_ids=ids or [], where=where))
@@ -165,11 +168,12 @@ def untag(
 def ban(
     folder: opt.Folder,
     device_id: DeviceId,
-    reason: Annotated[str, typer.Option(help="Why, for people.")] = "",
+    reason: Annotated[str, typer.Option(help="Reason, for people.")] = "",
 ) -> None:
-    """Take nothing of a device any more, and ask it for nothing.
+    """Ban a device.
 
-    What it sent for the open round is not taken either.
+    The service refuses its messages and gives it no assignments. Its update of the open round does
+    not count either.
     """
     from aggregator.http.local import order
 
@@ -190,9 +194,12 @@ def unban(folder: opt.Folder, device_id: DeviceId) -> None:
 def forget(
     folder: opt.Folder,
     device_id: DeviceId,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for a confirmation.")] = False,
 ) -> None:
-    """Remove everything that a device ever sent, and say what cannot be removed."""
+    """Delete everything that a device sent.
+
+    The command says what cannot be deleted.
+    """
     from aggregator.http.local import order
 
     if not yes and not typer.confirm(f"Forget device {device_id}? It cannot be undone.", err=True):
@@ -201,10 +208,20 @@ def forget(
 
 
 def _text(name: str, value: Any) -> str:
-    """Return a field of a device as text for people."""
-    if name.endswith("_s") and name != "train_s":
+    """Return a field of a device as text for people; of a digest, the first digits."""
+    from aggregator.http.pages.words import amount
+
+    if name in DURATIONS:
+        return f"{value:.1f} s"
+    if name.endswith("_s"):
         return minute_of(value) + " UTC"
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    if isinstance(value, str):
+        return value[:12] if re.fullmatch("[0-9a-f]{64}", value) else value
+    if isinstance(value, list) and all(isinstance(each, str) for each in value):
+        return ", ".join(_text("", each) for each in value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return amount(value) if "bytes" in name else msgspec.json.encode(value).decode()
 
 
 def _chosen(view: FleetView, where: str) -> list[DeviceView]:
@@ -230,13 +247,15 @@ def _row(device: DeviceView) -> dict[str, Any]:
     """Return a device for JSON: its record, what follows from it, and its telemetry."""
     from aggregator.view.device import stored_fields
 
-    personal_model, placed = device.kept, device.placed
+    personal_model, placed = device.personal_model, device.placed
     return {
         "id": device.id,
         **stored_fields(device.record),
         "group": device.group,
         "placed": str(placed) if placed is not None else "",
-        "kept": msgspec.to_builtins(personal_model.kept) if personal_model is not None else None,
+        "personal_model": msgspec.to_builtins(personal_model.model)
+        if personal_model is not None
+        else None,
         "release": device.release,
         "answer": device.answer[0],
         "alone": device.alone,
@@ -244,25 +263,26 @@ def _row(device: DeviceView) -> dict[str, Any]:
     }
 
 
-def _line(device: DeviceView) -> str:
-    """Return a device's line in the list."""
+def _cells(device: DeviceView) -> tuple[str, ...]:
+    """Return a device's cells in the list, in the order of `HEADINGS`."""
+    from aggregator.http.dashboard.fleet import condition_of
     from algorithms.personalisation.kept import NOT_TOLD
 
-    record, personal_model = device.record, device.kept
+    record, personal_model = device.record, device.personal_model
     facts = record.facts
-    state = "banned" if record.ban else "online" if record.online else "away"
-    battery, client, windows = "-", "-", "-"
+    battery, windows = "-", "-"
     if facts is not None:
-        client, windows = facts.client.removeprefix("shoal ") or "-", str(facts.num_train)
+        windows = str(facts.num_train)
         if facts.battery_percent is not None:
             battery = f"{facts.battery_percent:.0f} %"
     if personal_model is not None:
-        model = personal_model.kept.candidate
+        model = personal_model.model.candidate
     else:
-        model = NOT_TOLD if record.policy.withholds else "alone" if device.alone else "-"
-    cells = (client[:12], battery, windows, record.declines, record.failures, model)
+        model = NOT_TOLD if record.policy.withholds else "not in use" if device.alone else "-"
     seen = minute_of(device.seen_s) if device.seen_s else "never"
-    return LINE.format(device.id, state, seen, *cells, ", ".join(record.tags))
+    numbers = (battery, windows, str(device.release or "-"), str(record.failures))
+    word, tags = condition_of(device).word, ", ".join(record.tags)
+    return (device.id, word, seen, *numbers, model, tags)
 
 
 def _split(tags: str) -> list[str]:
@@ -273,5 +293,5 @@ def _split(tags: str) -> list[str]:
     """
     tag_names = [tag.strip() for tag in tags.split(",") if tag.strip()]
     if not tag_names:
-        raise ConfigError(f"--tags {tags!r}: there is none in it")
+        raise ConfigError(f"--tags must have at least one tag, got {tags!r}")
     return tag_names

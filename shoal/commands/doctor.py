@@ -13,30 +13,30 @@ from wire.errors import ConfigError
 
 @command()
 def doctor(
-    folder: Annotated[Path, typer.Argument(help="The folder of `shoal serve --folder`.")],
+    folder: Annotated[Path, typer.Argument(help="Folder of `shoal serve --folder`.")],
     bundle: Annotated[
         Path | None,
-        typer.Option(help="Folder that `shoal export` wrote: trust.pem checks the voucher."),
+        typer.Option(help="Folder that `shoal export` wrote; its trust.pem checks the voucher."),
     ] = None,
-    database: Annotated[str, typer.Option(help="As `shoal serve --database`.")] = "",
-    blobs: Annotated[str, typer.Option(help="As `shoal serve --blobs`.")] = "",
+    database: Annotated[str, typer.Option(help="Database of `shoal serve --database`.")] = "",
+    blobs: Annotated[str, typer.Option(help="Blobs of `shoal serve --blobs`.")] = "",
     mend: Annotated[
         bool,
-        typer.Option("--mend", help="Mend what can be mended; no service may have the folder."),
+        typer.Option("--mend", help="Mend what can be mended; no service may run there."),
     ] = False,
     as_json: opt.Json = False,
 ) -> None:
     """Check everything in a service's folder, and mend what can be mended.
 
-    The status is 0 if all is well or mended, else 1.
+    The exit status is 0 if all is well or mended, else 1.
     """
     from aggregator.leadership.identity import lock_service
     from aggregator.maintenance.examine import examine
 
     if mend and (database or blobs):
         raise ConfigError(
-            "--mend: only a folder with its own database and blobs is mended; others have tools "
-            "of their own for that"
+            "--mend is only for a folder with its own database and blobs; leave --database and "
+            "--blobs out, or mend these with their own tools"
         )
     lock = lock_service(folder) if mend and folder.is_dir() else None
     try:

@@ -17,20 +17,20 @@ def download(
     name: Annotated[
         str,
         typer.Argument(
-            help="uci-har, mnist, fashion-mnist, cifar10; or watch, watch-session: a folder for "
-            "each device"
+            help="uci-har, mnist, fashion-mnist, cifar10; or watch, watch-session, which become a "
+            "folder for each device."
         ),
     ],
     to: Annotated[
         Path,
         typer.Option(
-            envvar="SHOAL_DATA", help="Folder to write to; SHOAL_DATA names it afterwards."
+            envvar="SHOAL_DATA", help="Folder to write to; set SHOAL_DATA to it afterwards."
         ),
     ],
 ) -> None:
     """Download a public data set, or write the watches' data as folders of devices.
 
-    What is downloaded is checked against its SHA-256. Nothing else in Shoal downloads anything.
+    Downloads are checked against their SHA-256. No other command downloads anything.
     """
     from rich.console import Console
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Database = Annotated[
     str,
     typer.Option(
-        help="SQLAlchemy URL, as `shoal serve --database`; SQLite in the folder when empty."
+        help="SQLAlchemy URL, as for `shoal serve --database`; SQLite in the folder when empty."
     ),
 ]
 
@@ -41,21 +41,21 @@ enrol = typer.Typer(
 def token(
     folder: opt.Folder,
     expires: Annotated[
-        str, typer.Option(help="For how long it can be used: 30m, 12h or 7d.")
+        str, typer.Option(help="Time for which it can be used: 30m, 12h or 7d.")
     ] = "1d",
-    tags: Annotated[str, typer.Option(help="Tags of the device, with commas between them.")] = "",
+    tags: Annotated[str, typer.Option(help="Tags of the device, separated by commas.")] = "",
     device: Annotated[
         str,
-        typer.Option(help="The only id that it is for; it may replace a device that has this id."),
+        typer.Option(help="Id of the device; it may replace a device with this id."),
     ] = "",
     approve: Annotated[
-        bool, typer.Option("--approve", help="The device waits until `shoal enrol approve`.")
+        bool, typer.Option("--approve", help="Let the device wait for `shoal enrol approve`.")
     ] = False,
     database: Database = "",
 ) -> dict[str, str]:
     """Print a token for one device.
 
-    It is printed once: the service keeps its hash alone.
+    It is printed only once, because the service has only its hash.
     """
     from aggregator.enrolment import desk
     from wire.identity.certificates import certificate_digest
@@ -81,7 +81,7 @@ def list_all(
     database: Database = "",
     as_json: opt.Json = False,
 ) -> None:
-    """List tokens that can be used, and devices with the ends of their certificates."""
+    """List valid tokens, and devices with their certificates' ends."""
     from aggregator.storage.enrolment_store import BanRow, DeviceRow, TokenRow
 
     with _open(folder, database) as store, store.transaction() as within:
@@ -124,10 +124,10 @@ def list_all(
 @command()
 def approve(
     folder: opt.Folder,
-    device: Annotated[str, typer.Argument(help="Its id.")],
+    device: Annotated[str, typer.Argument(help="Id of the device.")],
     database: Database = "",
 ) -> None:
-    """Let a device that waits have its certificate."""
+    """Approve a waiting device, so that it gets its certificate."""
     from aggregator.enrolment import desk
 
     with _open(folder, database) as store:
@@ -139,10 +139,12 @@ def approve(
 @command()
 def reject(
     folder: opt.Folder,
-    name: Annotated[str, typer.Argument(help="A device's id, or what `list` calls a token.")],
+    name: Annotated[
+        str, typer.Argument(help="Id of a device, or the digits of a token in `list`.")
+    ],
     database: Database = "",
 ) -> None:
-    """Refuse a device that waits, or take back a token that nobody has used."""
+    """Reject a waiting device, or an unused token."""
     from aggregator.enrolment import desk
 
     with _open(folder, database) as store:
@@ -153,11 +155,11 @@ def reject(
 @command()
 def audit(
     folder: opt.Folder,
-    last: Annotated[int, typer.Option(min=1, help="So many lines.")] = 100,
+    last: Annotated[int, typer.Option(min=1, help="Number of lines.")] = 100,
     database: Database = "",
     as_json: opt.Json = False,
 ) -> None:
-    """Print what was done, and when: tokens, enrolments, renewals, bans."""
+    """Print the log of tokens, enrolments, renewals and bans."""
     from aggregator.storage.enrolment_store import AuditRow
 
     with _open(folder, database) as store, store.transaction() as within:
@@ -182,12 +184,12 @@ def renew(
     folder: opt.Folder,
     broker_folder: Annotated[
         Path | None,
-        typer.Option(help="The broker's folder; broker in the service's when not given."),
+        typer.Option(help="Folder of the broker; FOLDER/broker when not given."),
     ] = None,
 ) -> None:
     """Renew the broker's and the service's own certificates.
 
-    A certificate is renewed if at most a third of its time is left.
+    A certificate is renewed when at most a third of its time is left.
     """
     from aggregator.enrolment.authority import renew_own
     from aggregator.enrolment.mosquitto import renew_broker
@@ -225,6 +227,6 @@ def _authority(folder: Path) -> Authority:
     authority = read_authority(folder)
     if authority is None:
         raise ConfigError(
-            f"{folder}: there is no authority; `shoal init --tls HOST --folder {folder}` makes one"
+            f"No authority in {folder}. `shoal init --tls HOST --folder {folder}` makes one."
         )
     return authority

@@ -42,10 +42,10 @@ def write(
     bundled: Annotated[dict[str, Any], Options((ExportWords,))],
     key: Annotated[
         Path | None,
-        typer.Option(help="Signing key (PEM); OUT/signing.key is made when there is none."),
+        typer.Option(help="Signing key (PEM); OUT/signing.key, made if missing, when not given."),
     ] = None,
     runtimes: Annotated[
-        str, typer.Option(help="What devices train with: onnx, or onnx,executorch.")
+        str, typer.Option(help="Runtimes of devices: onnx, or onnx,executorch.")
     ] = "onnx",
 ) -> dict[str, Any]:
     """Export the training step for devices, check it against eager torch, and sign it."""
@@ -79,9 +79,10 @@ def write(
         "tensor's scale"
     )
     console.print(
-        f"devices trust {out / TRUST_FILE}; keep {key or out / KEY_FILE} to yourself",
+        f"devices trust {out / TRUST_FILE}; keep {key or out / KEY_FILE} secret",
         soft_wrap=True,
     )
+    console.print(f"Next: `shoal serve --folder FOLDER --bundle {out}`.", soft_wrap=True)
     return {**_about(bundle), "step_error": published.parity.step_error, "folder": str(out)}
 
 
@@ -89,17 +90,17 @@ def write(
 @command()
 def show(
     bundle: Annotated[
-        Path, typer.Argument(help="A bundle, or the folder that `shoal export` wrote it to.")
+        Path, typer.Argument(help="Bundle, or the folder that `shoal export` wrote.")
     ],
     operators: Annotated[
-        bool, typer.Option("--operators", help="Also list every graph's operators.")
+        bool, typer.Option("--operators", help="List the operators of every graph too.")
     ] = False,
     as_json: opt.Json = False,
 ) -> None:
     """Show what is in a bundle.
 
-    For each graph and runtime this is its size, the largest batch, the memory planned for that, the
-    number of operators, and the number of these that XNNPACK carries out.
+    For each graph and runtime it prints the size, the largest batch, the memory for that batch, the
+    number of operators, and the number of those that XNNPACK carries out.
     """
     from rich.box import SIMPLE_HEAD
     from rich.console import Console

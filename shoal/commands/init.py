@@ -14,26 +14,26 @@ from shoal.command import command
 from wire.errors import ConfigError
 
 HEAD = """\
-# Settings of a service: `shoal serve --config {path}`. A line that begins with # is what holds
-# without it. The command line comes before the environment (SHOAL_SERVE_ROUNDS=40), and that before
+# Settings of a service: `shoal serve --config {path}`. A line that begins with # shows a default.
+# The command line comes before the environment (SHOAL_SERVE_ROUNDS=40), and that before
 # this file.
 """
 
 
 @command()
 def init(
-    path: Annotated[Path, typer.Argument(help="The file to write; it must not exist.")] = Path(
+    path: Annotated[Path, typer.Argument(help="File to write; it must not exist.")] = Path(
         "serve.toml"
     ),
     tls: Annotated[
         str,
         typer.Option(
-            help="Names and addresses by which devices reach this machine, with commas: make an "
-            "authority and a broker's folder."
+            help="Set up TLS: make an authority, and a broker's folder. Names and addresses by "
+            "which devices reach this machine, separated by commas."
         ),
     ] = "",
-    folder: Annotated[Path, typer.Option(help="The service's folder.")] = Path("runs/served"),
-    bundle: Annotated[Path, typer.Option(help="The folder that `shoal export` wrote.")] = Path(
+    folder: Annotated[Path, typer.Option(help="Folder of the service.")] = Path("runs/served"),
+    bundle: Annotated[Path, typer.Option(help="Folder that `shoal export` wrote.")] = Path(
         "runs/bundle"
     ),
     fleet: Annotated[str, typer.Option(help="Name of the fleet.")] = "default",
@@ -42,25 +42,25 @@ def init(
         typer.Option(help="Folder for Mosquitto, with --tls; FOLDER/broker when not given."),
     ] = None,
     broker_port: Annotated[
-        int, typer.Option(min=1, max=65535, help="The broker's port, with --tls.")
+        int, typer.Option(min=1, max=65535, help="Port of the broker, with --tls.")
     ] = 8883,
     broker_plugin: Annotated[
         Path | None,
         typer.Option(
-            help="Mosquitto's plugin for dynamic security where the broker runs; looked for here "
-            "when not given."
+            help="Mosquitto's plugin for dynamic security on the broker's machine; without it, "
+            "the one of this machine."
         ),
     ] = None,
 ) -> None:
     """Write a TOML file with every setting of `shoal serve`, and set up TLS.
 
-    Each setting stands there with its default and its meaning.
+    The file has each setting with its default and its meaning.
     """
     from aggregator.enrolment.mosquitto import PLUGIN_NAME
     from shoal.cli import application
 
     if path.exists():
-        raise ConfigError(f"{path}: it exists already, and is left as it is")
+        raise ConfigError(f"{path} exists already, and is not changed. Name another file.")
     values: dict[str, str] = {"folder": str(folder), "bundle": str(bundle)}
     if tls:
         hosts = [host.strip() for host in tls.split(",") if host.strip()]
@@ -80,8 +80,8 @@ def init(
         raise ConfigError(f"{path}: {error.strerror}") from None
     if not tls:
         print(
-            f"{path} is written: set folder, bundle, broker and fleet in it, then `shoal serve "
-            f"--config {path}`"
+            f"{path} is written. Set folder, bundle, broker and fleet in it, then run `shoal serve "
+            f"--config {path}`."
         )
         return
     print(f"the authority of the fleet {fleet} is in {folder}; keep ca.key secret")
@@ -106,7 +106,7 @@ def _make_tls(
     from aggregator.enrolment.mosquitto import make_broker_folder
 
     if not hosts:
-        raise ConfigError("--tls: expected a name or an address, such as broker.example")
+        raise ConfigError("--tls must have at least one name or address, such as broker.example")
     try:
         make_folder(folder)
     except OSError as error:

@@ -26,25 +26,19 @@ TOGETHER = ("safetensors", "pt", "onnx")
 
 Campaign = Annotated[
     str,
-    typer.Option(
-        help="Whose rollout: the name of the run that trained; that of the only one when empty."
-    ),
+    typer.Option(help="Campaign whose rollout is meant; without it, the only one in progress."),
 ]
 
 
 Group = Annotated[
     str,
-    typer.Option(
-        help="The group whose model is meant; it may be left out where there is one model."
-    ),
+    typer.Option(help="Group whose model is meant; not needed where there is one model."),
 ]
 
 
 Released = Annotated[
     int | None,
-    typer.Option(
-        "--release", min=1, help="The number of a release, in place of a campaign's model."
-    ),
+    typer.Option("--release", min=1, help="Number of a release whose model is meant instead."),
 ]
 
 
@@ -53,15 +47,14 @@ Round = Annotated[
     typer.Option(
         "--round",
         min=0,
-        help="The round that made the model; the one on offer now when it is left out.",
+        help="Round of the model; without it, the current model.",
     ),
 ]
 
 
 models = typer.Typer(
     rich_markup_mode=None,
-    help="A fleet's releases and their rollouts, models as files, and the models of a run's last "
-    "rounds.",
+    help="Show and roll out a fleet's releases, and write its models as files.",
     no_args_is_help=True,
 )
 
@@ -73,7 +66,7 @@ def list_releases(
     database: opt.Database = "",
     as_json: opt.Json = False,
 ) -> None:
-    """List the releases of a fleet.
+    """List the releases of a fleet, the latest last.
 
     The list has each release's state, its accuracy if it is known, and how many devices use it.
     """
@@ -102,11 +95,11 @@ def list_releases(
 @command()
 def show_release(
     folder: opt.Folder,
-    number: Annotated[int, typer.Argument(help="The release's number.")],
+    number: Annotated[int, typer.Argument(help="Number of the release.")],
     database: opt.Database = "",
     as_json: opt.Json = False,
 ) -> None:
-    """Show all that is known of a release."""
+    """Show all that the service knows of a release."""
     from aggregator.maintenance.database import read_view
     from shoal.releases import accuracy_text, release_of, release_row
 
@@ -125,8 +118,8 @@ def show_release(
                 f"{accuracy_text(release)} on {release.metrics.num_examples} windows",
             )
         if name == "in_use":
-            name, value = "in use", f"on {value} devices"
-        print(f"{name:<10}  {value}")
+            name, value = "in use", f"on {value} device{'' if value == 1 else 's'}"
+        print(f"{name.replace('_', ' '):<10}  {value}")
 
 
 @models.command("release")
@@ -134,11 +127,14 @@ def show_release(
 def make_releases(
     folder: opt.Folder,
     campaign: Annotated[
-        str, typer.Option(help="The name of the run whose models are released.")
+        str, typer.Option(help="Name of the campaign whose models are released.")
     ] = "run-1",
-    roll_out: Annotated[bool, typer.Option(help="Begin to give them to devices.")] = True,
+    roll_out: Annotated[bool, typer.Option(help="Begin to roll them out.")] = True,
 ) -> None:
-    """Make releases of a campaign's latest models, one for each group, and roll them out."""
+    """Make a release of each group's latest model.
+
+    Unless --no-roll-out is given, they are rolled out.
+    """
     from aggregator.http.local import order
 
     print(order(folder, "releases", campaign=campaign, roll_out=roll_out))
@@ -150,23 +146,23 @@ def rollout(
     folder: opt.Folder,
     campaign: Campaign = "",
     pause: Annotated[
-        bool, typer.Option("--pause", help="Give the releases to no further device.")
+        bool, typer.Option("--pause", help="Offer the releases to no further device.")
     ] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on after a pause.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue a paused rollout.")] = False,
     promote: Annotated[
-        bool, typer.Option("--promote", help="Take the next step, whatever devices say.")
+        bool, typer.Option("--promote", help="Begin the next step, whatever devices answer.")
     ] = False,
     database: opt.Database = "",
     as_json: opt.Json = False,
 ) -> None:
-    """Show how far rollouts are; or pause one, resume it, or take it to its next step."""
+    """Show the progress of rollouts; pause, resume or promote one."""
     from aggregator.http.local import order
     from aggregator.maintenance.database import read_view
     from shoal.releases import print_progress, under_way
 
     view = read_view(folder, database)
     if pause + resume + promote > 1:
-        raise ConfigError("--pause, --resume and --promote: one at a time")
+        raise ConfigError("--pause, --resume and --promote exclude each other; give one of them")
     if not (pause or resume or promote):
         shown = [each for each in view.rollouts if campaign in ("", each.campaign)]
         if as_json:
@@ -175,7 +171,7 @@ def rollout(
         for progress in shown:
             print_progress(progress)
         if not shown:
-            print("nothing was rolled out yet" + (f" by campaign {campaign}" if campaign else ""))
+            print("There is no rollout yet" + (f" of campaign {campaign}." if campaign else "."))
         return
     going = under_way(view, campaign)
     if promote:
@@ -196,18 +192,19 @@ def roll_back(
         int,
         typer.Option(
             min=0,
-            help="The release whose group returns to its model; 0: end the rollout that goes on.",
+            help="Release to which its group returns; 0: end the rollout in progress.",
         ),
     ] = 0,
     group: Annotated[
-        str, typer.Option(help="The group that returns to it, if it is not the release's own.")
+        str, typer.Option(help="Group that returns to it, if it is another than the release's.")
     ] = "",
     campaign: Campaign = "",
     database: opt.Database = "",
 ) -> None:
-    """Return to an earlier release, on all devices of its group at once; or end a rollout.
+    """Return to an earlier release, or end a rollout.
 
-    When a rollout ends, devices get back what they had.
+    All devices of the release's group return to it at once. When a rollout ends, devices return to
+    the models that they had.
     """
     from aggregator.http.local import order
     from aggregator.maintenance.database import read_view
@@ -229,9 +226,10 @@ def list_models(
     database: opt.Database = "",
     as_json: opt.Json = False,
 ) -> None:
-    """List the models that a run has and remembers.
+    """List the models of a campaign's last rounds.
 
-    Accuracy and loss are those on devices before they trained.
+    The current ones are the last. Accuracy and loss are means over devices, on their own test
+    windows.
     """
     from shoal.held_model import campaign_of
 
@@ -246,7 +244,7 @@ def list_models(
             ]
         )
         return
-    print(f"{'made in':>8}  {'models':>6}  {'devices':>7}  {'accuracy':>8}  {'loss':>8}")
+    print(f"{'round':>8}  {'models':>6}  {'devices':>7}  {'accuracy':>8}  {'loss':>8}")
     for version in versions:
         print(_line(version) + ("  offered now" if version is current else ""))
 
@@ -258,9 +256,8 @@ def export_model(
     to: Annotated[
         Path,
         typer.Option(
-            help="The file to write: *.onnx, *.pte, *.pt or *.safetensors. Or a folder, a name "
-            "without an ending, for *.safetensors, "
-            "*.pt and *.onnx of every group."
+            help="File to write: *.onnx, *.pte, *.pt or *.safetensors. A name without an ending "
+            "is a folder for the *.safetensors, *.pt and *.onnx files of every group."
         ),
     ],
     run: opt.Run = "run-1",
@@ -268,16 +265,16 @@ def export_model(
     made_in: Round = None,
     release: Released = None,
     probe: Annotated[
-        Path | None, typer.Option(help="For *.pte: server.pt2 of the bundle's folder.")
+        Path | None, typer.Option(help="server.pt2 of the bundle's folder, for *.pte.")
     ] = None,
     max_batch: Annotated[
-        int, typer.Option(min=8, help="For *.pte: windows in a batch, at most.")
+        int, typer.Option(min=8, help="Maximum number of windows in a batch, for *.pte.")
     ] = 64,
     database: opt.Database = "",
 ) -> None:
-    """Write a model with its weights inside into a file that other programs read.
+    """Write a model to a file for other programs.
 
-    A folder in place of the file gets the models of all groups.
+    With a folder in place of the file, the models of all groups are written.
     """
     from shoal.held_model import (
         campaign_of,
@@ -322,7 +319,7 @@ def inspect_model(
     database: opt.Database = "",
     as_json: opt.Json = False,
 ) -> None:
-    """Print what a model is made of: its bundle, and each tensor with its norm."""
+    """Print the bundle of a model, and its tensors with their norms."""
     import numpy as np
 
     from shoal.held_model import model_of
@@ -352,19 +349,17 @@ def inspect_model(
 @command()
 def diff_models(
     folder: opt.Folder,
-    one: Annotated[
-        str, typer.Argument(help="GROUP, or GROUP@ROUND for the model that a round made.")
-    ],
-    other: Annotated[str, typer.Argument(help="The model to compare with it.")],
+    one: Annotated[str, typer.Argument(help="GROUP, or GROUP@ROUND for its model after a round.")],
+    other: Annotated[str, typer.Argument(help="Model to compare with it.")],
     run: opt.Run = "run-1",
     data: Annotated[
         Path | None,
-        typer.Option(help="Windows (*.npy, *.npz or *.csv): how often do both say the same?"),
+        typer.Option(help="Windows (*.npy, *.npz or *.csv) on which answers are compared."),
     ] = None,
     database: opt.Database = "",
     as_json: opt.Json = False,
 ) -> None:
-    """Compare two models tensor by tensor, and by what they say of windows."""
+    """Compare two models by their tensors and answers."""
     import numpy as np
 
     from export.model_file import agreement, norms, to_onnx_file
@@ -376,14 +371,14 @@ def diff_models(
         group, at, number = text.partition("@")
         if at and not number.isdecimal():
             raise ConfigError(
-                f"model {text!r}: expected GROUP or GROUP@ROUND, where ROUND is a number"
+                f"model must be GROUP or GROUP@ROUND, with a number for ROUND, got {text!r}"
             )
         models.append(held_by_run(folder, run, group, int(number) if at else None, database))
     first, second = models
     if first.exchanged.keys() != second.exchanged.keys():
         raise ConfigError(
-            f"{one} and {other} are of bundles with other tensors: {first.about['bundle']} and "
-            f"{second.about['bundle']}"
+            f"Models {one} and {other} cannot be compared, since their bundles have different "
+            f"tensors: {first.about['bundle']} and {second.about['bundle']}"
         )
     tensors = norms(first.exchanged, second.exchanged)
     if not as_json:
@@ -409,18 +404,19 @@ def diff_models(
             }
         )
     elif x is not None:
-        print(f"both say the same of {same:.2%} of {len(x)} windows")
+        print(f"both models give the same answer on {same:.2%} of {len(x)} windows")
 
 
 def _line(version: Version) -> str:
     """Return a version's line in the table, with a dash if no device has evaluated it."""
+    from aggregator.http.pages.words import percent
+
     evaluated = version.evaluated.values()
-    accuracy, loss = _mean([m.accuracy for m in evaluated]), _mean([m.mean_loss for m in evaluated])
+    accuracy, loss = "-", "-"
+    if evaluated:
+        accuracy = percent(fmean(m.accuracy for m in evaluated))
+        loss = f"{fmean(m.mean_loss for m in evaluated):.4f}"
     return (
         f"{version.round:>8}  {len(version.models):>6}  {len(evaluated):>7}  {accuracy:>8}  "
         f"{loss:>8}"
     )
-
-
-def _mean(values: list[float]) -> str:
-    return f"{fmean(values):.4f}" if values else "-"

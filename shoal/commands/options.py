@@ -11,20 +11,20 @@ import typer
 from aggregator.service_settings import CampaignSettings
 from algorithms.spec import DEFAULT_ALGORITHM as DEFAULT_ALGORITHM
 from host.settings import about
-from shoal.command import Options
+from shoal.command import Options, line_of
 from wire.errors import ConfigError
 
-Folder = Annotated[Path, typer.Argument(help="The folder of `shoal serve --folder`.")]
-Run = Annotated[str, typer.Option(help="Name of the run.")]
+Folder = Annotated[Path, typer.Argument(help="Folder of `shoal serve --folder`.")]
+Run = Annotated[str, typer.Option(help="Name of the campaign.")]
 Database = Annotated[str, typer.Option(help="SQLAlchemy URL; SQLite in the folder when empty.")]
 Json = Annotated[
-    bool, typer.Option("--json", help="As JSON: a list for a list, an object for one thing.")
+    bool, typer.Option("--json", help="Print JSON: an object, or for a list a list of objects.")
 ]
 
 Data = Annotated[
     str,
     typer.Option(
-        help="watch, uci-har, mnist, fashion-mnist, cifar10, or the path of a .npz (X, y[, "
+        help="Data: watch, uci-har, mnist, fashion-mnist, cifar10, or the path of a .npz (X, y[, "
         "subject][, split][, session][, start]), of a "
         "folder with a folder for each device, or of UCI HAR."
     ),
@@ -33,19 +33,20 @@ Out = Annotated[Path, typer.Option(help="Folder for summary.json, pictures and t
 
 
 class CampaignWords(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of a campaign whose text differs from the stored setting."""
+    """Options of a campaign whose text on the command line is not stored as it is."""
 
     algorithm: Annotated[
         str,
         about(
-            "One choice or several; the bundle's own when not given, distfl for FedAvg's. Of a "
-            "campaign that runs, only the mean may change.",
+            "One choice or several; without it, the bundle's own, but distfl in place of FedAvg. "
+            "While a campaign runs, only the mean may change.",
             live=True,
             max_length=200,
         ),
     ] = ""
     privacy: Annotated[
-        str, about("gaussian, local-gaussian or dp-sgd, with options: gaussian:clip_norm=1.")
+        str,
+        about("Mechanism: gaussian, local-gaussian or dp-sgd, with options: gaussian:clip_norm=1."),
     ] = ""
     lr: Annotated[
         float | None,
@@ -54,16 +55,16 @@ class CampaignWords(msgspec.Struct, frozen=True, kw_only=True):
     policy: Annotated[
         str,
         about(
-            "How rounds are made: sync, over-select:cohort=20:over=0.3, "
+            "Policy of rounds: sync, over-select:cohort=20:over=0.3, "
             "buffered:buffer=10:concurrency=40.",
             live=True,
         ),
     ] = ""
     window: Annotated[
         str,
-        about("Hours in which devices are asked, such as 22:00-06:00; any when empty.", live=True),
+        about("Hours in which devices train, such as 22:00-06:00; any when empty.", live=True),
     ] = ""
-    time_zone: Annotated[str, about("Of --window, such as Europe/Berlin.", live=True)] = "UTC"
+    time_zone: Annotated[str, about("Time zone of --window.", live=True)] = "UTC"
 
 
 CAMPAIGN = Options((CampaignWords, CampaignSettings))
@@ -75,8 +76,8 @@ def read_config(ctx: typer.Context, path: Path | None) -> Path | None:
     The command line and the environment come before the file.
 
     Raises:
-        ConfigError: the file cannot be read, is no TOML, or has a name that is no setting of the
-            command.
+        ConfigError: the file cannot be read, is not TOML, has a name that is not a setting of the
+            command, or has a value that is neither true nor false where one of these is needed.
     """
     if path is None:
         return None
@@ -85,15 +86,20 @@ def read_config(ctx: typer.Context, path: Path | None) -> Path | None:
     except OSError as error:
         raise ConfigError(f"--config {path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--config {path}: {error}") from None
+        raise ConfigError(f"--config {path}: not TOML: {error}") from None
     option_names = {parameter.name for parameter in ctx.command.params} - {"config"}
     settings = {name.replace("-", "_"): value for name, value in entries.items()}
     if unknown := sorted(settings.keys() - option_names):
         near = get_close_matches(unknown[0], [name for name in option_names if name], 1)
         raise ConfigError(
-            f"--config {path}: {unknown[0]!r} is no setting of this command"
-            + (f"; is it {near[0]!r}?" if near else "")
+            f"--config {line_of(path, unknown[0])}: this command has no setting {unknown[0]!r}"
+            + (f"; did you mean {near[0]!r}?" if near else "")
         )
+    flags = {each.name for each in ctx.command.params if getattr(each, "is_flag", False)}
+    for name in sorted(flags & settings.keys()):
+        if not isinstance(value := settings[name], bool):
+            origin = line_of(path, name)
+            raise ConfigError(f"{name} must be true or false, got {value!r} ({origin})")
     ctx.default_map = settings
     return path
 

@@ -10,17 +10,17 @@ from shoal.command import command
 
 @command()
 def restore(
-    copy: Annotated[Path, typer.Argument(help="A folder that `shoal backup` made.")],
+    copy: Annotated[Path, typer.Argument(help="Folder that `shoal backup` wrote.")],
     folder: Annotated[
         Path,
         typer.Argument(
-            help="The folder of `shoal serve --folder`; what is there is kept beside it."
+            help="Folder of `shoal serve --folder`; its present content is kept beside it."
         ),
     ],
 ) -> None:
-    """Put a copy in the place of a service's folder, once it has been found whole.
+    """Check a copy, and put it in the place of a service's folder.
 
-    No service may run there.
+    No service may run in that folder.
     """
     from rich.console import Console
 
@@ -31,8 +31,8 @@ def restore(
         aside, messages = put_back(copy, folder)
     note = f"; what was there is in {aside}" if aside else ""
     print(
-        f"{folder} is as it was copied{note}. `shoal serve` goes on from there: rounds since then "
-        "are done again, and nothing counts twice"
+        f"{folder} is as it was copied{note}. `shoal serve` continues from there: it repeats the "
+        "rounds since then, and counts nothing twice"
     )
     for line in messages:
         print(line)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Pem = Annotated[
     Path | None,
-    typer.Option(help="PEM file for mqtts://; those of the folder's own authority when not given."),
+    typer.Option(help="PEM file for mqtts://; without it, that of the folder's own authority."),
 ]
 
 
@@ -34,20 +34,18 @@ def serve(
     *,
     folder: Annotated[
         Path,
-        typer.Option(help="Where the fleet is kept: the database, the blobs and the campaigns."),
+        typer.Option(help="Folder of the fleet: the database, the blobs and the campaigns."),
     ],
     bundle: Annotated[
         Path | None,
         typer.Option(
-            help="Folder that `shoal export` wrote, to train with; without one the folder's "
-            "campaigns go on."
+            help="Folder that `shoal export` wrote, for a new campaign; without it, only the "
+            "campaigns of the folder continue."
         ),
     ] = None,
     run: Annotated[
         str,
-        typer.Option(
-            help="Name of the campaign that trains with it; one that is in the folder goes on."
-        ),
+        typer.Option(help="Name of the campaign of --bundle; one that is in the folder continues."),
     ] = "run-1",
     broker: Annotated[
         str, typer.Option(envvar="SHOAL_BROKER", help="mqtt://HOST[:PORT] or mqtts://HOST[:PORT].")
@@ -55,7 +53,7 @@ def serve(
     fleet: Annotated[str, typer.Option(help="Name of the fleet.")] = "default",
     settings: Annotated[dict[str, Any], Options((opt.CampaignWords, ServeSettings))],
     rollout_steps: Annotated[
-        str, typer.Option(help="Shares of the devices, and tags, one after the other.")
+        str, typer.Option(help="Steps of a rollout: shares of the devices, or tags.")
     ] = "0.1,0.5,1",
     gate: Annotated[dict[str, Any], Options((Gate,), "rollout_")],
     enrolment: Annotated[dict[str, Any], Options((EnrolmentSettings,), "enrol_")],
@@ -67,7 +65,7 @@ def serve(
     cert: Pem = None,
     key: Pem = None,
 ) -> None:
-    """Run the aggregator until Ctrl-C or SIGTERM. Started again, it goes on where it stopped."""
+    """Run the aggregator until Ctrl-C or SIGTERM. Started again, it continues where it stopped."""
     from rich.console import Console
 
     from aggregator.enrolment.service import own_credentials
@@ -78,7 +76,7 @@ def serve(
     from shoal.campaign_settings import campaign_fields
 
     if log_format not in FORMS:
-        raise ConfigError(f"--log-format {log_format}: expected {' or '.join(FORMS)}")
+        raise ConfigError(f"log_format must be one of {', '.join(FORMS)}, got {log_format!r}")
     log_to_stderr("INFO", log_format, fleet=fleet, run=run)
     stopping: list[int] = []
     ask_to_stop(stopping)
@@ -104,8 +102,8 @@ def serve(
         Console().print(f"No campaign ran; the fleet is kept in {folder}")
         return
     wanted, why = campaign.next_settings.rounds, why_ended(campaign)
-    trained = f"{campaign.phase}, {campaign.trained} of {wanted} rounds"
-    text = f"run {campaign.name}: {trained}{f': {why}' if why else ''}; kept in {folder}"
+    trained = f"{campaign.phase}, {campaign.trained} of {max(wanted, campaign.trained)} rounds"
+    text = f"campaign {campaign.name}: {trained}{f': {why}' if why else ''}; kept in {folder}"
     Console().print(text, soft_wrap=True)
 
 
@@ -140,26 +138,30 @@ def log_rounds() -> Observer:
             if isinstance(event, Aggregated) and event.campaign == campaign.name:
                 groups = count_groups({d: m.group for d, m in campaign.members.items() if m.group})
                 lr = f" lr={event.notes['lr']:g}" if "lr" in event.notes else ""
-                log.info("Round %d aggregated: groups=%d%s", event.round, groups, lr)
+                message = "Round %d aggregated: campaign=%s groups=%d%s"
+                log.info(message, event.round, campaign.name, groups, lr)
             if stage != before:
                 stages[campaign.name] = stage
                 say(campaign)
 
     def say(campaign: Campaign) -> None:
-        number, updates = campaign.round, campaign.received
+        name, number, updates = campaign.name, campaign.round, campaign.received
         match campaign.phase:
             case "aggregating":
-                log.info("Round %d closed: updates=%d", number, updates)
+                log.info("Round %d closed: campaign=%s updates=%d", number, name, updates)
             case "preparing" | "training":
-                phase = campaign.phase
-                log.info("Round %d opened: devices=%d phase=%s", number, campaign.width, phase)
+                message = "Round %d opened: campaign=%s devices=%d phase=%s"
+                log.info(message, number, name, campaign.width, campaign.phase)
             case "evaluating":  # the number of devices is not known at once
-                log.info("Round %d opened: phase=evaluating", number)
+                log.info("Round %d opened: campaign=%s phase=evaluating", number, name)
             case "finished":
-                chosen = Counter(u.kept.candidate for u in campaign.updates.values() if u.kept)
+                chosen = Counter(
+                    u.personal_model.candidate
+                    for u in campaign.updates.values()
+                    if u.personal_model
+                )
                 counts = ", ".join(f"{name} ({count})" for name, count in chosen.most_common())
                 models = f" personal_models={counts}" if counts else ""
-                name = campaign.name
                 log.info("Campaign finished: campaign=%s devices=%d%s", name, updates, models)
 
     def say_rollout(rollout: Rollout) -> None:
@@ -181,8 +183,8 @@ def ask_to_stop(stopping: list[int]) -> None:
     def note(number: int, _frame: object) -> None:
         if not stopping:
             message = (
-                "%s: stopping after the current task. If killed, the service resumes from the last "
-                "saved state."
+                "Stopping after the current task; if killed, the service resumes from the last "
+                "saved state: signal=%s"
             )
             name = signal.Signals(number).name
             Thread(

@@ -26,15 +26,15 @@ def simulate(
     models: Annotated[
         str,
         typer.Option(
-            help="Of what OUT/models has files (.safetensors, .pt, .onnx): groups, all (each "
-            "device's too), none; auto: all, and of more "
-            "than 20 devices the groups alone."
+            help="Models that are written to OUT/models (.safetensors, .pt, .onnx): groups, all "
+            "(of devices too), none, or auto: all, but only groups with more than 20 devices."
         ),
     ] = "auto",
 ) -> Summary:
-    """Simulate a fleet: the aggregator's mathematics and the devices' executor.
+    """Simulate a fleet on this machine.
 
-    All cores of this machine work, or those of a cluster.
+    The aggregator's mathematics and the devices' executor are the real ones. All cores of this
+    machine work, or those of a cluster.
     """
     from rich.console import Console
 
@@ -53,26 +53,32 @@ def simulate(
                 return
             if event.trained and not event.records and words["backend"] != "messages":
                 text = f"{words['checkpoint']} has {event.trained} rounds"
-                console.print(f"{text}; the run goes on after them", soft_wrap=True)
+                console.print(f"{text}; the run continues after them", soft_wrap=True)
             hour = f", hour {event.at_s / 3600:.1f}" if event.at_s else ""
             begins = "the first round also compiles and compares devices"
-            beside = f"groups {event.groups}{hour}" if event.records else begins
+            groups = f"{event.groups} group{'' if event.groups == 1 else 's'}"
+            beside = f"{groups}{hour}" if event.records else begins
             say(about, event.trained, words["rounds"], beside)
 
         result = run.simulate(data, **words, out=out, models=models, on_progress=show)
     summary = result.summary
     skew = msgspec.to_builtins(summary.heterogeneity)
-    numbers = ", ".join(f"{name} {value:.3g}" for name, value in skew.items())
-    console.print(f"heterogeneity: {numbers}", soft_wrap=True)
+    numbers = ", ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in skew.items())
+    console.print(f"heterogeneity of the devices' data: {numbers}", soft_wrap=True)
     console.print(device_table(summary))
     if summary.newcomers:
-        console.print(newcomer_table(summary.newcomers, keeps=summary.kept is not None))
+        console.print(newcomer_table(summary.newcomers, keeps=summary.personal_models is not None))
     reason = f" ({summary.backend_reason})" if summary.backend_reason else ""
     console.print(
-        f"backend: {summary.backend}{reason}; {summary.updates_per_s:.0f} updates/s", soft_wrap=True
+        f"backend: {summary.backend}{reason}, {summary.updates_per_s:.3g} updates a second",
+        soft_wrap=True,
     )
     if summary.time is not None:
         console.print(time_text(summary.time), soft_wrap=True)
     console.print(verdict(summary), soft_wrap=True)
     console.print(f"written: {', '.join(map(str, result.files))}", soft_wrap=True)
+    console.print(
+        f"Open {out / 'report.html'} in a browser. `shoal ui {out.parent}` lists all runs.",
+        soft_wrap=True,
+    )
     return summary

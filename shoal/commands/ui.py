@@ -18,25 +18,23 @@ HOST = "127.0.0.1"
 def ui(
     folder: Annotated[
         Path,
-        typer.Argument(help="Where runs are, such as runs; folders in it are looked through too."),
+        typer.Argument(help="Folder with runs, also in folders below it."),
     ] = Path("runs"),
     port: Annotated[
         int,
-        typer.Option(
-            min=0, max=65535, help="Port of this machine's own address; 0: any that is free."
-        ),
+        typer.Option(min=0, max=65535, help="Port at 127.0.0.1; 0: any free one."),
     ] = 8099,
 ) -> None:
     """Show the runs of a folder in a browser, and compare them.
 
-    Only this machine is answered; nothing is changed.
+    The pages are for this machine only, and change nothing.
     """
     from aggregator.http.server import HttpServer
     from shoal.reports.site import Library, Site
 
     if not folder.is_dir():
         raise ConfigError(
-            f"{folder}: expected a folder with runs; `shoal simulate --out {folder}/try` makes one"
+            f"No folder {folder}. `shoal simulate --out {folder}/try` makes it, with a run."
         )
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())

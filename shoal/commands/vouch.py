@@ -28,15 +28,13 @@ MOST_DAYS = 36_525
 @command()
 def vouch(
     fleet: Annotated[str, typer.Option(help="Name of the fleet that the service may speak for.")],
-    key: Annotated[Path, typer.Option(help="The root key: signing.key of `shoal export`.")],
+    key: Annotated[Path, typer.Option(help="Root key: signing.key of `shoal export`.")],
     service: Annotated[
-        Path | None, typer.Option(help="The service's folder; service.voucher is written into it.")
+        Path | None, typer.Option(help="Folder of the service; service.voucher is written there.")
     ] = None,
     public: Annotated[
         Path | None,
-        typer.Option(
-            help="Instead: a copy of the service's service.pub, where its folder is elsewhere."
-        ),
+        typer.Option(help="Copy of service.pub, if the service's folder is on another machine."),
     ] = None,
     out: Annotated[
         Path | None,
@@ -46,12 +44,12 @@ def vouch(
     ] = None,
     days: Annotated[
         float,
-        typer.Option(help="For how long devices believe the service; a hundred years at most."),
+        typer.Option(help="Days for which devices believe the service; at most a hundred years."),
     ] = 365.0,
 ) -> None:
     """Sign a service's key with the root key, so that devices believe the service.
 
-    It reads the voucher when it starts.
+    The service reads the voucher when it starts.
     """
     from aggregator.leadership.identity import service_key
     from wire.identity.keys import key_name, read_private
@@ -61,14 +59,12 @@ def vouch(
     if (service is None) == (public is None):
         raise ConfigError("shoal vouch needs either --service FOLDER or --public FILE")
     if not 0 < days <= MOST_DAYS:
-        raise ConfigError(
-            f"--days {days:g}: expected a number of days above 0, at most {MOST_DAYS}"
-        )
+        raise ConfigError(f"--days must be above 0 and at most {MOST_DAYS}, got {days:g}")
     root = _read(key, "--key", read_private)
     if service is not None:
         if not service.is_dir():
             raise ConfigError(
-                f"--service {service}: there is no such folder; `shoal serve --folder` makes it"
+                f"No folder {service} (--service). `shoal serve --folder {service}` makes it."
             )
         vouched, path = service_key(service).public_key(), out or service / "service.voucher"
     else:
@@ -84,6 +80,7 @@ def vouch(
     except OSError as error:
         raise ConfigError(f"voucher {path}: {error.strerror}") from None
     print(f"{path}: the key {key_name(vouched)[:12]} may speak for the fleet {fleet} until {until}")
+    print("The service reads it when it starts; restart one that runs.")
 
 
 def _one_key(pem: bytes) -> PublicKey:
@@ -91,7 +88,7 @@ def _one_key(pem: bytes) -> PublicKey:
 
     keys = read_public(pem)
     if len(keys) != 1:
-        raise BundleError(f"{len(keys)} keys, expected one")
+        raise BundleError(f"expected one key, got {len(keys)}")
     return keys[0]
 
 

@@ -28,24 +28,24 @@ MOST_DEVICES = 100
 MEANINGS = {
     "accuracy %": "mean over devices, and the half width of its 95 % interval over seeds",
     "mean %": "mean accuracy over the cells in which every run ended with a model",
-    "worst %": "the worst device",
-    "tenth %": "the worst tenth of the devices",
+    "worst %": "accuracy of the worst device",
+    "tenth %": "mean accuracy of the worst tenth of the devices",
     "F1 %": "macro F1",
     "gain": "mean difference to the reference over devices, in points, and the half width of its "
     "95 % interval",
     "p": "of Wilcoxon's signed-rank test over devices, with Holm's correction",
-    "ARI": "how far the groups found are the known ones: 1 is equality, 0 chance",
+    "ARI": "agreement of the groups with the known ones: 1 is equality, 0 is chance",
     "MB up": "sent by all devices",
-    "down": "sent to them, in MB",
-    "hours": "on the virtual clock, to the target",
-    "ASR %": "success rate of the attack",
+    "MB down": "sent to all devices",
+    "to": "rounds of training until this mean accuracy",
+    "hours": "hours on the virtual clock until that accuracy",
+    "attack %": "success rate of the attack",
     "apart": "seeds in which no honest device shares a group with an attacker",
-    "s": "seconds of a run",
-    "keeps most": "the candidate that most devices keep, and the share of them; compare.json has "
-    "all",
+    "time s": "seconds of a run",
+    "personal model": "the one that most devices chose, and their share; compare.json has all",
     "below": "points below the best of the cell",
-    "furthest": "the most points below the best of a cell",
-    "best in": "cells in which it is the best, or nearly",
+    "most below": "the most points below the best of a cell",
+    "best in": "cells in which it is the best, or at most 0.5 points below",
 }
 """Explanations of the tables' headings; self-explanatory headings are left out."""
 
@@ -93,8 +93,8 @@ def grid_page(found: GridTables, asked: Asked) -> str:
     cells = {str(cell): rows for cell, rows in found.cells.items()}
     cell_tables = [_table(name, rows, cell_columns(rows)) for name, rows in cells.items()]
     whole = (
-        f"Over {found.overall[0]['cells'] if found.overall else 0} of {len(cells)} cells, in "
-        "which every run ended with a model"
+        f"Means over {found.overall[0]['cells'] if found.overall else 0} of {len(cells)} cells: "
+        "those in which every run ended with a model"
     )
     return _render(
         title="a grid of scenarios",
@@ -250,7 +250,7 @@ class Cost(NamedTuple):
 def _costs(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Cost]:
     costs = []
     for name, its in runs.items():
-        counted = [cost.Counted(**run["cost"]) for run in its if run.get("cost")]
+        counted = [cost.RoundWork(**run["cost"]) for run in its if run.get("cost")]
         if counted:
             windows, down, up = (
                 fmean(getattr(c, what) for c in counted)

@@ -65,12 +65,17 @@ def draw_comparison(
         )
     ends = [100 * r["accuracy"]["mean"] for r in results if r["accuracy"]["mean"] is not None]
     low = max(0.0, 10 * np.floor(min(ends, default=0.0) / 10) - 10)
-    final.set(xlim=(low, max(ends, default=100.0) + 1), xlabel="final accuracy, %, a dot per seed")
+    final.set(
+        xlim=(low, max(ends, default=100.0) + 1), xlabel="final accuracy in %, a dot per seed"
+    )
     final.set_yticks(range(len(names)), names, fontsize=9)
     final.invert_yaxis()
     if rows:
-        over.axhline(100 * rows[0]["target"], color="#888888", lw=0.8, ls=(0, (2, 3)))
-    over.set(xlabel="round", ylabel="mean accuracy of the devices' models, %")
+        target = 100 * rows[0]["target"]
+        over.axhline(target, color="#888888", lw=0.8, ls=(0, (2, 3)))
+        words, across = f"target {target:.1f}", over.get_yaxis_transform()
+        over.text(0.01, target, words, va="bottom", fontsize=8, color="#666666", transform=across)
+    over.set(xlabel="round", ylabel="mean accuracy of the devices' models in %")
     over.xaxis.set_major_locator(MaxNLocator(integer=True))
     for axes in (over, final):
         axes.grid(color=GRID)
@@ -153,7 +158,7 @@ def draw_grid(
     bar.set_label("points below the best", fontsize=8)
     bar.ax.tick_params(labelsize=8)
     bar.outline.set_visible(False)
-    axes.set_title("Mean accuracy of devices, %", loc="left", fontsize=11, pad=40)
+    axes.set_title("Mean accuracy of devices in %", loc="left", fontsize=11, pad=40)
     figure.savefig(path, dpi=110)
     plt.close(figure)
     return path

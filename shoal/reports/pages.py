@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from aggregator.http.pages.charts import Chart, line_chart
 from aggregator.http.pages.words import bytes_text
-from aggregator.view.summary import Spread, Traffic
-from shoal.asked import Setting
+from aggregator.view.summary import MessageBytes, Spread
+from shoal.asked import OptionValue
 from wire.arrays.tensors import Array
 
 SHADES = 10
@@ -17,7 +17,7 @@ Shade = tuple[str, int]
 """Text of a coloured cell, and the level of its colour from 0 to `SHADES`."""
 
 
-def line_of(spreads: Sequence[Spread], value: str, sent: Sequence[Traffic] = ()) -> Line:
+def line_of(spreads: Sequence[Spread], value: str, sent: Sequence[MessageBytes] = ()) -> Line:
     """Return a field of the accuracies after each round as a line.
 
     The bytes sent so far are 0 unless they are known for every round.
@@ -60,7 +60,7 @@ def shades(counts: Array, by_row: bool) -> list[list[Shade]]:
     ]
 
 
-def changed_first(settings: Sequence[Setting]) -> list[Setting]:
+def changed_first(settings: Sequence[OptionValue]) -> list[OptionValue]:
     """Return the settings that differ from their defaults, then the others that have a value."""
     return [
         *(s for s in settings if not s.is_default),

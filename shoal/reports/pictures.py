@@ -36,7 +36,7 @@ plt.rcParams.update(
 NAMED_DEVICES = 60
 """Maximum number of devices whose names stand under their columns."""
 CELL_IN, ROOM_IN = (0.15, 0.4), 13.0
-"""Smallest and largest distance between devices, and the width for all of them, in inches."""
+"""Smallest and largest width of a device's column, and width of all columns, in inches."""
 
 
 def draw_accuracy(path: Path, summary: Summary) -> Path:
@@ -49,7 +49,7 @@ def draw_accuracy(path: Path, summary: Summary) -> Path:
         numbers = np.arange(1, len(rounds) + 1)
         for label, style, accuracies in (
             ("mean", "-", [r.mean for r in rounds]),
-            ("worst", ":", [r.worst for r in rounds]),
+            ("worst device", ":", [r.worst for r in rounds]),
         ):
             values = [np.nan if accuracy is None else 100 * accuracy for accuracy in accuracies]
             axes.plot(
@@ -61,7 +61,7 @@ def draw_accuracy(path: Path, summary: Summary) -> Path:
                 label=f"{name}, {label}",
                 marker="." if len(rounds) < 3 else None,
             )
-    axes.set(xlabel="round", ylabel="accuracy on the devices' own test windows, %")
+    axes.set(xlabel="round", ylabel="accuracy on the devices' own test windows in %")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(color=GRID)
     axes.spines[["top", "right"]].set_visible(False)
@@ -76,7 +76,7 @@ def draw_similarity(
 ) -> list[Path]:
     """Draw the distance matrices of the last grouping side by side, and return the picture's path.
 
-    The devices are in the order of their groups. Without such a grouping the list is empty.
+    The devices are in the order of their groups. The list is empty if no grouping used distances.
     """
     seen = [record for record in records if record.views]
     if not seen:
@@ -99,7 +99,7 @@ def draw_similarity(
             [ids[k] if i == 0 else "" for k in order],
             [groups[k] for k in order],
         )
-        axes.set_title(f"{name}, round {seen[-1].round}")
+        axes.set_title(f"by {name}, round {seen[-1].round}")
     path = out / "similarity.png"
     figure.savefig(path, dpi=110)
     plt.close(figure)
@@ -120,7 +120,7 @@ def _draw_matrix(
     else:
         axes.set_yticks([])
     axes.set_xticks([])
-    axes.figure.colorbar(image, ax=axes, shrink=0.75, label="distance (dark: close)")
+    axes.figure.colorbar(image, ax=axes, shrink=0.75, label="distance (dark: similar data)")
 
 
 def draw_holdings(path: Path, fleet: FleetData) -> Path:
@@ -171,7 +171,7 @@ def draw_holdings(path: Path, fleet: FleetData) -> Path:
     axes.set_axisbelow(True)
     axes.grid(color=GRID, lw=0.6)
     axes.spines[:].set_visible(False)
-    title = f"{fleet.name}: {int(counts.sum()):,} training examples on {len(order)} devices"
+    title = f"{fleet.name}: {int(counts.sum()):,} training windows on {len(order)} devices"
     axes.set_title(title, loc="left", fontsize=11, pad=34 if len(names) > 1 else 10)
     figure.savefig(path, dpi=110, bbox_inches="tight")
     plt.close(figure)
@@ -223,7 +223,8 @@ def _draw_scale(axes: Any, most: int, num_devices: int, cell: float) -> None:
         [INK] * len(rounded),
     )
     for row, count in enumerate(rounded):
-        axes.text(x + 0.5 + 0.06 / cell, 1.1 * row, f"{count:,}", fontsize=8, va="center")
+        words = f"{count:,}" + ("" if row else " windows")
+        axes.text(x + 0.5 + 0.06 / cell, 1.1 * row, words, fontsize=8, va="center")
 
 
 def _draw_groups(axes: Any, groups: Sequence[str], num_classes: int, cell: float) -> None:

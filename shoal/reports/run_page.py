@@ -15,7 +15,7 @@ from aggregator.view.round_record import RoundRecord
 from aggregator.view.summary import DeviceSummary, Summary
 from algorithms.personalisation.keeping import Recipe
 from algorithms.personalisation.kept import NOT_TOLD, kept_text
-from shoal.asked import Setting
+from shoal.asked import OptionValue
 from shoal.reports.pages import Line, Shade, changed_first, chart_pair, kind_of, line_of, shades
 from shoal.reports.words import (
     margin_text,
@@ -36,7 +36,7 @@ MOST_ROWS = 60
 
 @dataclass(frozen=True)
 class Extras:
-    """Parts of a report beside a run's summary and records; each may be missing."""
+    """Parts of a report besides a run's summary and records; each may be missing."""
 
     recipe: Recipe | None = None
     """Recipe by which devices choose their personal models; None if they do not choose by one."""
@@ -47,8 +47,8 @@ class Extras:
     classes: tuple[str, ...] = ()
     holdings: Mapping[str, Array] | None = None
     """Number of training examples of each class, by device."""
-    counted: cost.Counted | None = None
-    settings: Sequence[Setting] = ()
+    counted: cost.RoundWork | None = None
+    settings: Sequence[OptionValue] = ()
 
 
 def run_page(summary: Summary, records: Sequence[RoundRecord], blobs: Blobs, extras: Extras) -> str:
@@ -74,10 +74,13 @@ def run_page(summary: Summary, records: Sequence[RoundRecord], blobs: Blobs, ext
         margin_text=margin_text,
         rule=rule_text(extras.recipe),
         names_of_candidates=names_text(extras.recipe),
-        kept_rows=[*summary.kept.candidates.items(), (NOT_TOLD, summary.kept.not_told)]
-        if summary.kept
+        kept_rows=[
+            *summary.personal_models.candidates.items(),
+            (NOT_TOLD, summary.personal_models.not_told),
+        ]
+        if summary.personal_models
         else [],
-        candidates=list(summary.kept.candidates) if summary.kept else [],
+        candidates=list(summary.personal_models.candidates) if summary.personal_models else [],
         is_placed=any(device.placed for device in summary.devices.values()),
         sizes=sizes[max(sizes)] if sizes else {},
         columns_chart=bar_chart(sizes),

@@ -103,7 +103,7 @@ def _read_entry(root: Path, file: Path, at_s: float, size: int) -> RunFolder:
             name,
             folder,
             at_s,
-            problem=f"{file.name}: {size:,} bytes, more than the {LARGEST:,} that are read",
+            problem=f"{file.name}: {size:,} bytes; at most {LARGEST:,} are read",
         )
     try:
         if file.name == "summary.json":
@@ -197,7 +197,8 @@ class Site:
     def _report(self, request: Request) -> Response:
         entry = self._library.entries().get(request.path_params["name"])
         if entry is None or not entry.has_report:
-            raise HTTPException(404, "there is no such report")
+            name = request.path_params["name"]
+            raise HTTPException(404, f"No report of run {name[:100]!r}.")
         try:
             return _page((entry.folder / "report.html").read_bytes())
         except OSError as error:
@@ -208,14 +209,16 @@ class Site:
         if len(names) < 2:
             return RedirectResponse("/?few=1", 303)
         if len(names) > MOST:
-            raise HTTPException(422, f"{len(names)} runs: expected at most {MOST}")
+            raise HTTPException(
+                422, f"At most {MOST} runs can be compared, got {len(names)} (run)."
+            )
         entries = self._library.entries()
         runs = []
         for name in names:
             entry = entries.get(name)
             if entry is None or entry.summary is None:
                 raise HTTPException(
-                    404, f"there is no run {name[:100]!r}; a comparison has a report of its own"
+                    404, f"No run {name[:100]!r} (run). A comparison has a report of its own."
                 )
             runs.append((name, entry.summary))
         over_rounds, over_bytes = chart_pair(

@@ -17,9 +17,13 @@ WIDEST_ID = 24
 
 
 def device_table(summary: Summary) -> Table:
-    """Return a table with a row for each device, by group; devices without a group come first."""
+    """Return a table with a row for each device, by group; devices without a group come first.
+
+    Beside a comparison there is no room for the numbers of windows.
+    """
     width = min(WIDEST_ID, max(map(len, summary.devices), default=0))
-    table = _table("device", ("group", "train", "test", "accuracy"), min_width=width)
+    counts: tuple[str, ...] = () if summary.comparison else ("training", "test")
+    table = _table("device", ("group", *counts, "accuracy"), min_width=width)
     if summary.macro_f1:
         table.add_column("macro F1", justify="right")
     if summary.auc:
@@ -30,17 +34,17 @@ def device_table(summary: Summary) -> Table:
         table.add_column("loss", justify="right")
     for name in summary.comparison:
         table.add_column(name, justify="right")
-    if summary.kept:
-        table.add_column("keeps")
+    if summary.personal_models:
+        table.add_column("personal model")
     is_placed = any(device.placed for device in summary.devices.values())
     if is_placed:
-        table.add_column("sure", justify="right")
+        table.add_column("certainty", justify="right")
     rows = sorted(
         summary.devices.items(),
         key=lambda item: (-1 if item[1].group is None else item[1].group, item[0]),
     )
     if len(rows) > MOST_ROWS:
-        table.caption = f"and {len(rows) - MOST_ROWS:,} more in summary.json"
+        table.caption = f"{len(rows) - MOST_ROWS:,} more are in summary.json"
     for device_id, device in rows[:MOST_ROWS]:
         group = "-" if device.group is None else str(device.group)
         cells = [percent(device.macro_f1)] if summary.macro_f1 else []
@@ -48,13 +52,12 @@ def device_table(summary: Summary) -> Table:
         cells += [number((device.mae or {}).get(name)) for name in summary.mae or {}]
         cells += [number(device.loss)] if summary.accuracy_is else []
         cells += [percent(other.devices.get(device_id)) for other in summary.comparison.values()]
-        cells += [kept_text(device.kept)] if summary.kept else []
+        cells += [kept_text(device.personal_model)] if summary.personal_models else []
         cells += [percent(device.placed.sure) if device.placed else ""] if is_placed else []
         table.add_row(
             device_id,
             group,
-            str(device.num_train),
-            str(device.num_test),
+            *([str(device.num_train), str(device.num_test)] if counts else []),
             percent(device.accuracy),
             *cells,
         )
@@ -67,11 +70,11 @@ def newcomer_table(came: Newcomers, keeps: bool) -> Table:
     `keeps`: True if devices choose a personal model.
     """
     width = min(WIDEST_ID, max(map(len, came.devices), default=0))
-    table = _table("newcomer", ("group", "sure", "accuracy"), min_width=width)
+    table = _table("newcomer", ("group", "certainty", "accuracy"), min_width=width)
     if keeps:
-        table.add_column("keeps")
+        table.add_column("personal model")
     for device_id, accuracy in list(came.devices.items())[:MOST_ROWS]:
-        cells = [kept_text(came.kept[device_id])] if keeps else []
+        cells = [kept_text(came.personal_models[device_id])] if keeps else []
         table.add_row(
             device_id,
             came.groups[device_id],
@@ -126,17 +129,17 @@ def comparison_columns(rows: Sequence[Mapping[str, Any]]) -> Columns:
         "groups": lambda r: _number(r["groups"]["count"], "g"),
         "ARI": lambda r: _number(r["groups"]["ari"], ".2f"),
         "MB up": lambda r: f"{r['bytes']['up'] / 1e6:.1f}",
-        "down": lambda r: f"{r['bytes']['down'] / 1e6:.1f}",
+        "MB down": lambda r: f"{r['bytes']['down'] / 1e6:.1f}",
         "to " + percent(rows[0]["target"]): lambda r: _number(r["rounds_to_target"], "g"),
         "hours": lambda r: (
             "-" if r["time_to_target_s"] is None else f"{r['time_to_target_s'] / 3600:.3g}"
         ),
         "epsilon": lambda r: _number(r["epsilon"], ".2f"),
-        "ASR %": lambda r: _percent(r["attack"]["success_rate"]) if "attack" in r else "-",
+        "attack %": lambda r: _percent(r["attack"]["success_rate"]) if "attack" in r else "-",
         "apart": lambda r: f"{r['attack']['told_apart']}/{r['seeds']}" if "attack" in r else "-",
         "newcomers %": lambda r: _percent(r["newcomers"]["mean"]) if "newcomers" in r else "-",
-        "keeps most": _keeps,
-        "s": lambda r: _number(r["wall_s"], ".0f"),
+        "personal model": _keeps,
+        "time s": lambda r: _number(r["wall_s"], ".0f"),
     }
     return _columns(rows, cells)
 
@@ -163,7 +166,7 @@ def cell_columns(rows: Sequence[Mapping[str, Any]]) -> Columns:
         **_of_the_task(rows),
         "below": lambda r: _percent(r["below_best"]),
         **_against(rows),
-        "keeps most": _keeps,
+        "personal model": _keeps,
     }
     return _columns(rows, cells)
 
@@ -175,7 +178,7 @@ def overall_columns(rows: Sequence[Mapping[str, Any]]) -> Columns:
         "tenth %": lambda r: _percent(r["accuracy"]["worst_tenth"]),
         "F1 %": lambda r: _percent(r["macro_f1"]["mean"]),
         "below": lambda r: _percent(r["below_best"]),
-        "furthest": lambda r: _percent(r["most_below_best"]),
+        "most below": lambda r: _percent(r["most_below_best"]),
         "best in": lambda r: f"{r['near_best']}/{r['cells']}",
         **_against(rows),
     }
@@ -193,7 +196,7 @@ def _columns(rows: Sequence[Mapping[str, Any]], cells: Mapping[str, Cell]) -> Co
 
 def _keeps(row: Mapping[str, Any]) -> str:
     """Return the candidate that most devices choose, with its share of the devices."""
-    candidate, share = next(iter(row.get("kept", {}).items()), ("-", None))
+    candidate, share = next(iter(row.get("personal_models", {}).items()), ("-", None))
     return candidate if share is None else f"{candidate} ({percent(share)})"
 
 

@@ -8,7 +8,7 @@ import msgspec
 from aggregator.http.pages.words import number, percent
 from aggregator.view.summary import Summary, TimeSummary
 from algorithms.personalisation.keeping import BEYOND, GENERAL, TUNED, Recipe
-from algorithms.personalisation.kept import Kept
+from algorithms.personalisation.kept import PersonalChoice
 from simulation.newcomers import EPOCHS
 from wire.held import FEWEST
 
@@ -17,16 +17,16 @@ UNUSABLE = "no training, one that did not end well, or labels of a part of the c
 
 
 def time_text(time: TimeSummary) -> str:
-    """Return a run's virtual time, counts of devices and time to each accuracy, in a line."""
-    devices = ", ".join(
+    """Return a run's virtual time, counts of jobs and time to each accuracy, in a line."""
+    jobs = ", ".join(
         f"{count:,} {what}" for what, count in msgspec.structs.asdict(time.devices).items()
     )
     reached = ", ".join(
-        f"{percent(float(a))} after {s / 3600:.2f} h"
+        f"accuracy {percent(float(a))} after {s / 3600:.2f} h"
         for a, s in time.time_to_accuracy_s.items()
         if s is not None
     )
-    return f"virtual time: {time.virtual_s / 3600:.2f} h; {devices}" + (
+    return f"virtual time {time.virtual_s / 3600:.2f} h; jobs of devices: {jobs}" + (
         f"; {reached}" if reached else ""
     )
 
@@ -91,7 +91,7 @@ def verdict(summary: Summary) -> str:
         came = f"1 newcomer{without} reaches" if count == 1 else f"{count} newcomers{without} reach"
         trained = (
             f" after {EPOCHS} epochs of training"
-            if summary.kept is None and summary.labels != "none"
+            if summary.personal_models is None and summary.labels != "none"
             else ""
         )
         text += f" {came} {percent(summary.newcomers.mean)}{trained}."
@@ -163,19 +163,20 @@ def names_text(recipe: Recipe | None) -> str:
     shares = any(candidate.share for candidate in recipe.candidates)
     return (
         (
-            f"{models}; neighbours: the share of the answer that comes from the device's own "
-            "windows that are most alike."
+            f"{models}; nearest neighbours: the weight in the answer of the device's own windows "
+            "that are most alike."
         )
         if shares
         else f"{models}."
     )
 
 
-def margin_text(kept: Kept | None, candidates: Sequence[str]) -> str:
-    """Return how far the loss of a device's choice is above the least, and the losses passed over.
+def margin_text(kept: PersonalChoice | None, candidates: Sequence[str]) -> str:
+    """Return how far the loss of a device's choice is above the least, and rejected losses.
 
-    Passed over are the candidates that the device considered before its choice. Each margin has its
-    standard error if the device reported it. The text is empty if the device has reported nothing.
+    These are the losses of the candidates that the device considered before its choice. Each margin
+    has its standard error if the device reported it. The text is empty if the device has reported
+    nothing.
 
     Args:
         kept: the device's report of its choice, None if there is none.
@@ -206,7 +207,7 @@ def margin_text(kept: Kept | None, candidates: Sequence[str]) -> str:
     return (f"{text}; passed over: {margins}" if margins else text) + unusable
 
 
-def _margin(kept: Kept, losses: Mapping[str, float], name: str) -> str:
+def _margin(kept: PersonalChoice, losses: Mapping[str, float], name: str) -> str:
     error = kept.errors.get(name)
     return f"margin {losses[name] - min(losses.values()):.3f}" + (
         "" if error is None else f", standard error {error:.3f}"

@@ -76,7 +76,7 @@ def make_cells(
     """
     for name, values in (("data", data), ("labels", labels), ("split", splits)):
         if len(set(values)) < len(values) or not data:
-            raise ConfigError(f"{name} {', '.join(values)}: expected different values")
+            raise ConfigError(f"{name} must be different values, got {', '.join(values) or 'none'}")
     counts = [read_labels(text) for text in labels] or LABELS
     chosen = [read_split(text) for text in splits or SPLITS]
     for name, texts, count in (
@@ -84,7 +84,7 @@ def make_cells(
         ("split", splits, len({(c.name, *c.options.items()) for c in chosen})),
     ):
         if count < len(texts):
-            raise ConfigError(f"{name} {', '.join(texts)}: expected different values")
+            raise ConfigError(f"{name} must be different values, got {', '.join(texts)}")
     return tuple(
         Cell(name, str(split), count) for name in data for split in chosen for count in counts
     )
@@ -111,6 +111,7 @@ def sort_out(
             left_out[cell] = str(error)
     if len(left_out) == len(grid):
         raise ConfigError(
-            f"scenarios: the data allow no cell of the grid; {next(iter(left_out.values()))}"
+            "scenarios: no cell of the grid can run. Reason for the first: "
+            f"{next(iter(left_out.values()))}"
         )
     return {cell: jobs for cell, jobs in grid.items() if cell not in left_out}, left_out

@@ -53,7 +53,7 @@ NOTHING: dict[str, Any] = {
     "attack": None,
     "newcomers": None,
     "group_by_device": {},
-    "kept_by_device": {},
+    "personal_model_by_device": {},
     "classes": [],
     "confusion": None,
     "cost": None,
@@ -258,8 +258,10 @@ def run_job(
         "devices": {d: device.accuracy for d, device in summary.devices.items()},
         "macro_f1_by_device": f1,
         "group_by_device": groups,
-        "kept_by_device": {d: kept_text(device.kept) for d, device in summary.devices.items()}
-        if summary.kept
+        "personal_model_by_device": {
+            d: kept_text(device.personal_model) for d, device in summary.devices.items()
+        }
+        if summary.personal_models
         else {},
         "classes": list(outcome.data.classes),
         "confusion": _confusion(outcome),
@@ -330,7 +332,5 @@ def read_algorithms(text: str) -> tuple[AlgorithmSpec, ...]:
     """
     algorithms = tuple(read_algorithm(name.strip()) for name in text.split(",") if name.strip())
     if not algorithms or len(set(algorithms)) < len(algorithms):
-        raise ConfigError(
-            f"--algorithms {text!r}: expected different names with commas between them"
-        )
+        raise ConfigError(f"--algorithms must be different names separated by commas, got {text!r}")
     return algorithms

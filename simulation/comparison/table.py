@@ -135,7 +135,7 @@ def _row(name: str, runs: Sequence[Result], target: float) -> Row:
         "wall_s": mean_of(r["wall_s"] for r in runs),
     }
     if choices := Counter(candidate for run in runs for candidate in _kept(run)):
-        row["kept"] = {
+        row["personal_models"] = {
             candidate: round(count / choices.total(), 6)
             for candidate, count in choices.most_common()
         }
@@ -161,8 +161,8 @@ def _kept(run: Result) -> list[str]:
     The devices are those whose accuracy is the aim of the run: without labels, the newcomers.
     """
     if run.get("labels") != "none":
-        return list(run.get("kept_by_device", {}).values())
-    choice_by_device = (run["newcomers"] or {}).get("kept") or {}
+        return list(run.get("personal_model_by_device", {}).values())
+    choice_by_device = (run["newcomers"] or {}).get("personal_models") or {}
     return (
         [choice["candidate"] if choice else NOT_TOLD for choice in choice_by_device.values()]
         if any(choice_by_device.values())
@@ -204,9 +204,9 @@ def rounded(value: float | None) -> float | None:
 
 
 def mean_of(values: Any) -> Any:
-    """Return the mean of the values that are not None, rounded to six digits, or None without any.
+    """Return the mean of the values that are not None, rounded to six digits.
 
-    It is an int if all values are ints and the mean is whole.
+    It is an int if all values are ints and the mean is whole, and None if there are no values.
     """
     numbers = [v for v in values if v is not None]
     if not numbers:

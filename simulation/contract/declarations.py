@@ -5,7 +5,7 @@ Faster code paths are taken by the declarations alone.
 
 import numpy as np
 
-from algorithms.core.contract import Mean, ServerOptimizer, Sgd, Slice
+from algorithms.core.contract import Mean, PlainSgd, ServerOptimizer, Slice
 from algorithms.core.stack import Stack
 from algorithms.means.streaming import StreamingMean
 from algorithms.objectives.coordinator import DefaultCoordinator
@@ -34,14 +34,14 @@ def plain_steps(device: type[Supervised]) -> str:
     overridden = [
         method for method in TRAINING if getattr(device, method) is not getattr(Supervised, method)
     ]
-    declared = device.sgd_graphs.get("step") == Sgd()
+    declared = device.sgd_graphs.get("step") == PlainSgd()
     if overridden and declared and not device.columns:
         raise Broken(
             f"it overrides {overridden[0]}, so its step is not plain SGD: set sgd_graphs = {{}}"
         )
     if not overridden and not declared and not device.columns:
         raise Broken(
-            "its step is plain SGD and could run natively: set sgd_graphs = {'step': Sgd()}"
+            "its step is plain SGD and could run natively: set sgd_graphs = {'step': PlainSgd()}"
         )
     return ""
 
@@ -57,8 +57,8 @@ def own_answers(device: type[Supervised]) -> str:
     ]
     if device.model_answers == bool(overridden):
         raise Broken(
-            f"model_answers is {device.model_answers}, and it overrides "
-            f"{', '.join(overridden) or 'nothing of its answers'}"
+            f"model_answers is {device.model_answers}, but it overrides "
+            f"{', '.join(overridden) or 'no method that answers'}"
         )
     return ""
 
@@ -72,7 +72,7 @@ def absorbing(device: type[Supervised]) -> str:
     server = device.server
     if server.absorbs != (server.absorb is not DefaultCoordinator.absorb):
         raise Broken(
-            f"{server.__name__}.absorbs is {server.absorbs}, and absorb is "
+            f"{server.__name__}.absorbs is {server.absorbs}, but absorb is "
             f"{'' if server.absorbs else 'not '}the default's"
         )
     return ""
@@ -91,12 +91,12 @@ def same_declarations(kept: ByRecipe, objective: Supervised) -> str:
     kept.wrap_device(objective)
     if (objective.sgd_graphs, objective.model_answers, objective.evaluate) != before:
         raise Broken(
-            f"on {objective.name} it changes sgd_graphs, model_answers or evaluate: they are the "
-            "objective's"
+            f"on {objective.name} it changes sgd_graphs, model_answers or evaluate, which belong "
+            "to the objective"
         )
     if objective.has_memory != (objective.predict != predict):
         raise Broken(
-            f"on {objective.name} has_memory is {objective.has_memory}, and predict is "
+            f"on {objective.name} has_memory is {objective.has_memory}, but predict is "
             f"{'' if objective.has_memory else 'not '}the objective's"
         )
     return ""
@@ -111,7 +111,7 @@ def server_noise(mechanism: type[DefaultPrivacy]) -> str:
     adds = mechanism.noise.__qualname__ != f"{DefaultPrivacy.__name__}.noise"
     if mechanism.server_noise != adds:
         raise Broken(
-            f"server_noise is {mechanism.server_noise}, and noise is "
+            f"server_noise is {mechanism.server_noise}, but noise is "
             f"{'its own' if adds else 'the default'}"
         )
     return ""
@@ -139,14 +139,14 @@ def mean_of_models(mean: Mean) -> str:
         or not np.isfinite(average.flat).all()
     ):
         raise Broken(
-            f"of {ROWS} models of {COLUMNS} values it makes "
-            f"{average.flat.dtype}{list(average.flat.shape)}: expected finite float32[{COLUMNS}]"
+            f"the mean of {ROWS} models of {COLUMNS} values must be finite float32[{COLUMNS}], got "
+            f"{average.flat.dtype}{list(average.flat.shape)}"
         )
     shares = np.asarray(average.weights)
     if shares.shape != (ROWS,) or not (
         np.isnan(shares).all() or abs(float(shares.sum()) - 1) < CLOSE
     ):
-        raise Broken(f"shares are {list(shares)}: expected {ROWS} that add up to 1, or NaN")
+        raise Broken(f"shares must be {ROWS} that add up to 1, or NaN, got {list(shares)}")
     order = rng.permutation(ROWS)
     _check_close(
         mean.combine(Stack(rows[order].copy()), counts[order], layout, 0).flat,
@@ -191,7 +191,7 @@ def parameter_by_parameter(optimizer: ServerOptimizer) -> str:
         moved = optimizer.step(change, before)
         if moved.moments.keys() != optimizer.moments.keys():
             raise Broken(
-                f"it remembers {sorted(moved.moments)} and declares {sorted(optimizer.moments)}"
+                f"it remembers {sorted(moved.moments)}, but declares {sorted(optimizer.moments)}"
             )
         for column in range(COLUMNS):
             alone = slice(column, column + 1)
@@ -202,5 +202,5 @@ def parameter_by_parameter(optimizer: ServerOptimizer) -> str:
                 raise Broken("the step of a parameter depends on other parameters")
         before = moved.moments
         if not all(np.isfinite(values).all() for values in (moved.step, *moved.moments.values())):
-            raise Broken("a step, or what it remembers, is not finite")
+            raise Broken("a step or one of the moments is not finite")
     return ""

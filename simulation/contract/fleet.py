@@ -96,7 +96,7 @@ class Field:
     executors: dict[str, Executor]
     state: State
     model: Classifier
-    kept: dict[str, Tensors]
+    private_tensors: dict[str, Tensors]
 
     def play(
         self, rounds: int, *, reverse: bool = False, through_bytes: bool = False, late: str = ""
@@ -145,9 +145,9 @@ class Field:
             )
             blob: Callable[[str], Tensors] = lambda digest: blobs[by_digest[digest]]  # noqa: E731
             result = self.executors[device_id].execute(
-                plan, blobs[key], self.kept.get(device_id, {}), blob
+                plan, blobs[key], self.private_tensors.get(device_id, {}), blob
             )
-            self.kept[device_id] = result.private
+            self.private_tensors[device_id] = result.private
             count = int(device_id[1:]) + 18
             updates.append(
                 Contribution(
@@ -187,7 +187,7 @@ def make_field(
 
 
 def difference(one: State, two: State) -> str:
-    """Return a text on the first bits in which two states differ; empty if they are equal."""
+    """Return a description of the first difference of two states; empty if they are equal."""
     if one.models.keys() != two.models.keys():
         return f"the groups are {sorted(one.models)} and {sorted(two.models)}"
     for key, model in one.models.items():

@@ -50,10 +50,10 @@ def repeats(algorithm: str) -> str:
         plain, make_field(algorithm).play(3, reverse=True, through_bytes=True)
     ):
         if again := difference(plain, make_field(algorithm).play(3)):
-            raise Broken(f"a second run with the same seed gives other bits: {again}")
+            raise Broken(f"a second run with the same seed gives a different result: {again}")
         raise Broken(
             "with updates in another order, and the memory written and read between rounds, "
-            f"there are other bits: {differs}"
+            f"the result is different: {differs}"
         )
     if not finite(plain.models):
         raise Broken("after three rounds models hold values that are not finite")
@@ -73,14 +73,14 @@ def places(algorithm: str) -> str:
     if missing := sorted(field.executors.keys() - state.memory.membership.keys()):
         raise Broken(f"device {missing[0]} has no group after three rounds (d7 came in the second)")
     if more := sorted(state.memory.membership.keys() - field.executors.keys()):
-        raise Broken(f"{more[0]!r} has a group, and is no device")
+        raise Broken(f"{more[0]!r} has a group, but is not a device")
     if bad := [key for key in state.models if key != NEWCOMER and not key.isdigit()]:
-        raise Broken(f"a group is called {bad[0]!r}: expected a decimal number, as text")
+        raise Broken(f"a group's name must be a decimal number as text, got {bad[0]!r}")
     if lost := sorted(
         {field.algorithm.grouping.start(state.memory, d) for d in field.executors}
         - state.models.keys()
     ):
-        raise Broken(f"a device starts from model {lost[0]!r}, which there is not")
+        raise Broken(f"a device starts from model {lost[0]!r}, which does not exist")
     memory = field.algorithm.grouping.forget(state.memory, "d3")
     if "d3" in memory.membership or any(key.endswith("/d3") for key in memory.arrays):
         raise Broken("a device that is forgotten is still remembered")
@@ -97,7 +97,9 @@ def made_or_reason(algorithm: str, num_devices: int = 3) -> Field | str:
         return make_field(algorithm, num_devices=num_devices)
     except ConfigError as error:
         if len(str(error)) <= LEAST:
-            raise Broken(f"{algorithm} is refused with {str(error)!r}: expected a reason") from None
+            raise Broken(
+                f"{algorithm} is refused with {str(error)!r}, which is no reason"
+            ) from None
         return str(error)
 
 
@@ -134,16 +136,15 @@ def compose_with_privacy(algorithms: Iterable[str]) -> str:
         if isinstance(field, str):
             if "privacy" not in field and read_algorithm(algorithm).privacy.name not in field:
                 raise Broken(
-                    f"{algorithm} is refused for {field!r}: expected a reason that speaks of "
-                    "privacy"
+                    f"{algorithm} is refused with {field!r}, which does not mention privacy"
                 )
             refused.append(algorithm)
             continue
         state = _played(field, algorithm, 2)
         if not finite(state.models) or not (state.epsilon or 0) > 0:
             raise Broken(
-                f"{algorithm}: after two rounds epsilon is {state.epsilon}: expected a number "
-                "above 0, and finite models"
+                f"{algorithm}: after two rounds epsilon must be above 0 and models finite, got "
+                f"epsilon {state.epsilon}"
             )
     return f"refused with a reason: {', '.join(refused)}" if refused else ""
 
@@ -165,7 +166,7 @@ def keeps_rounds(algorithm: str, kept: Iterable[str]) -> str:
     plain = make_field(grouped, num_devices=2).play(1)
     for name in kept:
         if differs := difference(plain, make_field(f"{grouped}+{name}", num_devices=2).play(1)):
-            raise Broken(f"a round of {grouped} with {name} is not that without: {differs}")
+            raise Broken(f"a round of {grouped} is different with {name}: {differs}")
     return ""
 
 
@@ -177,7 +178,7 @@ def share_a_part(mean: str) -> str:
     """
     state = make_field(f"fedper+{mean}", num_devices=4).play(2)
     if not finite(state.models) or any("head" in key for key in state.models["0"]):
-        raise Broken("with fedper, models are not finite or hold the head, which devices keep")
+        raise Broken("with fedper, models are not finite, or hold the head, which stays on devices")
     return ""
 
 

@@ -48,8 +48,8 @@ def checks_of(name: str, phones: bool = True) -> tuple[str, str, list[Check]]:
     """
     choice = expand(read(name, Known(), "choice"))[0]
     kind, factory, _ = find(choice.name)
-    if choice.given and kind in ("mean", "personalisation", "server optimizer"):
-        factory = partial(factory, **dict(choice.given))
+    if choice.explicit and kind in ("mean", "personalisation", "server optimizer"):
+        factory = partial(factory, **dict(choice.explicit))
     algorithm = {"objective": name, "personalisation": f"fedavg+none+{name}"}.get(
         kind, f"fedavg+{name}"
     )

@@ -14,7 +14,7 @@ from wire.arrays.tensors import Array
 PARTS = ("train_x", "train_y", "test_x", "test_y")
 
 
-class View(Windows):
+class PoolWindows(Windows):
     """Windows at indices of a pool, copied when they are first read."""
 
     def __init__(self, pool: Pool, train: Array, test: Array) -> None:
@@ -60,7 +60,7 @@ class Assigned(Mapping[str, Windows]):
 
     def __getitem__(self, name: str) -> Windows:
         i = self._index[name]
-        return View(self._pool, self._train[i], self._test[i])
+        return PoolWindows(self._pool, self._train[i], self._test[i])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._index)

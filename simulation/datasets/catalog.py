@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from algorithms.spec import unknown
 from simulation.datasets.device_folders import load_device_folders
 from simulation.datasets.geotec import FOLDER as GEOTEC
 from simulation.datasets.geotec import Side, load_geotec
@@ -74,8 +75,8 @@ def load(name_or_path: str) -> FleetData | Pool:
         folder = _folder("geotec")
         if not (folder / GEOTEC).is_dir():
             raise DataError(
-                f"data 'geotec': SHOAL_DATA={folder} has no {GEOTEC}: git clone "
-                f"https://github.com/GeoTecINIT/{GEOTEC} there"
+                f"data {name_or_path!r}: SHOAL_DATA={folder} has no {GEOTEC}. Run there: git clone "
+                f"https://github.com/GeoTecINIT/{GEOTEC}"
             )
         side: Side = "phone" if name_or_path == "geotec-phone" else "watch"
         return load_geotec(folder / GEOTEC, side)
@@ -83,9 +84,8 @@ def load(name_or_path: str) -> FleetData | Pool:
         return load_images(name_or_path, _folder(name_or_path))
     path = Path(name_or_path)
     if not path.exists():
-        raise DataError(
-            f"data {name_or_path!r}: expected {', '.join(NAMES)}, or a path; there is no such file"
-        )
+        hint = "There is no file or folder of this name either."
+        raise DataError(unknown("data set", name_or_path, NAMES, hint))
     if is_uci_har(path) or path.name == "uci_har.npz":
         return load_uci_har(path)
     if path.suffix == ".npz":
@@ -93,8 +93,8 @@ def load(name_or_path: str) -> FleetData | Pool:
     if path.is_dir():
         return load_device_folders(path)
     raise DataError(
-        f"data {name_or_path!r}: expected a .npz file, a folder of device folders, or the folder "
-        "or zip of UCI HAR"
+        f"data {name_or_path!r} is not a .npz file, a folder with a folder for each device, or the "
+        "folder or zip of UCI HAR"
     )
 
 
@@ -102,8 +102,8 @@ def _folder(name: str) -> Path:
     folder = os.environ.get("SHOAL_DATA")
     if not folder:
         raise DataError(
-            f"data {name!r}: set SHOAL_DATA to the folder that holds it, or give its path: --data "
-            "PATH"
+            f"data {name!r} is in the folder of SHOAL_DATA, which is not set. Set it, or give the "
+            "path of the data: --data PATH"
         )
     return Path(folder)
 
@@ -118,4 +118,6 @@ def find_uci_har() -> Path:
     for name in UCI_HAR_NAMES:
         if (path := folder / name).exists():
             return path
-    raise DataError(f"data 'uci-har': SHOAL_DATA={folder} holds none of {', '.join(UCI_HAR_NAMES)}")
+    raise DataError(
+        f"data 'uci-har': SHOAL_DATA={folder} has none of its files: {', '.join(UCI_HAR_NAMES)}"
+    )

@@ -47,8 +47,8 @@ def load_device_folders(
     recordings = [] if folders else recordings_in(path)
     if not folders and not recordings:
         raise DataError(
-            f"data {path}: expected a folder for each device, as `shoal-edge --data` takes it; "
-            "there is none in it"
+            f"data {path} has no folder of a device. It must have one for each device, as for "
+            "`shoal-edge --data`."
         )
     devices = {folder.name: load_folder(folder, length, stride, steps) for folder in folders}
     devices |= {
@@ -70,22 +70,23 @@ def load_device_folders(
     for device_id, shape in shapes.items():
         if shape != shapes[first]:
             raise DataError(
-                f"data {path}: windows of device {device_id} have shape {shape}, those of device "
-                f"{first} {shapes[first]}"
+                f"data {path}: all devices must have windows of one shape, got {shapes[first]} for "
+                f"device {first} and {shape} for device {device_id}"
             )
     channels = named[first] or tuple(f"c{i}" for i in range(shapes[first][0]))
     for device_id, columns in named.items():
         if columns and columns != channels:
             raise DataError(
-                f"data {path}: device {device_id} has the channels {', '.join(columns)}, device "
-                f"{first} {', '.join(channels)}"
+                f"data {path}: all devices must have the same channels, got {', '.join(channels)} "
+                f"for device {first} and {', '.join(columns)} for device {device_id}"
             )
     vocabularies = {folder.name: vocabulary_of(folder) for folder in folders}
     for device_id, count in vocabularies.items():
         if count != vocabularies[first]:
             raise DataError(
-                f"data {path}: device {device_id} has a vocabulary of {count} ids (0: none), "
-                f"device {first} of {vocabularies[first]}"
+                f"data {path}: all devices must have the same vocabulary, got "
+                f"{vocabularies[first]} ids for device {first} and {count} for device {device_id} "
+                "(0: none)"
             )
     length = shapes[first][-1]
     if folders and (
@@ -128,10 +129,12 @@ def _with_labels_alike(
     for device_id, y in labels.items():
         if (y.dtype, y.shape[1:]) != (labels[first].dtype, labels[first].shape[1:]):
             difference = (
-                f"device {device_id} are {y.dtype}{list(y.shape)}, of device {first} "
-                f"{labels[first].dtype}{list(labels[first].shape)}"
+                f"{labels[first].dtype}{list(labels[first].shape)} for device {first} and "
+                f"{y.dtype}{list(y.shape)} for device {device_id}"
             )
-            raise DataError(f"data {path}: labels of {difference}")
+            raise DataError(
+                f"data {path}: all devices must have labels of one kind, got {difference}"
+            )
     none = labels[first][:0] if labels else np.zeros(0, np.int64)
     parts = {d: [y if len(y) else none for y in (w.train_y, w.test_y)] for d, w in devices.items()}
     alike = {d: replace(w, train_y=parts[d][0], test_y=parts[d][1]) for d, w in devices.items()}
@@ -160,7 +163,7 @@ def _classes(
     they name the columns. Without labels and a list there are none.
 
     Raises:
-        DataError: labels are no class numbers, or the list is shorter than the examples need.
+        DataError: labels are not class numbers, or the list is shorter than the examples need.
     """
     labels = np.concatenate(
         [y for windows in devices.values() for y in (windows.train_y, windows.test_y)]
@@ -175,7 +178,8 @@ def _classes(
     lowest, highest = (int(labels.min()), int(labels.max())) if len(labels) else (0, -1)
     if lowest < 0 or highest > MOST_CLASSES:
         raise DataError(
-            f"data {path}: y reaches {lowest}..{highest}, expected class numbers from 0"
+            f"data {path}: y must hold class numbers from 0 to {MOST_CLASSES}, got {lowest} to "
+            f"{highest}"
         )
     present = np.unique(labels)
     if not listed and (lowest > 0 or 2 * len(present) <= highest):
@@ -185,12 +189,14 @@ def _classes(
             f"{highest + 1 - len(present)}"
         )
         raise DataError(
-            f"data {path}: {cause} of {highest + 1} classes have no example: count classes from 0, "
-            f"or list their names in {CLASSES}"
+            f"data {path}: {cause} of {highest + 1} classes have no example. Count classes from 0, "
+            f"or list their names in {CLASSES}."
         )
     names = listed or tuple(str(number) for number in range(highest + 1))
     if len(names) <= highest:
-        raise DataError(f"data {path}: {CLASSES} lists {len(names)} classes, y reaches {highest}")
+        raise DataError(
+            f"data {path}: {CLASSES} lists {len(names)} classes, and y has class number {highest}"
+        )
     return names, steps
 
 
@@ -206,5 +212,8 @@ def _listed(path: Path, folders: list[Path]) -> tuple[str, ...]:
         if (folder / CLASSES).exists()
     }
     if len(set(lists.values())) > 1:
-        raise DataError(f"data {path}: {CLASSES} differs between the devices {', '.join(lists)}")
+        raise DataError(
+            f"data {path}: {CLASSES} must be the same on all devices, and differs between "
+            f"{', '.join(lists)}"
+        )
     return tuple(next(iter(lists.values())).split("\n")) if lists else ()

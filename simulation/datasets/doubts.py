@@ -26,7 +26,7 @@ def doubts(data: FleetData, of_classes: bool = True) -> list[str]:
 def one_class(data: FleetData) -> str:
     """Return a warning if all training examples of a fleet have the same class.
 
-    It is empty otherwise, and if labels are no classes.
+    It is empty otherwise, and if labels are not classes.
     """
     if not has_classes(data.sample()[1]):
         return ""

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from algorithms.spec import unknown
 from simulation.datasets.images import CLOTHES, DIGITS, OBJECTS
 from wire.arrays.tensors import Array
 from wire.errors import DataError
@@ -32,7 +33,7 @@ IDX = {
 
 
 @dataclass(frozen=True)
-class Source:
+class PublicDataSet:
     """A public data set: its files, and their conversion to the one file that a loader reads.
 
     `files` has the SHA-256 in hex by address.
@@ -43,7 +44,7 @@ class Source:
     convert: Callable[[list[bytes]], bytes]
 
 
-def download(name: str, folder: Path, sources: Mapping[str, Source] | None = None) -> Path:
+def download(name: str, folder: Path, sources: Mapping[str, PublicDataSet] | None = None) -> Path:
     """Download a set into `folder` (that of SHOAL_DATA) and return the path of its file there.
 
     A file that exists is not downloaded again.
@@ -53,7 +54,7 @@ def download(name: str, folder: Path, sources: Mapping[str, Source] | None = Non
     """
     source_by_name = SOURCES if sources is None else sources
     if name not in source_by_name:
-        raise DataError(f"download {name!r}: expected one of {', '.join(source_by_name)}")
+        raise DataError(unknown("download", name, source_by_name))
     source = source_by_name[name]
     target = folder / source.target
     if target.exists():
@@ -71,7 +72,7 @@ def download(name: str, folder: Path, sources: Mapping[str, Source] | None = Non
         zipfile.BadZipFile,
     ) as error:
         raise DataError(
-            f"download {name!r}: what came does not have the expected layout: {error}"
+            f"download {name!r}: the file does not have the expected layout: {error}"
         ) from None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -91,12 +92,14 @@ def _fetch(name: str, target: Path, url: str, digest: str) -> bytes:
             payload: bytes = response.read()
     except (OSError, HTTPException) as error:
         raise DataError(
-            f"download {name!r}: {url}: {error}; without a connection, put the set at {target} "
-            "yourself"
+            f"download {name!r}: {url} cannot be read: {error}. Without a connection, copy the "
+            f"data to {target}."
         ) from None
     payload_digest = hashlib.sha256(payload).hexdigest()
     if payload_digest != digest:
-        raise DataError(f"download {name!r}: {url} has SHA-256 {payload_digest}, expected {digest}")
+        raise DataError(
+            f"download {name!r}: {url} must have SHA-256 {digest}, got {payload_digest}"
+        )
     return payload
 
 
@@ -111,7 +114,7 @@ def read_idx(payload: bytes) -> Array:
     """
     data = gzip.decompress(payload)
     if data[:3] != b"\0\0\x08":
-        raise ValueError(f"an idx file begins with 00 00 08, this one with {data[:3].hex(' ')}")
+        raise ValueError(f"an idx file must begin with 00 00 08, got {data[:3].hex(' ')}")
     shape = struct.unpack_from(f">{data[3]}I", data, 4)
     return np.frombuffer(data, np.uint8, offset=4 + 4 * data[3]).reshape(shape)
 
@@ -161,7 +164,7 @@ def _idx_files(root: str, digests: tuple[str, str, str, str]) -> dict[str, str]:
 
 
 SOURCES = {
-    "uci-har": Source(
+    "uci-har": PublicDataSet(
         {
             (
                 "https://archive.ics.uci.edu/static/public/240/"
@@ -171,7 +174,7 @@ SOURCES = {
         "uci_har/UCI HAR Dataset.zip",
         inner_zip,
     ),
-    "mnist": Source(
+    "mnist": PublicDataSet(
         _idx_files(
             "https://storage.googleapis.com/cvdf-datasets/mnist/",
             (
@@ -184,7 +187,7 @@ SOURCES = {
         "mnist/mnist.npz",
         lambda payloads: idx_to_npz(payloads, DIGITS),
     ),
-    "fashion-mnist": Source(
+    "fashion-mnist": PublicDataSet(
         _idx_files(
             "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
             (
@@ -197,7 +200,7 @@ SOURCES = {
         "fashion_mnist/fashion_mnist.npz",
         lambda payloads: idx_to_npz(payloads, CLOTHES),
     ),
-    "cifar10": Source(
+    "cifar10": PublicDataSet(
         {
             "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz": (
                 "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"

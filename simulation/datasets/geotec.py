@@ -37,13 +37,11 @@ def load_geotec(folder: Path, side: Side) -> FleetData:
     the test part. The training window that overlaps it is left out.
 
     Raises:
-        DataError: `folder` is no clone of the data set, or a file of it has another shape.
+        DataError: `folder` is not a clone of the data set, or a file of it has another shape.
     """
     paths = sorted(folder.glob(f"DATA/s*/s*_{_SUFFIX[side]}.csv"))
     if not paths:
-        raise DataError(
-            f"data {folder}: expected files DATA/s01/s01_01_{_SUFFIX[side]}.csv ...; there are none"
-        )
+        raise DataError(f"data {folder} has no files such as DATA/s01/s01_01_{_SUFFIX[side]}.csv")
     parts: dict[str, list[Array]] = {name: [] for name in ("X", "y", "subject", "session", "start")}
     for path in paths:
         x, y, start = _windows(path)
@@ -73,14 +71,14 @@ def _windows(path: Path) -> tuple[Array, Array, Array]:
             header = file.readline().strip().split(",")
             if header != [*CHANNELS, "timestamp", "label"]:
                 raise DataError(
-                    f"{path}: its header is {','.join(header)}, expected "
-                    f"{','.join(CHANNELS)},timestamp,label"
+                    f"{path}: the header must be {','.join(CHANNELS)},timestamp,label, got "
+                    f"{','.join(header)}"
                 )
             rows = np.loadtxt(file, str, delimiter=",", ndmin=2)
         samples = rows[:, : len(CHANNELS)].astype(np.float32)
         activities = named_classes(rows[:, -1], ACTIVITIES, str(path))
     except (OSError, ValueError) as error:
-        raise DataError(f"{path}: {error}") from None
+        raise DataError(f"{path} cannot be read: {error}") from None
     x, y = (
         cut_windows(samples, LENGTH, STRIDE),
         cut_windows(activities[:, None], LENGTH, STRIDE)[:, 0].astype(np.int64),

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from algorithms.spec import unknown
 from simulation.datasets.pool import Pool
 from wire.arrays.tensors import Array
 from wire.bundle import Window
@@ -63,7 +64,7 @@ def load_images(name: str, folder: Path) -> Pool:
         DataError: there is no such set, none of its files is in `folder`, or one cannot be read.
     """
     if name not in FILES:
-        raise DataError(f"data {name!r}: expected one of {', '.join(FILES)}")
+        raise DataError(unknown("data set", name, FILES))
     paths = [
         path
         for file in FILES[name]
@@ -72,15 +73,15 @@ def load_images(name: str, folder: Path) -> Pool:
     ]
     if not paths:
         raise DataError(
-            f"data {name!r}: SHOAL_DATA={folder} holds none of {', '.join(FILES[name])}"
+            f"data {name!r}: SHOAL_DATA={folder} has none of its files: {', '.join(FILES[name])}"
         )
     arrays = _read(paths[0])
     parts = [_part(paths[0], arrays, part) for part in ("train", "test")]
     (train_x, train_y), (test_x, test_y) = parts
     if train_x.shape[1:] != test_x.shape[1:]:
         raise DataError(
-            f"data {paths[0]}: training images are {train_x.shape[1:]}, test images "
-            f"{test_x.shape[1:]}, expected one shape"
+            f"data {paths[0]}: training and test images must have one shape, got "
+            f"{train_x.shape[1:]} and {test_x.shape[1:]}"
         )
     channels = ("red", "green", "blue") if train_x.shape[1] == 3 else ("grey",)
     window = Window(channels, train_x.shape[3], train_x.shape[3], height=train_x.shape[2])
@@ -94,7 +95,7 @@ def _read(path: Path) -> dict[str, Array]:
         with np.load(path, allow_pickle=False) as file:
             return {key: file[key] for key in file.files}
     except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
-        raise DataError(f"data {path}: not readable as .npz: {error}") from None
+        raise DataError(f"data {path} cannot be read as a .npz file: {error}") from None
 
 
 def _part(path: Path, arrays: dict[str, Array], part: str) -> tuple[Array, Array]:
@@ -107,13 +108,13 @@ def _part(path: Path, arrays: dict[str, Array], part: str) -> tuple[Array, Array
     for key in (f"x_{part}", f"y_{part}"):
         if key not in arrays:
             raise DataError(
-                f"data {path}: array {key!r} is missing, it holds {', '.join(sorted(arrays))}"
+                f"data {path}: array {key!r} is missing. Its arrays: {', '.join(sorted(arrays))}."
             )
     images, labels = arrays[f"x_{part}"], arrays[f"y_{part}"]
     if images.dtype != np.uint8 or images.ndim not in (3, 4) or images.shape[3:] not in ((), (3,)):
         raise DataError(
-            f"data {path}: x_{part} is {images.dtype}{list(images.shape)}, expected uint8 (n, "
-            "height, width[, 3])"
+            f"data {path}: x_{part} must be uint8[n, height, width] or uint8[n, height, width, 3], "
+            f"got {images.dtype}{list(images.shape)}"
         )
     if (
         labels.shape != (len(images),)
@@ -121,8 +122,8 @@ def _part(path: Path, arrays: dict[str, Array], part: str) -> tuple[Array, Array
         or (len(labels) and not 0 <= labels.min() <= labels.max() < 10)
     ):
         raise DataError(
-            f"data {path}: y_{part} is {labels.dtype}{list(labels.shape)}, expected {len(images)} "
-            "class numbers from 0 to 9"
+            f"data {path}: y_{part} must be {len(images)} class numbers from 0 to 9, got "
+            f"{labels.dtype}{list(labels.shape)}"
         )
     images = images[:, None] if images.ndim == 3 else images.transpose(0, 3, 1, 2)
     x = np.divide(images, 255, dtype=np.float32, order="C")
@@ -135,8 +136,8 @@ def _decode(path: Path, arrays: dict[str, Array], part: str) -> Array:
         from PIL import Image, UnidentifiedImageError
     except ImportError:
         raise DataError(
-            f"data {path}: its images are JPEG files, which takes Pillow to decode (pip install "
-            "pillow)"
+            f"data {path}: its images are JPEG files, which need the package Pillow: pip install "
+            "pillow"
         ) from None
     try:
         payload, offsets = arrays[f"{part}_jpeg"].tobytes(), arrays[f"{part}_offsets"].tolist()
@@ -144,6 +145,6 @@ def _decode(path: Path, arrays: dict[str, Array], part: str) -> Array:
         return np.stack([np.asarray(image) for image in images])
     except (KeyError, OSError, UnidentifiedImageError, ValueError) as error:
         raise DataError(
-            f"data {path}: {part}_jpeg and {part}_offsets do not hold JPEG images of one size: "
+            f"data {path}: {part}_jpeg and {part}_offsets must hold JPEG images of one size: "
             f"{error}"
         ) from None

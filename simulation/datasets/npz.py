@@ -90,7 +90,7 @@ def load_npz(path: Path, session: str = "session") -> FleetData | Pool:
     `session` is the name of the array of the windows' recordings.
 
     Raises:
-        DataError: not such a file; the text says what is wrong with it.
+        DataError: the file is not a valid ``.npz``; the text says what is wrong with it.
     """
     arrays = read_npz(path, session)
     return (
@@ -101,17 +101,17 @@ def load_npz(path: Path, session: str = "session") -> FleetData | Pool:
 
 
 def read_npz(path: Path, session: str = "session") -> dict[str, Array]:
-    """Return the arrays of a ``.npz`` file whose names have a meaning here, as they are in it.
+    """Return the arrays of a ``.npz`` file that Shoal knows by name, unchanged.
 
     `session` is the name of the array of the windows' recordings.
 
     Raises:
-        DataError: not such a file.
+        DataError: the file is not a valid ``.npz``.
     """
     if path.is_file() and not zipfile.is_zipfile(path):
         raise DataError(
-            f"data {path}: not readable as .npz: expected an archive of arrays, as numpy.savez "
-            "writes it"
+            f"data {path} is not a .npz file, which is an archive of arrays as numpy.savez writes "
+            "it"
         )
     try:
         with np.load(path, allow_pickle=False) as file:
@@ -120,16 +120,16 @@ def read_npz(path: Path, session: str = "session") -> dict[str, Array]:
             for name in sorted(stored.keys() - set(ARRAYS)):
                 if near := get_close_matches(name, missing, 1, 0.8):
                     raise DataError(
-                        f"data {path}: array {name!r} means nothing here; did you mean {near[0]!r}?"
+                        f"data {path}: unknown array {name!r}. Did you mean {near[0]!r}?"
                     )
             return {name: file[stored[name]] for name in ARRAYS if name in stored}
     except ValueError:
         raise DataError(
-            f"data {path}: an array holds Python objects or is cut off, expected {LAYOUT}; "
+            f"data {path}: an array holds Python objects or is cut off. A file has {LAYOUT}; "
             f"{VARIABLE}"
         ) from None
     except (OSError, zipfile.BadZipFile, EOFError) as error:
-        raise DataError(f"data {path}: not readable as .npz: {error}") from None
+        raise DataError(f"data {path} cannot be read as a .npz file: {error}") from None
 
 
 def from_arrays(name: str, origin: str, arrays: dict[str, Array]) -> FleetData:
@@ -206,15 +206,15 @@ def _describe(
         split.shape != (len(x),) or not set(np.unique(split)) <= {"train", "test"}
     ):
         raise DataError(
-            f"data {origin}: split is {split.dtype}{list(split.shape)}, expected {len(x)} times "
-            "'train' or 'test'"
+            f"data {origin}: split must be 'train' or 'test' for each of {len(x)} windows, got "
+            f"{split.dtype}{list(split.shape)}"
         )
     called = tuple(str(c) for c in arrays.get("activity_names", ()))
     steps = y.shape[1] if are_steps(y, called) else 0
     if steps and (x.ndim == 4 or steps > x.shape[-1]):
         raise DataError(
-            f"data {origin}: y has classes of {steps} steps of a window, and X is "
-            f"{list(x.shape)}: expected windows as long"
+            f"data {origin}: y has classes for {steps} steps of a window, and the windows of X "
+            f"have fewer samples: {list(x.shape)}"
         )
     classes, y = _classes(y, called, origin)
     channels = named or tuple(f"c{i}" for i in range(x.shape[1]))
@@ -248,7 +248,7 @@ def _classes(y: Array, names: tuple[str, ...], origin: str) -> tuple[tuple[str, 
     if not has_classes(y) and not steps:
         return column_names(y, names, f"data {origin}"), y
     if steps and not _labelled(y).any():
-        raise DataError(f"data {origin}: no step of a window has a label")
+        raise DataError(f"data {origin}: no step of any window has a label")
     if y.dtype.kind in "US":
         y = y.astype(str)
         return (names, named_classes(y, names, f"data {origin}")) if names else _those_that_occur(y)
@@ -256,19 +256,20 @@ def _classes(y: Array, names: tuple[str, ...], origin: str) -> tuple[tuple[str, 
     lowest, highest = int(labels.min()), int(labels.max())
     if lowest < 0 or highest > MOST_CLASSES:
         raise DataError(
-            f"data {origin}: y reaches {lowest}..{highest}, expected class numbers from 0 to "
-            f"{MOST_CLASSES}"
+            f"data {origin}: y must hold class numbers from 0 to {MOST_CLASSES}, got {lowest} to "
+            f"{highest}"
         )
     if not names:
         return _those_that_occur(y)
     if len(names) <= highest:
         counted = (
-            "; they are likely counted from 1, y - 1"
+            ". They seem to be counted from 1: store y - 1."
             if lowest == 1 and highest == len(names)
             else ""
         )
         raise DataError(
-            f"data {origin}: {len(names)} class names, and y reaches {lowest}..{highest}{counted}"
+            f"data {origin}: there are {len(names)} class names, and y has class numbers {lowest} "
+            f"to {highest}{counted}"
         )
     return names, y
 
@@ -279,7 +280,7 @@ def _those_that_occur(y: Array) -> tuple[tuple[str, ...], Array]:
     if y.dtype.kind in "iu" and len(values) <= int(values[-1]):
         labels = [str(label) for label in values.tolist()]
         few = labels if len(labels) <= FEW else [*labels[: FEW - 1], "...", labels[-1]]
-        text = "labels %s are the classes 0..%d, and keep their names"
+        text = "Labels %s become the classes 0 to %d, and keep their names"
         log.warning(text, ", ".join(few), len(values) - 1)
     class_numbers = np.full(y.shape, NO_LABEL, np.int64)
     class_numbers[labelled] = numbers
@@ -302,8 +303,8 @@ def _device_ids(subject: Array, count: int, origin: str) -> dict[int | str, str]
     """
     if subject.shape != (count,) or subject.dtype.kind not in "iuUS":
         raise DataError(
-            f"data {origin}: subject is {subject.dtype}{list(subject.shape)}, expected int or "
-            f"str[{count}]"
+            f"data {origin}: subject must be int[{count}] or str[{count}], got "
+            f"{subject.dtype}{list(subject.shape)}"
         )
     values = np.unique(subject).tolist()
     if subject.dtype.kind in "iu":
@@ -312,8 +313,8 @@ def _device_ids(subject: Array, count: int, origin: str) -> dict[int | str, str]
     id_by_subject = {name: re.sub(r"[^A-Za-z0-9._-]", "-", str(name))[:64] for name in values}
     if len(set(id_by_subject.values())) < len(id_by_subject) or "" in id_by_subject.values():
         raise DataError(
-            f"data {origin}: the subjects' names {', '.join(map(str, values[:4]))} ... do not give "
-            "each device an id of its own"
+            f"data {origin}: two subjects' names give the same device id. The first names: "
+            f"{', '.join(map(str, values[:4]))}"
         )
     return id_by_subject
 
@@ -330,15 +331,15 @@ def _places(origin: str, arrays: dict[str, Array]) -> tuple[Array | None, Array 
     if session is not None:
         if session.shape != (count,) or session.dtype.kind not in "iuU":
             raise DataError(
-                f"data {origin}: session is {session.dtype}{list(session.shape)}, expected "
-                f"{count} times a number or a name"
+                f"data {origin}: session must be a number or name for each of {count} windows, got "
+                f"{session.dtype}{list(session.shape)}"
             )
         _, first, which = np.unique(session, return_index=True, return_inverse=True)
         session = np.argsort(np.argsort(first))[which].astype(np.int64)
     if start is not None:
         if start.shape != (count,) or start.dtype.kind not in "iu":
             raise DataError(
-                f"data {origin}: start is {start.dtype}{list(start.shape)}, expected int[{count}]"
+                f"data {origin}: start must be int[{count}], got {start.dtype}{list(start.shape)}"
             )
         start = start.astype(np.int64)
     return session, start
@@ -348,20 +349,20 @@ def _of_anomalies(origin: str, arrays: dict[str, Array]) -> dict[str, Array]:
     """Return the arrays with ``y`` and class names from ``anomaly``, if it is there.
 
     Raises:
-        DataError: it is not 0 or 1 for each window, or there are labels beside it.
+        DataError: it is not 0 or 1 for each window, or there are labels as well.
     """
     if "anomaly" not in arrays:
         return arrays
     mask, count = arrays["anomaly"], len(_required(arrays, "X", origin))
     if beside := [name for name in ("y", "activity_names") if name in arrays]:
         raise DataError(
-            f"data {origin}: anomaly and {beside[0]}: expected one of them, anomaly says which "
-            "windows are of which class"
+            f"data {origin} has both anomaly and {beside[0]}. Remove one: anomaly is a label of "
+            "its own."
         )
     if mask.shape != (count,) or mask.dtype.kind not in "biu" or not np.isin(mask, (0, 1)).all():
         raise DataError(
-            f"data {origin}: anomaly is {mask.dtype}{list(mask.shape)}, expected {count} times 0, "
-            "or 1 for an anomalous window"
+            f"data {origin}: anomaly must be 1 for an anomalous window, else 0, for each of "
+            f"{count} windows, got {mask.dtype}{list(mask.shape)}"
         )
     return arrays | {"y": mask.astype(np.int64), "activity_names": np.array([USUAL, ANOMALOUS])}
 
@@ -370,7 +371,7 @@ def _test_part(y: Array, split: Array | None, has_anomalies: bool) -> Array:
     """Return the boolean mask (n,) of the test part.
 
     It follows `split` if that leaves examples for both parts. Else it is the last share of each
-    class, or of all examples without classes. Of anomalies y, all are in the test part.
+    class, or of all examples without classes. All anomalous windows are in it.
     """
     if split is not None and len(np.unique(split)) > 1:
         return np.equal(split, "test")
@@ -382,5 +383,5 @@ def _test_part(y: Array, split: Array | None, has_anomalies: bool) -> Array:
 
 def _required(arrays: dict[str, Array], key: str, origin: str) -> Array:
     if key not in arrays:
-        raise DataError(f"data {origin}: array {key!r} is missing, expected {LAYOUT}")
+        raise DataError(f"data {origin}: array {key!r} is missing. A file has {LAYOUT}.")
     return arrays[key]

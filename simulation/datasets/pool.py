@@ -53,7 +53,7 @@ def assign_alike(pool: Pool, devices: int = DEVICES) -> FleetData:
     """
     if len(pool.train_y) < devices:
         raise DataError(
-            f"data {pool.name}: {len(pool.train_y)} training examples for {devices} devices"
+            f"data {pool.name} has only {len(pool.train_y)} training examples for {devices} devices"
         )
     rng = np.random.default_rng(0)
     train, test = (

@@ -64,7 +64,7 @@ def read_rows(path: Path) -> dict[str, Array]:
                 names = {name.split(f"{FOLDER}/", 1)[-1]: name for name in archive.namelist()}
                 return _assemble(path, lambda name: archive.read(names[name]))
         except (zipfile.BadZipFile, KeyError) as error:
-            raise DataError(f"data {path}: not the zip of {FOLDER}: {error}") from None
+            raise DataError(f"data {path} is not the zip of {FOLDER}: {error}") from None
     root = path / FOLDER if (path / FOLDER).is_dir() else path
     return _assemble(path, lambda name: (root / name).read_bytes())
 
@@ -91,7 +91,7 @@ def _assemble(path: Path, read: Callable[[str], bytes]) -> dict[str, Array]:
                 _table(read(f"{split}/subject_{split}.txt")).astype(np.int64).ravel()
             )
     except (OSError, ValueError) as error:
-        raise DataError(f"data {path}: not {FOLDER}: {error}") from None
+        raise DataError(f"data {path} is not the folder {FOLDER}: {error}") from None
     arrays = {name: np.concatenate(values) for name, values in parts.items()}
     return {**arrays, "channel_names": np.array(SIGNALS), "activity_names": np.array(ACTIVITIES)}
 

@@ -137,8 +137,8 @@ def _read(name: str) -> dict[str, Any]:
     path = Path(spec.origin).parent / "data" / "watch_dataset.npy" if spec and spec.origin else None
     if path is None or not path.exists():
         raise DataError(
-            f"data {name!r}: it comes with the package seglearn, which is not installed (pip "
-            "install 'shoal[simulation]')"
+            f"data {name!r} is part of the package seglearn, which is not installed: pip install "
+            "'shoal[simulation]'"
         )
     dataset: dict[str, Any] = np.load(
         path, allow_pickle=True

@@ -102,7 +102,7 @@ class FleetData:
     def label_units(self) -> Units | None:
         """Return mean and standard deviation of each quantity over all training labels.
 
-        The deviation is 1 for a quantity that is always the same. None if labels are no quantities.
+        The deviation is 1 for a constant quantity. None if labels are not quantities.
         """
         parts = [w.train_y for w in self.devices.values() if w.num_train]
         if not parts or parts[0].dtype.kind != "f":
@@ -178,9 +178,8 @@ def for_task(data: FleetData, task: TaskName) -> FleetData:
     if task != RECONSTRUCTION:
         if not data.classes:
             raise DataError(
-                f"data {data.name}: no window has a label: expected labels, or a task that needs "
-                "none, as in --algorithm "
-                "fedavg+reconstruction"
+                f"data {data.name}: no window has a label. Add labels, or use a task that needs "
+                "none: --algorithm fedavg+reconstruction"
             )
         data = _of_steps(data) if task == SEQUENCE else data
         fit_labels(
@@ -296,8 +295,8 @@ def check_trainable(data: FleetData, least: int) -> None:
     most = max(windows.num_train for windows in data.devices.values())
     if most < least:
         raise DataError(
-            f"data {data.name}: no device of {len(data.devices)} has more than {most} training "
-            f"windows, {least} are needed"
+            f"data {data.name}: a device needs at least {least} training windows, and the most "
+            f"that one of {len(data.devices)} has is {most}"
         )
 
 
@@ -310,5 +309,8 @@ def select_devices(data: FleetData, count: int | None) -> FleetData:
     if count is None or count == len(data.devices):
         return data
     if not 1 <= count <= len(data.devices):
-        raise DataError(f"devices = {count}: data {data.name} has {len(data.devices)} devices")
+        raise DataError(
+            f"devices must be between 1 and {len(data.devices)}, the devices of data {data.name}, "
+            f"got {count}"
+        )
     return data.only(sorted(data.devices)[:count])

@@ -22,11 +22,11 @@ from wire.bundle import Manifest
 from wire.errors import ConfigError
 
 ENGINE_HAS = (
-    "the engine in C++ has time windows and images, with layers Conv1d, Conv2d, Linear, "
+    "The engine in C++ supports time windows and images, with layers Conv1d, Conv2d, Linear, "
     "BatchNorm, ReLU, MaxPool, AvgPool, "
     "AdaptiveAvgPool, Flatten, GRU, LayerNorm, GELU, Dropout, MultiheadAttention and "
     "TransformerEncoder, with positions, class tokens and "
-    "sums of branches; backend auto takes another one where it has to"
+    "sums of branches. Backend auto takes another backend where it has to."
 )
 IN_CPP: dict[BackendName, type[NativeGraphs | HybridGraphs]] = {
     "native": NativeGraphs,
@@ -66,8 +66,8 @@ def choose(
         device = options.accelerator
         if device is None:
             raise ConfigError(
-                "backend batched: torch finds no CUDA device here; with device cpu it would run on "
-                "the processor"
+                "backend batched: torch finds no GPU here. Set device to cpu to run on the "
+                "processor."
             )
         make_batched = partial(BatchedGraphs, objective, window, device, options.bf16)
         try:
@@ -84,7 +84,7 @@ def choose(
             return Backend(name, make(), make, threads, "; ".join(reasons))
         except (Unsupported, CannotCompile) as error:
             if options.backend == name:
-                raise ConfigError(f"backend {name}: {error}; {ENGINE_HAS}") from None
+                raise ConfigError(f"backend {name}: {error}. {ENGINE_HAS}") from None
             reasons += [] if str(error) in reasons else [str(error)]
     make_eager = partial(EagerGraphs, objective)
     return Backend("eager", make_eager(), make_eager, reason="; ".join(reasons))

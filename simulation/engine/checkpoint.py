@@ -19,7 +19,7 @@ from aggregator.view.round_record import RoundRecord
 from algorithms.algorithm import decode_memory, encode_memory
 from host.files import write_atomically
 from simulation.engine.rounds import Snapshot
-from simulation.engine.traffic import Traffic
+from simulation.engine.traffic import MessageScale
 from wire.arrays.tensors import OWN_FILES, Tensors, decode_tensors, encode_tensors
 from wire.errors import ConfigError, Malformed
 
@@ -27,12 +27,12 @@ FILE, STORE = "run.safetensors", "kept"
 
 
 class _Text(msgspec.Struct):
-    asked: dict[str, Any]
+    settings: dict[str, Any]
     round: int
     trained: int
     finished: bool
     records: list[RoundRecord]
-    held: dict[str, list[str]]
+    models_by_device: dict[str, list[str]]
     models: dict[str, list[str]]
     """Keys of the models by version; the newest version is the empty string."""
     inputs: dict[str, Survey] = {}
@@ -41,7 +41,7 @@ class _Text(msgspec.Struct):
     resting: list[str] = []
 
 
-class Checkpoint:
+class CheckpointFolder:
     """A checkpoint folder of one run.
 
     `settings` and `asked` identify the run; the folder of a run with other values is refused.
@@ -57,8 +57,7 @@ class Checkpoint:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(
-                f"--checkpoint {folder}: {error.strerror}; expected a folder, or a path where one "
-                "can be made"
+                f"--checkpoint {folder}: the folder cannot be created: {error.strerror}"
             ) from None
         self.store = folder / STORE
         self._file = folder / FILE
@@ -66,9 +65,9 @@ class Checkpoint:
         bundle = {name: asked_settings.pop(name) for name in ("bundle", "reported", "responses")}[
             "bundle"
         ]
-        self._asked: dict[str, Any] = {**asked_settings, **asked, "bundle": bundle}
+        self._settings: dict[str, Any] = {**asked_settings, **asked, "bundle": bundle}
 
-    def load(self, blobs: MemoryBlobs, traffic: Traffic) -> Snapshot | None:
+    def load(self, blobs: MemoryBlobs, traffic: MessageScale) -> Snapshot | None:
         """Return the run as it was last saved, or None if the folder has no run.
 
         The call fills `blobs`, and in `traffic` the models that devices hold.
@@ -82,15 +81,15 @@ class Checkpoint:
             arrays, message = decode_tensors(self._file.read_bytes(), OWN_FILES)
             text = msgspec.json.decode(message, type=_Text)
         except (Malformed, msgspec.MsgspecError) as error:
-            raise ConfigError(f"checkpoint {self._file}: {error}") from None
-        differing = [k for k, v in self._asked.items() if text.asked.get(k) != v]
+            raise ConfigError(f"checkpoint {self._file} cannot be read: {error}") from None
+        differing = [k for k, v in self._settings.items() if text.settings.get(k) != v]
         if differing:
             name = differing[0]
             raise ConfigError(
-                f"checkpoint {self._file}: a run with {name} {text.asked.get(name)!r}, this one "
-                f"has {self._asked[name]!r}"
+                f"checkpoint {self._file} is of a run with {name} {text.settings.get(name)!r}, and "
+                f"this one has {self._settings[name]!r}. Use another folder."
             )
-        traffic.held = text.held
+        traffic.models_by_device = text.models_by_device
         models: dict[str, dict[str, Tensors]] = {
             version: {key: {} for key in keys} for version, keys in text.models.items()
         }
@@ -116,7 +115,7 @@ class Checkpoint:
             frozenset(text.resting),
         )
 
-    def save(self, snapshot: Snapshot, blobs: MemoryBlobs, traffic: Traffic) -> None:
+    def save(self, snapshot: Snapshot, blobs: MemoryBlobs, traffic: MessageScale) -> None:
         """Save a run between two rounds."""
         arrays: Tensors = {"memory": np.frombuffer(encode_memory(snapshot.state), np.uint8)}
         versions = {
@@ -136,12 +135,12 @@ class Checkpoint:
             f"blob/{name}": np.frombuffer(blobs.get(name), np.uint8) for name in sorted(named)
         }
         text = _Text(
-            self._asked,
+            self._settings,
             snapshot.round,
             snapshot.trained,
             snapshot.finished,
             list(snapshot.records),
-            traffic.held,
+            traffic.models_by_device,
             {v: list(models) for v, models in versions.items()},
             dict(snapshot.inputs),
             dict(snapshot.placed),

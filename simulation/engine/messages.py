@@ -11,7 +11,7 @@ from aggregator.fleet.events import Aggregated, Event, Started
 from aggregator.fleet.records import Fleet
 from aggregator.leadership.rivals import Rivals
 from aggregator.releases import ReleaseMaker
-from aggregator.service.inbox import Inbox
+from aggregator.service.inbox import FleetInbox
 from aggregator.service.runner import Runner
 from aggregator.service.start import Exported
 from aggregator.service.telemetry import Telemetry
@@ -68,7 +68,7 @@ def run_by_messages(
             on_progress(RunProgress(campaign.trained, count_groups(groups)))
 
     telemetry = Telemetry(None, clock)
-    inbox = Inbox(topics, clock, link.offered, telemetry)
+    inbox = FleetInbox(topics, clock, link.offered, telemetry)
     rivals = Rivals(None, clock, inbox.count)
     runner = Runner(store, link, inbox, telemetry, rivals, clock, observe=observe)
     exported = Exported(experiment.bundle, experiment.probe)
@@ -119,7 +119,7 @@ def _own_tensors(state: DeviceState, experiment: Experiment) -> Tensors:
     """
     current = state.current()
     if current is None:
-        raise ConfigError("this device has no model: no plan of the last round reached it")
+        raise ConfigError("This device has no model: it carried out no plan of the last round")
     model, private = (
         decode_tensors(read_blob(state.blob, name), OWN_FILES)[0] if name else {}
         for name in (current.model, current.private)
@@ -156,15 +156,15 @@ def _deliver(runner: Runner, maker: ReleaseMaker, agents: list[Agent], clock: Vi
             return
         if next_s == float("inf"):
             raise RuntimeError(
-                "the simulation stands still: no message, no timer, and the campaign is not over"
+                "The simulation stands still: no message, no timer, and the campaign is not over"
             )
         if next_s > clock.now_s:
             number = next(iter(runner.fleet.campaigns.values())).round
             reopened[number] = reopened.get(number, 0) + 1
             if reopened[number] > PATIENCE:
                 raise Stalled(
-                    f"round {number} was opened {PATIENCE} times and no device could carry out "
-                    "its plan; the log says why"
+                    f"Round {number} was started {PATIENCE} times, and no device could carry out "
+                    "its plan. The log has the reasons."
                 )
         clock.now_s = max(clock.now_s, next_s)
         runner.tick()

@@ -22,25 +22,27 @@ class EngineOptions(EngineSettings, frozen=True):
         check(EngineSettings, structs.asdict(self))
         if self.cluster and self.backend in ("messages", "batched"):
             raise ConfigError(
-                f"cluster {self.cluster!r}: backend {self.backend} is for one process"
+                f"cluster {self.cluster!r}: backend {self.backend} runs in one process only"
             )
         if self.checkpoint and self.backend == "messages":
-            raise ConfigError(f"checkpoint {self.checkpoint}: backend messages keeps none")
+            raise ConfigError(
+                f"checkpoint {self.checkpoint}: backend messages cannot write checkpoints"
+            )
         if self.cluster and find_spec("ray") is None:
             raise ConfigError(
-                f"cluster {self.cluster!r}: Ray is not installed: pip install "
+                f"cluster {self.cluster!r} needs the package Ray: pip install "
                 "'shoal[simulation,ray]'"
             )
         if self.device not in ("", "cpu", *_cuda_devices()):
             raise ConfigError(
-                f"device {self.device!r}: expected cpu, or cuda where torch finds one"
+                f"device must be cpu, or cuda if torch finds a GPU here, got {self.device!r}"
             )
         if self.device and self.backend != "batched":
             raise ConfigError(
-                f"device {self.device!r}: backend {self.backend} has no choice of one"
+                f"device {self.device!r} is only for backend batched, not for {self.backend}"
             )
         if self.bf16 and self.backend != "batched":
-            raise ConfigError(f"bf16: for backend batched, not for backend {self.backend}")
+            raise ConfigError(f"bf16 is only for backend batched, not for {self.backend}")
 
     @property
     def accelerator(self) -> torch.device | None:

@@ -31,7 +31,7 @@ class HeldModels:
     of_group: Callable[[str], Tensors]
     """A function from a group's key to the tensors that its devices receive.
 
-    They are of the roles shared, statistic and received.
+    They have the roles shared, statistic and received.
     """
     of_device: Callable[[str], Tensors]
     """A function from a device id to every tensor with which the device answers."""

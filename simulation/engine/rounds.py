@@ -49,7 +49,7 @@ from algorithms.means.streaming import Branch
 from algorithms.personalisation.kept import kept_of
 from simulation.engine.experiment import Experiment
 from simulation.engine.schedule import Invitation, Schedule, drawn
-from simulation.engine.traffic import Traffic
+from simulation.engine.traffic import MessageScale
 from simulation.engine.workers.device_host import DeviceResult, Models, Workers
 from wire.arrays.tensors import OWN_FILES, Tensors, decode_tensors, encode_tensors
 from wire.errors import Stalled
@@ -94,7 +94,7 @@ class _Members(Mapping[str, Member]):
     """Members of a campaign, each made on access: a fleet is large, a cohort is not."""
 
     def __init__(self, key: Callable[[State, str], str], snapshot: Snapshot) -> None:
-        """Take the members of a snapshot; `key` returns the model's key of a trained device."""
+        """Take the members of a snapshot; `key` returns the key of a trained device's model."""
         self._key, self._snapshot = key, snapshot
         trained = snapshot.state.memory.membership
         self._ids = {*trained, *snapshot.inputs, *snapshot.placed} - {""}
@@ -123,7 +123,7 @@ class Rounds:
 
     experiment: Experiment
     blobs: Blobs
-    traffic: Traffic
+    traffic: MessageScale
     schedule: Schedule
 
     def __post_init__(self) -> None:
@@ -213,7 +213,7 @@ class Rounds:
                     trained=d.trained,
                     bytes_up=self.traffic.up(d),
                     bytes_down=down[d.device_id],
-                    kept=kept_of(settings.candidates, d.tensors),
+                    personal_model=kept_of(settings.candidates, d.tensors),
                 )
                 for d in received
             },
@@ -414,14 +414,14 @@ class Rounds:
         """
         if not plans:
             raise Stalled(
-                f"no device can train: each needs at least {self.settings.min_batch} examples "
+                f"No device can train: each needs at least {self.settings.min_batch} examples "
                 "with labels"
             )
         received, problem = self._carried_out(plans, models, workers, summed)
         if not received:
             raise Stalled(
-                f"round {plans[0].round}: no device of {len(plans)} gave an update that could be "
-                f"used; the first: {problem}"
+                f"Round {plans[0].round}: none of {len(plans)} devices sent a usable update. The "
+                f"first reason: {problem}"
             )
         return received
 
@@ -444,8 +444,8 @@ class Rounds:
             if result.problem:
                 problem = problem or f"{result.device_id}: {result.problem}"
                 log.warning(
-                    "%s device=%s: %s",
-                    "refused" if result.refused else "declined",
+                    "%s: device=%s reason=%s",
+                    "Update refused" if result.refused else "Plan declined",
                     result.device_id,
                     result.problem,
                 )

@@ -12,14 +12,14 @@ from aggregator.storage.memory import MemoryBlobs
 from aggregator.view.summary import count_groups
 from host.threads import num_cores
 from simulation.engine.backend import Backend, choose
-from simulation.engine.checkpoint import Checkpoint
+from simulation.engine.checkpoint import CheckpointFolder
 from simulation.engine.experiment import EngineResult, Experiment
 from simulation.engine.graphs.batched import BatchedGraphs
 from simulation.engine.options import EngineOptions
 from simulation.engine.progress import STOP, HeldModels, OnProgress, RunProgress
 from simulation.engine.rounds import Rounds, Snapshot
 from simulation.engine.schedule import Schedule
-from simulation.engine.traffic import Traffic
+from simulation.engine.traffic import MessageScale
 from simulation.engine.workers.device_host import DeviceHost, DeviceHostSpec, Workers
 from simulation.engine.workers.local import batched, inline, threads
 from simulation.engine.workers.private_store import MappedStore
@@ -51,9 +51,11 @@ def run_fast(
     """
     settings, bundle, devices = experiment.settings, experiment.bundle, experiment.devices
     check_fit(settings, experiment.algorithm, bundle.manifest)
-    blobs, traffic = MemoryBlobs(), Traffic(settings, len(bundle.payload))
+    blobs, traffic = MemoryBlobs(), MessageScale(settings, len(bundle.payload))
     rounds = Rounds(experiment, blobs, traffic, schedule)
-    checkpoint = Checkpoint(options.checkpoint, settings, asked) if options.checkpoint else None
+    checkpoint = (
+        CheckpointFolder(options.checkpoint, settings, asked) if options.checkpoint else None
+    )
     snapshot = checkpoint.load(blobs, traffic) if checkpoint else None
     snapshot = snapshot or Snapshot(
         experiment.algorithm.begin(bundle.initial, experiment.probe, settings.seed)

@@ -22,9 +22,9 @@ class Invitation:
     opened_at_s: float = 0.0
     closed_at_s: float = 0.0
     versions: Mapping[str, int] = field(default_factory=dict)
-    """Number of rounds after which a device got its model, by device, if that is not the latest."""
+    """Number of rounds behind a device's model, by device, if it is not the latest model."""
     weights: Mapping[str, float] = field(default_factory=dict)
-    """Weight of a device's change beside its number of examples, by device, if that is not 1."""
+    """Weight of a device's change in addition to its examples, by device, if it is not 1."""
 
 
 @dataclass(frozen=True)

@@ -26,15 +26,15 @@ With constants, equal runs send equal bytes.
 """
 
 
-class Traffic:
-    """A scale for the messages of one run; `held` has the digests of each device's models."""
+class MessageScale:
+    """A scale for the messages of one run; `models_by_device` has their digests."""
 
     def __init__(self, settings: RunSettings, bundle_bytes: int) -> None:
         self._settings, self._bundle_bytes = settings, bundle_bytes
         self._updates: dict[tuple[Layout, int], int] = {}
         self._blobs: dict[str, tuple[str, int]] = {}
         self._plans: dict[int, tuple[Any, int]] = {}
-        self.held: dict[str, list[str]] = {}
+        self.models_by_device: dict[str, list[str]] = {}
 
     def weigh(self, models: Models) -> None:
         """Weigh the models of a new round."""
@@ -45,7 +45,7 @@ class Traffic:
     def down(self, plan: Plan) -> int:
         """Return the bytes to the device for this plan.
 
-        They are those of the plan, models that the device lacks and the acknowledgement; before its
+        They include the plan, models that the device lacks and the acknowledgement; before its
         first plan the bundle too.
         """
         needed = dict(
@@ -55,8 +55,8 @@ class Traffic:
                 *(m for v in plan.verbs if isinstance(v, Choose) for m in v.models),
             }
         )
-        model_names = self.held.get(plan.device_id)
-        self.held[plan.device_id] = sorted(needed)
+        model_names = self.models_by_device.get(plan.device_id)
+        self.models_by_device[plan.device_id] = sorted(needed)
         lacking = sum(size for name, size in needed.items() if name not in (model_names or ()))
         if id(plan.verbs) not in self._plans:  # one object for all devices with the same verbs
             sent = replace(plan, bundle=NO_DIGEST, model=NO_DIGEST)
@@ -92,7 +92,7 @@ class Traffic:
 
 
 def _measured(metrics: Metrics) -> Metrics:
-    """Return metrics of the same number of windows, with as many digits as most have."""
+    """Return metrics over the same number of windows, with the usual number of digits."""
     return (
         Metrics(metrics.num_examples, LOSS, metrics.num_examples // 2)
         if metrics.num_examples

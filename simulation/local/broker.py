@@ -71,7 +71,9 @@ class EmbeddedBroker:
         try:
             self._broker.start()
         except (OSError, RuntimeError) as error:
-            raise LinkError(f"embedded broker on port {self.port}: {error}") from None
+            raise LinkError(
+                f"The embedded broker did not start on port {self.port}: {error}"
+            ) from None
         return self
 
     def stop(self) -> None:

@@ -100,11 +100,11 @@ def phone_command() -> list[str]:
         to install it.
     """
     if not BUILD.exists():
-        raise ConfigError(f"phones are run from a checkout of the sources: there is no {BUILD}")
+        raise ConfigError(f"Phones need a checkout of the sources: there is no {BUILD}")
     process = subprocess.run([sys.executable, str(BUILD), "phone"], capture_output=True, text=True)
     if process.returncode:
         raise ConfigError(
-            f"phones cannot be run here: {(process.stderr or process.stdout).strip()[-1000:]}"
+            f"Phones cannot run here: {(process.stderr or process.stdout).strip()[-1000:]}"
         )
     return shlex.split(process.stdout)
 

@@ -20,12 +20,12 @@ from wire.errors import ConfigError
 Change = Callable[[Array, int, np.random.Generator], Array]
 """(x (n, \\*window.shape), number of the device, generator) -> inputs as that device has them."""
 
-SHARING: set[Callable[..., "Assignment"]] = set()
+SHARING: set[Callable[..., "Allocation"]] = set()
 """Rules that may assign an example to several devices."""
 
 
 @dataclass(frozen=True)
-class Assignment:
+class Allocation:
     """Indices of each device's examples in the pool's training part and in its test part."""
 
     train: Sequence[Array] = field(repr=False)
@@ -64,7 +64,7 @@ def common_options(split: str = "own", examples: int = 0, tests: int = 0) -> dic
 def assign_pool(
     data: FleetData | Pool,
     rng: np.random.Generator,
-    assign: Callable[..., Assignment],
+    assign: Callable[..., Allocation],
     *,
     examples: int,
     tests: int,
@@ -83,10 +83,10 @@ def assign_pool(
     """
     pool = data if isinstance(data, Pool) else pool_of(data)
     if own["devices"] > len(pool.train_y) and assign not in SHARING:
-        many = (
-            f"{own['devices']} devices: data {pool.name} has {len(pool.train_y)} training examples"
+        raise ConfigError(
+            f"devices must be at most {len(pool.train_y)}, the training examples of data "
+            f"{pool.name}, got {own['devices']}. With partition drawn, devices may share examples."
         )
-        raise ConfigError(f"{many}; with partition drawn devices may share them")
     assignment = assign(pool, rng, **own)
     if split == "random" or (split == "auto" and pool.window.height):
         pool, assignment = _divide_anew(pool, assignment, test, rng)
@@ -140,15 +140,13 @@ def blocks(devices: int, groups: int) -> list[int]:
         ConfigError: there are fewer devices than groups.
     """
     if devices < groups:
-        raise ConfigError(
-            f"{devices} devices: at least one for each of the {groups} groups is needed"
-        )
+        raise ConfigError(f"devices must be at least {groups}, one for each group, got {devices}")
     return [i * groups // devices for i in range(devices)]
 
 
 def _divide_anew(
-    pool: Pool, assignment: Assignment, share: float, rng: np.random.Generator
-) -> tuple[Pool, Assignment]:
+    pool: Pool, assignment: Allocation, share: float, rng: np.random.Generator
+) -> tuple[Pool, Allocation]:
     """Merge each device's examples, and make a random `share` of them its test part."""
     x, y = np.concatenate([pool.train_x, pool.test_x]), np.concatenate([pool.train_y, pool.test_y])
     train, test = [], []
@@ -171,12 +169,12 @@ def split_count(total: int, share: float) -> int:
 
 
 def _cut_down(
-    assignment: Assignment,
+    assignment: Allocation,
     examples: int,
     tests: int,
     shares: Sequence[float],
     rng: np.random.Generator,
-) -> Assignment:
+) -> Allocation:
     """Limit each device's examples, then reduce the training part of some devices to a share.
 
     `examples` and `tests` are maximum numbers for training and testing; 0: no limit. Of 20 devices
@@ -206,6 +204,6 @@ def _read_shares(text: str) -> list[float]:
         shares = [0.0]
     if not all(0 < share <= 1 for share in shares):
         raise ConfigError(
-            f"imbalance={text}: expected shares above 0 and up to 1, such as 0.1,0.3,0.6"
+            f"imbalance must be shares above 0 and up to 1, such as 0.1,0.3,0.6, got {text!r}"
         )
     return shares

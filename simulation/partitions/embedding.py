@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from simulation.datasets.pool import Pool
-from simulation.partitions.assignment import Assignment
+from simulation.partitions.assignment import Allocation
 from wire.arrays.tensors import Array
 
 Embedding = Callable[[Array], Array]
@@ -73,7 +73,7 @@ def embedding(
     shuffle: float,
     embed: Embedding | None = None,
     dimensions: int = 2,
-) -> Assignment:
+) -> Allocation:
     """Assign to each device one cluster of every class in an embedding.
 
     The embedding is projected on its first `dimensions` principal components. Every class is cut
@@ -108,7 +108,7 @@ def embedding(
         [np.flatnonzero(owner == device) for device in range(devices)]
         for owner in (owner_train, owner_test)
     )
-    return Assignment(train_of, test_of)
+    return Allocation(train_of, test_of)
 
 
 def cluster_centres(points: Array, count: int, rng: np.random.Generator) -> Array:

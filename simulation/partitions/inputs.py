@@ -8,7 +8,7 @@ the four domains of Office-Home; here four backgrounds take their place.
 import numpy as np
 
 from simulation.datasets.pool import Pool
-from simulation.partitions.assignment import Assignment, assign_by_shares, blocks
+from simulation.partitions.assignment import Allocation, assign_by_shares, blocks
 from wire.arrays.tensors import Array
 from wire.bundle import Window
 from wire.errors import ConfigError
@@ -22,7 +22,7 @@ def _alike(pool: Pool, devices: int, rng: np.random.Generator) -> tuple[list[Arr
     return assign_by_shares(pool, np.full((devices, len(pool.classes)), 1 / devices), rng)
 
 
-def rotation(pool: Pool, rng: np.random.Generator, *, devices: int, groups: int) -> Assignment:
+def rotation(pool: Pool, rng: np.random.Generator, *, devices: int, groups: int) -> Allocation:
     """Assign devices to groups whose inputs are turned by 0, 90, 180 or 270 degrees.
 
     Two groups are turned by 0 and 180 degrees. Images turn in their plane, and three-axis sensors
@@ -37,19 +37,19 @@ def rotation(pool: Pool, rng: np.random.Generator, *, devices: int, groups: int)
     if window.height and window.height != window.length and any(q % 2 for q in quarters):
         raise ConfigError(
             f"rotation: images of {window.height} x {window.length} cannot be turned by 90 "
-            "degrees, use groups=2"
+            "degrees. Use groups=2."
         )
     sensors = [] if window.height else three_axis_sensors(window)
     if not window.height and not sensors:
         raise ConfigError(
-            f"rotation: of the channels {', '.join(window.channels)} no three are called like ax, "
-            "ay, az"
+            "rotation needs three channels with names like ax, ay, az, got "
+            f"{', '.join(window.channels)}"
         )
 
     def change(x: Array, device: int, _rng: np.random.Generator) -> Array:
         return turn(x, quarters[member[device]], sensors)
 
-    return Assignment(
+    return Allocation(
         *_alike(pool, devices, rng), [str(90 * quarters[group]) for group in member], change
     )
 
@@ -82,7 +82,7 @@ def three_axis_sensors(window: Window) -> list[int]:
     ]
 
 
-def noise(pool: Pool, rng: np.random.Generator, *, devices: int, x: float) -> Assignment:
+def noise(pool: Pool, rng: np.random.Generator, *, devices: int, x: float) -> Allocation:
     """Add Gaussian noise to both parts, with a variance that grows from device to device.
 
     The variance is k * x / devices for device k of 0 .. devices - 1. Images are clipped to [0, 1]
@@ -95,10 +95,10 @@ def noise(pool: Pool, rng: np.random.Generator, *, devices: int, x: float) -> As
         noisy = examples + drawn * np.float32(np.sqrt(device * x / devices)) * size
         return np.clip(noisy, 0, 1, out=noisy) if pool.window.height else noisy
 
-    return Assignment(*_alike(pool, devices, rng), change=change)
+    return Allocation(*_alike(pool, devices, rng), change=change)
 
 
-def environments(pool: Pool, rng: np.random.Generator, *, devices: int, types: int) -> Assignment:
+def environments(pool: Pool, rng: np.random.Generator, *, devices: int, types: int) -> Allocation:
     """Assign devices to groups with different surroundings of the same objects.
 
     Images have a plain background, one with striped rows or columns, or a glowing one. Windows have
@@ -116,7 +116,7 @@ def environments(pool: Pool, rng: np.random.Generator, *, devices: int, types: i
             else with_disturbance(x, name, size, rng)
         )
 
-    return Assignment(*_alike(pool, devices, rng), [names[group] for group in member], change)
+    return Allocation(*_alike(pool, devices, rng), [names[group] for group in member], change)
 
 
 def with_background(x: Array, name: str, rng: np.random.Generator) -> Array:

@@ -9,7 +9,7 @@ import numpy as np
 from simulation.datasets.pool import Pool
 from simulation.partitions.assignment import (
     SHARING,
-    Assignment,
+    Allocation,
     assign_by_shares,
     blocks,
 )
@@ -19,17 +19,17 @@ from wire.errors import ConfigError
 AUTOCFL_GROUPS = "0-2,3-6,4-9,0-9"
 
 
-def iid(pool: Pool, rng: np.random.Generator, *, devices: int) -> Assignment:
+def iid(pool: Pool, rng: np.random.Generator, *, devices: int) -> Allocation:
     """Assign both parts of the pool at random, with equal numbers of examples per device."""
     train, test = (
         np.array_split(rng.permutation(len(y)), devices) for y in (pool.train_y, pool.test_y)
     )
-    return Assignment(train, test, ["all"] * devices)
+    return Allocation(train, test, ["all"] * devices)
 
 
 def dirichlet(
     pool: Pool, rng: np.random.Generator, *, devices: int, alpha: float, least: int
-) -> Assignment:
+) -> Allocation:
     """Assign every class in shares drawn from a Dirichlet distribution.
 
     The smaller `alpha`, the more uneven the shares. A device with fewer than `least` training
@@ -43,19 +43,18 @@ def dirichlet(
     need = least + int(np.count_nonzero(counts))  # each class is rounded to whole examples
     if devices * need > counts.sum():
         raise ConfigError(
-            f"dirichlet: {devices} devices with {least} examples each take {devices * need}, to "
-            "allow for rounding; "
-            f"data {pool.name} has {counts.sum()} training examples"
+            f"dirichlet: {devices} devices with {least} examples each need {devices * need} "
+            f"training examples because of rounding, and data {pool.name} has {counts.sum()}"
         )
     shares = rng.dirichlet(np.full(devices, alpha), len(counts)).T
     shares = np.nan_to_num(shares, nan=1 / devices)  # a tiny alpha underflows to 0 / 0
-    return Assignment(*assign_by_shares(pool, _lift(shares, counts, need), rng))
+    return Allocation(*assign_by_shares(pool, _lift(shares, counts, need), rng))
 
 
 def _lift(shares: Array, counts: Array, need: float) -> Array:
     """Change shares (devices, classes) so that every device gets at least `need` examples.
 
-    `counts` (classes,) are the examples of each class in all.
+    `counts` (classes,) are the numbers of examples of each class in total.
     """
     amounts = shares * counts
     for poor in np.argsort(amounts.sum(1), kind="stable"):
@@ -73,7 +72,7 @@ def _lift(shares: Array, counts: Array, need: float) -> Array:
     return np.where(counts > 0, amounts / np.maximum(counts, 1), shares)
 
 
-def pathological(pool: Pool, rng: np.random.Generator, *, devices: int, classes: int) -> Assignment:
+def pathological(pool: Pool, rng: np.random.Generator, *, devices: int, classes: int) -> Allocation:
     """Assign only `classes` classes to each device, in different amounts.
 
     The largest amount of a class on a device is up to ten times the smallest. Devices with the same
@@ -84,19 +83,22 @@ def pathological(pool: Pool, rng: np.random.Generator, *, devices: int, classes:
     """
     total = len(pool.classes)
     if classes > total:
-        raise ConfigError(f"pathological: classes={classes}, data {pool.name} has {total} classes")
+        raise ConfigError(
+            f"pathological: classes must be at most {total}, the classes of data {pool.name}, got "
+            f"{classes}"
+        )
     order = rng.permutation(total)
     amounts, truth = np.zeros((devices, total)), []
     for device in range(devices):
         device_classes = order[(device * classes + np.arange(classes)) % total]
         amounts[device, device_classes] = rng.uniform(0.1, 1.0, classes)
         truth.append("+".join(str(c) for c in np.sort(device_classes)))
-    return Assignment(
+    return Allocation(
         *assign_by_shares(pool, amounts / np.maximum(amounts.sum(0), 1e-12), rng), truth
     )
 
 
-def label_groups(pool: Pool, rng: np.random.Generator, *, devices: int, groups: str) -> Assignment:
+def label_groups(pool: Pool, rng: np.random.Generator, *, devices: int, groups: str) -> Allocation:
     """Assign a range of classes to each of equally large groups of devices.
 
     A group has its classes in the pool's own proportions, and all devices have equally many
@@ -115,7 +117,8 @@ def label_groups(pool: Pool, rng: np.random.Generator, *, devices: int, groups: 
         numbers = first.isdigit() and (last.isdigit() or not last)
         if not numbers or not int(first) <= int(last or first) < total:
             raise ConfigError(
-                f"label-groups: group {name!r}, expected a range within 0-{total - 1}, such as 0-2"
+                f"label-groups: a group must be a range within 0-{total - 1}, such as 0-2, got "
+                f"{name!r}"
             )
         ranges.append(list(range(int(first), int(last or first) + 1)))
     member = blocks(devices, len(ranges))
@@ -125,7 +128,7 @@ def label_groups(pool: Pool, rng: np.random.Generator, *, devices: int, groups: 
         weights[device, ranges[group]] = counts[ranges[group]] / max(1, counts[ranges[group]].sum())
     demand = weights.sum(0)
     size = min(counts[c] / demand[c] for c in range(total) if demand[c] > 0)
-    return Assignment(
+    return Allocation(
         *assign_by_shares(pool, size * weights / np.maximum(counts, 1), rng),
         [names[group].strip() for group in member],
     )
@@ -133,14 +136,14 @@ def label_groups(pool: Pool, rng: np.random.Generator, *, devices: int, groups: 
 
 def drawn(
     pool: Pool, rng: np.random.Generator, *, devices: int, alpha: float, each: int
-) -> Assignment:
+) -> Allocation:
     """Draw `each` training examples per device, and a quarter as many test examples.
 
     A device's class proportions are drawn from a Dirichlet distribution. Several devices may draw
     the same example, so that a fleet may be larger than the data.
     """
     shares = rng.dirichlet(np.full(len(pool.classes), alpha), devices)
-    return Assignment(
+    return Allocation(
         _draw(pool.train_y, shares, each, rng), _draw(pool.test_y, shares, -(-each // 4), rng)
     )
 
@@ -166,7 +169,7 @@ def _draw(y: Array, shares: Array, each: int, rng: np.random.Generator) -> list[
 
 def category_imbalance(
     pool: Pool, rng: np.random.Generator, *, devices: int, types: int
-) -> Assignment:
+) -> Allocation:
     """Divide the classes into `types` sets, and assign each set to a block of devices.
 
     Ten classes and five types give two classes per set.
@@ -177,13 +180,14 @@ def category_imbalance(
     total = len(pool.classes)
     if types > total:
         raise ConfigError(
-            f"category-imbalance: types={types}, data {pool.name} has {total} classes"
+            f"category-imbalance: types must be at most {total}, the classes of data {pool.name}, "
+            f"got {types}"
         )
     member = blocks(devices, types)
     shares = np.zeros((devices, total))
     for number, class_set in enumerate(np.array_split(np.arange(total), types)):
         for device in (d for d, group in enumerate(member) if group == number):
             shares[device, class_set] = 1 / member.count(number)
-    return Assignment(
+    return Allocation(
         *assign_by_shares(pool, shares, rng), [f"Type{group + 1}" for group in member]
     )

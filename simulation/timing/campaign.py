@@ -29,9 +29,9 @@ from aggregator.core.settings import ADMIT_ALL, RunSettings
 from aggregator.fleet.events import (
     Aggregate,
     Aggregated,
+    AssignmentDeclined,
     CheckedIn,
     Configured,
-    Declined,
     Event,
     Seen,
     SendPlan,
@@ -40,7 +40,7 @@ from aggregator.fleet.events import (
     Tick,
     Updated,
 )
-from aggregator.fleet.records import Assignment, Campaign, Fleet, Received, Version
+from aggregator.fleet.records import AdmittedUpdate, Assignment, Campaign, Fleet, Version
 from aggregator.fleet.rounds import counted_updates
 from aggregator.fleet.step import steps
 from algorithms.core.keys import NEWCOMER
@@ -48,7 +48,7 @@ from algorithms.spec import Choice
 from host.settings import LARGEST
 from simulation.timing.availability import DAY_S
 from simulation.timing.fleet import Jobs, TimedFleet
-from simulation.timing.report import Tally
+from simulation.timing.report import JobTotals
 from wire.arrays.tensors import Array
 from wire.errors import ConfigError, ShoalError
 from wire.messages import CheckIn, Metrics
@@ -60,7 +60,7 @@ PATIENCE_S = 7 * DAY_S
 The cause is that no device was available, or that none finished in time.
 """
 _COUNTS: Any = dict.fromkeys(("num_train", "num_steps", "bytes_up", "bytes_down"), 0)
-UPDATE = Received(blob="", start=NEWCOMER, evaluated=Metrics(), trained=Metrics(), **_COUNTS)
+UPDATE = AdmittedUpdate(blob="", start=NEWCOMER, evaluated=Metrics(), trained=Metrics(), **_COUNTS)
 """An update with the fields that the state machine reads."""
 LOOK, END, RING = range(3)
 """Kinds of events, in their order within one second.
@@ -92,7 +92,7 @@ class JobBatch:
 
     @property
     def weights(self) -> Array:
-        """Weight of each update beside its number of examples, float64.
+        """Weight of each update in addition to its number of examples, float64.
 
         It is 1 / sqrt(1 + staleness) (FedBuff, section 5).
         """
@@ -131,12 +131,13 @@ class TimedCampaign:
         for key in ("cohort", "concurrency", "buffer"):
             if options.get(key, 0) > len(fleet):
                 raise ConfigError(
-                    f"policy {str(choice)!r}: {key} is {options[key]}, expected no more than the "
-                    f"{len(fleet)} devices"
+                    f"policy {str(choice)!r}: {key} must be at most {len(fleet)}, the number of "
+                    f"devices, got {options[key]}"
                 )
-        self.fleet, self.tally, self.now_s = fleet, Tally(), 0.0
+        self.fleet, self.tally, self.now_s = fleet, JobTotals(), 0.0
         self.wait_s = options.get("wait", math.inf)
-        rule = replace(choice, given=tuple(pair for pair in choice.given if pair[0] != "wait"))
+        explicit = tuple(pair for pair in choice.explicit if pair[0] != "wait")
+        rule = replace(choice, explicit=explicit)
         fields = {**policy_settings(rule), **ADMIT_ALL, "deadline_s": options["deadline"]}
         fields |= {"algorithm": "", "data": "", "bundle": "", "reported": {}, "responses": {}}
         cohort_size = math.ceil(round(fields["cohort"] * fields["over_select"], 9)) or len(fleet)
@@ -201,11 +202,11 @@ class TimedCampaign:
         while not self._is_due:
             if not self._heap or self._heap[0][0] > since_s + PATIENCE_S:
                 raise ShoalError(
-                    f"no device finished within the deadline of {self.settings.deadline_s:g} s for "
-                    f"{PATIENCE_S / DAY_S:g} days: all are too slow"
+                    f"No device finished within the deadline of {self.settings.deadline_s:g} s for "
+                    f"{PATIENCE_S / DAY_S:g} days. All are too slow: set a longer deadline."
                     if self._jobs or self._fleet.serial > before
-                    else f"no device was available from {since_s:.0f} s to "
-                    f"{since_s + PATIENCE_S:.0f} s, with its battery charged enough"
+                    else f"No device was available with enough battery from {since_s:.0f} s to "
+                    f"{since_s + PATIENCE_S:.0f} s"
                 )
             self.now_s, kind, _, key = heapq.heappop(self._heap)
             if kind == LOOK:
@@ -308,7 +309,7 @@ class TimedCampaign:
         if job.finishes:
             self._feed(Updated(update=UPDATE, **fields))
         elif self.fleet.is_available(place, self.now_s):
-            self._feed(Declined(**fields))
+            self._feed(AssignmentDeclined(**fields))
         if job.finishes and self._ids[place] in self.campaign.updates:
             self._updates[place] = job
         elif not is_settled:

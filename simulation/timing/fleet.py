@@ -28,7 +28,7 @@ DROPS = 0xD40
 
 
 @dataclass(frozen=True)
-class Work:
+class JobSize:
     """Size of a job: examples to train on, and bytes to transfer."""
 
     examples: Array = field(repr=False)
@@ -57,7 +57,7 @@ class Jobs:
 class TimedFleet:
     """Devices, and the charge of their batteries."""
 
-    def __init__(self, profiles: Profiles, work: Work, seed: int) -> None:
+    def __init__(self, profiles: Profiles, work: JobSize, seed: int) -> None:
         """Create the fleet with full batteries at virtual second 0.
 
         Raises:
@@ -66,8 +66,8 @@ class TimedFleet:
         """
         if np.shape(work.examples) != (len(profiles),):
             raise ConfigError(
-                f"examples of {np.shape(work.examples)} devices, expected one number for each of "
-                f"{len(profiles)}"
+                f"examples must be one number for each of {len(profiles)} devices, got "
+                f"{np.shape(work.examples)}"
             )
         self.profiles, self.work, self.seed = profiles, work, seed
         self._down_s = work.down_bytes / profiles.down_bytes_per_s
@@ -83,7 +83,7 @@ class TimedFleet:
         )
         """(N,) bool: True for devices that have examples and a battery that lasts for a job."""
         if not self.able.any():
-            raise ConfigError("no device has examples, and a battery that lasts for all of them")
+            raise ConfigError("No device has examples and a battery that lasts to train on them")
         self._charge = profiles.battery_examples.copy()
         self._charged_s = self._on_charger_s(np.arange(len(profiles)), np.zeros(len(profiles)))
         self.is_on_battery = bool(np.isfinite(profiles.battery_examples).any())

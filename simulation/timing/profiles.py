@@ -135,12 +135,12 @@ def make_profiles(choice: Choice, devices: int, seed: int) -> Profiles:
         ConfigError: `devices` is less than 1, or an option does not fit the distribution.
         DataError: a trace cannot be read, or has too few devices.
     """
-    options, where = choice.options, f"devices {str(choice)!r}"
+    options, where = choice.options, f"profiles {str(choice)!r}"
     if devices < 1:
-        raise ConfigError(f"{where}: {devices} devices, expected at least one")
+        raise ConfigError(f"{where}: devices must be at least 1, got {devices}")
     if choice.name == "trace":
         if not options["devices"]:
-            raise ConfigError(f"{where}: expected devices=FILE.csv")
+            raise ConfigError(f"{where} needs a file: trace:devices=FILE.csv")
         files = (
             Path(options["devices"]),
             Path(options["intervals"]) if options["intervals"] else None,
@@ -148,7 +148,10 @@ def make_profiles(choice: Choice, devices: int, seed: int) -> Profiles:
         columns, availability = read_trace(*files, devices)
         return Profiles(**columns, availability=availability)
     if choice.name == "uniform" and max(options["spread"], options["network"]) >= 1:
-        raise ConfigError(f"{where}: spread and network are shares here, expected less than 1")
+        raise ConfigError(
+            f"{where}: spread and network must be below 1, got {options['spread']:g} and "
+            f"{options['network']:g}"
+        )
     return _draw(choice.name, options, devices, seed)
 
 

@@ -21,14 +21,14 @@ Point = tuple[float, float | None]
 
 
 @dataclass
-class Tally:
+class JobTotals:
     """Counts of finished jobs. Each job counts once: as completed, dropped or late."""
 
     completed: int = 0
     dropped: int = 0
     late: int = 0
     examples: float = 0.0
-    """Examples trained in all jobs."""
+    """Number of examples trained in all jobs together."""
     wasted_examples: float = 0.0
     """Examples trained in jobs whose update was not aggregated."""
     down_bytes: float = 0.0
@@ -89,7 +89,7 @@ def time_to_accuracy(points: Sequence[Point], target: float) -> float | None:
 
 
 def describe(
-    tally: Tally, elapsed_s: float, points: Sequence[Point] = (), targets: Sequence[float] = ()
+    tally: JobTotals, elapsed_s: float, points: Sequence[Point] = (), targets: Sequence[float] = ()
 ) -> TimeSummary:
     """Return counts and shares of a run that took `elapsed_s` virtual seconds.
 

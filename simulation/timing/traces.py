@@ -39,11 +39,11 @@ class Column:
         """Return the number that `text` states.
 
         Raises:
-            ValueError: the text is no number in the range; the message states the expected range.
+            ValueError: the text is not a number in the range; the message has the range.
         """
         if not text.strip() and self.default is not None:
             return self.default
-        expected = f"expected a number {'above' if self.above else 'from'} {self.low:g}" + (
+        expected = f"a number {'above' if self.above else 'from'} {self.low:g}" + (
             f" to {self.high:g}" if self.high < math.inf else ""
         )
         try:
@@ -89,13 +89,13 @@ def read_trace(
     for line, name, numbers in _rows(devices, DEVICE_COLUMNS):
         if name in lines:
             raise DataError(
-                f"{devices}, line {line}: device {name!r} is in line {lines[name]} already"
+                f"{devices}, line {line}: device {name!r} is already in line {lines[name]}"
             )
         lines[name] = line
         rows.append(numbers)
     if len(rows) < count:
         raise DataError(
-            f"{devices}: {len(rows)} devices, expected at least the {count} of the fleet"
+            f"{devices} must have at least the fleet's {count} devices, got {len(rows)}"
         )
     columns = dict(
         zip(DEVICE_COLUMNS, np.array(rows[:count]).reshape(count, -1).T.copy(), strict=True)
@@ -115,8 +115,7 @@ def _read_intervals(path: Path, devices: Path, names: Mapping[str, int], count: 
             raise DataError(f"{path}, line {line}: device {name!r} is not in {devices}")
         if not start_s < end_s:
             raise DataError(
-                f"{path}, line {line}: from {start_s:g} to {end_s:g} s, expected an end after the "
-                "start"
+                f"{path}, line {line}: end_s must be above start_s, got {end_s:g} and {start_s:g}"
             )
         if names[name] < count:
             intervals.append((names[name], start_s, end_s, line))
@@ -125,14 +124,12 @@ def _read_intervals(path: Path, devices: Path, names: Mapping[str, int], count: 
         if before[0] == after[0] and after[1] < before[2]:
             first, second = sorted((before, after), key=lambda interval: interval[3])
             raise DataError(
-                f"{path}, line {second[3]}: from {second[1]:g} to {second[2]:g} s, expected no "
-                f"overlap with line {first[3]} "
-                f"of the same device, {first[1]:g} to {first[2]:g} s"
+                f"{path}, line {second[3]}: {second[1]:g} to {second[2]:g} s overlaps with line "
+                f"{first[3]} of the same device, {first[1]:g} to {first[2]:g} s"
             )
     if not intervals:
         raise DataError(
-            f"{path}: none of the fleet's devices is ever available, expected a line "
-            "device,start_s,end_s"
+            f"{path}: no device of the fleet is ever available. Add a line device,start_s,end_s."
         )
     device, starts_s, ends_s = (np.array([interval[i] for interval in intervals]) for i in range(3))
     places: Array = np.searchsorted(device, np.arange(count + 1))
@@ -153,12 +150,12 @@ def _rows(
                     continue
                 if len(fields) != len(header):
                     raise DataError(
-                        f"{path}, line {reader.line_num}: {len(fields)} fields, expected "
-                        f"{len(header)}: {','.join(header)}"
+                        f"{path}, line {reader.line_num} must have {len(header)} fields, "
+                        f"{','.join(header)}, got {len(fields)}"
                     )
                 row = dict(zip(header, fields, strict=True))
                 if not row["device"].strip():
-                    raise DataError(f"{path}, line {reader.line_num}: no device, expected its name")
+                    raise DataError(f"{path}, line {reader.line_num}: the device's name is missing")
                 yield (
                     reader.line_num,
                     row["device"].strip(),
@@ -167,7 +164,7 @@ def _rows(
                     ),
                 )
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path}: not readable as CSV: {error}") from None
+        raise DataError(f"{path} cannot be read as CSV: {error}") from None
 
 
 def _check_header(path: Path, header: list[str], columns: Mapping[str, Column]) -> None:
@@ -177,8 +174,8 @@ def _check_header(path: Path, header: list[str], columns: Mapping[str, Column]) 
     if set(required) - set(header) or extra or len(set(header)) < len(header):
         also = f" and optionally {', '.join(optional)}" if optional else ""
         raise DataError(
-            f"{path}, line 1: columns {', '.join(header) or 'none'}, expected "
-            f"{', '.join(required)}{also}"
+            f"{path}, line 1: columns must be {', '.join(required)}{also}, got "
+            f"{', '.join(header) or 'none'}"
         )
 
 
@@ -186,4 +183,5 @@ def _number(path: Path, line: int, row: Mapping[str, str], key: str, column: Col
     try:
         return column.read(row.get(key, ""))
     except ValueError as error:
-        raise DataError(f"{path}, line {line}: {key} is {row.get(key, '')!r}, {error}") from None
+        text = row.get(key, "")
+        raise DataError(f"{path}, line {line}: {key} must be {error}, got {text!r}") from None

@@ -14,7 +14,7 @@ from aggregator.fleet.events import Directed
 from aggregator.fleet.records import Assignment, Campaign, Device
 from aggregator.leadership.rivals import Rivals
 from aggregator.ports import Blobs
-from aggregator.service.inbox import Inbox
+from aggregator.service.inbox import FleetInbox
 from aggregator.service.runner import Runner
 from aggregator.service.start import Exported
 from aggregator.service.telemetry import Telemetry
@@ -105,7 +105,7 @@ class Bench:
         """Start a service, which goes on from the store; with these other settings."""
         telemetry = Telemetry(None, self.clock)
         parts = (self.topics, self.clock, self.link.offered, telemetry)
-        inbox = Inbox(*parts, silence_s=self.silence_s)
+        inbox = FleetInbox(*parts, silence_s=self.silence_s)
         rivals = Rivals(self.verifier, self.clock, inbox.count)
         own = (self.store, self.link, inbox, telemetry, rivals, self.clock)
         self.runner = Runner(*own, **self.changes)

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from aggregator.aggregation.inherit import Source
+from aggregator.aggregation.inherit import TrainedModels
 from aggregator.fleet.events import Directed
 from aggregator.fleet.records import Campaign
 from aggregator.ports import Blobs
@@ -21,7 +21,7 @@ class Campaigns(Bench):
     """A bench on which a second campaign can be started."""
 
     def start_second(
-        self, source: Source | None = None, blobs: Blobs | None = None, **settings: Any
+        self, source: TrainedModels | None = None, blobs: Blobs | None = None, **settings: Any
     ) -> None:
         """Start it, with the settings of the first but for these."""
         chosen = {"run_id": "r2", "name": SECOND, **settings}

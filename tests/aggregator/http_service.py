@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from aggregator.enrolment.order_handlers import DeviceOrders
 from aggregator.http.api import create_api
 from aggregator.http.guard import Guard
-from aggregator.http.local import Local, open_to_owner
+from aggregator.http.local import Endpoint, open_to_owner
 from aggregator.http.orders import order_routes
 from aggregator.http.problem import HANDLERS, problem
 from aggregator.http.server import HttpServer
@@ -24,8 +24,8 @@ from aggregator.leadership.identity import lock_service
 from aggregator.operator import device_orders
 from aggregator.operator.desk import Desk
 from aggregator.operator.duties import Duties
-from aggregator.service.conditions import Conditions, Counted
-from aggregator.service.place import Place
+from aggregator.service.conditions import Conditions, ServiceCounters
+from aggregator.service.place import ServiceStorage
 from aggregator.service.start import Trust
 from aggregator.service.steering import Steering
 from aggregator.storage.engine import sqlite_url
@@ -63,7 +63,7 @@ def taking_orders(folder: Path, desk: Desk) -> Iterator[None]:
     api.include_router(order_routes(desk))
     try:
         with HttpServer("127.0.0.1", 0) as server:
-            local = Local.new(*server.address)
+            local = Endpoint.new(*server.address)
             access = http_access(folder, "127.0.0.1", local.token)
             api.add_middleware(Guard, access=access, page=lambda _scope, *told: problem(*told))
             server.serve(api)
@@ -113,7 +113,7 @@ def api_of(
 
     def conditions() -> Conditions:
         runner = bench.runner
-        return Conditions(dict(runner.refused), True, runner.condition, "", Counted(), {})
+        return Conditions(dict(runner.refused), True, runner.condition, "", ServiceCounters(), {})
 
     return create_api(
         view,
@@ -137,7 +137,7 @@ def http_service(
         releasing.round()
         releasing.order("make-releases", campaign="run-1")
     runner, url = releasing.bench.runner, sqlite_url(folder / "shoal.db")
-    steering = Steering(runner, Place(folder, url, trust=Trust((), None)), releasing.maker)
+    steering = Steering(runner, ServiceStorage(folder, url, trust=Trust((), None)), releasing.maker)
     devices = DeviceOrders(runner, folder, url)
     desk = Desk(folder, {**steering.handlers, **devices.handlers, **releasing.handlers})
     duties = Duties(runner, desk, releasing.bench.clock, lambda: time.time() + 1e6, releasing.maker)

@@ -11,7 +11,7 @@ from aggregator.core.settings import ADMIT_ALL, RunSettings
 from aggregator.fleet import events as e
 from aggregator.fleet.records import Assignment, Campaign, Device, Fleet, Version
 from aggregator.fleet.step import step
-from aggregator.service.inbox import Inbox, Reading
+from aggregator.service.inbox import FleetInbox, Reading
 from aggregator.service.telemetry import Telemetry
 from algorithms.composition import read_algorithm
 from algorithms.core.contract import USUAL_PASSES
@@ -48,7 +48,7 @@ class InboxBench:
         clock: Watch | None = None,
         **changes: Any,
     ) -> None:
-        """`settings`: other fields of `RunSettings`; `changes`: other arguments of `Inbox`."""
+        """`settings`: other fields of `RunSettings`; `changes`: other arguments of `FleetInbox`."""
         objective = objective_for_fleet(data, read_algorithm("fedavg"), 0)
         self.bundle = describe_bundle(
             objective, name=data.name, classes=data.classes, window=data.window
@@ -61,7 +61,7 @@ class InboxBench:
         self.clock = clock or Watch()
         self.telemetry = changes.pop("telemetry", None) or Telemetry(None, self.clock)
         parts = (self.topics, self.clock, self.blobs.__getitem__, self.telemetry)
-        self.inbox = Inbox(*parts, **changes)
+        self.inbox = FleetInbox(*parts, **changes)
         self.inbox.admit_updates_of(self.bundle.manifest)
         self.fleet, self.commands = Fleet(), list[e.Command]()
         chosen = RunSettings(
@@ -137,7 +137,7 @@ class InboxBench:
         for answer in answers:
             if isinstance(answer, m.Acknowledge | m.Refuse):
                 return answer
-            if isinstance(answer, e.Acknowledge):
+            if isinstance(answer, e.AcknowledgeUpdate):
                 return m.Acknowledge(answer.device_id, answer.blob)
         raise AssertionError(f"no answer: {answers}")
 

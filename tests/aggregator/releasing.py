@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from aggregator.core.steps import Gate, Step
-from aggregator.fleet.records import Release
+from aggregator.fleet.records import ModelRelease
 from aggregator.leadership.identity import own_secret, service_signer
 from aggregator.operator.release_orders import release_handlers
 from aggregator.releases import ReleaseMaker, When
@@ -79,13 +79,13 @@ class Releasing:
         """Have a device report the release that it was offered last; with a problem, as not in
         use."""
         record = self.bench.known(device_id)
-        number, metrics = record.given.serial, m.Metrics(10, 1.0, 9)
+        number, metrics = record.last_offer.serial, m.Metrics(10, 1.0, 9)
         used = record.settled.serial if problem else number
         report = m.InUse(device_id, used, number, problem, metrics, metrics, latency_ms=1.0)
         self.bench.send(device_id, "in-use", encode(report))
 
     @property
-    def releases(self) -> dict[int, Release]:
+    def releases(self) -> dict[int, ModelRelease]:
         """Releases by number."""
         return dict(self.bench.runner.fleet.releases)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from aggregator.fleet import events as e
 from aggregator.fleet.reconcile import Turn
-from aggregator.fleet.records import Campaign, Received, Version
+from aggregator.fleet.records import AdmittedUpdate, Campaign, Version
 from aggregator.fleet.step import take_in
 from aggregator.storage.blob_folder import BlobFolder
 from aggregator.storage.engine import sqlite_url
@@ -69,7 +69,7 @@ class SmallService:
         (blob,) = self.blobs.put(f"update {self.made} ".encode() * 99)
         numbers: dict[str, Any] = {"bytes_up": 1, "bytes_down": 1, "num_train": 5, "num_steps": 1}
         metrics: dict[str, Any] = {"evaluated": Metrics(), "trained": Metrics()}
-        update = Received(blob=blob, start=work.start, **numbers, **metrics)
+        update = AdmittedUpdate(blob=blob, start=work.start, **numbers, **metrics)
         own: dict[str, Any] = {"device_id": device_id, "serial": work.serial}
         self.feed(e.Updated(at_s=self.now_s, **own, update=update))
 

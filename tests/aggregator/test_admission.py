@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from aggregator.aggregation.admission import Refused, check_tensors, norms_of
+from aggregator.aggregation.admission import Refusal, check_tensors, norms_of
 from aggregator.fleet import events as e
 from aggregator.ports import BlobLost, StorageFailed
 from aggregator.service.inbox import BUSY_S
@@ -121,7 +121,7 @@ CHANGED = (
 MEASURED = ("mean.norm", "mean.running_var", "change.variance.weight", "mean_variance")
 
 
-def judged(key: str) -> Refused | None:
+def judged(key: str) -> Refusal | None:
     """The verdict on an update of a training and a survey in which the tensor `key` alone is
     negative."""
     trained = tuple((name, "float32", (2,)) for name in (*CHANGED, "statistic/norm.running_var"))
@@ -157,7 +157,7 @@ def test_what_is_no_variance_may_be_negative_whatever_its_name_is(key: str) -> N
 
 @pytest.mark.parametrize("key", ["statistic/norm.running_var", "response/survey.variance.norm"])
 def test_a_negative_variance_is_refused(key: str) -> None:
-    assert judged(key) == Refused("not-finite", f"tensor {key!r} holds negative variances")
+    assert judged(key) == Refusal("not-finite", f"tensor {key!r} holds negative variances")
 
 
 def test_an_update_of_an_earlier_epoch_counts(bench: InboxBench) -> None:

@@ -1,4 +1,5 @@
-"""How a round's models are made and stored: again when something changed, and not otherwise."""
+"""Computation and storage of a round's models: they are computed again if something changed, and
+not otherwise."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""What devices can do to the service with updates in pieces: little, and for a short time."""
+"""Harm that devices can do to the service with updates in pieces: little, and for a short time."""
 
 from pathlib import Path
 

@@ -59,8 +59,8 @@ def play_token(
 
 
 def said(own: str, at_s: float = NOW_S, **changes: Any) -> dict[str, Any]:
-    """What Play says of a good app on a good phone, of its nonce; `changes` replace a value by its
-    name."""
+    """Return Play's verdict on a good app on a good phone, with its nonce; `changes` replace values
+    by their names."""
     parts: dict[str, dict[str, Any]] = {
         "requestDetails": {
             "requestPackageName": "com.example.app",
@@ -150,9 +150,9 @@ def test_no_other_key_algorithm_or_text_is_believed(attester: PlayIntegrity) -> 
         good + ".x",
     ]
     for text in others:
-        with pytest.raises(NotAttested, match="no token of Play Integrity"):
+        with pytest.raises(NotAttested, match="not a token of Play Integrity"):
             attester.check(text, "n")
-    with pytest.raises(NotAttested, match="there is none"):
+    with pytest.raises(NotAttested, match=r"requires an attestation .*; the request has none"):
         attester.check("", "n")
 
 
@@ -169,7 +169,7 @@ def test_a_damaged_token_is_not_believed_whatever_is_damaged(attester: PlayInteg
 
 
 def _same(one: str, other: str) -> bool:
-    """Whether two texts stand for the same bytes: the last bits of a base64 character may not
+    """Return True if two texts encode the same bytes: the last bits of a base64 character may not
     count."""
     try:
         return [base64.b64decode(p + "==", b"-_") for p in one.split(".")] == [
@@ -207,7 +207,7 @@ def test_a_phone_enrols_with_an_attestation_of_its_token_and_key_and_a_board_wit
 @pytest.mark.parametrize(
     ("more", "why"),
     [
-        ({"decryption_key": "AAAA"}, "decryption_key has 3 bytes, expected 32"),
+        ({"decryption_key": "AAAA"}, "decryption_key must have 32 bytes, got 3"),
         ({"verification_key": "AAAA"}, r"integrity\.toml"),
         ({"unknown": 1}, "unknown"),
         ({"licensed": "yes"}, "licensed"),

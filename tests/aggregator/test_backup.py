@@ -121,7 +121,7 @@ def test_a_blob_that_is_taken_away_meanwhile_begins_the_copy_again_and_one_that_
     (served.folder / "blobs" / "run-1" / served.memory).unlink()
     with pytest.raises(
         ConfigError,
-        match=rf"blob {served.memory[:12]} is not here, 20 times in a row: `shoal "
+        match=rf"blob {served.memory[:12]} is missing, 20 times in a row; `shoal "
         r"doctor",
     ):
         back_up(served.folder, tmp_path / "other")
@@ -149,7 +149,7 @@ def test_what_is_damaged_is_not_copied(served: Served, tmp_path: Path) -> None:
     path = served.folder / "blobs" / "run-1" / served.memory
     path.write_bytes(b"damaged")
     with pytest.raises(
-        ConfigError, match=r"its bytes are not those that were written; `shoal doctor` says more"
+        ConfigError, match=r"damaged: its bytes do not match its hash; `shoal doctor` says more"
     ):
         back_up(served.folder, tmp_path / "copy")
     served.close()
@@ -161,9 +161,9 @@ def test_what_is_damaged_is_not_copied(served: Served, tmp_path: Path) -> None:
 
 def test_nothing_is_overwritten(served: Served, tmp_path: Path) -> None:
     (tmp_path / "copy").mkdir()
-    with pytest.raises(ConfigError, match="it exists already, and is left as it is"):
+    with pytest.raises(ConfigError, match="copy exists already, and is not changed"):
         back_up(served.folder, tmp_path / "copy")
-    with pytest.raises(ConfigError, match=r"there is no shoal\.db"):
+    with pytest.raises(ConfigError, match=r"No shoal\.db in folder"):
         back_up(tmp_path, tmp_path / "other")
 
 
@@ -195,9 +195,11 @@ class TestRestore:
     def test_a_copy_that_is_not_whole_changes_nothing(self, served: Served, tmp_path: Path) -> None:
         back_up(served.folder, tmp_path / "copy")
         (tmp_path / "copy" / "blobs" / "run-1" / served.memory).write_bytes(b"damaged")
-        with pytest.raises(ConfigError, match="it is not whole, nothing is changed: wrong"):
+        with pytest.raises(ConfigError, match="damaged, so nothing is changed: wrong"):
             restore(tmp_path / "copy", served.folder)
-        with pytest.raises(ConfigError, match="no copy that `shoal backup` made"):
+        with pytest.raises(
+            ConfigError, match=r"is not a copy that `shoal backup` made: it has no shoal\.db"
+        ):
             restore(tmp_path, served.folder)
         assert {path.name for path in tmp_path.iterdir()} == {"served", "copy"}
 
@@ -222,7 +224,7 @@ class TestRestore:
 
 
 class TestCredentials:
-    """Who was let in and who was kept out since the copy was made."""
+    """Credentials of devices that were admitted or banned since the copy was made."""
 
     @pytest.fixture
     def enrolling(self, served: Served) -> Served:
@@ -253,7 +255,7 @@ class TestCredentials:
         enrolling.close()
         _, told = restore(tmp_path / "copy", folder)
         assert told == [
-            "tokens and enrolled devices are those of before, not those of the copy",
+            "tokens and enrolled devices are those from before the restore, not the copy's",
             "banned since the copy, and still: evil",
         ]
         with closing(open_enrolments(folder)) as store, store.transaction() as within:
@@ -278,7 +280,7 @@ class TestCredentials:
         aside, told = restore(tmp_path / "copy", tmp_path / "elsewhere")
         assert (aside, told[0]) == (
             None,
-            "1 enrolment tokens that were not used yet are taken back: make new ones",
+            "1 unused enrolment tokens are revoked: make new ones",
         )
         with (
             closing(open_enrolments(tmp_path / "elsewhere")) as store,
@@ -310,6 +312,6 @@ class TestCredentials:
         noted = [
             finding.where
             for finding in examine(enrolling.folder)
-            if "nothing of Shoal's" in str(finding)
+            if "no file of Shoal's" in str(finding)
         ]
         assert noted == ["stranger"]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from aggregator.aggregation.forgetting import forgotten, records_without
-from aggregator.aggregation.inherit import Source
+from aggregator.aggregation.inherit import TrainedModels
 from aggregator.aggregation.orders import configured, rolled_back
 from aggregator.fleet.plan import plan_of, round_seed
 from aggregator.fleet.records import Assignment
@@ -41,7 +41,7 @@ class TestStart:
             group: {name: np.full_like(array, value) for name, array in initial.items()}
             for group, value in (("0", 1), ("1", 2))
         }
-        source = Source("campaign old, round 3", models, {"a": "0", "b": "1", "gone": "2"})
+        source = TrainedModels("campaign old, round 3", models, {"a": "0", "b": "1", "gone": "2"})
         bench = Training(fleet, algorithm="cfl", settings={"keep_models": 2}, source=source)
         campaign = bench.campaign
         groups = {d: member.group for d, member in campaign.members.items()}

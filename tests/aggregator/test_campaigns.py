@@ -4,7 +4,7 @@ cannot go on."""
 import numpy as np
 import pytest
 
-from aggregator.aggregation.inherit import Source
+from aggregator.aggregation.inherit import TrainedModels
 from aggregator.service.steering import source_of
 from aggregator.storage.memory import MemoryBlobs
 from algorithms.core.keys import RELEASED
@@ -74,7 +74,7 @@ def test_a_campaign_that_cannot_be_aggregated_is_stopped_and_the_others_go_on(
     blobs.drop({parted.second.models["initial"]})
     parted.answer("b")
     assert parted.second.phase == "aggregating"
-    assert "it is not kept here" in parted.runner.trainers[SECOND].problem
+    assert "missing" in parted.runner.trainers[SECOND].problem
     assert parted.runner.condition == "", "the fleet is not"
     parted.answer("a")
     assert parted.campaign.round == 2
@@ -125,7 +125,7 @@ def test_a_grouping_goes_on_from_the_model_of_each_group_and_surveys_everybody_a
         for i, key in enumerate("01")
     }
     bench.direct("pause", "run-1")
-    bench.start_second(Source("earlier", models, {"a": "0", "b": "1"}), blobs, min_devices=2)
+    bench.start_second(TrainedModels("earlier", models, {"a": "0", "b": "1"}), blobs, min_devices=2)
     bench.direct("abort", "run-1")
     second = bench.second
     assert {d: member.group for d, member in second.members.items()} == {
@@ -156,8 +156,11 @@ def test_tensors_that_another_bundle_has_not_begin_with_its_own_weights(
         for n, a in initial.items()
         if n != name and n.startswith(("shared/", "statistic/"))
     }
-    bench.start_second(Source("another bundle", {"0": other}, {}), blobs)
+    bench.start_second(TrainedModels("another bundle", {"0": other}, {}), blobs)
     begun = decode_tensors(blobs.get(bench.second.models["initial"]))[0]
     np.testing.assert_array_equal(begun[name], initial[name])
     assert all((begun[n] == array).all() for n, array in other.items())
-    assert f"the bundle's own weights: {name}" in caplog.text
+    assert (
+        f"the bundle's weights where these do not fit: tensors=1/{len(begun)}: {name}"
+        in caplog.text
+    )

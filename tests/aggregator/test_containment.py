@@ -114,8 +114,8 @@ def test_a_damaged_model_pauses_the_run_and_says_which(fleet: FleetData, tmp_pat
     bench.verdict(bench.payload("b"), "b")
     name = bench.campaign.version.memory
     told = (
-        f"blob {name[:12]}: its file in {tmp_path} is damaged, and is now {name}.damaged: put it "
-        "back from a backup"
+        f"blob {name[:12]}: damaged in {tmp_path}, and set aside as {name}.damaged; restore it "
+        "from a backup"
     )
     assert bench.runner.condition == told
     bench.clock.now_s += 6
@@ -176,9 +176,9 @@ def test_a_broker_that_lost_its_memory_is_told_everything_again(fleet: FleetData
     bench = Bench(fleet)
     bench.runner.handle(LinkUp())
     first = bench.link.boot_id
-    bench.runner.handle(LinkDown("gone"), LinkUp(kept=True))
+    bench.runner.handle(LinkDown("gone"), LinkUp(has_session=True))
     assert bench.link.boot_id == first, "the broker has what waits for devices"
-    bench.runner.handle(LinkDown("gone"), LinkUp(kept=False))
+    bench.runner.handle(LinkDown("gone"), LinkUp(has_session=False))
     assert bench.link.boot_id == f"{first}.1", "devices check in again, and are sent their plans"
 
 

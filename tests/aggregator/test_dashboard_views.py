@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from PIL import Image
 
 from aggregator.core.telemetry import NO_TELEMETRY, DeviceTelemetry, LastDecline
-from aggregator.fleet.records import Ban, Campaign, Device, Fleet, Given
+from aggregator.fleet.records import Ban, Campaign, Device, Fleet, LastOffer
 from aggregator.http.dashboard.accuracy import accuracy_page, measure_of, mechanism_of
 from aggregator.http.dashboard.alerts import (
     campaign_alerts,
@@ -27,7 +27,7 @@ from aggregator.http.dashboard.live import LiveCampaign, live_campaign
 from aggregator.http.devices import device_line
 from aggregator.http.pages.charts import BOTTOM, HEIGHT, TOP, bar_chart, line_chart
 from aggregator.http.pages.distances import MOST, compare, picture, read_views
-from aggregator.service.conditions import Conditions, Counted
+from aggregator.service.conditions import Conditions, ServiceCounters
 from aggregator.view.device import DeviceView
 from aggregator.view.fleet import FleetView
 from benchmarks.made_up_fleet import ROUNDS, MadeUpService, made_up_service
@@ -60,7 +60,7 @@ def past_of(made: MadeUpService) -> Past:
     return History().past(made.view, "autumn", made.store)
 
 
-BAD: dict[str, Any] = {"given": Given(1, 1), "in_use": InUse("d", 0, 1, "no")}
+BAD: dict[str, Any] = {"last_offer": LastOffer(1, 1), "in_use": InUse("d", 0, 1, "no")}
 DECLINED = DeviceTelemetry(decline=LastDecline(6.0, "c", 1, "policy", ""))
 
 
@@ -189,7 +189,7 @@ class TestLive:
             return live_campaign(view, "autumn", past, 1)
 
         live, later = live_at(10), live_at(1000)
-        assert (sum(live.counts.values()), live.asked) == (live.asked, live.asked)
+        assert (sum(live.counts.values()), live.num_members) == (live.num_members, live.num_members)
         assert live.counts["in"] == campaign.received
         lapsed = [d for d, v in made.view.fleet.devices.items() if v.failures == 3 and v.online]
         assert live.counts["late"] == len([d for d in lapsed if d in later_ids(made)]), (
@@ -434,7 +434,7 @@ class TestGroups:
         assert pixels[0, 0] < 60 < 200 < pixels[0, 1]
 
 
-WELL = Conditions({}, True, "", "", Counted(), {})
+WELL = Conditions({}, True, "", "", ServiceCounters(), {})
 
 
 def healthy(made: MadeUpService) -> FleetView:
@@ -454,13 +454,15 @@ class TestAlerts:
         (alert,) = campaign_alerts("autumn", away)
         assert (alert.tone, alert.title) == (
             "warn",
-            f"None of the {away.devices:,} devices of autumn is here",
+            f"All {away.devices:,} devices of autumn are offline",
         )
         ended = away._replace(record=replace(away.record, ended="rounds"))
         assert [*campaign_alerts("autumn", ended)] == []
 
     def test_each_cause_is_one(self, made: MadeUpService) -> None:
-        ill = Conditions({}, False, "the disk is full", "the voucher is over", Counted(), {})
+        ill = Conditions(
+            {}, False, "the disk is full", "the voucher is over", ServiceCounters(), {}
+        )
         assert [alert.tone for alert in standing_alerts(ill, FleetView(Fleet()))] == ["bad"] * 3
         waiting = with_campaign(made, phase="waiting", attempt=1, updates=Map()).campaigns["autumn"]
         held = waiting._replace(paused="the operator has paused it")
@@ -517,7 +519,7 @@ class TestAccuracy:
             == page.devices[0].accuracy
         )
         assert past.evaluated is not None
-        assert sum(page.kept.values()) == len(past.evaluated.kept)
+        assert sum(page.personal_models.values()) == len(past.evaluated.personal_models)
         assert [
             device.id
             for device in accuracy_page(

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from aggregator.http import local
-from aggregator.http.local import FILE, Local, open_to_owner, order
+from aggregator.http.local import FILE, Endpoint, open_to_owner, order
 from aggregator.http.tokens import OWNER
 from aggregator.leadership.identity import lock_service
 from aggregator.operator.audit import AUDIT
@@ -54,7 +54,7 @@ def test_what_cannot_be_done_is_the_command_s_error(
 
 
 def test_a_service_that_does_not_run_gets_no_orders(tmp_path: Path) -> None:
-    (tmp_path / FILE).write_bytes(msgspec.json.encode(Local("127.0.0.1", 9, "of one killed")))
+    (tmp_path / FILE).write_bytes(msgspec.json.encode(Endpoint("127.0.0.1", 9, "of one killed")))
     with pytest.raises(ConfigError, match=r"No service runs in .*Start it with `shoal serve"):
         order(tmp_path, "campaigns", "run-1", "pause")
     with pytest.raises(ConfigError, match=r"No folder .*none"):
@@ -67,10 +67,12 @@ def test_a_service_that_does_not_take_orders_in_time_is_an_error(
 ) -> None:
     monkeypatch.setattr(local, "START_S", 0.2)
     if left:  # a service that was killed has left it, and the next one has not written its own
-        (tmp_path / FILE).write_bytes(msgspec.json.encode(Local("127.0.0.1", 9, "t")))
+        (tmp_path / FILE).write_bytes(msgspec.json.encode(Endpoint("127.0.0.1", 9, "t")))
     held = lock_service(tmp_path)
     try:
-        with pytest.raises(ConfigError, match="has taken no orders for 0 s: it starts, or waits"):
+        with pytest.raises(
+            ConfigError, match="no orders for 0 s: it is starting, or waits as a standby"
+        ):
             order(tmp_path, "campaigns", "run-1", "pause")
     finally:
         os.close(held)
@@ -81,8 +83,8 @@ def test_a_service_that_does_not_take_orders_in_time_is_an_error(
     [("0.0.0.0", "127.0.0.1"), ("::", "::1"), ("127.0.0.1", "127.0.0.1"), ("10.0.0.7", "10.0.0.7")],
 )
 def test_a_service_is_reached_wherever_it_listens(tmp_path: Path, host: str, reached: str) -> None:
-    one, other = Local.new(host, 8080), Local.new(host, 8080)
+    one, other = Endpoint.new(host, 8080), Endpoint.new(host, 8080)
     assert (one.host, one.port) == (reached, 8080)
     assert one.token != other.token, "each start has a token of its own"
     with open_to_owner(tmp_path, one):
-        assert msgspec.json.decode((tmp_path / FILE).read_bytes(), type=Local) == one
+        assert msgspec.json.decode((tmp_path / FILE).read_bytes(), type=Endpoint) == one

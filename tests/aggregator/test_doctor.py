@@ -202,13 +202,13 @@ def test_the_service_says_how_a_damaged_database_is_restored(
     ("name", "payload", "error", "mended"),
     [
         ("secret.key", b"", "secret.key: 0 bytes, expected 32", False),
-        ("secret.key", None, "secret.key: it is not here", False),
+        ("secret.key", None, "secret.key: missing", False),
         ("service.key", b"x", "service.key: signing key: not a PEM private key", False),
-        ("service.key", None, "service.key: it is not here", False),
-        ("service.voucher", None, "service.voucher: it is not here", False),
+        ("service.key", None, "service.key: missing", False),
+        ("service.voucher", None, "service.voucher: missing", False),
         ("service.voucher", b"x\ny", "service.voucher: ", False),
         ("boots", b"\xff", "boots: not text", True),
-        ("shoal.db", None, "shoal.db: it is not here, but blobs are", False),
+        ("shoal.db", None, "shoal.db: missing, but there are blobs", False),
     ],
 )
 def test_every_other_file(
@@ -227,9 +227,7 @@ def test_a_voucher_that_ends_is_told(served: Served, tmp_path: Path) -> None:
     one = served.copy(tmp_path / "f")
     root = new_key()
     service_signer(one.folder, "f", (root.public_key(),), root, 0.0)
-    assert "service.voucher: voucher: its signature was not made with a trusted key" in " ".join(
-        one.wrong()
-    )
+    assert "service.voucher: its signature was not made with a trusted key" in " ".join(one.wrong())
     told = [str(finding) for finding in examine(one.folder)]
     assert any(line.startswith("wrong   service.voucher: it ended") for line in told)
 
@@ -349,7 +347,7 @@ def test_a_database_that_cannot_be_read_is_not_called_damaged_and_nothing_is_jud
     listed = limited("models", "rounds", str(killed.folder))
     os.close(held)
     wrong = [line for line in done.stdout.splitlines() if not line.startswith("ok")]
-    told = f"database {killed.folder}/shoal.db: it cannot be read: disk I/O error"
+    told = f"database {killed.folder}/shoal.db: not readable: disk I/O error"
     assert (done.returncode, wrong) == (
         1,
         [f"wrong   shoal.db: {told}. What depends on it was not checked, and nothing was changed"],
@@ -368,12 +366,12 @@ def test_why_a_database_cannot_be_read_is_told(
         "aggregator.maintenance.database.shutil.disk_usage", lambda _: SimpleNamespace(free=free)
     )
     with pytest.raises(
-        StorageFailed, match=rf"shoal\.db: it cannot be read: unable to open database file{why}$"
+        StorageFailed, match=rf"shoal\.db: not readable: unable to open database file{why}$"
     ):
         read_database(path)
     path.unlink()
     path.mkdir()
-    with pytest.raises(StorageFailed, match=r"shoal\.db: it cannot be read: Is a directory$"):
+    with pytest.raises(StorageFailed, match=r"shoal\.db: not readable: Is a directory$"):
         read_database(path)
 
 
@@ -397,6 +395,8 @@ def test_no_blobs_are_called_unwanted_where_the_runs_are_not_known(
 
 
 def test_no_folder_is_one_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="there is no such folder"):
+    with pytest.raises(
+        ConfigError, match=r"No folder .*/none\. `shoal serve --folder .*/none` makes it"
+    ):
         [*examine(tmp_path / "none", mend=True)]
     assert [finding.verdict for finding in examine(tmp_path)] == ["note"]

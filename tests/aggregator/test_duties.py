@@ -1,4 +1,4 @@
-"""What a service does beside messages and deadlines: a key and a voucher that are renewed."""
+"""Duties of a service besides messages and deadlines: renewal of its key and voucher."""
 
 import time
 from collections.abc import Callable

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from immutables import Map
 
 from aggregator.fleet.eligibility import DEEPEST, FIELDS, holds, read_rule
-from aggregator.fleet.records import Ban, Campaign, Device, Given, Member, Placed, Version
+from aggregator.fleet.records import Ban, Campaign, Device, LastOffer, Member, Placed, Version
 from tests.support.pages import page
 from tests.support.settings import SETTINGS
 from wire.errors import ConfigError
@@ -31,8 +31,8 @@ KNOWN = Device(
     online=True,
     campaign="run",
     in_use=InUse("d", 7, 9),
-    given=Given(9, 3),
-    settled=Given(7, 2),
+    last_offer=LastOffer(9, 3),
+    settled=LastOffer(7, 2),
 )
 SILENT = Device()
 
@@ -105,27 +105,27 @@ def test_a_rule_is_true_false_or_not_known(
     ("rule", "error"),
     [
         ("tag has x", "at character 1: no field 'tag': expected one of id, tags, battery"),
-        ("battery", "at character 8: the rule ends: expected a comparison"),
+        ("battery", "at character 8: end of the rule: expected a comparison"),
         ("online and battery >= full", "at character 23: 'full' after battery: expected a number"),
         ("battery >= nan", "'nan' after battery: expected a number"),
         ("client >= new", "'new' after client: expected a version"),
-        ("(online", "at character 8: the rule ends: expected '\\)'"),
+        ("(online", "at character 8: end of the rule: expected '\\)'"),
         ("online)", "at character 7: '\\)': expected 'and', 'or' or the end"),
         (
             "online = 1",
-            "at character 8: '=' after online, which is a yes or no: expected 'online' or 'not "
+            "at character 8: '=' after online \\(yes or no\\): expected 'online' or 'not "
             "online' alone",
         ),
         ("tags = a", "expected 'tags has WORD'"),
-        ("battery has 3", "'has' is for sets, battery is a number"),
+        ("battery has 3", "'has' after battery \\(number\\): expected a set, such as tags"),
         ("hardware < x", "expected = or !="),
-        ("online and", "the rule ends: expected a field"),
+        ("online and", "end of the rule: expected a field"),
         ("online ; exit()", "no|expected"),
-        ("battery ! 3", "'!' does not belong here"),
-        ("hardware = 'Pi", "does not belong here"),
+        ("battery ! 3", "unexpected '!'"),
+        ("hardware = 'Pi", 'unexpected "\'"'),
         ("not " * (DEEPEST + 2) + "online", "more than 50"),
         ("(" * 500, "more than 50"),
-        ("online " * 1000, "7000 characters: expected at most 2000"),
+        ("online " * 1000, "where must have at most 2000 characters, got 7000"),
     ],
 )
 def test_what_is_no_rule_is_refused_with_the_place_and_what_was_expected(
@@ -164,8 +164,8 @@ def written(tree: object) -> str:
 
 
 def computed(tree: object) -> bool | None:
-    """By Kleene's tables, written down independently: false < unknown < true; and is the least, or
-    the greatest."""
+    """Return the value by Kleene's tables, written down independently: false < unknown < true;
+    `and` is the minimum, `or` the maximum."""
     order = {False: 0, None: 1, True: 2}
     match tree:
         case ("not", inner):

@@ -1,4 +1,4 @@
-"""Who is let in over HTTP, how often, and what the audit log has of it."""
+"""Access over HTTP: roles, limits, and the audit log."""
 
 import json
 import stat
@@ -94,7 +94,7 @@ class TestRoles:
         self, make: Make, caplog: pytest.LogCaptureFixture
     ) -> None:
         service, client = make(host="0.0.0.0")
-        assert "there is no token: it answers /health alone" in caplog.text
+        assert "there is no token, so it answers only /health" in caplog.text
         assert (client.get("/run").status_code, client.get("/health").status_code) == (401, 200)
         assert (
             client.get("/run", headers=bearer(service.tokens.new("v", "viewer"))).status_code == 200
@@ -201,7 +201,7 @@ class TestTokenFile:
         tokens = TokenFile(tmp_path)
         token = tokens.new("v", "viewer", 60)
         assert tokens.verify(token) == Caller("v", "viewer")
-        with pytest.raises(ConfigError, match="there is one of this name"):
+        with pytest.raises(ConfigError, match="Token 'v' exists already"):
             tokens.new("v", "operator")
         now_s = time.time()
         monkeypatch.setattr("aggregator.http.tokens.time.time", lambda: now_s + 61)
@@ -219,9 +219,9 @@ class TestTokenFile:
         assert not (tmp_path / FILE).exists()
 
     def test_there_is_nothing_to_revoke_or_no_folder(self, tmp_path: Path) -> None:
-        with pytest.raises(ConfigError, match="there is none of this name; those that are: none"):
+        with pytest.raises(ConfigError, match=r"No token 'v'\. Known tokens: none\."):
             TokenFile(tmp_path).revoke("v")
-        with pytest.raises(ConfigError, match="`shoal serve --folder` makes it"):
+        with pytest.raises(ConfigError, match=r"`shoal serve --folder .*/none` makes it"):
             TokenFile(tmp_path / "none").new("v", "viewer")
 
 

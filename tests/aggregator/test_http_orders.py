@@ -49,10 +49,10 @@ def test_orders_to_a_campaign(service: HttpService, client: TestClient) -> None:
         assert order("settings", {"buffer": 3})[0] == 409, "a campaign stays what it is"
         assert order("rollback", {"to": 1}) == (
             409,
-            "No models of round 1. Rounds whose models are stored: none",
+            "No models of round 1. Rounds whose models are stored: none.",
         )
         assert "ended after 2 rounds" in order("abort")[1]
-        assert order("pause") == (409, "campaign run-1 is finished: there is nothing to pause")
+        assert order("pause") == (409, "Campaign run-1 is finished, so it cannot be paused.")
         assert client.post("/campaigns/other/pause").status_code == 409
     campaign = service.bench.campaign
     assert (campaign.phase, campaign.next_settings.rounds) == ("finished", 30)
@@ -74,7 +74,7 @@ def test_orders_to_devices(service: HttpService, client: TestClient) -> None:
         assert order("a/ban", {"reason": "stolen"})[0] == 200
         assert service.bench.known("a").ban is not None
         assert order("a/unban")[0] == 200
-        assert order("a/unban") == (409, "device a: it is not banned")
+        assert order("a/unban") == (409, "Device a is not banned.")
         assert order("a/forget")[1].startswith("device a is forgotten")
     assert "a" not in service.bench.runner.fleet.devices
     assert order("new/tag", {"tags": ["no tag"]})[0] == order("new/tag", {"tags": []})[0] == 422
@@ -136,7 +136,7 @@ def test_orders_that_cannot_be_written_can_be_repeated_and_a_defect_is_one(
         assert (answer.status_code, answer.headers["Retry-After"], answer.json()["detail"]) == (
             503,
             "5",
-            "nothing can be stored: the disk is full",
+            "Nothing can be stored: the disk is full",
         )
         phases = [bench.campaign.phase]
         monkeypatch.undo()
@@ -214,7 +214,7 @@ def test_refusals_have_one_shape(client: TestClient) -> None:
     )
     assert (chunked.status_code, chunked.json()["detail"]) == (
         411,
-        "expected the header Content-Length",
+        "The header Content-Length is missing.",
     )
     assert client.put("/releases").headers["Allow"] == "GET, HEAD, POST"
 
@@ -288,6 +288,6 @@ def test_several_devices_are_tagged_by_their_ids_or_by_a_rule(
         assert order(tags=["old"], where="tags has lab") == (200, "2 devices tagged old")
         assert order(tags=["x"], where="tags has x") == (
             409,
-            "--where 'tags has x': it means no device",
+            "where 'tags has x': no device matches it",
         )
         assert order(tags=["x"])[0] == order(tags=["x"], device_ids=["a"], where="online")[0] == 409

@@ -1,5 +1,5 @@
-"""What somebody who asks nothing, or too much, costs those who ask: real sockets, and the real
-application of enrolment."""
+"""Cost of idle and greedy HTTP clients to others: real sockets, and the real application of
+enrolment."""
 
 import asyncio
 import logging
@@ -60,7 +60,7 @@ def test_connections_that_bring_no_whole_request_are_closed(port: int, text: str
 
 
 def test_one_address_has_so_many_requests_at_a_time_and_no_more(port: int) -> None:
-    """Those that are being answered are not ended for another one."""
+    """Connections that are being answered are not closed for a new one."""
     http, slow = threading.Event(), HttpServer("127.0.0.1", other := free_port())
     entered = threading.Semaphore(0)
 
@@ -88,7 +88,8 @@ def test_one_address_has_so_many_requests_at_a_time_and_no_more(port: int) -> No
 
 
 def ended(connection: socket.socket) -> bool:
-    """Whether the other end has closed it, with nothing said but that the request is no good."""
+    """Return True if the other end has closed the connection, with no answer but that the request
+    is invalid."""
     try:
         while told := connection.recv(10_000):
             assert told.startswith(b"HTTP/1.1 400")

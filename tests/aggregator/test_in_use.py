@@ -1,5 +1,4 @@
-"""When models of a campaign are released, what an operator orders of releases, and what HTTP tells
-of them."""
+"""Releases of a campaign's models, operators' orders about them, and their answers over HTTP."""
 
 from pathlib import Path
 
@@ -89,7 +88,7 @@ class TestPolicy:
 
     def test_orders_about_a_rollout(self, fleet: FleetData, tmp_path: Path) -> None:
         service = Releasing(fleet, tmp_path, "manual", rounds=9)
-        with pytest.raises(ConfigError, match="no models of it were ever rolled out"):
+        with pytest.raises(ConfigError, match="Campaign 'run-1' never had a rollout"):
             service.order("pause-rollout", campaign="run-1")
         service.round()
         service.order("make-releases", campaign="run-1")
@@ -99,9 +98,9 @@ class TestPolicy:
         with pytest.raises(ConfigError, match="is at step 2, not at step 1"):
             service.order("promote-rollout", campaign="run-1", step=0)
         service.order("promote-rollout", campaign="run-1", step=1)
-        with pytest.raises(ConfigError, match="its last rollout is over, done"):
+        with pytest.raises(ConfigError, match="The last rollout of campaign 'run-1' is done"):
             service.order("end-rollout", campaign="run-1")
-        with pytest.raises(ConfigError, match="No release 99; `shoal models list` names those"):
+        with pytest.raises(ConfigError, match=r"No release 99\. `shoal models list` names all"):
             service.order("return-to-release", to=99)
         with pytest.raises(ConfigError, match=r"No device is in group '7'\. Groups with devices"):
             service.order("return-to-release", to=1, group="run-1/7")
@@ -131,7 +130,7 @@ def test_releases_and_rollouts_over_http(fleet: FleetData, tmp_path: Path) -> No
     (rollout,) = api.get("/rollouts").json()
     offered = [step["offered"] for step in rollout["steps"]]
     assert sum(offered) >= 1
-    reached = next(d for d in "ab" if service.bench.known(d).given.release)
+    reached = next(d for d in "ab" if service.bench.known(d).last_offer.release)
     service.report(reached)
     assert api.get("/releases/1").json()["in_use"] == 1
     line = api.get(f"/devices/{reached}").json()["line"]

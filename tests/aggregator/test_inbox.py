@@ -1,4 +1,4 @@
-"""What messages of devices mean for the fleet, and what no device can do to a service with them."""
+"""Effects of devices' messages on the fleet, and attacks on a service by messages."""
 
 from pathlib import Path
 from typing import Any
@@ -79,7 +79,7 @@ class TestCheckIn:
 
         bench = InboxBench(fleet, tags=tags)
         assert (bench.device("a").online, bench.device("a").tags) == (True, ())
-        assert "device=a has not got the tags of its enrolment: " in caplog.text
+        assert "Device did not get its enrolment's tags: device=a: " in caplog.text
         assert text in caplog.text
 
 
@@ -196,7 +196,7 @@ class TestDecline:
         devices = bench.fleet.devices.set("a", replace(device, assignment=work))
         bench.fleet = replace(bench.fleet, devices=devices)
         (declined,) = bench.read("a", "decline", decline(bench, "policy")).events
-        assert isinstance(declined, e.Declined)
+        assert isinstance(declined, e.AssignmentDeclined)
         assert not declined.forbidden
 
 
@@ -313,7 +313,7 @@ class TestPieces:
             offset, size = place(offer.pieces, index)
             piece = m.Piece("a", digest(payload), index)
             answers = bench.send("a", "piece", encode_piece(piece, payload[offset : offset + size]))
-        assert e.Acknowledge("a", digest(payload)) in answers
+        assert e.AcknowledgeUpdate("a", digest(payload)) in answers
         assert list(bench.received) == ["a"]
 
     @pytest.mark.parametrize(
@@ -338,7 +338,7 @@ class TestPieces:
         assert [reply.reason for reply in reading.replies if isinstance(reply, m.Refuse)] == [
             "malformed"
         ]
-        assert [type(event) for event in reading.events] == [e.Declined]
+        assert [type(event) for event in reading.events] == [e.AssignmentDeclined]
 
 
 def test_a_topic_that_is_none_of_the_fleets_is_counted(bench: InboxBench) -> None:
@@ -347,7 +347,7 @@ def test_a_topic_that_is_none_of_the_fleets_is_counted(bench: InboxBench) -> Non
 
 
 def test_a_device_row_can_be_read_whatever_its_texts_are(bench: InboxBench) -> None:
-    """What is not printable is escaped, which makes it longer."""
+    """Unprintable characters are escaped, which makes a text longer."""
     long = "\n" * 1000
     (event,) = bench.read("b", "check-in", encode(m.CheckIn("b", 10, 4, client=long))).events
     assert isinstance(event, e.CheckedIn)

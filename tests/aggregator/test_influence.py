@@ -1,5 +1,4 @@
-"""How much one device may move a model: the rules on their own, and what a round does with what is
-out of bounds."""
+"""Bounds on one device's influence on a model: the rules alone, and their effect on a round."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 
 from aggregator.aggregation.bounds import FLOOR, bounded, too_far
 from aggregator.aggregation.stored import load_state
-from aggregator.fleet.records import Campaign, Received, Version
+from aggregator.fleet.records import AdmittedUpdate, Campaign, Version
 from algorithms.core.contract import Combined, Mean, Slice
 from algorithms.core.stack import Stack
 from simulation.contract.fleet import difference
@@ -26,11 +25,11 @@ from wire.arrays.tensors import Array
 CAPPED = msgspec.structs.replace(SETTINGS, weight_cap=10.0, norm_cap=10.0)
 
 
-def update(norm: float = 1.0, num_train: int = 10) -> Received:
+def update(norm: float = 1.0, num_train: int = 10) -> AdmittedUpdate:
     return msgspec.structs.replace(RECEIVED, num_train=num_train, norms={"delta": norm})
 
 
-def cohort(*updates: Received) -> dict[str, Received]:
+def cohort(*updates: AdmittedUpdate) -> dict[str, AdmittedUpdate]:
     return {f"d{i}": one for i, one in enumerate(updates)}
 
 
@@ -38,16 +37,14 @@ class TestNorms:
     def test_an_update_far_louder_than_the_others_is_left_out_and_it_is_said_why(self) -> None:
         kept, left_out, norms = bounded(CAPPED, cohort(update(1), update(2), update(9e5)), {})
         assert sorted(kept) == ["d0", "d1"]
-        assert left_out == {
-            "d2": "the norm of its delta is 9e+05: more than 20 is not usual in this round"
-        }
+        assert left_out == {"d2": "the norm of its delta is 9e+05; at most 20 counts in this round"}
         assert norms == {"delta": 2}
 
     def test_a_newcomer_is_held_against_newcomers_of_its_own_and_of_earlier_rounds(self) -> None:
-        def member(norm: float) -> Received:
+        def member(norm: float) -> AdmittedUpdate:
             return msgspec.structs.replace(update(norm), start="0")
 
-        def newcomer(response: float, delta: float = 1.0) -> Received:
+        def newcomer(response: float, delta: float = 1.0) -> AdmittedUpdate:
             return msgspec.structs.replace(RECEIVED, norms={"delta": delta, "response": response})
 
         _, first, norms = bounded(CAPPED, cohort(newcomer(12), newcomer(12), newcomer(12)), {})
@@ -163,7 +160,7 @@ class Overflowing(Mean):
 
 
 class TestRound:
-    """What a round does with it."""
+    """Effect of the rules on a round."""
 
     def test_an_update_out_of_bounds_moves_nothing_and_the_record_says_so(
         self, fleet: FleetData
@@ -227,7 +224,7 @@ class TestRound:
         before = models_of(bench)
         notes = bench.close(a=(11.0, 2), b=(11.0, 2))
         assert notes["too_far"] == {
-            "0": "the distance of its shared is 11: more than 10 is not usual in this run"
+            "0": "the distance of its shared is 11; at most 10 is accepted in this run"
         }
         assert notes["set_aside"] == "every new model is too far from the last one"
         assert (models_of(bench), bench.campaign.version.round) == (before, 2)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from aggregator.aggregation.admission import Refused, check_tensors, norms_of
+from aggregator.aggregation.admission import Refusal, check_tensors, norms_of
 from aggregator.fleet.desired import closing_verbs
 from aggregator.fleet.events import Started
 from aggregator.fleet.reconcile import REST_S
@@ -19,7 +19,7 @@ from aggregator.storage.memory import MemoryBlobs
 from aggregator.view.fleet import FleetView
 from aggregator.view.summary import KeptCounts, summarize
 from algorithms.composition import read_algorithm
-from algorithms.personalisation.kept import Kept
+from algorithms.personalisation.kept import PersonalChoice
 from shoal.reports.files import write_report
 from shoal.reports.run_page import Extras
 from shoal.reports.words import UNUSABLE, margin_text, names_text, rule_text
@@ -28,10 +28,10 @@ from tests.fleet.world import settings_of
 from tests.support.settings import SETTINGS
 from wire import messages as m
 
-NAMES = ("tuned, neighbours 0.5", "general, neighbours 0")
-KEPT = Kept(NAMES[0], 12, 0.25, {NAMES[1]: 0.5})
+NAMES = ("fine-tuned + nearest neighbours (weight 0.5)", "general")
+KEPT = PersonalChoice(NAMES[0], 12, 0.25, {NAMES[1]: 0.5})
 LAYOUT = (
-    ("response/choose.kept", "float32", (2,)),
+    ("response/choose.choice", "float32", (2,)),
     ("response/choose.loss", "float32", (2,)),
     ("response/choose.windows", "float32", ()),
 )
@@ -69,7 +69,7 @@ class Choosing(Recorded):
         return work.verbs
 
 
-def ended(**kept: Kept | None) -> Choosing:
+def ended(**kept: PersonalChoice | None) -> Choosing:
     """A campaign that is over, in which devices have reported these personal models."""
     world = Choosing(*kept)
     world.answer(*kept)
@@ -167,8 +167,8 @@ class TestAdmission:
     @pytest.mark.parametrize(
         ("changes", "reason"),
         [
-            ({"response/choose.kept": np.zeros(3, np.float32)}, "wrong-layout"),
-            ({"response/choose.kept": np.zeros(2, np.int64)}, "wrong-layout"),
+            ({"response/choose.choice": np.zeros(3, np.float32)}, "wrong-layout"),
+            ({"response/choose.choice": np.zeros(2, np.int64)}, "wrong-layout"),
             ({"response/choose.more": np.zeros(2, np.float32)}, "wrong-layout"),
             ({"response/choose.loss": np.array([0.5, np.nan], np.float32)}, "not-finite"),
             ({"response/choose.windows": np.array(np.inf, np.float32)}, "not-finite"),
@@ -183,32 +183,34 @@ class TestAdmission:
         assert check_tensors(settings, (m.Apply("choose"),), good, norms_of(good)) is None
         sent = {**good, **changes}
         refused = check_tensors(settings, (m.Apply("choose"),), sent, norms_of(sent))
-        assert isinstance(refused, Refused)
+        assert isinstance(refused, Refusal)
         assert refused.reason == reason
 
     def test_scores_that_were_not_asked_for_are_refused(self) -> None:
         sent = {name: np.zeros(shape, dtype) for name, dtype, shape in LAYOUT}
         settings = msgspec.structs.replace(SETTINGS, **CHOICE)
         refused = check_tensors(settings, (m.Apply("choose", report=False),), sent, norms_of(sent))
-        assert isinstance(refused, Refused)
+        assert isinstance(refused, Refusal)
         assert refused.reason == "wrong-layout"
 
 
 class TestRecord:
     def test_the_last_round_says_what_those_keep_that_tell(self) -> None:
         record = ended(a=KEPT, b=None).records[2]
-        assert (record.phase, record.kept) == ("evaluating", {"a": KEPT})
-        assert round_view(record).kept == {NAMES[0]: 1}
+        assert (record.phase, record.personal_models) == ("evaluating", {"a": KEPT})
+        assert round_view(record).personal_models == {NAMES[0]: 1}
 
     def test_the_summary_counts_them(self) -> None:
         summary = summary_of(ended(a=KEPT, b=None))
-        assert {d: device.kept for d, device in summary.devices.items()} == {"a": KEPT, "b": None}
-        assert summary.kept == KeptCounts({NAMES[0]: 1, NAMES[1]: 0}, not_told=1)
+        models = {d: device.personal_model for d, device in summary.devices.items()}
+        assert models == {"a": KEPT, "b": None}
+        counts = KeptCounts({NAMES[0]: 1, NAMES[1]: 0}, not_told=1)
+        assert summary.personal_models == counts
 
     def test_a_run_whose_devices_do_not_choose_has_none(self) -> None:
         summary = summary_of(Recorded("a", "b"))
-        assert summary.kept is None
-        assert "kept" not in msgspec.to_builtins(summary)
+        assert summary.personal_models is None
+        assert "personal_models" not in msgspec.to_builtins(summary)
 
     def test_a_device_has_that_of_the_campaign_whose_model_it_has(self) -> None:
         world = ended(a=KEPT, b=KEPT)
@@ -217,12 +219,12 @@ class TestRecord:
         world.settle()
         found = FleetView(world.fleet).device("a")
         assert found is not None
-        assert found.record.given.release
-        assert found.kept is None, "it has told of nothing that it keeps of the later model"
+        assert found.record.last_offer.release
+        assert found.personal_model is None, "it has told of none of the later model"
 
 
 def test_the_report_says_what_devices_keep_and_why_or_that_it_was_not_told(tmp_path: Path) -> None:
-    summary = summary_of(ended(a=KEPT, b=None, c=Kept(NAMES[1], 0)))
+    summary = summary_of(ended(a=KEPT, b=None, c=PersonalChoice(NAMES[1], 0)))
     write_report(
         tmp_path, summary, [], MemoryBlobs(), Extras(recipe=read_algorithm("personal").recipe)
     )
@@ -239,10 +241,10 @@ def test_the_report_says_what_devices_keep_and_why_or_that_it_was_not_told(tmp_p
     assert "general: the group's model, with BatchNorm's statistics moved" in page.replace(
         "&#39;", "'"
     )
-    assert '<td>not told</td><td class="wide why"></td>' in rows["b"]
+    assert '<td>not reported</td><td class="wide why"></td>' in rows["b"]
     assert '<td class="wide why">no windows held out to judge by</td>' in rows["c"]
-    assert '<td class="number">1</td>' in rows["not told"]
-    assert '<meter min="0" max="3" value="1"' in rows["not told"]
+    assert '<td class="number">1</td>' in rows["not reported"]
+    assert '<meter min="0" max="3" value="1"' in rows["not reported"]
     write_report(tmp_path, summary_of(Recorded("a", "b")), [], MemoryBlobs())
     assert "keep" not in (tmp_path / "report.html").read_text().partition("</style>")[2]
 
@@ -251,44 +253,54 @@ def test_the_report_says_what_devices_keep_and_why_or_that_it_was_not_told(tmp_p
     ("kept", "said"),
     [
         (
-            Kept(NAMES[0], 12, 0.5, {NAMES[1]: 0.25}),
+            PersonalChoice(NAMES[0], 12, 0.5, {NAMES[1]: 0.25}),
             f"loss 0.500 on 12 windows, margin 0.250 to the least ({NAMES[1]})",
         ),
         (
-            Kept(NAMES[1], 12, 0.25, {NAMES[0]: 0.5}),
+            PersonalChoice(NAMES[1], 12, 0.25, {NAMES[0]: 0.5}),
             f"loss 0.250 on 12 windows, the least; passed over: {NAMES[0]} (margin 0.250)",
         ),
         (
-            Kept(NAMES[1], 12, 0.25, {NAMES[0]: 0.5}, {NAMES[0]: 0.08, NAMES[1]: 0.0}),
+            PersonalChoice(NAMES[1], 12, 0.25, {NAMES[0]: 0.5}, {NAMES[0]: 0.08, NAMES[1]: 0.0}),
             f"loss 0.250 on 12 windows, the least; passed over: {NAMES[0]} (margin 0.250, "
             "standard error 0.080)",
         ),
-        (Kept(NAMES[0], 2, 0.5, {NAMES[1]: 0.25}), "loss 0.500 on 2 windows, too few to judge by"),
         (
-            Kept(NAMES[1], 12, 0.5, {NAMES[0]: 0.25}, unusable=NAMES[:1]),
+            PersonalChoice(NAMES[0], 2, 0.5, {NAMES[1]: 0.25}),
+            "loss 0.500 on 2 windows, too few to judge by",
+        ),
+        (
+            PersonalChoice(NAMES[1], 12, 0.5, {NAMES[0]: 0.25}, unusable=NAMES[:1]),
             "loss 0.500 on 12 windows, the least of those to be used; not to be used "
             f"({UNUSABLE}): {NAMES[0]}",
         ),
         (
-            Kept(NAMES[1], 0, unusable=NAMES[:1]),
+            PersonalChoice(NAMES[1], 0, unusable=NAMES[:1]),
             f"no windows held out to judge by; not to be used ({UNUSABLE}): {NAMES[0]}",
         ),
         (None, ""),
     ],
 )
-def test_the_report_says_by_which_margin_a_device_chose(kept: Kept | None, said: str) -> None:
+def test_the_report_says_by_which_margin_a_device_chose(
+    kept: PersonalChoice | None, said: str
+) -> None:
     assert margin_text(kept, NAMES) == said
 
 
 @pytest.mark.parametrize(
     ("name", "errors", "said", "few"),
     [
-        ("personal", 3.0, "no more than 3 standard errors", "tuned, neighbours 0.5"),
+        (
+            "personal",
+            3.0,
+            "no more than 3 standard errors",
+            "fine-tuned + nearest neighbours (weight 0.5)",
+        ),
         (
             "fedavg+none+knn-per",
             0.0,
             "keeps the one with the least loss",
-            "general, neighbours 0.5",
+            "general + nearest neighbours (weight 0.5)",
         ),
         ("fedavg+none+served", None, "chooses among these candidates", ""),
     ],

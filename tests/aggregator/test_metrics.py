@@ -8,7 +8,7 @@ from aggregator.fleet import events as e
 from aggregator.fleet.records import Ban
 from aggregator.http.api import create_api
 from aggregator.http.metrics import PHASES
-from aggregator.service.conditions import Conditions, Counted
+from aggregator.service.conditions import Conditions, ServiceCounters
 from aggregator.storage.memory import MemoryBlobs, MemoryStore
 from aggregator.view.fleet import FleetView
 from tests.fleet.cases import all_work, world_of
@@ -18,8 +18,8 @@ REFUSED = {"unknown-topic": 1}
 
 
 def scraped(world: World, problem: str = "") -> dict[tuple[str, str], float]:
-    """By metric and labels but that of the campaign, the values of a scrape."""
-    counted = Counted()
+    """Return the values of a scrape by metric and labels, without the campaign's label."""
+    counted = ServiceCounters()
     for event in world.events:
         counted.observe(world.fleet, event)
     paused = {"run": problem} if problem else {}

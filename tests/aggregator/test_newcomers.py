@@ -1,5 +1,4 @@
-"""Which model devices are to use that a campaign has put into no group: one that was trained, if
-there is one."""
+"""Models for devices that a campaign has put into no group: a trained one, if there is one."""
 
 from aggregator.fleet.records import Campaign, Fleet
 from aggregator.releases import newcomers_group, releases_of

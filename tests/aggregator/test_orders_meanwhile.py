@@ -1,5 +1,4 @@
-"""What operators order while something is under way: another campaign, a pause, updates on their
-way."""
+"""Orders of operators during other work: another campaign, a pause, updates on their way."""
 
 from typing import Any
 
@@ -114,7 +113,7 @@ class TestPaused:
     def test_a_device_that_is_banned_meanwhile_counts_for_nothing_when_it_goes_on(
         self, fleet: FleetData, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """As where its update is what the algorithm fails at."""
+        """The outcome is that of an update at which the algorithm fails."""
         bench = Bench(fleet, settings={"min_devices": 2, "min_updates": 1})
 
         def fails(campaign: Any, *others: Any) -> Any:

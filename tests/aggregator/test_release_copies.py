@@ -52,12 +52,10 @@ def test_a_blob_that_a_release_needs_is_missed_and_a_damaged_one_set_aside(
 ) -> None:
     path = service.folder / "releases" / service.releases[2].model
     path.write_bytes(b"damaged")
-    assert any(
-        "its bytes are not those that were written" in text for text in wrong(service.folder)
-    )
+    assert any("damaged: its bytes do not match its hash" in text for text in wrong(service.folder))
     assert "a part of release 2 is lost" in " ".join(wrong(service.folder, mend=True))
     assert not path.exists()
-    with pytest.raises(ConfigError, match=r"blob .* is not here"):
+    with pytest.raises(ConfigError, match=r"blob .* is missing, 20 times in a row"):
         back_up(service.folder, tmp_path / "copy")
 
 
@@ -89,7 +87,7 @@ def test_commands_show_releases_and_rollouts(
     assert "round       2\n" in capsys.readouterr().out
     shoal("rollout", service.folder)
     shown = capsys.readouterr().out
-    assert shown.startswith("run-1: releases 2: running")
+    assert shown.startswith("run-1, release 2: running")
     assert "1 failed: no graph" in shown
 
 
@@ -97,8 +95,11 @@ def test_commands_show_releases_and_rollouts(
     ("arguments", "problem"),
     [
         (["show", 9], "No release 9"),
-        (["rollout", "--pause", "--promote"], "one at a time"),
-        (["rollout", "--pause", "--campaign", "other"], "no rollout of campaign other goes on"),
+        (["rollout", "--pause", "--promote"], "--pause, --resume and --promote exclude each other"),
+        (
+            ["rollout", "--pause", "--campaign", "other"],
+            "No rollout of campaign other is",
+        ),
         (["rollback", "--to", 9], "No release 9"),
     ],
 )
@@ -116,7 +117,7 @@ def test_a_folder_without_releases_shows_none(
     shoal("list", tmp_path)
     assert len(capsys.readouterr().out.splitlines()) == 1, "the heading"
     shoal("rollout", tmp_path)
-    assert capsys.readouterr().out == "nothing was rolled out yet\n"
+    assert capsys.readouterr().out == "There is no rollout yet.\n"
 
 
 def test_without_a_service_there_are_no_orders(service: Releasing) -> None:

@@ -52,11 +52,11 @@ def test_doctor_models_and_backup_say_what_they_can(
     service_key(tmp_path)
     checked = shoal("doctor", tmp_path, "--database", url, "--blobs", where)
     assert "campaign run-1 can be read: training, round 2" in checked.stdout, checked.stderr
-    assert "each is there and has its hash" in checked.stdout
+    assert "run-1: all 5 needed blobs are undamaged" in checked.stdout
     blobs._delete(bench.campaign.version.memory)
     checked = shoal("doctor", tmp_path, "--database", url, "--blobs", where)
     assert checked.returncode == 1
-    assert "it is not there; it is the algorithm's memory" in checked.stdout
+    assert "missing; it is the algorithm's memory" in checked.stdout
     assert shoal("doctor", tmp_path, "--database", url, "--mend").returncode == 2
     listed = shoal("models", "rounds", tmp_path, "--database", url)
     assert listed.stdout.endswith("offered now\n"), listed.stderr

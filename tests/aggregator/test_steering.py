@@ -9,7 +9,7 @@ import pytest
 
 from aggregator.core.steps import Gate
 from aggregator.releases import ReleaseMaker
-from aggregator.service.place import Place
+from aggregator.service.place import ServiceStorage
 from aggregator.service.start import Trust, read_exported, read_trust, run_settings
 from aggregator.service.steering import Steering
 from aggregator.service.trainer import RETRY_S
@@ -25,7 +25,7 @@ from wire.errors import ConfigError, ShoalError
 
 def steering_of(bench: Bench, folder: Path, database: str, trust: Trust) -> Steering:
     maker = ReleaseMaker("off", (), Gate(), None, lambda _name: bench.blobs, bench.clock)
-    return Steering(bench.runner, Place(folder, database, trust), maker)
+    return Steering(bench.runner, ServiceStorage(folder, database, trust), maker)
 
 
 def suggest(folder: Path, name: str, exported: Exported) -> None:
@@ -70,19 +70,22 @@ def test_campaigns_are_numbered_as_they_are_accepted(tmp_path: Path, exported: E
 @pytest.mark.parametrize(
     ("changes", "error"),
     [
-        ({"hyper": {"lr": -5.0}}, "lr -5: expected a learning rate from 0"),
+        ({"hyper": {"lr": -5.0}}, "lr must be a number of at least 0, got -5"),
         ({"deadline_s": -1.0}, r"Expected `float` >= 1.0 - at `\$.deadline_s`"),
         ({"rounds": 0}, r"Expected `int` >= 1 - at `\$.rounds`"),
         ({"over_select": 0.5}, r"at `\$.over_select`"),
         ({"max_drop": 2.0}, r"at `\$.max_drop`"),
-        ({"lr_schedule": "cosine:warmup=50"}, "warmup is 50, expected fewer rounds than the"),
+        (
+            {"lr_schedule": "cosine:warmup=50"},
+            "warmup must be below the number of rounds, .*, got 50",
+        ),
         (
             {"lr_schedule": "falling"},
-            "learning rate schedule 'falling': 'falling' is none of constant, step",
+            "No learning rate schedule 'falling'. Known learning rate schedules: constant, step",
         ),
         (
             {"algorithm": "distfl+/tmp/x.py:Mean"},
-            r"/tmp/x.py:Mean would be new: a class of one's own is named where a campaign starts",
+            "/tmp/x.py:Mean cannot be added; classes of your own can be named only when a campaign",
         ),
     ],
 )

@@ -53,7 +53,8 @@ def test_models_that_are_much_worse_are_given_up_for_the_best_of_the_last(fleet:
     assert notes["rolled_back"] == {
         "from": 3,
         "to": 1,
-        "reason": "the mean accuracy of devices that evaluated both fell by 1.000: more than 0.3",
+        "reason": "the mean accuracy of devices that evaluated both fell by 1.000; at most 0.3 is "
+        "accepted (max_drop)",
         "made_by": ["a", "b"],
     }
     campaign = bench.campaign

@@ -1,4 +1,4 @@
-"""What devices are told when a campaign is aborted, and what is taken back of what they have told
+"""Messages to devices when a campaign is aborted, and corrections of earlier ones
 (`tests/fleet/test_what_devices_have.py` has the rest)."""
 
 import pytest
@@ -56,7 +56,7 @@ class TestSaidToAnother:
             groups={},
             bytes_up=0,
             bytes_down=0,
-            kept={"a": KEPT, "b": KEPT},
+            personal_models={"a": KEPT, "b": KEPT},
         )
         stored = bench.runner.fleet
         bench.store.commit(stored, stored, set(), [], [(FIRST, record)])
@@ -70,7 +70,7 @@ class TestSaidToAnother:
 
     def kept(self, bench: Campaigns) -> list[str]:
         """Devices whose personal models are in the last record."""
-        return sorted(bench.store.rounds(FIRST)[-1].kept)
+        return sorted(bench.store.rounds(FIRST)[-1].personal_models)
 
     def test_a_stricter_policy_reaches_the_one_that_is_over(self, bench: Campaigns) -> None:
         self.say(bench, m.Policy())

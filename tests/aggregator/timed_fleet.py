@@ -7,7 +7,7 @@ from typing import Any
 from aggregator.core.settings import ADMIT_ALL, RunSettings
 from aggregator.fleet.records import Campaign
 from aggregator.leadership.rivals import Rivals
-from aggregator.service.inbox import Inbox
+from aggregator.service.inbox import FleetInbox
 from aggregator.service.runner import Runner
 from aggregator.service.start import Exported
 from aggregator.service.telemetry import Telemetry
@@ -96,7 +96,7 @@ class TimedFleet:
             FleetLink(broker.connect("aggregator"), topics, "0"),
             Telemetry(None, self.clock),
         )
-        inbox = Inbox(topics, self.clock, link.offered, telemetry)
+        inbox = FleetInbox(topics, self.clock, link.offered, telemetry)
         rivals = Rivals(None, self.clock, inbox.count)
         self.runner = Runner(self._store, link, inbox, telemetry, rivals, self.clock)
         manifest = bundle.manifest

@@ -11,11 +11,11 @@ import numpy as np
 
 from aggregator.aggregation.admission import norms_of
 from aggregator.aggregation.apply import aggregate
-from aggregator.aggregation.inherit import Source
+from aggregator.aggregation.inherit import TrainedModels
 from aggregator.aggregation.orders import start_campaign
 from aggregator.core.settings import ADMIT_ALL, RunSettings
 from aggregator.fleet import events as e
-from aggregator.fleet.records import Campaign, Fleet, Received
+from aggregator.fleet.records import AdmittedUpdate, Campaign, Fleet
 from aggregator.fleet.step import step
 from aggregator.storage.memory import MemoryBlobs
 from aggregator.view.round_record import RoundRecord, records_of
@@ -30,7 +30,7 @@ from wire.arrays.tensors import OWN_FILES, decode_tensors
 from wire.codec import digest, encode_update
 
 NAME = "run-1"
-RECEIVED = Received(
+RECEIVED = AdmittedUpdate(
     blob="a" * 64,
     start="initial",
     num_train=10,
@@ -52,7 +52,7 @@ class Training:
         algorithm: str = "fedavg",
         mean: Mean | None = None,
         settings: Mapping[str, Any] = MappingProxyType({}),
-        source: Source | None = None,
+        source: TrainedModels | None = None,
         device_ids: str = "ab",
     ) -> None:
         """`mean`: in place of the algorithm's; `settings`: other fields of `RunSettings`."""

@@ -1,7 +1,7 @@
 """Closing plans that are carried out on one device."""
 
 from edge_client.core.ports import Windows
-from edge_client.work.executor import Executor, Result
+from edge_client.work.executor import Executor, PlanResult
 from simulation.contract.fleet import (
     WORK,
     Field,
@@ -14,7 +14,7 @@ KEPT_WAYS = ("personal", "recalibrated", "knn-per")
 
 
 def labelled(windows: Windows, count: int) -> Windows:
-    """The same device with labels for its first windows alone; the others stay as windows without
+    """Return the device with labels for its first windows alone; the others stay as windows without
     labels."""
     x, y = windows.train_x, windows.train_y
     return Windows(x[:count], y[:count], windows.test_x, windows.test_y, x[count:])
@@ -22,7 +22,7 @@ def labelled(windows: Windows, count: int) -> Windows:
 
 def close(
     field: Field, windows: Windows, private: Tensors | None = None, verbs: tuple[Verb, ...] = ()
-) -> tuple[Result, Tensors]:
+) -> tuple[PlanResult, Tensors]:
     """Device d0 with these windows carries out the closing plan, or other verbs; its result, and
     the model that it started from."""
     blobs = {key: field.algorithm.given(field.state, key) for key in field.state.models}

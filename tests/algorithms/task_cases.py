@@ -1,4 +1,4 @@
-"""What is tried of every task whose labels are no classes."""
+"""Cases for every task whose labels are no classes."""
 
 import pytest
 import torch
@@ -43,12 +43,12 @@ def ran_alike(
 
 
 def check_composed(objective_name: str, task: str, num_names: int, window: Window = WINDOW) -> bool:
-    """Whether an objective composes with a task, of so many names, and steps then; else it is
-    refused by name."""
+    """Check that an objective composes with a task of so many names, and steps then, or is refused
+    by name."""
     algorithm = f"{small(objective_name)}+{task}"
     if any(own in objective_name for own in OWN_LOSS):
         with pytest.raises(
-            ConfigError, match=f"trains by a loss of its own, in which '{task}' has no place"
+            ConfigError, match=f"has a loss of its own, and cannot use the task '{task}'"
         ):
             read_algorithm(algorithm)
         return False

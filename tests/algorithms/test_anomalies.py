@@ -98,7 +98,7 @@ def test_labels_that_say_anomalies_cannot_be_taken_away(labels: int | str) -> No
     given = arrays()
     fleet = shoal.load(given["X"], None, given["subject"], anomaly=given["anomaly"])
     with pytest.raises(
-        ConfigError, match=f"labels {labels}: .* would be trained on as a usual one"
+        ConfigError, match=f"labels must be all, .* anomalous windows of data .*, got {labels}"
     ):
         shoal.simulate(fleet, algorithm=LEARNS, rounds=1, labels=labels)
 
@@ -123,9 +123,12 @@ def test_without_anomalies_there_is_no_area() -> None:
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"anomaly": np.full(144, 2)}, "expected 144 times 0, or 1"),
-        ({"anomaly": np.zeros(3, np.int64)}, "expected 144 times 0, or 1"),
-        ({"y": np.zeros(144, np.int64)}, "anomaly and y: expected one of them"),
+        ({"anomaly": np.full(144, 2)}, "anomaly must be 1 .*, else 0, for each of 144 windows"),
+        (
+            {"anomaly": np.zeros(3, np.int64)},
+            "anomaly must be 1 .*, else 0, for each of 144 windows",
+        ),
+        ({"y": np.zeros(144, np.int64)}, "has both anomaly and y"),
     ],
 )
 def test_what_says_no_anomalies_is_refused(

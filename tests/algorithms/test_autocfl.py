@@ -191,7 +191,7 @@ class TestAutoCFLAdjustment:
         assert info["cumulative"] == {"a": 1.0}
 
     def test_needs_losses(self) -> None:
-        with pytest.raises(ConfigError, match="none of them"):
+        with pytest.raises(ConfigError, match="needs training losses, and no device reported one"):
             AutoCFL().group(GroupingMemory(), losses({"a": (9, float("nan"))}), None, 0)
 
     def test_waits_until_the_variance_rises(self) -> None:

@@ -39,7 +39,7 @@ from wire.messages import Apply, Evaluate, Train
 
 
 def keeping_of(objective: Any) -> Keeping:
-    """What an objective is wrapped with so that the device keeps something."""
+    """Return the personalisation that wraps an objective."""
     keeping = objective.graphs()["memorise"].__self__
     assert isinstance(keeping, Keeping)
     return keeping
@@ -84,11 +84,12 @@ class TestEveryObjective:
         every = tiny_windows(0)
         for count in (len(every.train_y), 1, 0):
             windows = labelled(every, count)
-            result, model = close(field, windows, field.kept["d0"] if count > 1 else {})
+            result, model = close(field, windows, field.private_tensors["d0"] if count > 1 else {})
             assert set(result.tensors) == {
-                f"response/choose.{name}" for name in ("kept", "loss", "error", "usable", "windows")
+                f"response/choose.{name}"
+                for name in ("choice", "loss", "error", "usable", "windows")
             }
-            assert result.tensors["response/choose.kept"].sum() == 1
+            assert result.tensors["response/choose.choice"].sum() == 1
             assert all(
                 np.isfinite(value).all()
                 for value in [*result.private.values(), *result.tensors.values()]
@@ -100,7 +101,7 @@ class TestEveryObjective:
             assert (answers.argmax(1) == every.test_y).sum() == result.evaluated.num_correct
             if count < 2:
                 assert result.num_steps == 0
-                untrained = result.tensors["response/choose.kept"][
+                untrained = result.tensors["response/choose.choice"][
                     [0, 2]
                 ]  # the first where verbs besides the training prepare tensors
                 assert untrained.tolist() == [0, 1] or (
@@ -128,11 +129,11 @@ class TestWhatIsKept:
     def test_without_the_training_every_bit_is_as_it_was_before_it(
         self, objective: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The same plan is cut off before its training; private tensors too are those that the
-        device has there."""
+        """The same plan is cut off before its training; its private tensors are those of the
+        device, too."""
         self.prefer_general(monkeypatch)
         field = played(with_personal(objective))
-        windows, private = tiny_windows(0), field.kept["d0"]
+        windows, private = tiny_windows(0), field.private_tensors["d0"]
         verbs = field.algorithm.coordinator.closing(field.state.context, WORK)
         at = verbs.index(Apply("baseline", report=False))
         before, model = close(field, windows, private, verbs[: at + 1])
@@ -155,17 +156,17 @@ class TestWhatIsKept:
         with np.errstate(all="ignore"):
             result, model = close(field, labelled(tiny_windows(0), 13), verbs=verbs)
         assert result.num_steps > 0
-        assert result.tensors["response/choose.kept"][:2].tolist() == [0, 0]
+        assert result.tensors["response/choose.choice"][:2].tolist() == [0, 0]
         assert all(np.isfinite(value).all() for value in result.private.values())
         np.testing.assert_array_equal(
-            result.private["kept/shared/head.weight"], model["shared/head.weight"]
+            result.private["personal/shared/head.weight"], model["shared/head.weight"]
         )
 
     @pytest.mark.parametrize("count", [0, 1, 2, 11, 31, 32, 33])
     def test_a_device_with_too_few_labels_to_judge_by_trains_on_all_of_them(
         self, count: int
     ) -> None:
-        """Of 31 windows with labels, none is held out, of 32, eight."""
+        """With 31 labelled windows none is held out, with 32 eight are."""
         field, few = played("fedavg+personal+none"), tiny_windows(0)
         x, y = (np.concatenate([values] * 3) for values in (few.train_x, few.train_y))
         closing = field.algorithm.coordinator.closing(field.state.context, WORK)
@@ -175,7 +176,7 @@ class TestWhatIsKept:
         )
         assert (result.num_steps > 0) == (count >= 2)
         assert result.tensors["response/choose.windows"] == (count // 4 if count >= 32 else 0)
-        kept = result.tensors["response/choose.kept"].tolist()
+        kept = result.tensors["response/choose.choice"].tolist()
         if count <= 31:
             assert kept == ([1, 0, 0, 0] if count >= 11 else [0, 0, 1, 0]), (
                 "two labels are of a part of the classes"
@@ -196,7 +197,7 @@ class TestWhatIsKept:
         served, _ = close(field, other, verbs=(Evaluate(),))
         result, _ = close(field, other)
         assert result.evaluated.num_correct > served.evaluated.num_correct
-        assert result.tensors["response/choose.kept"][:2].sum() == 1
+        assert result.tensors["response/choose.choice"][:2].sum() == 1
 
     def test_held_out_windows_are_not_trained_on(self) -> None:
         field = make_field("fedavg+personal:holdout=0.5:epochs=3+none", num_devices=1)
@@ -222,11 +223,11 @@ class TestWhatIsKept:
         result, _ = close(field, tiny_windows(0))
         losses, kept = (
             result.tensors["response/choose.loss"],
-            result.tensors["response/choose.kept"],
+            result.tensors["response/choose.choice"],
         )
         assert losses.shape == (11,)
         assert losses[kept.argmax()] == losses.min()
-        assert result.private[names.kept(SHARE)] == pytest.approx(kept.argmax() / 10)
+        assert result.private[names.personal(SHARE)] == pytest.approx(kept.argmax() / 10)
         assert result.num_steps == 0
 
 
@@ -245,10 +246,8 @@ def test_the_guide_names_every_graph_that_an_owner_has_to_permit() -> None:
         for verb in field.algorithm.programs(field.state, WORK, digests)["closing"]
         if isinstance(verb, Apply | Evaluate | Train)
     }
-    guide = (Path(__file__).parents[2] / "docs" / "device.md").read_text()
-    named = guide.partition("default algorithm](algorithms.md#what-a-device-keeps)'s last plan (")[
-        2
-    ].partition(")")[0]
+    guide = (Path(__file__).parents[2] / "docs" / "policy.md").read_text()
+    named = guide.partition("default algorithm](keep.md)'s last plan (")[2].partition(")")[0]
     assert sorted(used) == re.findall(r"`(\w+)`", named)
 
 
@@ -259,7 +258,7 @@ class TestWhatLeavesTheDevice:
         field = played(f"fedavg+{name}+none+{privacy}")
         result, _ = close(field, tiny_windows(0))
         assert result.tensors == {}
-        assert result.private[names.kept(KEYS)].any()
+        assert result.private[names.personal(KEYS)].any()
 
     def test_no_verb_of_the_plan_reports_but_choose_and_the_last(self) -> None:
         for objective in OBJECTIVES:
@@ -285,7 +284,7 @@ class TestSimulatedGraphs:
         """It computes plain answers itself; those of a device that remembers are torch's."""
         field = played("fedavg+personal+none")
         result, model = close(field, tiny_windows(0))
-        assert result.private[names.kept(SHARE)] > 0
+        assert result.private[names.personal(SHARE)] > 0
         objective = make_objective(read_algorithm("fedavg+personal+none"), tiny_model("fedavg"))
         held = own_tensors(field.bundle, model, result.private) | {names.X: tiny_windows(0).test_x}
         native, eager = (

@@ -1,4 +1,4 @@
-"""What the choices declare of themselves is what their methods do."""
+"""Declarations of the choices, compared with the behaviour of their methods."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from algorithms.composition import make_objective, read_algorithm
-from algorithms.core.contract import Sgd, TorchTensors
+from algorithms.core.contract import PlainSgd, TorchTensors
 from algorithms.groupings.single import SingleGroup
 from algorithms.means.weighted import UniformMean, WeightedMean
 from algorithms.objectives.fedavg import FedAvg
@@ -66,8 +66,8 @@ class TestInheritance:
         self,
     ) -> None:
         assert derived(FedAvg, {"role": lambda *_: "private"}).sgd_graphs == FedAvg.sgd_graphs
-        assert derived(FedAvg, {"step": None, "sgd_graphs": {"tune": Sgd()}}).sgd_graphs == {
-            "tune": Sgd()
+        assert derived(FedAvg, {"step": None, "sgd_graphs": {"tune": PlainSgd()}}).sgd_graphs == {
+            "tune": PlainSgd()
         }
         assert derived(FedAvg, {"predict": None, "model_answers": True}).model_answers
 

@@ -166,7 +166,9 @@ def test_made_does_not_touch_the_random_state() -> None:
 def test_what_cannot_be_made_is_refused() -> None:
     model = small_model()
     model.shape = ()
-    with pytest.raises(ConfigError, match="feddisk: expected a model whose `shape`"):
+    with pytest.raises(
+        ConfigError, match=r"feddisk needs the shape of one example. Set the model's `shape`"
+    ):
         FedDisk(model)
 
 

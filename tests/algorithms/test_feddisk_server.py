@@ -136,9 +136,18 @@ def test_the_ablation_prepares_once() -> None:
     assert set(server.programs(context, WORK)) == {"", "device:a"}
 
 
-@pytest.mark.parametrize("options", [{"holdout": 0.0}, {"patience": 0}, {"preparations": 0}])
-def test_impossible_options_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=f"FedDiskServer: {next(iter(options))} is '"):
+@pytest.mark.parametrize(
+    ("options", "allowed"),
+    [
+        ({"holdout": 0.0}, "a number above 0 below 1"),
+        ({"patience": 0}, "a whole number from 1"),
+        ({"preparations": 0}, "a whole number from 1"),
+    ],
+)
+def test_impossible_options_are_refused(options: dict[str, Any], allowed: str) -> None:
+    with pytest.raises(
+        ConfigError, match=f"FedDiskServer: {next(iter(options))} must be {allowed}, got '0'"
+    ):
         FedDiskServer(**options)
 
 

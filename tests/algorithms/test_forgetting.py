@@ -1,4 +1,4 @@
-"""What groupings and objectives remember, without a device."""
+"""Memory of groupings and objectives without a device."""
 
 import numpy as np
 import pytest

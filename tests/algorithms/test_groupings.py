@@ -1,5 +1,4 @@
-"""Who belongs together: one contract for all groupings, the simple ones, and devices that come
-late."""
+"""Groupings: one contract for all of them, the simple ones, and devices that come late."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -187,7 +186,7 @@ class TestIfca:
         assert grouping.start(memory, "a") == "1"
 
     def test_refuses_what_it_does_not_have(self) -> None:
-        with pytest.raises(ConfigError, match="k is '0'"):
+        with pytest.raises(ConfigError, match=r"k must be .*, got '0'"):
             Ifca(0)
         with pytest.raises(ValueError, match="'7'"):
             Ifca(2).group(GroupingMemory(), [local_model("a", np.zeros(SIZE), "7")], None, 0)
@@ -288,8 +287,21 @@ class TestLateDevices:
         private = {
             name.replace("shared/", "private/"): value for name, value in initial_model().items()
         }
+        nothing = (
+            "compares devices' updates, and with this objective all tensors stay on the device"
+        )
+        reasons = {
+            "autocfl": "compares the weights of the last linear layer, and none is shared; shared "
+            "tensors: none",
+            "hierarchical": nothing,
+            "cfl": nothing,
+        }
         for grouping in self.GROUPINGS:
-            with pytest.raises(ConfigError, match="shared"):
+            with pytest.raises(
+                ConfigError,
+                match=f"^{grouping.name} {reasons[grouping.name]}; choose another grouping or "
+                "objective$",
+            ):
                 grouping.check(private, None)
 
 

@@ -1,4 +1,4 @@
-"""What a device keeps when a run is over: the choice and the graphs beside plain numpy."""
+"""Personal models at the end of a run: the choice and the graphs, compared with plain numpy."""
 
 import math
 from copy import deepcopy
@@ -180,7 +180,7 @@ class TestChoose:
             "keys": torch.zeros(8, width),
             "guess": guess,
             "labels": labels,
-            "held": (torch.arange(8) < held).float()[:, None],
+            "holdout": (torch.arange(8) < held).float()[:, None],
         }
         memory["keys"][torch.arange(8), torch.arange(8)] = 1  # nobody has a neighbour
         tensors |= {names.response("memorise", name): value for name, value in memory.items()}
@@ -191,7 +191,7 @@ class TestChoose:
 
     def test_the_tuned_model_is_kept_with_its_memory(self) -> None:
         tensors, outputs = self.chosen(0.1, 2.0)
-        assert outputs["metric/kept"].tolist() == [1, 0, 0, 0]
+        assert outputs["metric/choice"].tolist() == [1, 0, 0, 0]
         torch.testing.assert_close(outputs["metric/loss"], torch.tensor([0.1, 0.1, 2.0, 2.0]))
         assert float(outputs["metric/windows"]) == 4
         assert torch.equal(
@@ -202,36 +202,36 @@ class TestChoose:
 
     def test_the_model_before_is_kept_with_the_memory_before(self) -> None:
         tensors, outputs = self.chosen(3.0, 0.5)
-        assert outputs["metric/kept"].tolist() == [0, 0, 1, 0]
+        assert outputs["metric/choice"].tolist() == [0, 0, 1, 0]
         assert torch.equal(outputs[names.following(KEYS)], tensors[KEYS])
         assert torch.equal(outputs["next/shared/head.weight"], tensors["slot/before.head.weight"])
 
     def test_labels_of_a_part_of_the_classes_do_not_decide(self) -> None:
         """However well the tuned model does on the windows held out, which are of the classes with
         labels too."""
-        assert self.chosen(0.1, 2.0, elsewhere=ABSENT - 0.01)[1]["metric/kept"].tolist() == [
+        assert self.chosen(0.1, 2.0, elsewhere=ABSENT - 0.01)[1]["metric/choice"].tolist() == [
             1,
             0,
             0,
             0,
         ]
-        assert self.chosen(0.1, 2.0, elsewhere=ABSENT)[1]["metric/kept"].tolist() == [0, 0, 1, 0]
+        assert self.chosen(0.1, 2.0, elsewhere=ABSENT)[1]["metric/choice"].tolist() == [0, 0, 1, 0]
 
     def test_a_device_that_was_left_out_of_the_training_has_no_tuned_model(self) -> None:
         """Private tensors may have moved all the same: verbs besides the training move some."""
-        assert self.chosen(0.1, 2.0, held=6)[1]["metric/kept"].tolist() == [1, 0, 0, 0]
-        assert self.chosen(0.1, 2.0, held=7)[1]["metric/kept"].tolist() == [0, 0, 1, 0]
+        assert self.chosen(0.1, 2.0, held=6)[1]["metric/choice"].tolist() == [1, 0, 0, 0]
+        assert self.chosen(0.1, 2.0, held=7)[1]["metric/choice"].tolist() == [0, 0, 1, 0]
 
     def test_where_nothing_is_held_out_the_tuned_model_is_kept_if_all_classes_are_labelled(
         self,
     ) -> None:
         tensors, outputs = self.chosen(3.0, 0.5, held=0)
-        assert (outputs["metric/kept"].tolist(), float(outputs["metric/windows"])) == (
+        assert (outputs["metric/choice"].tolist(), float(outputs["metric/windows"])) == (
             [1, 0, 0, 0],
             0,
         )
         assert torch.equal(outputs["next/shared/head.weight"], tensors["shared/head.weight"])
-        assert self.chosen(0.1, 2.0, elsewhere=ABSENT, held=0)[1]["metric/kept"].tolist() == [
+        assert self.chosen(0.1, 2.0, elsewhere=ABSENT, held=0)[1]["metric/choice"].tolist() == [
             0,
             0,
             1,
@@ -243,12 +243,12 @@ class TestChoose:
         self, held: int
     ) -> None:
         """An older client holds two out where this one holds none out."""
-        assert self.chosen(0.1, 2.0, held=held)[1]["metric/kept"].tolist() == [0, 0, 1, 0]
+        assert self.chosen(0.1, 2.0, held=held)[1]["metric/choice"].tolist() == [0, 0, 1, 0]
 
     def test_a_model_that_answers_with_no_number_is_never_kept_whoever_judges(self) -> None:
         for general_loss in (0.5, WORST):
             tensors, outputs = self.chosen(math.nan, general_loss)
-            assert outputs["metric/kept"].tolist() == [0, 0, 1, 0]
+            assert outputs["metric/choice"].tolist() == [0, 0, 1, 0]
             assert all(
                 torch.equal(outputs[f"next/{k}"], tensors[slot_of(k, "before")])
                 for k in ("shared/head.weight", "shared/head.bias")
@@ -304,7 +304,7 @@ class TestBlend:
             "guess": torch.zeros(size, CLASSES),
             "labels": torch.zeros(size, CLASSES),
         }
-        rows["held"] = (torch.arange(size) < held).float()[:, None]
+        rows["holdout"] = (torch.arange(size) < held).float()[:, None]
         outputs = keeping.blend(
             tensors | {names.response("memorise", name): value for name, value in rows.items()},
             {},
@@ -351,7 +351,7 @@ class TestMemorise:
     @pytest.mark.parametrize("num_all", [96, 128, 256, 1024])
     def test_held_windows_are_among_those_that_are_remembered(self, num_all: int) -> None:
         size = num_all // 4
-        held = self.rows_of("personal", num_all, num_all, size)["memorise.held"].sum()
+        held = self.rows_of("personal", num_all, num_all, size)["memorise.holdout"].sum()
         assert held == pytest.approx(0.25 * size, abs=2 + size / 16)
 
     def test_windows_without_labels_push_none_with_a_label_out(self) -> None:
@@ -370,7 +370,7 @@ class TestMemorise:
             found = self.rows_of(name, 5, 12, 16)
             assert (found["memorise.guess"].sum(1) > 0).sum() == rows
             assert found["memorise.labels"].sum() == 5
-            assert found["memorise.held"][5:].sum() == 0
+            assert found["memorise.holdout"][5:].sum() == 0
 
 
 def with_tensors(model: Classifier, tensors: Tensors) -> Classifier:
@@ -452,7 +452,7 @@ class TestRecalibrate:
             key = f"statistic/{layer}.{statistic}"
             expected = share * value.numpy() + (1 - share) * model[key]
             np.testing.assert_allclose(
-                result.private[names.kept(key)], expected, rtol=2e-2, atol=1e-4
+                result.private[names.personal(key)], expected, rtol=2e-2, atol=1e-4
             )
             assert np.abs(expected - model[key]).max() > 0.01
 
@@ -464,7 +464,7 @@ class TestRecalibrate:
             windows = Windows(x, y, x[:2], y[:2])
         result, model = close(make_field("fedavg+recalibrated", num_devices=1), windows)
         keys = sorted(key for key in model if names.role_of(key) == names.STATISTIC)
-        after = np.concatenate([result.private[names.kept(key)].ravel() for key in keys])
+        after = np.concatenate([result.private[names.personal(key)].ravel() for key in keys])
         return after, np.concatenate([model[key].ravel() for key in keys])
 
     def test_windows_of_one_class_are_no_measure_of_all_classes(self) -> None:
@@ -540,5 +540,5 @@ def test_recipes_name_models_that_exist_and_general_comes_after_tuned() -> None:
 )
 def test_an_option_out_of_its_limits_is_one_clear_error(text: str) -> None:
     key = text.split(":")[1].split("=")[0]
-    with pytest.raises(ConfigError, match=f"{key} is '.*', expected a "):
+    with pytest.raises(ConfigError, match=f"{key} must be a .*, got '"):
         read_algorithm(text)

@@ -1,5 +1,5 @@
-"""What devices keep in tasks whose labels are no classes: the arithmetic beside plain numpy, and
-whole closing plans on tiny devices."""
+"""Personal models in tasks whose labels are no classes: the arithmetic compared with plain numpy,
+and complete closing plans on tiny devices."""
 
 import math
 from typing import Any
@@ -28,7 +28,7 @@ from algorithms.personalisation.memory import (
 from edge_client.core.kept import own_tensors
 from edge_client.core.ports import Windows
 from edge_client.data.labels import no_labels
-from edge_client.work.executor import Executor, Result
+from edge_client.work.executor import Executor, PlanResult
 from simulation.contract.fleet import CLASSES, Field, make_field, tiny_model, tiny_windows
 from tests.algorithms.closing_cases import close, labelled, played
 from wire.arrays import names
@@ -45,8 +45,8 @@ WIDTH, NAMES = 4, 2
 def memory_of(
     task: TaskName, seed: int, labelled: list[bool], held: list[bool], rows: int
 ) -> Memory:
-    """So many windows in the first of so many rows, which lie close enough to be neighbours. Labels
-    of zeros are among them."""
+    """Return a memory of so many rows, the first ones with windows that are close enough to be
+    neighbours. Some labels are zeros."""
     rng, count = np.random.default_rng(seed), len(labelled)
     keys = np.array([1.0, 0.3, 0.2, 0.1]) + rng.normal(0, 0.15, (count, WIDTH))
     target = (
@@ -61,7 +61,7 @@ def memory_of(
         "keys": torch.from_numpy(keys / np.linalg.norm(keys, axis=1, keepdims=True)).float(),
         "guess": of.guess(torch.from_numpy(rng.normal(0, 1, (count, NAMES))).float()),
         "labels": of.labels(torch.from_numpy(target).float(), NAMES),
-        "held": torch.tensor([float(h and k) for h, k in zip(held, labelled, strict=True)]),
+        "holdout": torch.tensor([float(h and k) for h, k in zip(held, labelled, strict=True)]),
     }
     return Memory(
         **{
@@ -90,7 +90,7 @@ def plain_losses(
         t.double().numpy() for t in (memory.keys, memory.guess[:, :-1], memory.labels[:, :-1])
     )
     count = len(known)
-    judged = [i for i in range(count) if memory.held[i] > 0]
+    judged = [i for i in range(count) if memory.holdout[i] > 0]
     told = [j for j in range(count) if j not in judged]
 
     def near(i: int, soft: list[Any], weights: list[float]) -> tuple[Any, float]:
@@ -126,7 +126,7 @@ def test_losses_are_those_of_a_plain_program_and_zero_elsewhere(
     case: tuple[TaskName, Memory, list[bool]],
 ) -> None:
     task, memory, known = case
-    assert memory.known.tolist() == [*known, False, False], "a label of zeros is one"
+    assert memory.has_label.tolist() == [*known, False, False], "a label of zeros is one"
     losses, judged = memory.losses(SHARES)
     for column, share in enumerate(SHARES):
         expected = plain_losses(task, memory, known, share)
@@ -145,7 +145,7 @@ def test_answers_lie_between_what_the_model_and_labels_say(
     features = torch.randn(5, WIDTH, generator=rng) * 0.1 + torch.tensor([1.0, 0.3, 0.2, 0.1])
     guess = ANSWERS[task].guess(torch.randn(5, NAMES, generator=rng))
     found = answer({**memory.answering(), SHARE: torch.tensor(share)}, features, guess, memory.of)
-    every = torch.cat([memory.guess[memory.filled], memory.labels[memory.known], guess])
+    every = torch.cat([memory.guess[memory.filled], memory.labels[memory.has_label], guess])
     torch.testing.assert_close(found[:, -1], torch.ones(5), atol=1e-4, rtol=0)
     assert bool(
         (found[:, :-1] >= every.amin(0)[:-1] - 1e-4).all()
@@ -161,7 +161,11 @@ def test_losses_of_answers_that_are_no_numbers_or_far_off_are_cut_off() -> None:
     for guess in (math.nan, math.inf, 1e30):
         memory = memory_of(REGRESSION, 0, [True] * 4, [True, True, False, False], 5)
         made = Memory(
-            memory.keys, torch.full_like(memory.guess, guess), memory.labels, memory.held, memory.of
+            memory.keys,
+            torch.full_like(memory.guess, guess),
+            memory.labels,
+            memory.holdout,
+            memory.of,
         )
         torch.testing.assert_close(
             made.losses((0.0,))[0][:, 0], torch.tensor([WORST, WORST, 0, 0, 0])
@@ -196,10 +200,11 @@ class TestClosingPlans:
             windows = self.windows_of(field, count)
             result, model = close(field, windows)
             assert set(result.tensors) == {
-                f"response/choose.{name}" for name in ("kept", "loss", "error", "usable", "windows")
+                f"response/choose.{name}"
+                for name in ("choice", "loss", "error", "usable", "windows")
             }
             kept, losses = (
-                result.tensors["response/choose.kept"],
+                result.tensors["response/choose.choice"],
                 result.tensors["response/choose.loss"],
             )
             assert len(kept) == (4 if task in NEIGHBOURLY else 2)
@@ -225,7 +230,7 @@ class TestClosingPlans:
 
     @staticmethod
     def right(task: TaskName, told: Any, windows: Windows) -> float:
-        """How many of the test windows were answered rightly, by numpy."""
+        """Return the number of correct test windows, computed by numpy."""
         if task == MULTI_LABEL:
             return float(((told >= 0.5) == (windows.test_y > 0)).all(1).sum())
         if task == REGRESSION:
@@ -241,12 +246,12 @@ class TestClosingPlans:
             result, model = close(field, self.windows_of(field))
         assert result.num_steps > 0
         assert (
-            result.tensors["response/choose.kept"].argmax()
-            >= len(result.tensors["response/choose.kept"]) // 2
+            result.tensors["response/choose.choice"].argmax()
+            >= len(result.tensors["response/choose.choice"]) // 2
         )
         assert all(np.isfinite(value).all() for value in result.private.values())
         shared = next(key for key in model if key.startswith("shared/"))
-        np.testing.assert_array_equal(result.private[names.kept(shared)], model[shared])
+        np.testing.assert_array_equal(result.private[names.personal(shared)], model[shared])
 
     @pytest.mark.parametrize("task", NEIGHBOURLY)
     def test_a_device_whose_labels_are_others_gets_answers_by_its_own(self, task: TaskName) -> None:
@@ -272,9 +277,9 @@ class TestClosingPlans:
         field = played(f"fedavg:lr=0.05+personal:memory=32:epochs=3+none+{task}")
         result, model = close(field, self.windows_of(field))
         losses = result.tensors["response/choose.loss"]
-        assert result.tensors["response/choose.kept"].tolist() == [1, 0]
+        assert result.tensors["response/choose.choice"].tolist() == [1, 0]
         assert losses[0] < losses[1], "three epochs more on its own windows"
-        assert float(result.private[names.kept(SHARE)]) == 0
+        assert float(result.private[names.personal(SHARE)]) == 0
         assert names.of_role(
             own_tensors(field.bundle, model, result.private), names.MEMORY
         ).keys() == {SHARE}
@@ -289,14 +294,14 @@ class TestClosingPlans:
     @pytest.mark.parametrize("task", NEIGHBOURLY)
     def test_knn_per_takes_the_share_with_the_least_loss(self, task: TaskName) -> None:
         field = played(f"fedavg+knn-per+none+{task}")
-        result: Result = close(field, self.windows_of(field))[0]
+        result: PlanResult = close(field, self.windows_of(field))[0]
         losses, kept = (
             result.tensors["response/choose.loss"],
-            result.tensors["response/choose.kept"],
+            result.tensors["response/choose.choice"],
         )
         assert losses.shape == (11,)
         assert losses[kept.argmax()] == losses.min()
-        assert (result.private[names.kept(LABELS)][:, -1] > 0).sum() == len(
+        assert (result.private[names.personal(LABELS)][:, -1] > 0).sum() == len(
             self.windows_of(field).train_y
         )
 
@@ -314,13 +319,13 @@ def test_classes_have_no_column_more() -> None:
 def test_what_goes_by_neighbours_alone_is_refused_where_there_are_none(task: TaskName) -> None:
     with pytest.raises(
         ConfigError,
-        match=f"'fedavg\\+knn-per\\+{task}': by knn-per devices choose how much neighbours .* in "
-        f"{task} there",
+        match=f"'fedavg\\+knn-per\\+{task}': knn-per lets devices choose .* neighbours, and the "
+        f"task {task} cannot use them",
     ):
         read_algorithm(f"fedavg+knn-per+{task}")
     assert read_algorithm(f"personal+{task}").candidates == (
-        "tuned, neighbours 0",
-        "general, neighbours 0",
+        "fine-tuned",
+        "general",
     )
     assert len(read_algorithm(f"personal+{MULTI_LABEL}").candidates) == 4
 

@@ -1,4 +1,4 @@
-"""What an update says that its device keeps; what cannot be is not told."""
+"""Reports of personal models in updates; impossible ones are left out."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from algorithms.composition import read_algorithm
-from algorithms.personalisation.kept import Kept, kept_of
+from algorithms.personalisation.kept import PersonalChoice, kept_of
 from algorithms.registry import CHOICES
 from wire.arrays.tensors import Tensors
 
@@ -14,14 +14,14 @@ CANDIDATES = ("one", "two", "three")
 
 
 def said(kept: Any = (0, 1, 0), loss: Any = (0.5, 0.25, 1.0), windows: Any = 12.0) -> Tensors:
-    told = {"kept": kept, "loss": loss, "windows": windows}
+    told = {"choice": kept, "loss": loss, "windows": windows}
     return {
         f"response/choose.{name}": np.asarray(value, np.float32) for name, value in told.items()
     }
 
 
 def test_the_candidate_its_loss_and_those_of_the_others_are_read() -> None:
-    expected = Kept("two", 12, 0.25, {"one": 0.5, "three": 1.0})
+    expected = PersonalChoice("two", 12, 0.25, {"one": 0.5, "three": 1.0})
     assert kept_of(CANDIDATES, said()) == expected
     assert (
         kept_of(CANDIDATES, {**said(), "response/gauge.share": np.ones((), np.float32)}) == expected
@@ -45,7 +45,7 @@ def test_what_cannot_be_used_is_read_where_it_is_told() -> None:
         return {"response/choose.usable": np.array(flags, np.float32)}
 
     assert kept_of(CANDIDATES, said() | usable(1, 1, 1)) == kept_of(CANDIDATES, said())
-    assert kept_of(CANDIDATES, said() | usable(0, 0.9999, 1)) == Kept(
+    assert kept_of(CANDIDATES, said() | usable(0, 0.9999, 1)) == PersonalChoice(
         "two", 12, 0.25, {"one": 0.5, "three": 1.0}, unusable=("one",)
     )
     for wrong in ((1, 0, 1), (1, 1), (1, 1, 2), (0.5, 1, 1), (np.nan, 1, 1)):
@@ -53,20 +53,20 @@ def test_what_cannot_be_used_is_read_where_it_is_told() -> None:
 
 
 def test_what_a_runtime_has_rounded_is_read() -> None:
-    assert kept_of(CANDIDATES, said((1e-6, 0.9999, 0), (0.5, -1e-7, 1.0), 11.9999)) == Kept(
-        "two", 12, 0.0, {"one": 0.5, "three": 1.0}
-    )
+    assert kept_of(
+        CANDIDATES, said((1e-6, 0.9999, 0), (0.5, -1e-7, 1.0), 11.9999)
+    ) == PersonalChoice("two", 12, 0.0, {"one": 0.5, "three": 1.0})
 
 
 def test_without_windows_there_are_no_losses() -> None:
-    assert kept_of(CANDIDATES, said((1, 0, 0), (0, 0, 0), 0)) == Kept("one", 0)
+    assert kept_of(CANDIDATES, said((1, 0, 0), (0, 0, 0), 0)) == PersonalChoice("one", 0)
 
 
 @pytest.mark.parametrize(
     "hostile",
     [
         {},
-        {"response/choose.kept": np.array([0, 1, 0], np.float32)},
+        {"response/choose.choice": np.array([0, 1, 0], np.float32)},
         said(kept=(0, 0, 0)),
         said(kept=(0, 1, 1)),
         said(kept=(0, 0.5, 0.5)),

@@ -157,5 +157,5 @@ class TestMedianAndTrimmedMean:
 
     @pytest.mark.parametrize("share", [-0.1, 0.5, math.nan])
     def test_refuses_a_share_that_leaves_nothing(self, share: float) -> None:
-        with pytest.raises(ConfigError, match=r"expected a number from 0 below 0\.5"):
+        with pytest.raises(ConfigError, match=r"share must be a number from 0 below 0\.5, got"):
             TrimmedMean(share=share)

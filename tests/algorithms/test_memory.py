@@ -1,5 +1,5 @@
-"""What a device remembers: the graphs' arithmetic beside a plain program of numpy, window by
-window, and what must always hold."""
+"""Memory of a device: the graphs' arithmetic compared with a plain program of numpy, window by
+window, and invariants."""
 
 import math
 from typing import Any
@@ -52,7 +52,7 @@ def memory_of(seed: int, labelled: list[int], held: list[int], rows: int) -> Mem
         if label >= 0:
             labels[row, label] = 1
     made = [torch.from_numpy(a.astype(np.float32)) for a in (keys, guess, labels, out)]
-    return Memory(keys=made[0], guess=made[1], labels=made[2], held=made[3])
+    return Memory(keys=made[0], guess=made[1], labels=made[2], holdout=made[3])
 
 
 @st.composite
@@ -94,7 +94,7 @@ def plain_smoothed(memory: Memory, known: list[bool], silent: list[bool]) -> lis
 def plain_loss(memory: Memory, row: int, share: float) -> float:
     """The loss of one held-out window, by loops."""
     keys, guess, labels, held = (
-        t.double().numpy() for t in (memory.keys, memory.guess, memory.labels, memory.held)
+        t.double().numpy() for t in (memory.keys, memory.guess, memory.labels, memory.holdout)
     )
     judged = [bool(held[j] > 0 and labels[j].sum() > 0) for j in range(len(keys))]
     soft = plain_smoothed(
@@ -113,8 +113,8 @@ def plain_loss(memory: Memory, row: int, share: float) -> float:
 @given(memory=memories())
 def test_labels_spread_as_in_a_plain_program(memory: Memory) -> None:
     rows = range(int((memory.guess.sum(1) > 0).sum()))
-    expected = plain_smoothed(memory, memory.known.tolist(), [False] * len(memory.keys))
-    found = memory.smoothed(memory.weights, memory.known)
+    expected = plain_smoothed(memory, memory.has_label.tolist(), [False] * len(memory.keys))
+    found = memory.smoothed(memory.weights, memory.has_label)
     for row in rows:
         np.testing.assert_allclose(found[row].numpy(), expected[row], atol=2e-4)
 
@@ -126,7 +126,7 @@ def test_a_far_window_still_tells_what_it_is_until_it_counts_as_nobody(distance:
     memory.keys[:2] = torch.tensor([[1.0, 0, 0, 0], [math.cos(angle), math.sin(angle), 0, 0]])
     expected = plain_smoothed(memory, [True, False, False], [False] * 3)
     np.testing.assert_allclose(
-        memory.smoothed(memory.weights, memory.known)[1].numpy(), expected[1], atol=2e-4
+        memory.smoothed(memory.weights, memory.has_label)[1].numpy(), expected[1], atol=2e-4
     )
     assert bool(expected[1].sum() > 0.999) == (math.exp(-distance / SCALE) > NEAREST)
 
@@ -135,7 +135,8 @@ def test_a_far_window_still_tells_what_it_is_until_it_counts_as_nobody(distance:
 def test_losses_are_those_of_a_plain_program_and_zero_elsewhere(memory: Memory) -> None:
     losses, judged = memory.losses(SHARES)
     assert judged.tolist() == [
-        float(h > 0 and k) for h, k in zip(memory.held.tolist(), memory.known.tolist(), strict=True)
+        float(h > 0 and k)
+        for h, k in zip(memory.holdout.tolist(), memory.has_label.tolist(), strict=True)
     ]
     for row, is_judged in enumerate(judged.tolist()):
         expected = [plain_loss(memory, row, share) if is_judged else 0.0 for share in SHARES]
@@ -151,7 +152,7 @@ def test_a_held_out_label_changes_its_own_loss_alone(memory: Memory, seed: int) 
     row = rows[seed % len(rows)]
     labels = memory.labels.clone()
     labels[row] = labels[row].roll(1)
-    changed, still = Memory(memory.keys, memory.guess, labels, memory.held).losses(SHARES)
+    changed, still = Memory(memory.keys, memory.guess, labels, memory.holdout).losses(SHARES)
     assert torch.equal(still, judged)
     same = [r for r in range(len(labels)) if r != row]
     assert torch.equal(changed[same], losses[same])
@@ -163,8 +164,8 @@ def test_a_held_out_label_changes_its_own_loss_alone(memory: Memory, seed: int) 
 
 @given(memory=memories())
 def test_a_window_with_a_label_keeps_it_and_others_get_no_more_than_one(memory: Memory) -> None:
-    soft = memory.smoothed(memory.weights, memory.known)
-    assert torch.equal(soft[memory.known], memory.labels[memory.known])
+    soft = memory.smoothed(memory.weights, memory.has_label)
+    assert torch.equal(soft[memory.has_label], memory.labels[memory.has_label])
     assert float(soft.min()) >= 0
     assert float(soft.sum(1).max()) <= 1 + 1e-5
     assert float(soft[memory.guess.sum(1) == 0].abs().sum()) == 0
@@ -179,7 +180,7 @@ def test_an_answer_is_a_probability_distribution(
         [1.0, 0.3, 0.2, 0.1]
     )
     probabilities = torch.softmax(torch.randn(5, CLASSES, generator=rng), 1)
-    labels = memory.smoothed(memory.weights, memory.known)
+    labels = memory.smoothed(memory.weights, memory.has_label)
     found = answer(
         {KEYS: memory.keys, LABELS: labels, SHARE: torch.tensor(share)}, features, probabilities
     )
@@ -221,7 +222,7 @@ def test_a_representation_of_zeros_has_no_direction_and_no_error() -> None:
 def test_answers_that_are_no_numbers_have_the_worst_loss_and_windows_not_judged_none() -> None:
     memory = memory_of(3, [0, 1, 2, 0, 1, -1], [1, 1, 0, 0, 0, 0], 7)
     losses, judged = Memory(
-        memory.keys, memory.guess * math.nan, memory.labels, memory.held
+        memory.keys, memory.guess * math.nan, memory.labels, memory.holdout
     ).losses(SHARES)
     assert judged.tolist() == [1, 1, 0, 0, 0, 0, 0]
     torch.testing.assert_close(losses, judged[:, None] * torch.full((7, len(SHARES)), WORST))

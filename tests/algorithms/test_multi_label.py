@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 import shoal
 from algorithms.composition import make_algorithm, read_algorithm
 from edge_client.commands.predict import told
-from edge_client.core.policy import told_classes
+from edge_client.core.policy import reported_classes
 from export.describe import example_inputs, named
 from export.model_file import to_onnx_file
 from export.parity import check_parity
@@ -57,8 +57,8 @@ def test_it_learns_each_name_by_itself() -> None:
     )
     with pytest.raises(
         ConfigError,
-        match=r"confusion: expected a task of classification or sequence, this is multi-label; "
-        r"`predict` says slow",
+        match=r"confusion needs a task of classification or sequence, got multi-label, where "
+        r"`predict` answers slow",
     ):
         result.confusion()
 
@@ -131,14 +131,14 @@ def test_labels_of_another_task_are_refused() -> None:
     classes, several = synthetic_fleet(2), several_labels(synthetic_fleet(2))
     with pytest.raises(
         DataError,
-        match=r"y is int64\[40\], and multi-label takes int64\[40, 3\]: these are classes, one for "
-        r"each window",
+        match=r"y must be int64\[40, 3\] for multi-label, got int64\[40\]: these are classes, one "
+        r"for each window, of the task classification",
     ):
         ran(ALGORITHM, classes)
     with pytest.raises(
         DataError,
-        match=r"classification takes int64\[40\]: these are several labels of a window, of the "
-        r"task multi-label",
+        match=r"y must be int64\[40\] for classification, got int64\[40, 3\]: these are several "
+        r"labels of a window, of the task multi-label",
     ):
         ran("fedavg", several)
     columns = relabelled(classes, NAMES, lambda y: np.eye(3, dtype=np.int64)[y])
@@ -152,22 +152,22 @@ def test_labels_of_another_task_are_refused() -> None:
         (
             ALGORITHM,
             {"labels": 5},
-            "labels 5: they are counted by class, and in data synthetic labels are no classes",
+            "labels must be all or none, .* labels of data synthetic are not classes, got 5",
         ),
         (
             ALGORITHM,
             {"attack": "label-flip"},
-            "attack label-flip: it takes classes for each other, and in data synthetic",
+            "attack label-flip swaps classes, and the labels of data synthetic",
         ),
         (
             ALGORITHM,
             {"partition": "dirichlet"},
-            "partition dirichlet: it assigns examples by their class, and in data",
+            "partition dirichlet assigns examples by their class, and the labels of data",
         ),
         (
             "distfl:signature=responses+multi-label",
             {},
-            "the task has no classes, by which it could compare answers",
+            "needs .* and a task with classes",
         ),
     ],
 )
@@ -192,7 +192,7 @@ def test_what_needs_no_classes_goes_on() -> None:
     assert partition(fleet, read_partition("iid:devices=3"), 0).devices["d01"].train_y.shape[
         1:
     ] == (3,)
-    assert told_classes(Policy(tell_classes=True), fleet.devices["d0"].train_y) is None
+    assert reported_classes(Policy(tell_classes=True), fleet.devices["d0"].train_y) is None
 
 
 def test_files_and_arrays_with_a_column_for_each_name_are_read(tmp_path: Path) -> None:
@@ -215,7 +215,8 @@ def test_files_and_arrays_with_a_column_for_each_name_are_read(tmp_path: Path) -
     mapped = shoal.load({"a": (x, y), "b": (x, y)}, classes=NAMES)
     assert (mapped.classes, mapped.devices["a"].train_y.tolist()) == (NAMES, y[:30].tolist())
     with pytest.raises(
-        DataError, match=r"device 'b': labels of shape \[2\]; those of device 'a' are \[3\]"
+        DataError,
+        match=r"device 'b': labels of shape \[2\], but those of device 'a' have shape \[3\]",
     ):
         shoal.load({"a": (x, y), "b": (x, y[:, :2])})
     with pytest.raises(DataError, match="4 names for 3 labels of a window"):

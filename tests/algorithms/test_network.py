@@ -1,4 +1,4 @@
-"""Which models the native engine knows, and what it says of others."""
+"""Models that the native engine supports, and its messages about others."""
 
 import pytest
 import torch
@@ -27,7 +27,10 @@ REFUSED: list[tuple[str, list[nn.Module]]] = [
     ("extractor.1 is called more than once", [nn.ReLU(), *[nn.Conv1d(3, 3, 1)] * 2]),
     ("extractor.0 leaves nothing of 20 samples", [nn.Conv1d(3, 8, 3, dilation=10)]),
     ("extractor.0 calls sigmoid", [Calls(torch.sigmoid)]),
-    ("extractor.0 calls add with what is no layer's result", [Calls(lambda x: x + 1)]),
+    (
+        "extractor.0 calls add with a value that is not the result of a layer",
+        [Calls(lambda x: x + 1)],
+    ),
     (
         "extractor.1 calls add of 3 channels of .20,. and 60 of ..",
         [nn.Identity(), Calls(lambda x: x + x.flatten(1))],

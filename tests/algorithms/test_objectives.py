@@ -147,7 +147,7 @@ class TestEveryObjective:
 
 
 def _inherited(made: type[Supervised], graph: str) -> bool:
-    """Whether a graph of an objective is FedAvg's own, which is captured once."""
+    """Return True if a graph of an objective is FedAvg's own, which is captured once."""
     same = {"survey": "survey", "evaluate": "evaluate", "predict": "predict"}
     plain = getattr(made, "forward", None) is Supervised.forward
     return (

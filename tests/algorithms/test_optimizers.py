@@ -89,7 +89,7 @@ def test_six_steps_are_those_of_torch(name: str, max_norm: float) -> None:
 def test_every_objective_takes_another_optimizer_or_is_refused_with_a_reason(name: str) -> None:
     device = OBJECTIVES[name]
     if device.own_rule:
-        with pytest.raises(ConfigError, match="moves models by a rule of its own"):
+        with pytest.raises(ConfigError, match="has an update rule of its own"):
             read_algorithm(f"{name}+adam")
         return
     settings = SimulationSettings(read_algorithm(f"{name}+adam"), 2, local_epochs=2)
@@ -129,7 +129,7 @@ def test_a_hyper_parameter_of_ones_own_that_is_called_as_one_of_the_optimizer_is
     read_algorithm(own)
     with pytest.raises(
         ConfigError,
-        match=r"both have a hyper-parameter 'eps': expected another name for the objective's",
+        match=r"both have a hyper-parameter 'eps'; rename that of ",
     ):
         read_algorithm(f"{own}+adam")
 

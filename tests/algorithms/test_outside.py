@@ -150,42 +150,47 @@ class TestFiles:
     @pytest.mark.parametrize(
         ("name", "reason"),
         [
-            ("none.py:Slower", "algorithm file none.py: there is none"),
+            ("none.py:Slower", "algorithm file none.py: there is no such file"),
             (
                 "methods.py:Missing",
-                "algorithm file methods.py: it has no 'Missing'; it has Server, Slower, Later",
+                "algorithm file methods.py has no 'Missing'; its classes are Server, Slower, Later",
             ),
             (
                 "methods.py",
-                "'methods.py' is none of the .* names; a class of your own is written "
-                "FILE.py:CLASS",
+                "No algorithm 'methods.py'. A class of your own is written FILE.py:CLASS",
             ),
             (
                 "methods.py:FedAvg",
-                "methods.py:FedAvg is called 'fedavg', as a registered choice is: give it a "
-                "`name` of its own",
+                "methods.py:FedAvg has the `name` 'fedavg', which is one of Shoal's own. "
+                "Choose another",
             ),
             (
                 "methods.py:Unnamed",
-                "methods.py:Unnamed is called 'fedper', as a registered choice is",
+                "methods.py:Unnamed has the `name` 'fedper', which is one of Shoal's",
             ),
-            ("methods.py:Spaced", "is named 'two words': expected letters, digits"),
-            ("methods.py:Nothing", "methods.py:Nothing is of no known kind: expected an objective"),
-            ("methods.py:number", "methods.py:number is 'int' and of no known kind"),
+            ("methods.py:Spaced", "`name` must be of letters, digits.*, got 'two words'"),
+            (
+                "methods.py:Nothing",
+                "methods.py:Nothing must be a class derived from the one of its kind",
+            ),
+            (
+                "methods.py:number",
+                "methods.py:number must be a class .*, got an object of type int",
+            ),
             ("methods.py:Half", "methods.py:Half is a grouping and lacks group"),
-            ("methods.py:Server", "is the server's half of an objective alone"),
-            ("methods.py:Needs", "'share' of its __init__ has no default"),
+            ("methods.py:Server", "is only the server's half of an objective"),
+            ("methods.py:Needs", "argument 'share' of its __init__ needs a default"),
             ("methods.py:Fails", "cannot be made with its defaults: KeyError: 'no such thing'"),
             (
                 "methods.py:Slower:mu=1",
-                "'mu' is no option of methods.py:Slower; it has often=2, lr=0.001, momentum=0.9",
+                "'mu' is not an option of methods.py:Slower; it has often=2, lr=0.001, "
+                "momentum=0.9",
             ),
-            ("methods.py:Slower+fedavg", "methods.py:Slower and fedavg are both a objective"),
-            ("no.such:Thing", "no.such:Thing: there is no module 'no' here"),
+            ("methods.py:Slower+fedavg", "methods.py:Slower and fedavg are of one kind, objective"),
+            ("no.such:Thing", "no.such:Thing: Python finds no module 'no'"),
             (
                 "python:Thing",
-                "python:Thing was given as an object in Python, and this process has not been "
-                "given it",
+                "python:Thing is a class from Python code that this process does not have",
             ),
         ],
     )
@@ -281,7 +286,9 @@ class TestSources:
         assert run().models == run().models
         methods.write_text(methods.read_text() + "\n# edited\n")
         with pytest.raises(
-            ConfigError, match=r"checkpoint .*: a run with source of methods.py:Slower"
+            ConfigError,
+            match=r"checkpoint .* is of a run with source of methods\.py:Slower '\w+', and this "
+            r"one has '\w+'\. Use another folder",
         ):
             run()
 
@@ -358,24 +365,24 @@ class TestEntryPoints:
             (
                 ("objectives", "fedavg", "FedAvg"),
                 "fedavg",
-                "'fedavg' is registered here, and an installed package has it too",
+                "'fedavg' is a name of Shoal's own, and also of an installed package",
             ),
             (
                 ("means", "slower", "Slower"),
                 "slower",
-                "is the objective 'slower': kind and name must be the same",
+                "must be the mean 'slower', and is the objective 'slower'",
             ),
             (
                 ("means", "middling", "Middle"),
                 "middling",
-                "is the mean 'middle': kind and name must be the same",
+                "must be the mean 'middling', and is the mean 'middle'",
             ),
             (
                 ("means", "lost", "Lost"),
                 "lost",
                 "'lost' of ourmethods 1.2 .* cannot be loaded: AttributeError",
             ),
-            (("means", "middle", "Middle"), "midle", "did you mean middle"),
+            (("means", "middle", "Middle"), "midle", "Did you mean middle"),
         ],
     )
     def test_what_cannot_be_used_is_one_clear_error(
@@ -431,10 +438,10 @@ class TestObjects:
     @pytest.mark.parametrize(
         ("part", "reason"),
         [
-            (3, "3 is no class"),
-            (Path, "is of no known kind"),
-            (choice, "is no class"),
-            ("nothing", "'nothing' is none of"),
+            (3, "must be a name, a class, .*, got 3"),
+            (Path, "must be a class derived from the one of its kind"),
+            (choice, "must be a name, a class"),
+            ("nothing", "No algorithm 'nothing'"),
         ],
     )
     def test_what_is_no_choice_is_one_clear_error(self, part: object, reason: str) -> None:
@@ -442,7 +449,7 @@ class TestObjects:
             algorithm_of(part)  # type: ignore[arg-type]
 
     def test_options_are_checked(self) -> None:
-        with pytest.raises(ConfigError, match="k is '0', expected a whole number"):
+        with pytest.raises(ConfigError, match=r"k must be a whole number.*, got '0'"):
             choice(Ifca, k=0)
 
 
@@ -473,6 +480,6 @@ def test_an_objective_is_added_by_one_file(
     assert (vars(made)["width"], made.hyper["pull"]) == (2, 1.0)
     (row,) = [row for row in listing() if row["name"] == "ours"]
     assert row["options"] == {"width": 3, "lr": 0.005, "momentum": 0.9, "pull": 0.5}
-    with pytest.raises(ConfigError, match="pull is '-1', expected a number from 0"):
+    with pytest.raises(ConfigError, match=r"pull must be a number from 0.*, got '-1'"):
         read_algorithm("ours:pull=-1")
     assert simulate(fleet, SimulationSettings(spec, 1)).summary.accuracy.mean is not None

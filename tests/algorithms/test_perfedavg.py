@@ -138,5 +138,5 @@ def assert_close_to(device: Device, module: nn.Module, rtol: float) -> None:
 
 
 def test_unknown_hessian_is_refused() -> None:
-    with pytest.raises(ConfigError, match="hessian is 'exact', expected none or free"):
+    with pytest.raises(ConfigError, match="hessian must be none or free, got 'exact'"):
         PerFedAvg(small_model(), hessian="exact")

@@ -191,7 +191,7 @@ class TestSteps:
             )
 
     def test_fedala_with_clipped_examples_is_refused(self) -> None:
-        with pytest.raises(ConfigError, match="dp-sgd noises training steps alone"):
+        with pytest.raises(ConfigError, match="dp-sgd adds noise only to training steps"):
             ClippedExamples(make("fedala"), 1.0, 1.0)
 
     def test_apfl(self) -> None:

@@ -201,5 +201,5 @@ class TestMechanisms:
     def test_refuse_impossible_options(
         self, kind: type[LocalGaussian], option: str, value: float
     ) -> None:
-        with pytest.raises(ConfigError, match=f"{option} is '{value:g}', expected"):
+        with pytest.raises(ConfigError, match=rf"{option} must be .*, got '{value:g}'"):
             kind(**{option: value})

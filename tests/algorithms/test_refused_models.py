@@ -1,4 +1,4 @@
-"""What no graph can hold is refused by name, whatever a user's module hides it in."""
+"""Models that no graph can express are refused by name, wherever a module hides the cause."""
 
 import random
 from collections.abc import Callable
@@ -36,7 +36,7 @@ def moving(model: Other, x: Tensor) -> Tensor:
 
 
 def remembering(model: Other, x: Tensor) -> Tensor:
-    """What it keeps is in no buffer."""
+    """The state of this layer is in no buffer."""
     vars(model)["seen"] = (
         0.9 * vars(model).get("seen", 0.0) + float(x.detach().square().mean())
         if model.training
@@ -63,7 +63,7 @@ class Doubled(nn.Sequential):
 
 
 def test_a_list_of_layers_with_a_hook_or_a_way_of_its_own_is_not_cut_as_one_without() -> None:
-    with pytest.raises(ConfigError, match="what it returns is not what a linear layer of it gave"):
+    with pytest.raises(ConfigError, match="does not return the output of one of its linear layers"):
         adopted(hooked(), (3, 24))
     model = Doubled(nn.Flatten(), nn.Linear(72, 8), nn.Linear(8, CLASSES)).eval()
     x = torch.randn(5, 3, 24)
@@ -121,7 +121,7 @@ def test_what_a_layer_does_besides_is_not_lost_where_another_stands_in_for_it(
 ) -> None:
     adopted(Mixed(), (3, 24))
     with pytest.raises(
-        ConfigError, match=rf"layer '[\w.]*{said}, which would be lost: expected torch's own "
+        ConfigError, match=rf"layer '[\w.]*{said}, which would be lost. Use torch's own "
     ):
         FedAvg(adopted(model(), (3, 24)))
 
@@ -143,16 +143,16 @@ def test_what_a_layer_does_besides_is_not_lost_where_another_stands_in_for_it(
             lambda model, x: model.out(x + float(np.random.normal())),
             r"draws random numbers in its forward pass \(numpy.random\)",
         ),
-        (remembering, "gives two answers for the same examples in training"),
+        (remembering, "gives two different answers to the same examples in training"),
         (
             lambda model, x: model.out(x).softmax(1),
-            "what it returns is not what a linear layer of it gave",
+            "does not return the output of one of its linear layers",
         ),
         (
             lambda model, x: model.out(model.out(x).repeat(1, 18)),
-            "what it returns is not|is called more than once",
+            "does not return the output|is called more than once",
         ),
-        (lambda model, x: (model.out(x), x), "returns tuple: expected a tensor of logits"),
+        (lambda model, x: (model.out(x), x), "must return a tensor of logits, got tuple"),
         (lambda model, x: model.out(x[:, :5]), r"cannot take examples of \[3, 24\]: mat1 and mat2"),
     ],
 )
@@ -166,8 +166,8 @@ def test_what_no_graph_can_hold_is_refused_by_name(
 def test_what_is_no_module_is_refused() -> None:
     with pytest.raises(
         ConfigError,
-        match=r"model mine is function: expected a torch.nn.Module whose last layer is "
-        r"torch.nn.Linear",
+        match=r"model mine is of type function. A model must be a torch.nn.Module whose last "
+        r"layer is torch.nn.Linear",
     ):
         adopt("mine", lambda x: x, (3, 24), CLASSES, nn.Identity())
 
@@ -185,7 +185,7 @@ def test_a_layer_under_two_names_is_refused_and_a_tensor_of_two_layers_is_not() 
             return answer
 
     with pytest.raises(
-        ConfigError, match=r"model mine: 'extractor.a' and 'extractor.b' are one layer"
+        ConfigError, match=r"model mine: 'extractor.a' and 'extractor.b' are the same layer"
     ):
         adopted(Tied(True), (3, 24))
     FedAvg(adopted(Tied(False), (3, 24)))

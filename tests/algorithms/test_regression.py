@@ -62,8 +62,8 @@ def test_quantities_of_any_size_are_learned_and_told_in_their_own_units() -> Non
     assert "within 0.5 of its standard deviation" in result.summary.accuracy_is
     with pytest.raises(
         ConfigError,
-        match="expected a task of classification or sequence or multi-label, this is regression; "
-        "`predict` says",
+        match="needs a task of classification or sequence or multi-label, got regression, where "
+        "`predict` answers",
     ):
         _ = result.macro_f1
 
@@ -150,21 +150,25 @@ def test_labels_of_another_task_are_refused() -> None:
     numbers = quantities(synthetic_fleet(2))
     with pytest.raises(
         DataError,
-        match=r"regression takes float32\[40, 3\]: these are classes.*, or quantities, "
-        r"y.astype\(float\)",
+        match=r"y must be float32\[40, 3\] for regression, got int64\[40\]: these are classes.*, "
+        r"or quantities, y.astype\(float\)",
     ):
         ran(ALGORITHM, synthetic_fleet(2))
     with pytest.raises(
         DataError,
-        match=r"classification takes int64\[40\]: these are quantities, of the task regression",
+        match=r"y must be int64\[40\] for classification, got float32\[40, 2\]: these are "
+        r"quantities, of the task regression",
     ):
         ran("fedavg", numbers)
     for options, wrong in (
-        ({"labels": 5}, "labels 5"),
-        ({"attack": "label-flip"}, "attack"),
-        ({"partition": "dirichlet"}, "partition"),
+        (
+            {"labels": 5},
+            "labels must be all or none, because the labels of data .* are not classes, got 5",
+        ),
+        ({"attack": "label-flip"}, "attack.* labels of data .* are not classes"),
+        ({"partition": "dirichlet"}, "partition.* labels of data .* are not classes"),
     ):
-        with pytest.raises((ConfigError, DataError), match=rf"{wrong}.* labels are no classes"):
+        with pytest.raises((ConfigError, DataError), match=wrong):
             shoal.simulate(numbers, algorithm=ALGORITHM, rounds=1, **options)
     with pytest.raises(ConfigError, match="tolerance"):
         read_algorithm("fedavg+regression:tolerance=0")
@@ -192,7 +196,7 @@ def test_files_and_arrays_of_quantities_are_read(tmp_path: Path) -> None:
     )
     broken = y.copy()
     broken[3, 1] = np.inf
-    with pytest.raises(DataError, match="y holds inf at window 3: expected finite numbers"):
+    with pytest.raises(DataError, match="y must hold finite numbers, got inf at window 3"):
         shoal.load({"a": (x, broken)})
 
 

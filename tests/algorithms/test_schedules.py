@@ -77,15 +77,15 @@ def test_a_rate_is_never_negative_and_never_more_than_the_runs_own(
     [
         (
             "linear",
-            "learning rate schedule 'linear': 'linear' is none of constant, step, exponential, "
-            "cosine",
+            "No learning rate schedule 'linear'. Known learning rate schedules: constant, step, "
+            "exponential, cosine",
         ),
-        ("step:factor=0", "factor is '0', expected a number above 0 to 1"),
-        ("exponential:factor=1.5", "factor is '1.5', expected a number above 0 to 1"),
-        ("step:every=0", "every is '0', expected a whole number from 1"),
-        ("cosine:final=-1", "final is '-1', expected a number from 0 to 1"),
-        ("cosine:warmup=5", "warmup is 5, expected fewer rounds than the 5 that it is for"),
-        ("constant:every=2", "'every' is no option of constant; it has warmup=0"),
+        ("step:factor=0", "factor must be a number above 0 to 1.*, got '0'"),
+        ("exponential:factor=1.5", "factor must be a number above 0 to 1.*, got '1.5'"),
+        ("step:every=0", "every must be a whole number from 1.*, got '0'"),
+        ("cosine:final=-1", "final must be a number from 0 to 1.*, got '-1'"),
+        ("cosine:warmup=5", "warmup must be below the number of rounds, 5, got 5"),
+        ("constant:every=2", "'every' is not an option of constant; it has warmup=0"),
     ],
 )
 def test_what_is_no_schedule_is_one_clear_error(text: str, reason: str) -> None:

@@ -162,20 +162,25 @@ def test_tiny_fleets_of_steps_repeat() -> None:
         (
             "fedavg",
             {},
-            r"classification takes int64\[40\]: these are classes of steps, of the task sequence, "
-            r"as in fedavg\+sequence",
+            r"y must be int64\[40\] for classification, got int64\[40, 4\]: these are classes of "
+            r"steps, of the task sequence, as in fedavg\+sequence",
         ),
-        ("fedavg+multi-label", {}, "multi-label takes .*: these are classes of steps"),
+        (
+            "fedavg+multi-label",
+            {},
+            r"y must be int64\[40, 3\] for multi-label, got int64\[40, 4\]: these are classes of "
+            r"steps",
+        ),
         (
             "fedavg+sequence",
             {"model": "har-cnn"},
-            "model har-cnn answers a window as a whole, .* expected tcn",
+            "model har-cnn gives one answer for a whole window, .* Use tcn",
         ),
-        ("fedavg+sequence", {"labels": 5}, "labels 5: .* labels are no classes"),
+        ("fedavg+sequence", {"labels": 5}, "labels must be all or none, .* are not classes, got 5"),
         (
             "fedavg+knn-per+sequence",
             {},
-            "in sequence there are none to look up: expected personal, recalibrated or served",
+            "the task sequence cannot use them. Use personal, recalibrated or served",
         ),
     ],
 )
@@ -189,11 +194,11 @@ def test_what_does_not_go_with_steps_is_refused(
 def test_windows_without_steps_have_no_sequence() -> None:
     with pytest.raises(
         DataError,
-        match=r"sequence takes int64\[40, 0\]: these are classes, one for each window, of the task "
-        r"class",
+        match=r"y must be int64\[40, 0\] for sequence, got int64\[40\]: these are classes, one for "
+        r"each window, of the task class",
     ):
         ran(ALGORITHM, synthetic_fleet(2))
-    with pytest.raises(ConfigError, match="sequence: expected windows of steps"):
+    with pytest.raises(ConfigError, match="sequence needs windows with a label for each step"):
         objective_for_fleet(synthetic_fleet(2), read_algorithm(ALGORITHM), 0)
     made = for_task(steps(synthetic_fleet(1)), "reconstruction")
     assert made.window.steps == 0, "windows alone are given back"
@@ -230,7 +235,7 @@ def test_models_of_the_list_take_ids_and_windows_without_steps() -> None:
     whole = Window(("a",), 20, 20)
     assert make_model("tcn", whole, 3, torch.ones(1))(torch.randn(2, 1, 20)).shape == (2, 3)
     for wrong in ({"steps": 3}, {"steps": 4, "height": 5}):
-        with pytest.raises(ConfigError, match="steps: expected windows that so many divide"):
+        with pytest.raises(ConfigError, match=r"cannot be divided into . equal steps"):
             make_model("tcn", msgspec.structs.replace(whole, **wrong), 3, torch.ones(1))
 
 
@@ -273,9 +278,13 @@ def test_files_and_arrays_of_steps_are_read(tmp_path: Path) -> None:
     blank[3] = NO_LABEL
     with pytest.raises(DataError, match="no step of window 3 has a label"):
         for_task(shoal.load({"a": (x, blank)}), "sequence")
-    with pytest.raises(DataError, match="no step of a window has a label"):
+    with pytest.raises(DataError, match="no step of any window has a label"):
         shoal.load({"a": (x, np.full_like(y, NO_LABEL))})
-    with pytest.raises(DataError, match="classes of 40 steps of a window"):
+    with pytest.raises(
+        DataError,
+        match=r"y has classes for 40 steps of a window, and the windows of X have fewer samples: "
+        r"\[40, 2, 32\]",
+    ):
         shoal.load({"a": (x, np.repeat(y, 10, axis=1))})
 
 

@@ -163,7 +163,7 @@ class Scripted(Defaults):
 
 
 class TestGroups:
-    """What is remembered when groups come, go, split and merge."""
+    """State that is remembered when groups come, go, split and merge."""
 
     def play(self, *memberships: dict[str, str]) -> list[State]:
         """The state after each round, in which all devices take part; the last one names the

@@ -40,8 +40,8 @@ from wire.messages import Verb
 
 @dataclass(frozen=True)
 class Table:
-    """What users choose by name: the word that begins its errors, what reads it, and its names with
-    their options."""
+    """Kind of choice that users make by name: the word that begins its errors, its parser, and its
+    names with their options."""
 
     what: str
     read: Callable[[str], Choice | AlgorithmSpec]
@@ -128,8 +128,9 @@ def test_what_is_written_reads_as_the_same(table: Table, data: st.DataObject) ->
     assert hash(table.read(str(made))) == hash(made)
     found = made if isinstance(made, Choice) else made.named[0]
     assert found == choice
-    assert [type(value) for _, value in found.given] == [type(value) for _, value in choice.given]
-    assert found.options == {**dict(choice.usual), **dict(choice.given)}
+    types, expected = ([type(value) for _, value in c.explicit] for c in (found, choice))
+    assert types == expected
+    assert found.options == {**dict(choice.usual), **dict(choice.explicit)}
 
 
 @given(data=st.data())
@@ -165,7 +166,7 @@ def test_algorithms_of_several_choices_are_written_and_read_too(data: st.DataObj
         st.lists(st.sampled_from(named), min_size=1, unique_by=lambda choice: choice.name)
     )
     spec = read_algorithm("+".join(map(str, named)))
-    assert [(c.name, c.given) for c in spec.named] == [(c.name, c.given) for c in named]
+    assert [(c.name, c.explicit) for c in spec.named] == [(c.name, c.explicit) for c in named]
     assert read_algorithm(str(spec)) == spec
     every = {
         spec.objective,
@@ -183,14 +184,14 @@ def test_algorithms_of_several_choices_are_written_and_read_too(data: st.DataObj
 def test_a_mistyped_name_is_told_what_is_like_it() -> None:
     with pytest.raises(
         ConfigError,
-        match=r"^algorithm 'fedavgg': 'fedavgg' is none of the \d+ names; did you mean fedavg or "
+        match=r"^No algorithm 'fedavgg'\. Did you mean fedavg or "
         r".*\?$",
     ):
         read_algorithm("fedavgg")
     with pytest.raises(
         ConfigError,
-        match=r"^policy 'snyc': 'snyc' is none of sync, over-select, buffered; "
-        r"did you mean sync\?$",
+        match=r"^No policy 'snyc'\. Did you mean sync\? Known policies: sync, over-select, "
+        r"buffered\.$",
     ):
         read_policy("snyc")
 
@@ -202,12 +203,14 @@ def test_what_is_wrong_is_the_same_error_everywhere(table: Table) -> None:
             table.read(text)
         return str(error.value)
 
-    names = ", ".join(table.names)
-    assert error_of("") == f"{table.what} '': no name, expected one of {names}"
-    assert error_of("nothing:a=1") == f"{table.what} 'nothing:a=1': 'nothing' is none of {names}"
+    kind = "privacy mechanism" if table.what == "privacy" else table.what
+    kinds = {"policy": "policies", "profiles": "profiles"}.get(kind, f"{kind}s")
+    names = f"Known {kinds}: {', '.join(table.names)}."
+    assert error_of("") == f"No {kind} ''. {names}"
+    assert error_of("nothing:a=1") == f"No {kind} 'nothing'. {names}"
     for name, options in table.names.items():
         assert error_of(f"{name}:gone=1").startswith(
-            f"{table.what} '{name}:gone=1': 'gone' is no option of {name}; it has "
+            f"{table.what} '{name}:gone=1': 'gone' is not an option of {name}; it has "
         )
         for key, option in options.items():
             usual = (
@@ -227,10 +230,10 @@ def test_what_is_wrong_is_the_same_error_everywhere(table: Table) -> None:
             )
             if not isinstance(option.default, str):
                 assert error_of(f"{name}:{key}=x").startswith(
-                    f"{table.what} '{name}:{key}=x': {key} is 'x', expected "
+                    f"{table.what} '{name}:{key}=x': {key} must be "
                 )
                 assert error_of(f"{name}:{key}=nan").startswith(
-                    f"{table.what} '{name}:{key}=nan': {key} is 'nan', expected "
+                    f"{table.what} '{name}:{key}=nan': {key} must be "
                 )
 
 
@@ -248,23 +251,23 @@ def test_what_is_wrong_is_the_same_error_everywhere(table: Table) -> None:
 )
 def test_the_default_says_the_type(option: Option, text: str, value: Value) -> None:
     choice = read(f"x:key={text}", {"x": {"key": option}}, "thing")
-    assert choice.given == (("key", value),)
+    assert choice.explicit == (("key", value),)
     assert type(choice.options["key"]) is type(value)
 
 
 @pytest.mark.parametrize(
     ("option", "text", "expected"),
     [
-        (Option(1), "2.5", "expected a whole number"),
-        (Option(1, low=0, high=4), "5", "expected a whole number from 0 to 4"),
-        (Option(1.0, low=0), "-1", "expected a number from 0"),
-        (Option(1.0), "inf", "expected a number"),
-        (Option(0.5, above=0, below=1), "0", "expected a number above 0 below 1"),
-        (Option(0.5, low=0, below=1), "1", "expected a number from 0 below 1"),
-        (Option(None), "x", "expected a number"),
-        (Option(None, whole=True), "2.5", "expected a whole number"),
-        (Option(True), "yes", "expected true or false"),
-        (Option("a", choices=("a", "b")), "c", "expected a or b"),
+        (Option(1), "2.5", "must be a whole number"),
+        (Option(1, low=0, high=4), "5", "must be a whole number from 0 to 4"),
+        (Option(1.0, low=0), "-1", "must be a number from 0"),
+        (Option(1.0), "inf", "must be a number"),
+        (Option(0.5, above=0, below=1), "0", "must be a number above 0 below 1"),
+        (Option(0.5, low=0, below=1), "1", "must be a number from 0 below 1"),
+        (Option(None), "x", "must be a number"),
+        (Option(None, whole=True), "2.5", "must be a whole number"),
+        (Option(True), "yes", "must be true or false"),
+        (Option("a", choices=("a", "b")), "c", "must be a or b"),
     ],
 )
 def test_a_value_that_cannot_be_is_said_with_what_was_expected(
@@ -272,17 +275,17 @@ def test_a_value_that_cannot_be_is_said_with_what_was_expected(
 ) -> None:
     with pytest.raises(ConfigError) as error:
         read(f"x:key={text}", {"x": {"key": option}}, "thing")
-    assert str(error.value) == f"thing 'x:key={text}': key is {text!r}, {expected}"
+    assert str(error.value) == f"thing 'x:key={text}': key {expected}, got {text!r}"
 
 
 def test_an_option_of_an_object_is_checked_like_one_in_the_text() -> None:
     assert (Ifca(k=3).k, Ifca(3).k, Ifca().k) == (3, 3, 2)
     assert MultiKrum(num_attackers=1).num_attackers == 1
     for make, error in (
-        (lambda: Ifca(k=0), "ifca: k is '0', expected a whole number from 1 to 64"),
-        (lambda: MultiKrum(num_selected=1.5), "num_selected is '1.5', expected a whole number"),
-        (lambda: Ifca(groups=3), "ifca: 'groups' is no option"),
-        (lambda: Ifca(3, 4), r"ifca: 2 values without a name, expected at most 1 \(k\)"),
+        (lambda: Ifca(k=0), "ifca: k must be a whole number from 1 to 64.*, got '0'"),
+        (lambda: MultiKrum(num_selected=1.5), "num_selected must be a whole number.*, got '1.5'"),
+        (lambda: Ifca(groups=3), "ifca has no option 'groups'"),
+        (lambda: Ifca(3, 4), r"ifca: values without a name: at most 1 \(k\), got 2"),
     ):
         with pytest.raises(ConfigError, match=error):
             make()
@@ -317,11 +320,17 @@ class Fours(Ifca):
 
 def test_a_cohort_is_added_to_a_policy_that_has_rounds_and_says_no_other() -> None:
     assert with_cohort(read_policy("sync:wait=5"), 3).options["cohort"] == 3
-    with pytest.raises(ConfigError, match="policy 'sync': cohort is '-1', expected a whole number"):
+    with pytest.raises(
+        ConfigError, match=r"policy 'sync': cohort must be a whole number.*, got '-1'"
+    ):
         with_cohort(read_policy("sync"), -1)
     with pytest.raises(ConfigError, match="cohort is given twice"):
         with_cohort(read_policy("sync:cohort=2"), 3)
-    with pytest.raises(ConfigError, match="policy 'buffered' has no rounds"):
+    with pytest.raises(
+        ConfigError,
+        match="cohort must be 0 with policy 'buffered', got 3; the policy has concurrency= and "
+        "buffer= instead",
+    ):
         with_cohort(read_policy("buffered"), 3)
 
 
@@ -365,7 +374,7 @@ class TestEveryOptionOfAnAlgorithm:
             "an option without a limit"
         )
         for value in _beyond_the_limits(option):
-            with pytest.raises(ConfigError, match=f"{key} is '{value}', expected "):
+            with pytest.raises(ConfigError, match=rf"{key} must be .*, got '{value}'"):
                 read_algorithm(f"{name}:{key}={value}")
 
 
@@ -431,11 +440,12 @@ class TestAlgorithmSpec:
         )
         assert read_algorithm("fedavg").with_privacy("gaussian").mean.name == "uniform"
         with pytest.raises(
-            ConfigError, match="'fedavg\\+gaussian': gaussian and dp-sgd are both a privacy"
+            ConfigError, match="'fedavg\\+gaussian': gaussian and dp-sgd are of one kind, privacy"
         ):
             read_algorithm("fedavg+gaussian").with_privacy("dp-sgd")
         with pytest.raises(
-            ConfigError, match="privacy 'median': 'median' is none of dp-sgd, gaussian"
+            ConfigError,
+            match=r"No privacy mechanism 'median'. Known privacy mechanisms: dp-sgd, gaussian",
         ):
             read_privacy("median")
 
@@ -466,7 +476,7 @@ class TestAlgorithmSpec:
         }
         with pytest.raises(
             ConfigError,
-            match=r"algorithm 'fedprox:mu=0.1:lr=0.2': mu is '-1', expected a number from 0",
+            match=r"algorithm 'fedprox:mu=0.1:lr=0.2': mu must be a number from 0.*, got '-1'",
         ):
             spec.hyper_with({"mu": -1.0})
 

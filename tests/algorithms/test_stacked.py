@@ -78,7 +78,7 @@ def batches(objective: FedAvg) -> list[TorchTensors]:
 def trained(
     model: nn.Module, backend: Callable[..., Callable[[TorchTensors], TorchTensors]]
 ) -> TorchTensors:
-    """What the objective's graph makes of a model in three steps, by the names of the model."""
+    """Return the model after three steps of the objective's graph, by the names of the model."""
     objective = FedAvg(adopted(model, SHAPE))
     inputs = example_inputs(objective, SHAPE, 4)
     step, tensors = backend(objective, inputs), objective.initial()
@@ -101,8 +101,8 @@ def trained(
 
 
 def plainly_trained(model: Recurrent) -> dict[str, Tensor]:
-    """The same in plain torch: torch's own layers of one layer each, and the numbers of `batches`
-    where torch would draw."""
+    """Return the model after the same steps in plain torch: torch's own layers of one layer each,
+    with the numbers of `batches` where torch would draw."""
     single_of: Callable[..., nn.RNNBase] = type(model.layer)
     layer, directions = model.layer, 2 if model.layer.bidirectional else 1
     kind = {"bias": layer.bias, "bidirectional": layer.bidirectional, "batch_first": True}
@@ -158,7 +158,7 @@ LACKS = {
     "gru, samples first": "permute",
     "lstm": "is LSTM",
 } | {**{"lstm, both directions": "is LSTM", "rnn": "is RNN", "rnn of relu": "is RNN"}}
-"""What the engine in C++ does not have."""
+"""Layers that the engine in C++ lacks."""
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -166,7 +166,9 @@ def test_three_steps_equal_those_of_plain_torch_with_the_same_draws(kind: str) -
     expected = plainly_trained(Recurrent(KINDS[kind]()))
     for backend in (eager, batched):
         assert_same(trained(Recurrent(KINDS[kind]()), backend), expected)
-    with pytest.raises(Unsupported, match=LACKS.get(kind, "extractor.layer.drop_l0 drops values")):
+    with pytest.raises(
+        Unsupported, match=LACKS.get(kind, "extractor.layer.drop_l0 is dropout in the extractor")
+    ):
         trained(Recurrent(KINDS[kind]()), hybrid)
     if kind in LACKS:
         with pytest.raises(Unsupported, match=LACKS[kind]):
@@ -210,11 +212,11 @@ def test_inputs_without_a_batch_or_packed_ones_are_refused() -> None:
     stacked = Stacked(made())
     with pytest.raises(
         ConfigError,
-        match=r"GRU with dropout, of inputs \[6, 3\]: expected a tensor of three dimensions",
+        match=r"GRU with dropout needs a tensor of three dimensions, .*, got \[6, 3\]",
     ):
         stacked(torch.randn(6, 3))
     with pytest.raises(
-        ConfigError, match=r"GRU with dropout, of inputs PackedSequence: expected a tensor"
+        ConfigError, match=r"GRU with dropout needs a tensor .*, got PackedSequence"
     ):
         stacked(pack_sequence([torch.randn(6, 3)]))
 
@@ -247,7 +249,7 @@ def test_a_layer_that_does_more_than_that_of_torch_is_refused_by_its_name(
 
 def test_a_layer_that_drops_everything_is_refused() -> None:
     with pytest.raises(
-        ConfigError, match=r"layer 'extractor.layer' drops everything: expected dropout below 1"
+        ConfigError, match=r"layer 'extractor.layer': dropout must be below 1, got 1"
     ):
         adopted(Recurrent(made(nn.GRU, dropout=1.0)), SHAPE)
 

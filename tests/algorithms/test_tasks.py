@@ -118,8 +118,8 @@ def test_every_objective_trains_by_the_tasks_loss_or_is_refused_by_name(name: st
     if not OBJECTIVES[name].follows_task:
         with pytest.raises(
             ConfigError,
-            match=r"trains by a loss of its own, in which 'classification:label_smoothing=0.2' has "
-            r"no place",
+            match=r"has a loss of its own, and cannot use the task "
+            r"'classification:label_smoothing=0.2'",
         ):
             read_algorithm(f"{name}+{SMOOTH}")
         return
@@ -149,7 +149,7 @@ def test_a_loss_of_ones_own_is_not_taken_for_the_tasks(tmp_path: Path) -> None:
             [*lines, "    def loss(self, *given):", "        return super().loss(*given)", ""]
         )
     )
-    with pytest.raises(ConfigError, match="own trains by a loss of its own"):
+    with pytest.raises(ConfigError, match="own has a loss of its own"):
         read_algorithm(f"{tmp_path}/own.py:Own+{SMOOTH}")
 
 
@@ -257,19 +257,25 @@ def test_a_service_takes_the_task_that_its_bundle_was_exported_for(
     [
         (
             "fedavg+classification:label_smoothing=1",
-            "label_smoothing is '1', expected a number from 0 below 1",
+            "label_smoothing must be a number from 0 below 1, got '1'",
         ),
         (
             "fedavg+classification:class_weights=a/b",
-            "class_weights is 'a/b', expected equal or balanced or numbers from 0 such as 1/2/0.5",
+            "class_weights must be equal or balanced or numbers from 0 such as 1/2/0.5, got 'a/b'",
         ),
-        ("fedavg+classification:class_weights=0/0", "class_weights is '0/0', expected"),
-        ("fedavg+classification:class_weights=1/-1", "class_weights is '1/-1', expected"),
+        (
+            "fedavg+classification:class_weights=0/0",
+            "class_weights must be equal or balanced or numbers from 0 such as 1/2/0.5, got '0/0'",
+        ),
+        (
+            "fedavg+classification:class_weights=1/-1",
+            "class_weights must be equal or balanced or numbers from 0 such as 1/2/0.5, got '1/-1'",
+        ),
         (
             "dp-sgd+classification:class_weights=balanced",
-            "dp-sgd bounds what a single window changes",
+            "dp-sgd limits the influence of a single window",
         ),
-        ("fedpcl+classification:class_weights=balanced", "fedpcl trains by a loss of its own"),
+        ("fedpcl+classification:class_weights=balanced", "fedpcl has a loss of its own"),
     ],
 )
 def test_what_does_not_fit_is_one_clear_error(name: str, reason: str) -> None:
@@ -279,7 +285,7 @@ def test_what_does_not_fit_is_one_clear_error(name: str, reason: str) -> None:
 
 def test_another_number_of_weights_than_of_classes_is_refused() -> None:
     with pytest.raises(
-        ConfigError, match="class_weights 1/2: expected a weight for each of 3 classes, got 2"
+        ConfigError, match="class_weights must be one weight for each of 3 classes, got 2: 1/2"
     ):
         ran("fedavg+classification:class_weights=1/2", synthetic_fleet(2))
 

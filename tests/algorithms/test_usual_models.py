@@ -61,7 +61,7 @@ NOT_HYBRID = {
     "resnet18": "extractor.stem.3 is MaxPool2d with stride=2",
     "vit, images": "extractor.encoder.layers.0.self_attn is MultiheadAttention, and does not get",
 }
-"""What the engine in C++ lacks of the twenty."""
+"""Reasons why the engine in C++ cannot run some of the twenty models."""
 MORE = dict.fromkeys(
     ("lora", "frozen body", "autoencoder", "regression", "multi-label"),
     "graph 'step' of fedavg.* is more than plain SGD",
@@ -160,7 +160,7 @@ def native(objective: FedAvg, _inputs: TorchTensors) -> Callable[[TorchTensors],
 def trained(
     name: str, backend: Callable[..., Callable[[TorchTensors], TorchTensors]]
 ) -> TorchTensors:
-    """The same three steps by the objective's graph."""
+    """Return the model after the same three steps of the objective's graph."""
     objective = objective_of(name)
     inputs = example_inputs(objective, USUAL[name].shape, 8)
     step, tensors = backend(objective, inputs), objective.initial()
@@ -264,7 +264,7 @@ class TestFrozen:
             nn.Flatten(), nn.Linear(72, 8), nn.Linear(8, CLASSES).requires_grad_(False)
         )
         with pytest.raises(
-            ConfigError, match="layer 'head' is frozen: expected the last layer of a model to train"
+            ConfigError, match="layer 'head' is frozen, and the last layer of a model must train"
         ):
             FedAvg(adopted(model, (3, 24)))
 

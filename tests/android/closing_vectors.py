@@ -31,7 +31,7 @@ from wire.codec import digest, encode, encode_update
 from wire.identity.keys import new_key, public_pem
 
 ALGORITHM = "personal:memory=16"
-CHOICE = "response/choose.kept"
+CHOICE = "response/choose.choice"
 
 
 class Recorder:
@@ -135,5 +135,5 @@ def _labelled(windows: Windows, count: int) -> Windows:
 
 
 def _silent(verb: m.Verb) -> m.Verb:
-    """What a device is asked whose owner lets nothing of the choice leave."""
+    """Return the plan for a device whose owner lets nothing of the choice leave."""
     return structs.replace(verb, report=False) if isinstance(verb, m.Apply) else verb

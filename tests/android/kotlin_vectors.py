@@ -1,5 +1,5 @@
-"""What Kotlin's tests compare themselves with, made by the Python side: messages, tensor files,
-numbers, and updates of a fake model.
+"""Data from the Python side for Kotlin's tests: messages, tensor files, numbers, and updates of a
+fake model.
 
 `write` writes them into a folder for one test run.
 """
@@ -133,7 +133,7 @@ def _message(rng: random.Random) -> m.Message:
             rng.choice([None, policy]),
             moved=rng.choice([True, False]),
             encodings=names,
-            kept=rng.choice([None, (), (sha,)]),
+            personal_models=rng.choice([None, (), (sha,)]),
         ),
         m.Fetch(name, sha),
         m.DeviceStatus(name, True),
@@ -201,7 +201,7 @@ def _utf8(payload: bytes) -> bool:
 
 
 def _ambiguous(payload: bytes) -> bool:
-    """Whether a key comes twice, or the bytes are not UTF-8."""
+    """Return True if a key comes twice, or the bytes are not UTF-8."""
     try:
         json.loads(payload, object_pairs_hook=_once)
     except (UnicodeDecodeError, LookupError):
@@ -224,7 +224,7 @@ def _tensor_file(rng: np.random.Generator) -> bytes:
 RESPONSES: dict[str, tuple[tuple[str, tuple[int, ...]], ...]] = {
     "survey": (("gradient", (2, 3)), ("weight", ())),
     "double": (("norm", ()),),
-    "places": (("place", ()), ("count", ()), ("held", ()), ("label", ())),
+    "places": (("place", ()), ("count", ()), ("holdout", ()), ("label", ())),
     "shift": (("first", ()),),
 }
 MOVED = (
@@ -236,11 +236,11 @@ MOVED = (
     "private/p",
 )
 SUMS = ("metric/loss_sum", "metric/num_correct")
-PLACES = {"places": ("metric/place", "metric/count", "metric/held", "metric/label")}
+PLACES = {"places": ("metric/place", "metric/count", "metric/holdout", "metric/label")}
 SHIFT = {
     "shift": ("next/shared/b", "next/statistic/n.running_mean", "next/memory/k", "metric/first")
 }
-READ = {"shift": ("response/places.held",)}
+READ = {"shift": ("response/places.holdout",)}
 EXAMPLES = {"weigh": ("output/weight",), "predict": ("output/probabilities",)}
 STEP = {
     "step": (*(names.following(key) for key in MOVED), *SUMS),
@@ -333,17 +333,17 @@ class FakeGraphs:
         """Sums that tell each window's place, its class and its examples apart; whole numbers."""
         sums = _sums(i).astype(np.float64)
         place = (sums + 1) * i["batch/rank"]
-        held, label = (sums * i["batch/held"]).sum(), (sums * i["batch/y"]).sum()
+        held, label = (sums * i["batch/holdout"]).sum(), (sums * i["batch/y"]).sum()
         return {
             "metric/place": place.sum(),
             "metric/count": i["batch/count"].sum(),
-            "metric/held": held,
+            "metric/holdout": held,
             "metric/label": label,
         }
 
     def _shift(self, i: Tensors) -> Tensors:
         """Moves the model by what ``places`` measured; a power of two keeps it dyadic."""
-        moved = i["response/places.held"] / F32(64)
+        moved = i["response/places.holdout"] / F32(64)
         following = {
             "next/shared/b": i["shared/b"] + moved,
             "next/statistic/n.running_mean": i["statistic/n.running_mean"] - moved,

@@ -39,8 +39,8 @@ STYLE = """
 
 @dataclass(frozen=True)
 class State:
-    """What the app has made of its layout: what is hidden, what texts say (a string's name and its
-    values), and how far the bar is."""
+    """State of the app's layout: hidden views, texts (a string's name and its values), and the
+    progress of the bar."""
 
     takes_part: bool
     texts: dict[str, tuple[str, ...]] = field(default_factory=dict)

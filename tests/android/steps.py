@@ -20,7 +20,7 @@ VERSION = "1.5.1"
 
 
 def draw_batches(objective: Supervised, windows: Windows) -> list[Tensors]:
-    """What the batches of twenty steps hold."""
+    """Return the content of the batches of twenty steps."""
     rng, batches = np.random.default_rng(3), []
     for step in range(STEPS):
         chosen = rng.integers(0, windows.num_train, BATCH if step % 5 else BATCH // 3)

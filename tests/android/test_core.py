@@ -17,8 +17,8 @@ WRITES = 4_000
 
 
 def enrolment_service(bench: EnrolmentBench) -> dict[str, str]:
-    """What Kotlin's tests of enrolment need of a service: its address, and tokens by what they
-    are."""
+    """Return the data of a service for Kotlin's tests of enrolment: its address, and tokens by
+    their kind."""
     used = bench.token()
     bench.enrol(used, name="pi-1")
     return {

@@ -33,7 +33,7 @@ BRIDGE = ROOT / "android_bridge"
 
 STRESS_ACTS = 10_000
 MOST_DECLARATIONS = 40
-"""Of `shoal-android`: what an app developer has to look at."""
+"""Maximum number of public declarations of `shoal-android`, which an app developer has to read."""
 MARKED = """
 import io.shoal.core.InternalShoalApi
 

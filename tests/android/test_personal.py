@@ -1,5 +1,5 @@
-"""What a device keeps when a run is over: the Kotlin client on a desktop JVM, the board's client
-and eager torch choose alike."""
+"""Personal models at the end of a run: the Kotlin client on a desktop JVM, the board's client and
+eager torch choose alike."""
 
 import subprocess
 from collections.abc import Callable
@@ -35,7 +35,7 @@ from wire.messages import Plan, Train
 pytestmark = pytest.mark.slow
 
 ALGORITHM = "personal"
-KEPT, WINDOWS = "response/choose.kept", "response/choose.windows"
+KEPT, WINDOWS = "response/choose.choice", "response/choose.windows"
 TOLERANCE = 1e-4
 TASKS: dict[str, Callable[[FleetData], FleetData]] = {
     "multi-label": several_labels,
@@ -58,8 +58,8 @@ def deceived(windows: Windows) -> Windows:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one client made of a plan: the tensors of the update, what the device keeps, its answers
-    to its test windows."""
+    """Outcome of a plan in one client: the tensors of the update, the stored tensors, and its
+    answers to its test windows."""
 
     update: Tensors
     kept: Tensors
@@ -118,7 +118,7 @@ class Prepared:
 
 
 def written(case: Path) -> Outcome:
-    """What the Kotlin client wrote."""
+    """Return the outcome that the Kotlin client wrote."""
     update, kept, answers = (
         decode_tensors((case / f"{name}.safetensors").read_bytes())[0]
         for name in ("update", "kept", "answers")
@@ -208,7 +208,9 @@ def test_three_clients_tell_the_same_of_the_inputs_of_a_device_without_labels(
         )
         for client in (board[device_id], phone[device_id]):
             assert client.update.keys() == expected.update.keys()
-            assert not any(key.startswith("kept/") for key in client.kept), "nothing was trained"
+            assert not any(key.startswith("personal/") for key in client.kept), (
+                "nothing was trained"
+            )
             for key, value in expected.update.items():
                 np.testing.assert_allclose(
                     client.update[key], value, atol=TOLERANCE, err_msg=f"{device_id} {key}"
@@ -233,14 +235,14 @@ def test_three_clients_keep_the_same_candidate_in_tasks_without_classes(in_task:
 
 
 def kept_alike(prepared: Prepared) -> dict[str, Outcome]:
-    """What devices of the simulation keep, once boards and phones have been found to keep the same
-    and to answer alike."""
+    """Return the personal models of devices in the simulation, after a check that boards and phones
+    have the same and answer alike."""
     eager = prepared.on(EagerGraphs(prepared.objective))
     board = prepared.on(OnnxGraphs(prepared.bundle))
     phone = prepared.on_the_jvm()
     for device_id, expected in eager.items():
         assert expected.update[KEPT].sum() == 1
-        assert any(key.startswith("kept/") for key in expected.kept)
+        assert any(key.startswith("personal/") for key in expected.kept)
         for client in (board[device_id], phone[device_id]):
             assert np.array_equal(client.update[KEPT], expected.update[KEPT]), device_id
             assert client.update.keys() == expected.update.keys()

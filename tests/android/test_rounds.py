@@ -192,7 +192,7 @@ def test_a_cohort_with_phones_comes_to_the_models_of_python_clients_alone(
 
 
 def session(run: Run, device_id: str) -> dict[str, Any]:
-    """What a phone remembers, as it lies on disk."""
+    """Return the stored memory of a phone."""
     try:
         text = (run.folder / "devices" / device_id / "state" / "session.json").read_text()
         kept: dict[str, Any] = json.loads(text.partition("\n")[0])  # the second line is its hash
@@ -202,7 +202,7 @@ def session(run: Run, device_id: str) -> dict[str, Any]:
 
 
 def reached(run: Run, device_id: str, round: int, stage: str) -> bool:
-    """Whether a phone is as far as this with this round, or a later one."""
+    """Return True if a phone is as far as this with this round, or has a later one."""
     kept = session(run, device_id)
     at = (kept.get("plan") or {}).get("round", 0)
     return bool(at > round or (at == round and kept["stage"] == stage))
@@ -252,7 +252,8 @@ def test_a_phone_killed_in_training_and_in_upload_resumes_and_counts_once(
             edges.start("d1")
             wait_for(
                 lambda: (
-                    "connected device=d1" in edges.log("d1").read_text().rpartition("round done")[2]
+                    "Connected: device=d1"
+                    in edges.log("d1").read_text().rpartition("Plan carried out")[2]
                 ),
                 "the phone's return",
             )

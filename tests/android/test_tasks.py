@@ -34,7 +34,7 @@ TOLERANCE = 1e-4
 
 
 def nobody_labelled(fleet: FleetData) -> FleetData:
-    """The same training windows without labels; those for testing keep theirs."""
+    """Return the training windows without labels; the test windows keep theirs."""
     w = fleet.devices["d0"]
     return replace(
         fleet, devices={"d0": Windows(w.train_x[:0], w.train_y[:0], w.test_x, w.test_y, w.train_x)}

@@ -1,5 +1,5 @@
-"""What a device would have kept by other rules: the benchmark's own candidates are those that a
-simulation chooses from."""
+"""Other rules for personal models: the benchmark's own candidates are those that a simulation
+chooses from."""
 
 import pytest
 

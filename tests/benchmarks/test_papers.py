@@ -292,7 +292,7 @@ def test_passes_of_a_method(algorithm: str, text: str) -> None:
 
 
 class TestSections:
-    """What fits no table goes on where it stopped, too."""
+    """A comparison that fits no table resumes where it stopped, too."""
 
     def test_the_oracle_keeps_every_run(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -470,7 +470,7 @@ class TestOracle:
 
 
 def test_heads_on_embeddings_learn_as_on_the_images_they_came_from() -> None:
-    """What CGAU's clients hold is computed once, and changes nothing."""
+    """The data of CGAU's clients are computed once, and change nothing."""
     import torch
     from torch import nn
 

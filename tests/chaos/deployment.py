@@ -57,7 +57,7 @@ class Broker:
 
     @property
     def name(self) -> str:
-        """What it is."""
+        """Name of the program."""
         return "Mosquitto" if self._binary else "the embedded broker"
 
     @property
@@ -95,7 +95,7 @@ class Deployment:
     port: int = field(default_factory=free_port)
     services: list[subprocess.Popen[bytes]] = field(default_factory=list)
     environment: Mapping[str, str] = field(default_factory=dict)
-    """What the service is started with besides."""
+    """Further options of the service."""
 
     def __enter__(self) -> "Deployment":
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -149,7 +149,7 @@ class Deployment:
 
     @property
     def log(self) -> Path:
-        """Where services write."""
+        """Path of the services' log."""
         return self.folder / "service.log"
 
     def launch(
@@ -213,7 +213,7 @@ class Deployment:
         time.sleep(0.3)
 
     def get(self, path: str) -> Any:
-        """What the service answers; None if it does not."""
+        """Return the service's answer, or None if it does not answer."""
         try:
             with urllib.request.urlopen(
                 f"http://127.0.0.1:{self.port}{path}", timeout=5
@@ -247,7 +247,7 @@ class Deployment:
         return int(run["round"]) if run else -1
 
     def paused(self) -> bool:
-        """Whether the service says that it is paused."""
+        """Return True if the service reports that it is paused."""
         run = self.get("/run")
         return bool(run and run["paused"])
 

@@ -28,7 +28,7 @@ from wire.errors import OtherAggregator
 HOUR_S = 3600
 MUTATIONS = 2000
 MORE_BYTES = 64 * 2**20
-"""By so much the service's memory may grow while these come."""
+"""Maximum growth of the service's memory while these come."""
 REFUSED = OtherAggregator.exit_status
 """With this status a service ends that must not work."""
 
@@ -209,11 +209,11 @@ class Fault:
     bring_about: Callable[[Trial], None]
     share: float = 1.0
     forgets: bool = False
-    """Whether the service may ask again for updates that it acknowledged: where its memory of them
-    is damaged."""
+    """True if the service may ask again for updates that it acknowledged: if its memory of them is
+    damaged."""
     models: bool = True
-    """Whether the models of its rounds can be computed again: not where updates are left out for
-    their norm."""
+    """True if the models of its rounds can be computed again: not if updates are left out for their
+    norm."""
     in_folder: bool = False
     """True if it needs a database in the service's folder."""
 

@@ -1,5 +1,5 @@
-"""Who was promised what: a subscriber that reads everything on a fleet's topics, and holds the
-records of its rounds against it."""
+"""Promises of a service: a subscriber that reads everything on a fleet's topics, and compares the
+records of its rounds with it."""
 
 import math
 import threading
@@ -25,7 +25,7 @@ from wire.topics import Topics
 CLOSING_S = 1.0
 """Seconds from the close of a round to the first plan of the next, at most."""
 TOLERANCE = 1e-5
-"""Of a model's numbers, against the mean that is computed again here in float64."""
+"""Tolerance of a model's numbers against the mean that is computed again here in float64."""
 
 
 class Place(NamedTuple):
@@ -37,7 +37,7 @@ class Place(NamedTuple):
 
 @dataclass
 class Verdict:
-    """What an audit found."""
+    """Findings of an audit."""
 
     lost: list[str] = field(default_factory=list)
     """Acknowledged updates that the record of their round lacks, though they came in time."""
@@ -68,7 +68,7 @@ class Witness:
         self._acknowledged: list[tuple[str, str]] = []
         self._acknowledged_s: list[float] = []
         self._begun_s: dict[Place, float] = {}
-        """By round, when its first plan was read."""
+        """Time at which the first plan of each round was read."""
         self._models: dict[Place, set[str]] = defaultdict(set)
         self._blobs: dict[str, bytes] = {}
         self._pending: list[int] = []
@@ -177,7 +177,7 @@ class Witness:
     def _check(
         self, place: Place, record: RoundRecord, versions: dict[Any, list[Any]], verdict: Verdict
     ) -> None:
-        """Whether a record and the next model are what one update of each of its devices makes."""
+        """Return True if a record and the next model follow from one update of each device."""
         sent = [
             [
                 version
@@ -258,8 +258,8 @@ class Witness:
 def _fits(
     record: RoundRecord, chosen: Sequence[tuple[m.Update, Tensors]], before: Tensors, after: Tensors
 ) -> bool:
-    """Whether the record's sums and the next model are those of these updates; the model may be the
-    last one, of too small a group."""
+    """Return True if the record's sums and the next model are those of these updates; the model may
+    be the last one, of too small a group."""
     if sum(update.trained.num_examples for update, _ in chosen) != record.trained.num_examples:
         return False
     weights = np.array([update.num_train for update, _ in chosen], float)

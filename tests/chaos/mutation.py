@@ -51,7 +51,9 @@ SIZES = (0, 1, 7, 2**16 + 1, 2**20)
 
 
 MADE_UP: dict[str, m.Message] = {
-    "check-in": m.CheckIn("d0", 10, 4, policy=m.Policy(max_epochs=2.0), kept=("0" * 64,)),
+    "check-in": m.CheckIn(
+        "d0", 10, 4, policy=m.Policy(max_epochs=2.0), personal_models=("0" * 64,)
+    ),
     "status": m.DeviceStatus("d0", True),
     "decline": m.Decline("r", 1, 1, 0, "d0", "failed", "why"),
     "fetch": m.Fetch("d0", "0" * 64),

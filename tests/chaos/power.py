@@ -24,7 +24,7 @@ class PowerLine:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the process that writes the folder is started with."""
+        """Environment of the process that writes the folder."""
         return {
             "LD_PRELOAD": str(self._library),
             "FSYNCED_ROOT": str(self._folder),

@@ -16,7 +16,7 @@ from tests.chaos.trial import Skipped, Trial
 
 @dataclass
 class Row:
-    """What one fault did."""
+    """Outcome of one fault."""
 
     tried: int = 0
     acknowledged: int = 0
@@ -27,7 +27,7 @@ class Row:
     rounds: int = 0
     """Rounds whose record and model were computed again."""
     seconds: list[float] = field(default_factory=list)
-    """By trial, the time until a round was aggregated."""
+    """Time until a round was aggregated, by trial."""
     spent_s: float = 0.0
     skipped: str = ""
 

@@ -38,8 +38,7 @@ def lose_power(trial: Trial) -> None:
 
 
 def lose_power_in_part(trial: Trial) -> None:
-    """As `lose_power`, but of what was not synchronised each block of a file, and each folder's
-    names, may be there."""
+    """Lose power like `lose_power`, but some blocks and unsynchronised names survive."""
     _lose_power(trial, trial.rng)
 
 

@@ -42,7 +42,7 @@ QUICK = (
 def fails(
     chosen: Sequence[Fault], seconds: float, factory: pytest.TempPathFactory, folder: Path
 ) -> list[str]:
-    """What must not be and was, after so many seconds of these faults."""
+    """Return the violations after so many seconds of these faults."""
     data = synthetic_fleet(num_devices=3, num_windows=120)
     said: list[str] = []
     bundle = shared_folder(

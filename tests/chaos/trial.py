@@ -16,12 +16,12 @@ class Skipped(Exception):
 
 @dataclass
 class Trial:
-    """What a fault works on."""
+    """Target of a fault."""
 
     deployment: Deployment
     rng: random.Random
     began_s: float = field(default_factory=time.monotonic)
-    """When the fault began, or, where one lasts for a while, when it ended."""
+    """Start of the fault, or the end of one that lasts for a while."""
     seconds: float = 0.0
     """From then until a round was aggregated."""
 

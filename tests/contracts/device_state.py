@@ -1,10 +1,10 @@
-"""What every device state must do; subclassed for a folder and for memory. `again` opens the same
+"""Contract of every device state; subclassed for a folder and for memory. `again` opens the same
 place anew."""
 
 import numpy as np
 
 from edge_client.core.ports import Current
-from edge_client.core.session import Offer, Session
+from edge_client.core.session import ModelOffer, Session
 from edge_client.storage.state import BLOBS, CHECKPOINT, PART, TRAFFIC, UPDATE, DeviceState
 from tests.support.plans import plan
 from wire.codec import digest
@@ -32,7 +32,7 @@ class DeviceStateContract:
         assert state.private("r", 1) == {}
 
     def test_session_and_update_survive(self, state: DeviceState) -> None:
-        offer = Offer(1, "r", "a" * 64, "b" * 64, 7, "g", 1, "no")
+        offer = ModelOffer(1, "r", "a" * 64, "b" * 64, 7, "g", 1, "no")
         session = Session(
             plan(3), "as it came", "pending", 2, "a" * 64, versions={"b": 1}, offer=offer
         )

@@ -1,4 +1,4 @@
-"""What a store of a fleet must do: in memory and on every database; subclassed once per kind."""
+"""Contract of a store of a fleet, in memory and on every database; subclassed once per kind."""
 
 import random
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ from tests.fleet.parts import underived, untimed
 from tests.fleet.world import World
 from wire.messages import Metrics
 
-UNKNOWN = "what was written last is not known, it has to be read again"
+UNKNOWN = "the fleet has to be read before it is written"
 
 
 def record(number: int, accuracy: int = 1, views: str = "") -> RoundRecord:
@@ -101,7 +101,7 @@ def rich(store: Store) -> World:
 
 
 class StoreContract:
-    """What every store must do."""
+    """Contract of every store."""
 
     @pytest.fixture
     def store(self) -> Iterator[Store]:
@@ -147,7 +147,7 @@ class StoreContract:
 
 
 class FleetStoreContract(StoreContract):
-    """What every database must do."""
+    """Contract of every database."""
 
     @pytest.fixture
     def url(self) -> str:

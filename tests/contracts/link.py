@@ -1,4 +1,4 @@
-"""What every link must do; subclassed once per adapter and broker."""
+"""Contract of every link; subclassed once per adapter and broker."""
 
 import time
 from collections.abc import Callable

@@ -1,5 +1,5 @@
-"""What every source of samples must do; subclassed once per adapter. `feed` makes these samples
-come in the adapter's own way."""
+"""Contract of every source of samples; subclassed once per adapter. `feed` sends these samples in
+the adapter's own way."""
 
 import time
 from collections.abc import Callable
@@ -16,7 +16,7 @@ Spoil = Callable[[], None]
 
 
 def collect(source: Source, count: int, patience_s: float = 10.0) -> Samples:
-    """What comes until there are so many samples."""
+    """Return the samples that come, until there are so many."""
     found: list[Samples] = []
     end_s = time.monotonic() + patience_s
     while sum(len(s.t) for s in found) < count and time.monotonic() < end_s:

@@ -1,4 +1,4 @@
-"""What every blob store of an aggregator must do; subclassed once per adapter."""
+"""Contract of every blob store of an aggregator; subclassed once per adapter."""
 
 import pytest
 
@@ -15,7 +15,7 @@ class BlobsContract:
         assert blobs.get(name) == b"payload"
 
     def test_unknown_blob_is_lost(self, blobs: Blobs) -> None:
-        with pytest.raises(BlobLost, match="000000000000: it is not kept here"):
+        with pytest.raises(BlobLost, match="000000000000: missing"):
             blobs.get("0" * 64)
 
     def test_what_can_be_written_is_checked_without_a_trace(self, blobs: Blobs) -> None:

@@ -132,7 +132,7 @@ class Board:
 
     @property
     def versions(self) -> dict[str, str]:
-        """What runs, and what was there before, without the hash in the name."""
+        """Return the current and the previous version, without the hash in the name."""
         links = {name: self.root / "opt" / "shoal" / name for name in ("current", "previous")}
         return {
             name: link.readlink().name.partition("-")[0]

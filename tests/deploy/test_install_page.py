@@ -1,14 +1,21 @@
-"""docs/install.md: its files are there, and its commands are those that tests type."""
+"""Pages about installing services: their files are there, and their commands are those that tests
+type."""
 
 import re
 import shlex
 import tomllib
 
 from tests.deploy.tools import DEPLOY, ROOT
-from tests.support.pages import blocks
+from tests.support.pages import blocks, page
 
-PAGE = (ROOT / "docs" / "install.md").read_text()
-COMMANDS = [line for block in blocks("docs/install.md", "") for line in block.text.splitlines()]
+NAMES = ("install", "containers", "alerts", "kubernetes", "ansible", "board-update")
+PAGE = "".join(map(page, NAMES))
+COMMANDS = [
+    line
+    for name in NAMES
+    for block in blocks(f"docs/{name}.md", "")
+    for line in block.text.splitlines()
+]
 
 
 def test_every_command_is_of_a_program_of_whose_words_a_test_knows() -> None:
@@ -70,7 +77,7 @@ def test_every_command_is_of_a_program_of_whose_words_a_test_knows() -> None:
     assert named <= services
 
 
-def test_every_extra_and_every_alert_is_on_the_page() -> None:
+def test_every_extra_and_every_alert_is_on_a_page() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
     ]

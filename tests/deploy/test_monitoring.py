@@ -31,8 +31,8 @@ NAME = re.compile(r"\bshoal_\w+")
 
 @pytest.fixture(scope="module")
 def scraped(exported: Exported, tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
-    """Of a service that runs: the labels' names of each metric, by the metric's name as Prometheus
-    knows it."""
+    """Return the labels' names of each metric of a running service, by the metric's name in
+    Prometheus."""
     folder, port = tmp_path_factory.mktemp("service"), free_port()
     with EmbeddedBroker() as broker:
         options = [
@@ -63,7 +63,7 @@ def scraped(exported: Exported, tmp_path_factory: pytest.TempPathFactory) -> dic
 
 
 def scrape(serving: "subprocess.Popen[bytes]", url: str) -> str:
-    """What a service says of itself, once it has started."""
+    """Return the metrics of a service, once it has started."""
     for _ in range(600):
         assert serving.poll() is None, "the service has ended"
         with suppress(OSError), urllib.request.urlopen(url, timeout=20) as answer:
@@ -236,7 +236,7 @@ def test_an_alert_goes_through_prometheus_and_alertmanager_to_the_webhook_of_set
 def test_alertmanager_reads_the_configuration_and_the_receiver_of_the_page(tmp_path: Path) -> None:
     amtool = debian("amtool", "prometheus-alertmanager")
     harmless = (MONITORING / "alertmanager.yml").read_text()
-    (block,) = blocks("docs/install.md", "yaml")
+    (block,) = blocks("docs/alerts.md", "yaml")
     head, _, _ = harmless.partition("receivers:")
     for text in (harmless, head + block.text):
         (tmp_path / "alertmanager.yml").write_text(text)

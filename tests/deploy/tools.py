@@ -14,7 +14,7 @@ from wire.identity.keys import new_key, private_pem
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 TOOLS = Path(os.environ.get("SHOAL_TOOLS", ROOT / ".tools")) / "bin"
-"""Where `make tools` puts programs; SHOAL_TOOLS names another environment."""
+"""Folder into which `make tools` puts programs; SHOAL_TOOLS names another environment."""
 
 
 def tool(name: str) -> str:

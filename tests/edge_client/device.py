@@ -125,13 +125,13 @@ class Device:
         self.turn()
 
     def in_use(self) -> m.InUse:
-        """What it said last of the release in use."""
+        """Return its last report of the release in use."""
         said: m.InUse = decode(self.sent("in-use")[-1], m.InUse)
         return said
 
     def sent(self, kind: str) -> list[bytes]:
-        """What the device has published on its topic of this kind; what it published on others is
-        forgotten."""
+        """Return the device's publications on its topic of this kind, and forget those on other
+        topics."""
         found = []
         while (event := self.server.receive(timeout_s=0)) is not None:
             if isinstance(event, Delivery) and event.topic.endswith(f"/{kind}"):

@@ -61,7 +61,7 @@ def repeated(count: int, size: int) -> bytes:
 
 
 def hostile_bundles(bundle: Bundle) -> dict[str, bytes]:
-    """By what is wrong with it."""
+    """Return hostile bundles, by their fault."""
     files = {MANIFEST: msgspec.json.encode(bundle.manifest), SIGNATURE: b"", **bundle.files}
     step, predict = bundle.manifest.graphs["step"], bundle.manifest.graphs["predict"]
     leaks = Graph(

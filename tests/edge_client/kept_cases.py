@@ -1,4 +1,4 @@
-"""What a device keeps, and how it answers."""
+"""Personal models of a device, and its answers."""
 
 from tests.edge_client.device import Device, other_model
 from wire import messages as m

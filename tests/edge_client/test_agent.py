@@ -43,7 +43,8 @@ def test_what_the_broker_denies_is_said(
 ) -> None:
     device.agent.handle(Denied(action, "shoal/1/f/device/d0/plan"))
     said = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    assert said == [f"the broker does not let device=d0 {action} shoal/1/f/device/d0/plan"]
+    topic = "shoal/1/f/device/d0/plan"
+    assert said == [f"The broker denies access to a topic: device=d0 action={action} topic={topic}"]
 
 
 def test_an_update_that_has_vanished_is_not_sent_as_empty_pieces(device: Device) -> None:

@@ -109,7 +109,7 @@ class TestBroker:
         assert code == 0, lines
         subjects = [
             "data",
-            "what trains",
+            "runtime",
             "state folder",
             "model in use",
             "credentials",
@@ -163,11 +163,11 @@ class TestBroker:
         today, at, until = utc(now_s)[:10], utc(now_s - 2 * YEAR_S), utc(now_s - YEAR_S)
         assert lines["clock"].startswith(f"WRONG clock: it says {today}")
         assert (
-            f" s ahead of the aggregator's, {at}, whose voucher is good until {until}: set "
+            f"s ahead of the service's, {at}, whose voucher is good until {until}; set "
             "it, for example by NTP"
         ) in lines["clock"]
-        assert f"by this device's clock, which says {today}" in lines["broker"]
-        assert f"the aggregator's voucher was good until {until}" in lines["broker"]
+        assert f"this device's clock says {today}" in lines["broker"]
+        assert f"the service's voucher ended at {until}" in lines["broker"]
 
     def test_a_voucher_whose_time_is_over_by_a_clock_that_is_right(
         self, folder: Path, root: PrivateKey, embedded_broker: EmbeddedBroker, capsys: Captured
@@ -177,7 +177,7 @@ class TestBroker:
                 capsys, *words(folder, embedded_broker.url, trust=str(folder / "trust.pem"))
             )
         assert (code, lines["clock"][:5]) == (1, "ok   ")
-        assert "if the clock is right, the service needs a new one (shoal vouch)" in lines["broker"]
+        assert "if the clock is right, make a new voucher with `shoal vouch`" in lines["broker"]
 
     def test_an_aggregator_that_is_not_online(
         self, folder: Path, root: PrivateKey, embedded_broker: EmbeddedBroker, capsys: Captured
@@ -195,12 +195,12 @@ class TestBroker:
             _, lines = findings(
                 capsys, *words(folder, embedded_broker.url, trust=str(folder / "trust.pem"))
             )
-        assert "is not to be believed" in lines["broker"]
+        assert "cannot be verified" in lines["broker"]
 
     def test_a_broker_that_denies_a_subscription(
         self, folder: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """As `tests/wire/test_access.py` has it from a Mosquitto with dynamic security."""
+        """Access is that of Mosquitto with dynamic security, as in `tests/wire/test_access.py`."""
         link = InProcessBroker().connect("default.d0")
         monkeypatch.setattr(
             link, "receive", lambda timeout_s: Denied("subscribe", "shoal/1/default/aggregator")
@@ -219,7 +219,7 @@ class TestBroker:
         monkeypatch.setattr(module, "STATUS_WAIT_S", 0.2)
         monkeypatch.setattr(module, "CONNECT_S", 0.2)
         assert (
-            "no status of an aggregator"
+            "no status of the service arrived"
             in findings(capsys, *words(folder, embedded_broker.url), "--insecure")[1]["broker"]
         )
         assert "no connection" in findings(capsys, *words(folder), "--insecure")[1]["broker"]
@@ -258,11 +258,13 @@ class TestWithoutBroker:
         self, folder: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(module, "FREE_BYTES", 2**60)
-        assert "MiB are free" in findings(capsys, *words(folder), "--insecure")[1]["state folder"]
+        assert (
+            "MiB of free space" in findings(capsys, *words(folder), "--insecure")[1]["state folder"]
+        )
 
     def test_no_trusted_keys_and_no_tls(self, folder: Path, capsys: Captured) -> None:
         lines = findings(capsys, *words(folder, "mqtt://192.0.2.1"))[1]
-        assert "no --trust" in lines["trusted keys"]
+        assert "--trust is missing" in lines["trusted keys"]
         assert "without TLS" in lines["credentials"]
 
     def test_certificates(self, folder: Path, capsys: Captured) -> None:
@@ -290,7 +292,7 @@ class TestWithoutBroker:
         assert line("good", "good").startswith("ok")
         assert "renew it" in line("old", "old")
         assert "do not fit together" in line("good", "old")
-        assert "for d1, and --id is d0" in line("other", "other")
+        assert "must be for d0 (--id), and is for d1" in line("other", "other")
         assert "No such file" in line("good", "none")
 
     def test_it_ends_when_nobody_reads_its_findings_any_more(self, folder: Path) -> None:
@@ -319,7 +321,7 @@ class TestWithoutBroker:
         )
         take_up(device, other_model(device))
         assert (
-            "alone: what is kept of run r was made of"
+            "without a personal model: the personal model of campaign r was made from"
             in findings(capsys, *words(folder), "--insecure")[1]["model in use"]
         )
         onnx = folder / "state" / "current" / "model.onnx"
@@ -336,8 +338,8 @@ class TestWithoutBroker:
         assert findings(capsys, *words(folder), "--insecure")[0] != 0
         line = findings(capsys, *words(folder), "--insecure")[1]["model in use"]
         assert (
-            "the client goes on with the one before; applications still have the whole of it "
-            "in current/model.onnx: what this"
+            "the client uses the previous one; applications can still read it from "
+            "current/model.onnx: The personal tensors of this"
         ) in line
         onnx.unlink()
         assert (
@@ -350,7 +352,7 @@ class TestWithoutBroker:
         device.finish("s", model=digest(b"junk"))
         device.turn()
         assert (
-            "the one before stays"
+            "the previous one stays"
             in findings(capsys, *words(folder), "--insecure")[1]["model in use"]
         )
         assert DeviceState(folder / "state").current() is not None
@@ -376,7 +378,7 @@ class TestWithoutBroker:
 
 class TestRun:
     def test_it_does_not_run_without_keys_unless_it_is_told_to(self, folder: Path) -> None:
-        with pytest.raises(ConfigError, match="no --trust"):
+        with pytest.raises(ConfigError, match="--trust is missing"):
             run(parser().parse_args(["run", *words(folder)]))
 
     @pytest.mark.parametrize(
@@ -395,6 +397,6 @@ class TestRun:
     def test_one_process_for_a_state_folder(self, folder: Path, root: PrivateKey) -> None:
         with (
             only_process(folder / "state"),
-            pytest.raises(ConfigError, match="another process uses it"),
+            pytest.raises(ConfigError, match="is in use by another process"),
         ):
             run(parser().parse_args(["run", *words(folder, trust=str(folder / "trust.pem"))]))

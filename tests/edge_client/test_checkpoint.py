@@ -30,7 +30,7 @@ from edge_client.core.checkpoint import (
 from edge_client.core.ports import Windows
 from edge_client.core.session import MOST_TRIES, Session, on_plan, on_progress, on_start
 from edge_client.storage.state import DeviceState
-from edge_client.work.executor import Executor, Result
+from edge_client.work.executor import Executor, PlanResult
 from edge_client.work.job import Unfit
 from simulation.datasets.windows import FleetData
 from tests.android.kotlin_vectors import FakeGraphs, write_executor_cases
@@ -49,7 +49,7 @@ EAGER = Pace(0.0, 1e9)
 
 
 class Ended(Exception):
-    """As if the process had ended."""
+    """Simulated end of the process."""
 
 
 class Constant:
@@ -98,7 +98,7 @@ class Cases:
         between: Callable[[], None],
         executor: Executor,
         resumed: Checkpoint | None = None,
-    ) -> Result:
+    ) -> PlanResult:
         return executor.execute(
             plan, self.tensors(plan.model), self.private(plan), self.tensors, between, resumed
         )
@@ -126,15 +126,15 @@ def basis(of: m.Plan) -> Basis:
     return Basis(1, "shoal", "fake", work_digest(of), "0" * 64)
 
 
-def same(one: Result, other: Result) -> bool:
-    """Whether two results are the same, bit by bit."""
+def same(one: PlanResult, other: PlanResult) -> bool:
+    """Return True if two results are the same, bit by bit."""
 
     def bits(tensors: Tensors) -> dict[str, tuple[Any, ...]]:
         return {
             key: (str(value.dtype), value.shape, value.tobytes()) for key, value in tensors.items()
         }
 
-    def told(result: Result) -> tuple[Any, ...]:
+    def told(result: PlanResult) -> tuple[Any, ...]:
         return (
             result.model,
             repr(result.evaluated),
@@ -275,13 +275,15 @@ class TestCodec:
         lost = replace(
             made,
             tensors={
-                key: value for key, value in made.tensors.items() if key != "response/places.held"
+                key: value
+                for key, value in made.tensors.items()
+                if key != "response/places.holdout"
             },
         )
         assert len(lost.tensors) == len(made.tensors) - 1
         with pytest.raises(
             Unfit,
-            match=r"graph 'shift' reads 'response/places.held', which the plan had made before",
+            match=r"it lacks 'response/places.holdout', which graph 'shift' reads",
         ):
             cases.execute(asked, nothing, cases.executor(), lost)
 
@@ -447,7 +449,7 @@ class TestAgent:
         device.start()
         device.turn()
         assert the_update(device)[0] == self.whole(device, fleet, exported, tmp_path / "other")[0]
-        assert any("checkpoint is damaged" in line for line in caplog.messages)
+        assert any("Checkpoint is damaged and deleted" in line for line in caplog.messages)
 
     @pytest.mark.parametrize("change", ["plan", "windows", "client"])
     def test_a_checkpoint_of_other_work_is_dropped_with_a_warning(
@@ -471,7 +473,7 @@ class TestAgent:
         device.turn()
         assert device.updates()
         assert any(
-            "the checkpoint is dropped, the plan starts anew" in line for line in caplog.messages
+            "Checkpoint dropped, the plan starts again: device=" in line for line in caplog.messages
         )
         assert runs[0] == ("step" if change == "plan" else "survey")
 
@@ -528,7 +530,9 @@ class TestAgent:
         device.send_plan(verbs=VERBS)
         device.turn()
         assert len(device.updates()) == 1
-        assert any("no checkpoint is written, work goes on" in line for line in caplog.messages)
+        assert any(
+            "Checkpoint not written, work continues: device=" in line for line in caplog.messages
+        )
 
     def test_the_checkpoint_makes_room_for_the_update(
         self, device: Device, monkeypatch: pytest.MonkeyPatch
@@ -581,7 +585,7 @@ class TestAgent:
 
 
 class Killed(BaseException):
-    """What no ring survives, as the death of the process."""
+    """An exception that no ring contains, like the death of the process."""
 
 
 def killed(device: Device) -> None:

@@ -140,7 +140,7 @@ class TestPlans:
         assert [
             record.exc_info is not None
             for record in caplog.records
-            if "to carry out a plan" in record.message
+            if "Plan failed" in record.message
         ] == [True]
 
     @pytest.mark.parametrize("error", [MemoryError(), KeyError("x"), OSError("no library")])

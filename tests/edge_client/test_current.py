@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_client.core.session import MOST_TRIES, Offer
+from edge_client.core.session import MOST_TRIES, ModelOffer
 from edge_client.graphs.onnx import OnnxGraphs
 from edge_client.storage.state import BLOBS, DeviceState
 from simulation.datasets.windows import FleetData
@@ -28,7 +28,7 @@ def answer(device: Device) -> Array:
     return device.agent.predict(device.windows.test_x)
 
 
-def offer_of(device: Device) -> Offer:
+def offer_of(device: Device) -> ModelOffer:
     offer = device.agent.session.offer
     assert offer is not None
     return offer
@@ -118,9 +118,15 @@ class TestTakingUp:
     @pytest.mark.parametrize(
         ("graph", "problem"),
         [
-            (lambda x: np.full((len(x), 3), np.nan, np.float32), "sum to nan"),
-            (lambda x: np.full((len(x), 3), 0.5, np.float32), "sum to 1.5"),
-            (lambda x: np.full((len(x), 2), 0.5, np.float32), r"shape (1, 2)"),
+            (
+                lambda x: np.full((len(x), 3), np.nan, np.float32),
+                "probabilities that sum to 1, got nan",
+            ),
+            (
+                lambda x: np.full((len(x), 3), 0.5, np.float32),
+                "probabilities that sum to 1, got 1.5",
+            ),
+            (lambda x: np.full((len(x), 2), 0.5, np.float32), "with shape (1, 3), got (1, 2)"),
         ],
     )
     def test_a_model_that_does_not_answer_in_probabilities(

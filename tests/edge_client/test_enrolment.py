@@ -59,7 +59,7 @@ def enrolled(bench: EnrolmentBench, state: Path, *more: str) -> Credentials:
 
 
 def is_whole(credentials: Credentials) -> bool:
-    """Whether `run` has all that it needs, and no key lies about."""
+    """Return True if `run` has all its files, and no key is left over."""
     key, certificate = credentials.pair()
     arguments = parser().parse_args(
         ["run", "--data", "d", "--state", str(credentials.folder.parent)]
@@ -116,18 +116,18 @@ class TestEnrol:
             (
                 used,
                 "pi-1",
-            ): "another key has used this token, as pi-1 (each device needs a token of its own)",
+            ): "pi-1 has used this token, with another key (each device needs a token of its own)",
             (expired, "pi-2"): "this token expired",
             (
                 good,
                 "pi-1",
             ): "another device is enrolled as pi-1; "
             "`shoal enrol token --device pi-1` makes a token",
-            (good[:-1], "pi-2"): "expected shoal1. and 68 more",
+            (good[:-1], "pi-2"): "expected shoal1. and 68 more characters",
             (
                 good[:20] + ("A" if good[20] != "A" else "B") + good[21:],
                 "pi-2",
-            ): "a character of it is wrong; copy it again",
+            ): "one of its characters is wrong; copy it again",
             (good, "../pi"): "device id '../pi': expected 1 to 64 characters",
         }
         for (token, name), told in cases.items():
@@ -144,7 +144,7 @@ class TestEnrol:
             arguments = words(impostor, bench.token(), tmp_path / "state")
             with pytest.raises(
                 ConfigError,
-                match=r"its authority has the fingerprint \w{16}, and the token expects \w{16}: "
+                match=r"its authority must have the token's fingerprint \w{16}, got \w{16}; it is "
                 r"another service",
             ):
                 enrol(arguments)
@@ -156,7 +156,7 @@ class TestEnrol:
         with enrolment_bench(tmp_path / "impostor", serves=True) as impostor:
             object.__setattr__(impostor.office, "authority", bench.authority)
             with pytest.raises(
-                ConfigError, match="its certificate is not of the authority that was expected"
+                ConfigError, match="its certificate is not of the expected authority"
             ):
                 enrol(words(impostor, bench.token(), tmp_path / "state"))
 
@@ -181,12 +181,12 @@ class TestEnrol:
         url = bench.url
         bench.url = url.replace("localhost", "127.0.0.1")
         with pytest.raises(
-            ConfigError, match=r"not for 127\.0\.0\.1: use a name that `shoal init --tls` was given"
+            ConfigError, match=r"not for 127\.0\.0\.1; use a name that `shoal init --tls` was given"
         ):
             enrol(words(bench, bench.token(), tmp_path / "state"))
         bench.url = "https://nowhere.invalid"
         with pytest.raises(
-            LinkError, match=r"nowhere\.invalid has no address .*: is there a network"
+            LinkError, match=r"nowhere\.invalid has no address .*; is there a network"
         ):
             enrol(words(bench, bench.token(), tmp_path / "state"))
         bench.url = "https://localhost:1"
@@ -200,7 +200,7 @@ class TestEnrol:
             "https://a:b",
         ):
             bench.url = wrong
-            with pytest.raises(ConfigError, match=r"expected https://HOST|Port could not be cast"):
+            with pytest.raises(ConfigError, match=r"must be https://HOST|Port could not be cast"):
                 enrol(words(bench, bench.token(), tmp_path / "state"))
 
     def test_an_answer_that_is_not_what_it_should_be_is_not_stored(
@@ -348,7 +348,7 @@ class TestRenewal:
         credentials = enrolled(bench, tmp_path / "state", "--device", "pi-1")
         before = (credentials.folder / "device.pem").read_bytes()
         ban(bench.store, "pi-1")
-        with pytest.raises(ConfigError, match="refuses: banned: pi-1 is banned"):
+        with pytest.raises(ConfigError, match="refused the renewal: banned: pi-1 is banned"):
             Renewal(credentials, lambda: None).renew()
         assert (credentials.folder / "device.pem").read_bytes() == before
 
@@ -360,7 +360,10 @@ class TestService:
         authority = certificate_pem(bench.authority.certificate)
         large = ask(bench.url, authority, ENROL, Enrol("x" * (REQUEST_BYTES + 1), ""))
         assert isinstance(large, Refused)
-        assert (large.reason, large.detail) == ("malformed", f"more than {REQUEST_BYTES} bytes")
+        assert (large.reason, large.detail) == (
+            "malformed",
+            f"request of more than {REQUEST_BYTES} bytes",
+        )
         strange = ask(bench.url, authority, RENEW, Enrol("x", "y"))
         assert isinstance(strange, Refused)
         assert strange.reason == "malformed"
@@ -394,12 +397,12 @@ def test_run_takes_what_the_command_line_names_before_what_is_enrolled(
     fill_in(arguments)
     assert (arguments.id, arguments.broker) == ("pi-1", "mqtts://elsewhere")
     for wrong, told in (
-        (["--enrolled", str(tmp_path)], "there is no device.pem"),
-        ([], "no --id: name this device, or enrol it"),
+        (["--enrolled", str(tmp_path)], "has no device.pem"),
+        ([], "--id is missing; set it, or enrol the device"),
     ):
         with pytest.raises(ConfigError, match=told):
             fill_in(parser().parse_args([*base, str(tmp_path / "none"), *wrong]))
-    with pytest.raises(ConfigError, match="is of the device pi-1"):
+    with pytest.raises(ConfigError, match=r"--id must be pi-1, the device of .*enrolled, got x"):
         fill_in(
             parser().parse_args(
                 [*base, str(state), "--id", "x", "--enrolled", str(state / "enrolled")]
@@ -424,10 +427,10 @@ def test_a_unit_is_installed_only_where_it_can_write(
 
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(shutil, "which", lambda _name: "/bin/false")
-    with pytest.raises(ConfigError, match="can write below /var/lib/shoal alone"):
+    with pytest.raises(ConfigError, match="can write only below /var/lib/shoal"):
         module.install(Path(state), None, Path("/data"))
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(ConfigError, match="only root may install a unit"):
+    with pytest.raises(ConfigError, match="--install needs root"):
         module.install(Path("/var/lib/shoal/state"), None, Path("/data"))
 
 

@@ -13,7 +13,7 @@ from msgspec import structs
 from edge_client.core.batches import batch_slices, training_batches
 from edge_client.core.ports import Windows
 from edge_client.graphs.onnx import OnnxGraphs
-from edge_client.work.executor import Executor, Result
+from edge_client.work.executor import Executor, PlanResult
 from simulation.datasets.windows import FleetData
 from tests.android.kotlin_vectors import MANIFEST, FakeGraphs
 from tests.edge_client.hostile import packed
@@ -28,9 +28,9 @@ from wire.held import RUN, held_out, num_held_out
 
 def on_fake_graphs(
     verb: m.Verb, window: Window = MANIFEST.window, x: Array | None = None, **changes: Any
-) -> Result:
-    """What Kotlin's tests ask too: one verb on a device without training windows, with `x` for the
-    blob of a `respond`."""
+) -> PlanResult:
+    """Run one verb on a device without training windows, with `x` for the blob of a `respond`, as
+    in Kotlin's tests."""
     initial = {s.key: np.zeros(s.shape, np.float32) for s in MANIFEST.tensors}
     manifest = structs.replace(MANIFEST, window=window, **changes)
     bundle = unpack(
@@ -320,7 +320,7 @@ class TestExecutor:
             none.execute(plan(verbs=(m.Train(8, least=2),)), model, {}, lambda _n: {}).num_steps
             == 0
         )
-        with pytest.raises(DataError, match="0 training windows: at least 2 are needed"):
+        with pytest.raises(DataError, match="Training needs at least 2 windows, got 0"):
             none.execute(plan(verbs=(m.Train(8),)), model, {}, lambda _n: {})
 
     def test_what_a_graph_measures_over_no_windows_is_zero_for_later_graphs_and_not_sent(
@@ -376,16 +376,16 @@ class TestExecutor:
 
     def test_windows_that_do_not_fit_the_bundle_are_refused(self, exported: Exported) -> None:
         x, y = np.zeros((4, 3, 32), np.float32), np.zeros(4, np.int64)
-        with pytest.raises(DataError, match=r"expects \(2, 32\)"):
+        with pytest.raises(DataError, match=r"must have shape \(2, 32\) for bundle"):
             Executor(exported.bundle, OnnxGraphs(exported.bundle), Windows(x, y, x, y))
         x, y = np.zeros((4, 2, 32), np.float32), np.full(4, 7)
-        with pytest.raises(DataError, match=r"classes 0\.\.2"):
+        with pytest.raises(DataError, match=r"train labels must be from 0 to 2, .* got 7 to 7"):
             Executor(exported.bundle, OnnxGraphs(exported.bundle), Windows(x, y, x, y))
 
     def test_a_device_without_training_windows_makes_an_empty_column(self) -> None:
         column = on_fake_graphs(m.Annotate("weigh", "weight")).private["column/weight"]
         assert (column.shape, column.dtype) == ((0,), np.dtype(np.float32))
-        with pytest.raises(Malformed, match="cannot be called 'x'"):
+        with pytest.raises(Malformed, match="must not have the name 'x'"):
             on_fake_graphs(m.Annotate("weigh", "x"))
 
     def test_inputs_of_respond_are_of_the_type_that_the_window_of_the_bundle_has(self) -> None:
@@ -403,7 +403,7 @@ class TestExecutor:
         ):
             with pytest.raises(Malformed, match="inputs of verb respond"):
                 on_fake_graphs(verb, window, x)
-        with pytest.raises(DataError, match="expected ids from 0 to 8"):
+        with pytest.raises(DataError, match="must hold ids from 0 to 8"):
             on_fake_graphs(verb, of_ids, ids + 9)
 
     def test_nothing_leaves_that_the_bundle_does_not_call_a_response(self) -> None:
@@ -424,7 +424,7 @@ class TestExecutor:
         )
         with pytest.raises(
             DataError,
-            match=r"windows without labels have shape \(2, 40\), bundle .* expects \(2, 32\)",
+            match=r"windows without labels must have shape \(2, 32\) for bundle .*, got \(2, 40\)",
         ):
             Executor(
                 bundle, OnnxGraphs(bundle), Windows(x, y, x, y, np.zeros((3, 2, 40), np.float32))

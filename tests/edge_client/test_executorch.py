@@ -74,7 +74,7 @@ class TestWhatTheRuntimeRefuses:
         graphs.run("step", inputs_of(exported_programs.bundle, fleet, 32))
         with pytest.raises(
             BundleError,
-            match=r"graph 'step': input \d+ has shape \(33, 2, 32\), "
+            match=r"graph 'step' failed: input \d+ has shape \(33, 2, 32\), "
             r"expected at most \(32, 2, 32\)",
         ):
             graphs.run("step", inputs_of(exported_programs.bundle, fleet, 33))
@@ -86,7 +86,7 @@ class TestWhatTheRuntimeRefuses:
         executor = Executor(bundle, ExecutorchGraphs(bundle), fleet.devices["d0"])
         model = {k: v for k, v in bundle.initial.items() if not k.startswith("slot/")}
         with pytest.raises(
-            BundleError, match="batches of 40 windows: this device's programs take at most 32"
+            BundleError, match="batches of 40 windows, and this device's programs take at most 32"
         ):
             executor.execute(plan(m.Train(64)), model, {}, lambda _name: {})
 
@@ -146,7 +146,8 @@ class TestWhatTheRuntimeRefuses:
         )
         with pytest.raises(
             BundleError,
-            match="no programs for executorch or executorch-portable: export it with --runtimes",
+            match="no programs for executorch or executorch-portable; export it with --runtimes "
+            "executorch",
         ):
             ExecutorchGraphs(bundle)
 
@@ -155,12 +156,14 @@ class TestWhatTheRuntimeRefuses:
         newer = msgspec.structs.replace(
             manifest, created_by={**manifest.created_by, "executorch": "99.0"}
         )
-        with pytest.raises(BundleError, match=r"exported by ExecuTorch 99\.0, this runtime is \d"):
+        with pytest.raises(
+            BundleError, match=r"exported by ExecuTorch 99\.0, and this runtime is older, \d"
+        ):
             ExecutorchGraphs(replace(exported_programs.bundle, manifest=newer))
 
     def test_a_library_that_is_none(self, tmp_path: Path) -> None:
         (tmp_path / "lib.so").write_bytes(b"nothing")
-        with pytest.raises(ConfigError, match=r"the library for ExecuTorch, .*lib\.so"):
+        with pytest.raises(ConfigError, match=r"library for ExecuTorch .*lib\.so cannot be loaded"):
             load_library(tmp_path / "lib.so")
 
 
@@ -172,7 +175,7 @@ def test_the_portable_program_takes_over_with_a_warning(
     damaged = replace(bundle, files={**bundle.files, broken: b"nothing"})
     inputs = inputs_of(bundle, fleet, 8)
     found = ExecutorchGraphs(damaged).run("evaluate", inputs)
-    assert "graph evaluate runs without XNNPACK, slower: executorch: " in caplog.text
+    assert "Graph runs slower, without XNNPACK: graph=evaluate: executorch: " in caplog.text
     expected = ExecutorchGraphs(bundle).run("evaluate", inputs)
     np.testing.assert_allclose(found["metric/loss_sum"], expected["metric/loss_sum"], rtol=1e-5)
 
@@ -267,7 +270,7 @@ def test_the_plain_runner_trains_as_the_client_does(
     short = subprocess.run(
         [*command[:4], "4", *command[5:], *words], capture_output=True, text=True
     )
-    assert (short.returncode, short.stderr.strip()) == (2, "error: the batches are too short")
+    assert (short.returncode, short.stderr.strip()) == (2, "error: the file INPUTS is too short")
 
 
 def test_the_bundle_names_its_programs(exported_programs: ExportedPrograms) -> None:
@@ -308,5 +311,5 @@ class TestCommandLine:
             [sys.executable, "-m", "edge_client.main", *words], capture_output=True, text=True
         )
         assert done.returncode == 2
-        assert done.stderr.startswith("error: the library for ExecuTorch")
+        assert done.stderr.startswith("error: library for ExecuTorch")
         assert done.stderr.count("\n") == 1

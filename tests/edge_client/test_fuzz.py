@@ -193,7 +193,7 @@ def storm(
 
 
 def plans_of_updates(device: Device) -> dict[str, m.Plan]:
-    """By the digest of an update, the plan that it was made for; filled as updates are made."""
+    """Return the plan of each update by the update's digest; the dict fills as updates are made."""
     made: dict[str, m.Plan] = {}
     encode_update = device.agent._encode
 
@@ -207,8 +207,8 @@ def plans_of_updates(device: Device) -> dict[str, m.Plan]:
 
 
 def _check_protected(device: Device, plan: m.Plan, tensors: dict[str, Any]) -> None:
-    """What was changed by training is clipped, as one vector, to what the policy permits; noise is
-    asked for by the plans alone."""
+    """Changes by training are clipped, as one vector, to the norm that the policy permits; plans
+    alone ask for noise."""
     start = device.bundle.initial
     parts = [v for k, v in tensors.items() if k.startswith("delta/")]
     parts += [v - start[k] for k, v in tensors.items() if k.startswith("statistic/")]

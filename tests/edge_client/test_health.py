@@ -1,4 +1,4 @@
-"""What a board says of itself, from folders that are made as Linux has them."""
+"""Facts of a board, from folders like those of Linux."""
 
 from pathlib import Path
 

@@ -1,5 +1,5 @@
-"""What a device has kept: in front of which model it stands, how long it is held, and what becomes
-of it when its file is damaged."""
+"""Personal models of a device: the model that each belongs to, how long it stays, and damage to its
+file."""
 
 import logging
 from pathlib import Path
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.core.kept import MOST_KEPT, Kept, kept_of, why_alone, with_kept
+from edge_client.core.kept import MOST_KEPT, PersonalModel, kept_of, why_alone, with_kept
 from edge_client.storage.state import DeviceState
 from simulation.datasets.windows import FleetData
 from tests.edge_client.device import Device, other_model, take_up
@@ -30,7 +30,7 @@ MODELS = ["a" * 64, "b" * 64, "c" * 64, "d" * 64, "e" * 64]
 
 @pytest.fixture
 def plain(fleet: FleetData, exported: Exported, tmp_path: Path) -> Device:
-    """The same device where nothing was ever kept."""
+    """Return the device without any personal model."""
     return Device(fleet, exported, tmp_path / "plain")
 
 
@@ -38,14 +38,14 @@ def checked_in(device: Device) -> tuple[str, ...] | None:
     """The models of which the device says that it holds something."""
     device.turn()
     said: m.CheckIn = decode(device.sent("check-in")[-1], m.CheckIn)
-    return said.kept
+    return said.personal_models
 
 
-def held(device: Device) -> tuple[Kept, ...]:
-    return device.agent.session.kept
+def held(device: Device) -> tuple[PersonalModel, ...]:
+    return device.agent.session.personal_models
 
 
-def blob(device: Device, kept: Kept) -> Path:
+def blob(device: Device, kept: PersonalModel) -> Path:
     return device.folder / "blobs" / kept.tensors
 
 
@@ -69,8 +69,8 @@ class TestOfWhichModel:
             device.release(2, other_model(device))
         plain.release(2, other_model(device))
         np.testing.assert_array_equal(answer(device), answer(plain))
-        assert f"was made of model {digest(device.model)[:12]}" in device.in_use().alone
-        assert "alone: what is kept of run r was made of" in caplog.text
+        assert f"was made from model {digest(device.model)[:12]}" in device.in_use().alone
+        assert "personal_model=none: the personal model of campaign r was made from" in caplog.text
         assert plain.in_use().alone == ""
 
     def test_a_return_to_the_model_gives_back_what_was_kept_of_it(self, device: Device) -> None:
@@ -108,7 +108,10 @@ class TestOfWhichModel:
     def test_a_release_of_another_run_answers_alone_too(self, device: Device) -> None:
         keep(device, run_id="s")
         device.release(1, other_model(device))
-        assert f"of run s was made of model {digest(device.model)[:12]}" in device.in_use().alone
+        assert (
+            f"of campaign s was made from model {digest(device.model)[:12]}"
+            in device.in_use().alone
+        )
 
     def test_what_is_said_is_of_the_model_in_use_also_after_one_that_failed_and_after_a_return(
         self, device: Device
@@ -134,10 +137,10 @@ class TestOfWhichModel:
     def test_whatever_was_kept_it_is_used_with_its_own_model_alone(
         self, history: list[tuple[str, str, str]]
     ) -> None:
-        kept: tuple[Kept, ...] = ()
-        last: dict[tuple[str, str], Kept] = {}
+        kept: tuple[PersonalModel, ...] = ()
+        last: dict[tuple[str, str], PersonalModel] = {}
         for number, (run_id, bundle, model) in enumerate(history):
-            made = Kept(run_id, bundle, model, f"{number:064x}")
+            made = PersonalModel(run_id, bundle, model, f"{number:064x}")
             kept = with_kept(kept, made)
             last.pop((bundle, model), None)
             last[bundle, model] = made
@@ -234,7 +237,7 @@ class TestNewer:
         assert said.evaluated.num_correct == update.evaluated.num_correct
         current = DeviceState(device.folder).current()
         assert current is not None
-        assert current.kept == held(device)[0].tensors
+        assert current.personal_model == held(device)[0].tensors
 
     def test_it_is_taken_once(self, device: Device) -> None:
         keep(device)

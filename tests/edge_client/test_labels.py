@@ -34,8 +34,8 @@ def test_an_error_says_where_a_number_is_neither_there_nor_not() -> None:
     x, y = np.zeros((2, 1, 4), np.float32), np.array([[0, 1, 1], [0, 5, 0]])
     with pytest.raises(
         DataError,
-        match="train: y holds 5 at window 1, name 1: multi-label takes 1 where a name is there, "
-        "else 0",
+        match="train: y must be 1 where a name applies, else 0, for multi-label, got 5 at window "
+        "1, name 1",
     ):
         fit_labels_of(Windows(x, y, x, y), manifest_of("multi-label", 3))
 
@@ -73,9 +73,9 @@ def test_measures_of_names_are_those_of_every_pair(count: int, names: int, seed:
 @pytest.mark.parametrize(
     ("y", "said"),
     [
-        (["idle", "", "run"], r"y holds '' at window 1, no label: expected names"),
-        (["idle", "run", "idle "], r"y holds 'idle ' at window 2, likely 'idle': expected names"),
-        ([" ", "run", "idle"], r"y holds ' ' at window 0, no label"),
+        (["idle", "", "run"], r"y must hold names, got '' at window 1 \(no label\)"),
+        (["idle", "run", "idle "], r"y must hold names, got 'idle ' at window 2 \(likely 'idle'\)"),
+        ([" ", "run", "idle"], r"y must hold names, got ' ' at window 0 \(no label\)"),
     ],
 )
 def test_names_that_are_blank_or_have_blanks_around_are_refused(y: list[str], said: str) -> None:

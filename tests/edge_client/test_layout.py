@@ -36,29 +36,29 @@ def with_value(value: float, *place: int) -> np.ndarray:
 WRONG = [
     (
         windows(128, 9),
-        "128 channels of 9 samples: likely 9 channels of 128 samples, X.transpose(0, 2, 1); if it "
-        "is right, say channel_",
+        "128 channels of 9 samples, likely 9 channels of 128 samples: use X.transpose(0, 2, 1); if "
+        "it is right, give channel_",
     ),
     (
         windows(28, 28),
-        "images are [n, 1, 28, 28], X[:, None]; for windows of 28 channels say channel_names",
+        "images are [n, 1, 28, 28]: use X[:, None]; for windows of 28 channels, give channel_names",
     ),
     (
         windows(28, 28, 1),
-        "images with their colours last; expected [n, channels, height, width], X.transpose(0, 3, "
+        "images with colours last, expected [n, channels, height, width]: use X.transpose(0, 3, "
         "1, 2)",
     ),
-    (windows(32, 32, 3), "images with their colours last"),
-    (windows(16), "windows of one channel are [n, 1, time], X[:, None, :]"),
+    (windows(32, 32, 3), "images with colours last"),
+    (windows(16), "windows of one channel are [n, 1, time]: use X[:, None, :]"),
     (
         with_value(np.nan, 7, 1, 5),
-        "not finite, in 2 of 24 windows: first nan at window 7, channel 1, sample 5",
+        "2 of 24 windows have others; the first is nan at window 7, channel 1, sample 5",
     ),
     (
         with_value(-np.inf, 0, 0, 3),
-        "not finite, in 2 of 24 windows: first -inf at window 0, channel 0, sample 3",
+        "2 of 24 windows have others; the first is -inf at window 0, channel 0, sample 3",
     ),
-    (with_value(1e300, 2, 0, 0), "first 1e+300, which float32 cannot hold at window 2"),
+    (with_value(1e300, 2, 0, 0), "first is 1e+300, which float32 cannot hold at window 2"),
     (windows(2, 16).astype("U8"), "expected float[n, channels, time]"),
     (windows(2, 16) > 0, "expected float[n, channels, time]"),
 ]
@@ -109,7 +109,9 @@ def test_windows_of_different_lengths_are_one_clear_error(tmp_path: Path) -> Non
         r"\(n,\) int; or give recordings",
     ):
         load_data(str(tmp_path / "train.npz"))
-    with pytest.raises(DataError, match=r"windows are one array .*, padded where lengths says so"):
+    with pytest.raises(
+        DataError, match=r"windows are one array .*, padded to the longest, with lengths"
+    ):
         load_folder(tmp_path)
 
 
@@ -121,8 +123,8 @@ def test_whole_numbers_are_measurements_unless_a_bundle_asks_for_ids_and_their_r
     assert made.dtype == np.int64
     assert fitting(made, Window(("a", "b"), 16, 16), "data here").dtype == np.float32
     assert caplog.messages == [
-        "data here: X is int64[24, 2, 16]: whole numbers from 0 to 767, measurements unless the "
-        "bundle asks for ids"
+        "data here: X is int64[24, 2, 16]: whole numbers from 0 to 767 count as measurements "
+        "unless the bundle has ids"
     ]
 
 
@@ -160,7 +162,9 @@ class TestLabels:
         self.load(tmp_path, LABELS)
         assert caplog.messages == []
         self.load(tmp_path, LABELS * 100)
-        assert caplog.messages == ["labels 0, 100, 200 are the classes 0..2, and keep their names"]
+        assert caplog.messages == [
+            "Labels 0, 100, 200 become the classes 0 to 2, and keep their names"
+        ]
 
     def test_names_of_classes_are_counted_from_zero(self, tmp_path: Path) -> None:
         names = ["sit", "stand", "walk"]
@@ -173,23 +177,24 @@ class TestLabels:
         )
         with pytest.raises(
             DataError,
-            match=r"3 class names, and y reaches 1..3; they are likely counted from 1, y - 1",
+            match=r"3 class names, and y has class numbers 1 to 3\. They seem to be counted from "
+            r"1: store y - 1",
         ):
             self.load(tmp_path, LABELS + 1, activity_names=names)
-        with pytest.raises(DataError, match="y holds 'run': expected one of sit, stand, walk"):
+        with pytest.raises(DataError, match=r"no class 'run'. Known classes: sit, stand, walk"):
             self.load(tmp_path, np.array(["sit", "run", "walk"])[LABELS], activity_names=names)
 
     @pytest.mark.parametrize(
         ("y", "told"),
         [
-            (LABELS[:, None], "expected int[24], y[:, 0]"),
-            (np.where(LABELS > 1, np.nan, LABELS), "y holds nan at window"),
+            (LABELS[:, None], "expected int[24]: use y[:, 0]"),
+            (np.where(LABELS > 1, np.nan, LABELS), "y must hold finite numbers, got nan at window"),
             (
                 np.eye(3, dtype=int)[LABELS] * -2,
                 "int[24, names] of 0 and 1, int[24, steps] from -1, or float[24, quantities]",
             ),
             (LABELS[:5], "expected int[24]"),
-            (LABELS - 1, "expected class numbers from 0"),
+            (LABELS - 1, "must hold class numbers from 0"),
         ],
     )
     def test_others_are_one_clear_error(self, tmp_path: Path, y: np.ndarray, told: str) -> None:
@@ -200,9 +205,11 @@ class TestLabels:
     def test_subjects_are_numbers_or_names(self, tmp_path: Path) -> None:
         people = np.array(["Zoë", "ann", "b c"])[np.arange(COUNT) // 8]
         assert sorted(self.load(tmp_path, LABELS, subject=people).devices) == ["Zo-", "ann", "b-c"]
-        with pytest.raises(DataError, match="do not give each device an id of its own"):
+        with pytest.raises(DataError, match="two subjects' names give the same device id"):
             self.load(tmp_path, LABELS, subject=np.array(["a b", "a-b"])[np.arange(COUNT) // 12])
-        with pytest.raises(DataError, match=r"subject is float64\[24\], expected int or str\[24\]"):
+        with pytest.raises(
+            DataError, match=r"subject must be int\[24\] or str\[24\], got float64\[24\]"
+        ):
             self.load(tmp_path, LABELS, subject=LABELS.astype(float))
 
 
@@ -212,7 +219,7 @@ class TestBoards:
         np.savez(tmp_path / "train.npz", X=windows(2, 16), y=named)
         with pytest.raises(
             DataError,
-            match=r"y holds names such as 'walk': list the classes in classes.txt, one a line",
+            match=r"y holds names such as 'walk', .* list them in classes.txt, one on each line",
         ):
             load_folder(tmp_path)
         (tmp_path / "classes.txt").write_text("run\nsit\nwalk\n")
@@ -226,18 +233,20 @@ class TestBoards:
         )
         with pytest.raises(
             DataError,
-            match=r"bundle tiny expects \(2, 16\); they are likely transposed, X.transpose\(0, 2, "
+            match=r"for bundle tiny, got .*; they are likely transposed: use X.transpose\(0, 2, "
             r"1\)",
         ):
             Executor(field.bundle, field.executors["d0"]._graphs, turned)
         with pytest.raises(
-            DataError, match=r"expected numbers of shape \(n, 2, 16\); they are likely transposed"
+            DataError,
+            match=r"x must be numbers of shape \(n, 2, 16\), got .*; they are likely transposed",
         ):
             check_windows(turned.train_x, (2, 16))
         counted = Windows(own.train_x, own.train_y + 1, own.test_x, own.test_y + 1)
         with pytest.raises(
             DataError,
-            match=r"train labels reach 1..3, bundle tiny has classes 0..2, in the order a, b, c",
+            match=r"train labels must be from 0 to 2, the classes of bundle tiny \(a, b, c\), "
+            r"got 1 to 3",
         ):
             Executor(field.bundle, field.executors["d0"]._graphs, counted)
 
@@ -246,7 +255,7 @@ class TestBoards:
         [
             (
                 LABELS + 1,
-                "labels are 1, 2, 3, so 1 of 4 classes have no example: count classes from 0, or "
+                "labels are 1, 2, 3, so 1 of 4 classes have no example. Count classes from 0, or "
                 "list their names in classes.txt",
             ),
             (LABELS * 100, "labels are 0, 100, 200, so 198 of 201 classes have no example"),
@@ -273,11 +282,13 @@ class TestBoards:
             (tmp_path / name).mkdir()
             (tmp_path / name / "a.csv").write_text("\n".join([header, *["0.5,0.25,0"] * 600]))
         with pytest.raises(
-            DataError, match="device pi-2 has the channels ay, ax, device pi-1 ax, ay"
+            DataError, match="got ax, ay for device pi-1 and ay, ax for device pi-2"
         ):
             load_device_folders(tmp_path)
 
     def test_a_recording_says_where_a_value_is_not_finite(self, tmp_path: Path) -> None:
         (tmp_path / "a.csv").write_text("ax,ay,label\n1,2,0\n1,nan,0\n")
-        with pytest.raises(DataError, match=r"not finite: first nan in line 3, column ay"):
+        with pytest.raises(
+            DataError, match=r"must hold finite values, got nan in line 3, column ay"
+        ):
             load_folder(tmp_path)

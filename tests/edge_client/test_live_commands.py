@@ -70,7 +70,7 @@ class TestRecord:
         ]
         done = subprocess.run(command, input=lines(300), capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
-        assert "recorded steps=9600 lost=0 late=0 ignored=0: " in done.stdout
+        assert "Recorded: steps=9600 lost=0 late=0 ignored=0: " in done.stdout
         again = subprocess.run(
             command,
             input=lines(120, 1_700_001_000.0, ""),
@@ -79,9 +79,9 @@ class TestRecord:
             timeout=60,
         )
         assert "without a label" in again.stdout
-        assert [
-            int(part.split()[0]) > 0 for part in again.stdout.partition(": ")[2].split(", ")
-        ] == [True] * 3
+        assert [int(part.split()[0]) > 0 for part in again.stdout.split(": ")[2].split(", ")] == [
+            True
+        ] * 3
 
     def test_a_quantity_that_comes_once_a_second_is_a_target(self, tmp_path: Path) -> None:
         begin_s, count = 1_700_000_100.0, int(300 * RATE_HZ)
@@ -196,27 +196,33 @@ class TestSettings:
     @pytest.mark.parametrize(
         ("words", "error"),
         [
-            (["--source", "stdin"], "what is recorded"),
-            (["--source", "tape"], "expected FILE.toml"),
-            (["--source", "mqtt://host", *WHAT], "expected FILE.toml"),
+            (["--source", "stdin"], "--source stdin needs channels and a rate"),
+            (["--source", "tape"], "--source must be FILE.toml, .*, got 'tape'"),
+            (
+                ["--source", "mqtt://host", *WHAT],
+                "--source must be FILE.toml, .*, got 'mqtt://host'",
+            ),
             (["--source", "none.toml"], "No such file"),
-            (["--source", "stdin", "--channels", "a,a", "--rate", "1"], "comes twice"),
+            (
+                ["--source", "stdin", "--channels", "a,a", "--rate", "1"],
+                "channels must be different, got a,a",
+            ),
             (["--source", "stdin", "--bundle", "none.shoal"], "No such file"),
             (
                 ["--source", "stdin", "--channels", "a,label.x,target.y", "--rate", "1"],
-                "label.NAME and target.NAME: expected one kind",
+                "labels must be of one kind, got label.NAME and target.NAME",
             ),
             (
                 ["--source", "stdin", "--channels", "a,target.y", "--rate", "1", "--steps", "4"],
-                "and steps: expected one kind of label",
+                "labels must be of one kind, got steps in channels",
             ),
             (
                 ["--source", "stdin", "--channels", "target.y", "--rate", "1"],
-                "expected channels beside them",
+                "are all labels; add channels of samples",
             ),
             (
                 ["--source", "stdin", *WHAT, "--steps", "5"],
-                "windows of 128 samples in 5 steps: expected a number that divides",
+                "steps must divide the 128 samples of a window, got 5",
             ),
         ],
     )
@@ -369,7 +375,7 @@ class TestPredictLive:
         ("words", "error"),
         [
             (["--source", "stdin", "--channels", "a", "--rate", "32"], "channel 'b'"),
-            (["--publish", "http://x"], "expected mqtt://"),
+            (["--publish", "http://x"], "--publish must be mqtt://"),
             ([], "live.json"),
         ],
     )

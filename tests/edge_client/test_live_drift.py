@@ -1,5 +1,4 @@
-"""When a device says that its data have moved: on the smartwatch set, whose people and arms are
-real."""
+"""Reports of moved data: on the smartwatch set, whose people and arms are real."""
 
 from itertools import product
 from pathlib import Path
@@ -15,8 +14,8 @@ from wire.arrays.tensors import Array
 
 @pytest.fixture(scope="module")
 def halves() -> dict[tuple[str, int], Array]:
-    """By device and half, the features of the windows of the first and the second half of each of
-    its recordings."""
+    """Return the features of the windows of the first and the second half of each recording, by
+    device and half."""
     found = {}
     for device_id, windows in load_watch().devices.items():
         parts: list[list[Array]] = [[], []]

@@ -1,5 +1,4 @@
-"""What somebody sends who means harm: over the samples' broker, into standard input, into the
-folder of recordings."""
+"""Hostile samples: over the samples' broker, into standard input, into the folder of recordings."""
 
 import contextlib
 import logging
@@ -148,7 +147,16 @@ class TestRecorder:
         recorder.run(lambda: False)
         assert max(s.t0_s for s in found) < NOW_S + 3
         assert "steps=100 lost=0 late=0 ignored=40" in str(recorder)
-        assert len([r for r in caplog.records if "is its clock set" in r.getMessage()]) == 1
+        assert (
+            len(
+                [
+                    r
+                    for r in caplog.records
+                    if "are its clock and the sensor's set" in r.getMessage()
+                ]
+            )
+            == 1
+        )
 
     def test_what_nobody_has_foreseen_costs_what_came(
         self, caplog: pytest.LogCaptureFixture
@@ -271,7 +279,7 @@ class TestFolder:
 
     @pytest.mark.parametrize("path", ["/dev/zero", "/dev", "/proc/self/exe"])
     def test_what_is_not_a_regular_file_is_not_opened(self, path: str) -> None:
-        with pytest.raises(OSError, match=r"no regular file|symbolic links"):
+        with pytest.raises(OSError, match=r"not a regular file|symbolic links"):
             open_regular(Path(path))
 
     def test_the_log_does_not_get_what_a_file_says(

@@ -1,5 +1,4 @@
-"""What somebody who means harm says as a label: on a topic, into the file of labels, on the
-page."""
+"""Hostile labels: on a topic, in the file of labels, on the page."""
 
 import http.client
 import os

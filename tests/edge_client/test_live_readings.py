@@ -1,4 +1,4 @@
-"""What payloads of sensors say."""
+"""Payloads of sensors."""
 
 import contextlib
 import json

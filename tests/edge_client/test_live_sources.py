@@ -180,7 +180,7 @@ ELEMENTS = {"a": (0, "le:s12/16>>4"), "b": (1, "be:u14/32>>2"), "timestamp": (2,
 
 
 def sysfs(root: Path) -> Path:
-    """What the kernel shows of a device with two channels; its buffer's file is a pipe."""
+    """Return the kernel's files of a device with two channels; its buffer's file is a pipe."""
     device = root / "sys" / "iio:device3"
     for folder in ("scan_elements", "buffer"):
         (device / folder).mkdir(parents=True)

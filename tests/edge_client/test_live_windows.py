@@ -1,4 +1,4 @@
-"""What training sees of live data: labels, what is held out, and what neither is."""
+"""Training data from live data: labels, held-out windows, and windows that are neither."""
 
 from pathlib import Path
 
@@ -148,7 +148,7 @@ class TestWindows:
             board.data.now(window)
 
     def test_a_folder_of_other_samples(self, board: Board, tmp_path: Path) -> None:
-        with pytest.raises(ConfigError, match="recorded are channels a,b at 50 Hz"):
+        with pytest.raises(ConfigError, match="hold channels a,b at 50 Hz"):
             open_folder(tmp_path, ("a", "b"), 100.0, BLOCK_S)
 
 

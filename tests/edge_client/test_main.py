@@ -1,5 +1,6 @@
 """The program `shoal-edge`: it loads no torch, and an error is one line."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -53,6 +54,17 @@ def test_an_option_stands_in_the_environment_too(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("SHOAL_EDGE_THREADS", "x")
     with pytest.raises(ConfigError, match=r"threads must be .*, got x \(SHOAL_EDGE_THREADS\)"):
         parser()
+
+
+def test_a_misspelt_variable_is_a_warning() -> None:
+    words = [sys.executable, "-m", "edge_client.main", "check", "--state", "none", "--insecure"]
+    done = subprocess.run(
+        words, capture_output=True, text=True, env=os.environ | {"SHOAL_EDGE_THREAD": "2"}
+    )
+    assert done.stderr.splitlines()[0] == (
+        "warning: the environment variable SHOAL_EDGE_THREAD is not an option of this command; did "
+        "you mean SHOAL_EDGE_THREADS?"
+    )
 
 
 def test_help_of_enrol_names_the_folder_of_data_that_it_takes(

@@ -64,15 +64,15 @@ class TestModel:
     def test_the_programs_of_the_page_answer_alike(
         self, device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """docs/device.md: without Shoal, and with it. Windows as `x`, and the state folder, are all
-        that is filled in."""
+        """docs/predict.md: with Shoal, and without it. Only windows as `x`, and the state folder,
+        are filled in."""
         take_up(device)
         monkeypatch.chdir(tmp_path)
         (tmp_path / "STATE").symlink_to(device.folder)
         x = device.windows.test_x[:5]
         without, with_shoal = ({"x": x} for _ in range(2))
         for block, made in zip(
-            blocks("docs/device.md", "python"), (without, with_shoal), strict=True
+            blocks("docs/predict.md", "python"), (with_shoal, without), strict=True
         ):
             exec(block.text, made)
         answers, classes = np.asarray(without["probabilities"]), list(without["classes"])
@@ -106,7 +106,7 @@ class TestModel:
         path.write_bytes(b"damaged")
         (device.folder / "current" / "model.onnx").write_bytes(b"damaged")
         np.testing.assert_array_equal(model.predict(x), before)
-        assert "the model before goes on answering" in caplog.text
+        assert "New model not loaded, the previous one answers" in caplog.text
         assert path.exists(), "the client sets it aside, not the application"
         path.write_bytes(payload)
         assert not np.array_equal(model.predict(x), before)
@@ -142,12 +142,12 @@ class TestModel:
 
     def test_without_a_model_it_says_so(self, device: Device, tmp_path: Path) -> None:
         for folder in (device.folder, tmp_path / "none"):
-            with pytest.raises(ConfigError, match=f"state folder {folder}: no model is in use"):
+            with pytest.raises(ConfigError, match=f"state folder {folder} has no model in use"):
                 Model(folder)
         assert not (tmp_path / "none").exists()
         take_up(device)
         (device.folder / "current" / "model.json").write_bytes(b"{")
-        with pytest.raises(ConfigError, match=r"model\.json: damaged"):
+        with pytest.raises(ConfigError, match=r"model\.json is damaged: "):
             Model(device.folder)
 
     @pytest.mark.parametrize(
@@ -320,9 +320,9 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("words", "text"),
         [
-            (("none.npy",), "none.npy: not readable"),
+            (("none.npy",), "none.npy is not readable"),
             (("none.csv",), "none.csv: No such file"),
-            (("two.csv",), "its header ['a', 'c'] has no column 'b'"),
+            (("two.csv",), "two.csv: the header has no column 'b', got ['a', 'c']"),
             (("--runtime", "executorch", "--library", "none.so"), "none.so"),
         ],
     )

@@ -105,10 +105,10 @@ def test_boards_and_simulations_read_the_same_of_a_folder(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("lengths", "said"),
     [
-        (LENGTHS[:-1], r"lengths is int64\[23\], expected int\[24\]: the samples of each window"),
-        (LENGTHS + 0.5, r"lengths is float64\[24\], expected int"),
-        (LENGTHS - 3, "window 0 has 0 samples by its length, expected 1 to 8"),
-        (LENGTHS + 1, "window 5 has 9 samples by its length, expected 1 to 8"),
+        (LENGTHS[:-1], r"lengths must be int\[24\], the samples of each window, got int64\[23\]"),
+        (LENGTHS + 0.5, r"lengths must be int\[24\], .*, got float64\[24\]"),
+        (LENGTHS - 3, "the length of window 0 must be between 1 and 8, got 0"),
+        (LENGTHS + 1, "the length of window 5 must be between 1 and 8, got 9"),
     ],
 )
 def test_lengths_that_cannot_be_are_one_clear_error(
@@ -127,31 +127,35 @@ def test_lengths_that_cannot_be_are_one_clear_error(
 def test_what_cannot_be_padded_is_one_clear_error(tmp_path: Path) -> None:
     owner = np.zeros(COUNT, int)
     with pytest.raises(
-        DataError, match="window 5 has 8 samples: expected at most 7; cut it, or pad to more"
+        DataError, match="window 5 must have at most 7 samples, got 8; cut it, or pad to more"
     ):
         shoal.load(UNEVEN, Y, owner, length=7)
-    with pytest.raises(DataError, match="lengths are of an array that is padded, and x is a list"):
+    with pytest.raises(DataError, match="lengths must be left out if x is a list of windows"):
         shoal.load(UNEVEN, Y, owner, lengths=LENGTHS)
-    with pytest.raises(DataError, match="length = 9 is for windows of different lengths"):
+    with pytest.raises(
+        DataError, match="length must be left out if all windows have one length, got 9"
+    ):
         shoal.load(np.zeros((COUNT, 2, 8), np.float32), Y, owner, length=9)
     with pytest.raises(
-        DataError, match=r"window 1 is float32\[3, 4\], and the first float32\[2, 3\]: expected"
+        DataError,
+        match=r"must be \(channels, time\) with the same channels; window 1 is "
+        r"float32\[3, 4\], and the first is float32\[2, 3\]",
     ):
         shoal.load([UNEVEN[0], np.zeros((3, 4), np.float32)], [0, 1], [0, 0])
     with pytest.raises(
         DataError,
-        match=r"lengths are of windows, X \[n, channels, time\], and X is float32\[4, 1, 8, 8\]",
+        match=r"lengths are for windows, X \[n, channels, time\], and X is float32\[4, 1, 8, 8\]",
     ):
         with_presence(np.zeros((4, 1, 8, 8), np.float32), np.ones(4, int), "here")
     write(tmp_path, vocabulary=np.array(9))
-    with pytest.raises(DataError, match="lengths are of measurements, and X holds ids"):
+    with pytest.raises(DataError, match="lengths are for measurements, and X holds ids"):
         load_folder(tmp_path)
 
 
 def test_a_board_with_shorter_windows_than_its_bundle_trains_and_predicts_with_them_padded(
     tmp_path: Path,
 ) -> None:
-    """As the agent opens them: a folder, read before any bundle is known."""
+    """The folder is read before any bundle is known, as by the agent."""
     window = Window(("ax", "ay", PRESENCE), 10, 10)
     manifest = Manifest("m", 1, "a", {}, ("0", "1"), window, 2, {}, (), {}, {})
     bundle = Bundle(manifest, {INITIAL: encode_tensors({})}, "", b"")
@@ -168,7 +172,7 @@ def test_a_board_whose_windows_have_no_lengths_is_told_what_the_bundle_has() -> 
     x, y = np.zeros((4, 2, 8), np.float32), np.zeros(4, int)
     bundle = Bundle(manifest, {INITIAL: encode_tensors({})}, "", b"")
     with pytest.raises(
-        DataError, match=r"training windows have shape \(2, 8\), bundle .* expects \(3, 8\)"
+        DataError, match=r"training windows must have shape \(3, 8\) for bundle .*, got \(2, 8\)"
     ):
         Executor(bundle, FakeGraphs(), Windows(x, y, x, y))
 

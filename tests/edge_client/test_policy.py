@@ -1,4 +1,4 @@
-"""What the owner of a device permits: the file, and that the agent keeps to it."""
+"""The policy of a device's owner: the file, and the agent's obedience."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_client.core.policy import told_classes
+from edge_client.core.policy import reported_classes
 from edge_client.graphs.onnx import OnnxGraphs
 from edge_client.storage.owner import read_policy
 from edge_client.storage.state import TRAFFIC, DeviceState
@@ -52,7 +52,7 @@ class TestFile:
     def test_the_policy_of_the_page(self, tmp_path: Path) -> None:
         (block,) = (
             block.text
-            for block in blocks("docs/device.md", "toml")
+            for block in blocks("docs/policy.md", "toml")
             if block.text.startswith("verbs")
         )
         (tmp_path / "policy.toml").write_text(block)
@@ -74,19 +74,26 @@ class TestFile:
             name: getattr(m.Policy(), name) for name in ("max_epochs", "min_windows")
         }
 
+    def test_the_policy_that_saves_power(self, tmp_path: Path) -> None:
+        (block,) = blocks("docs/power.md", "toml")
+        (tmp_path / "policy.toml").write_text(block.text)
+        policy = read_policy(tmp_path / "policy.toml")
+        assert (policy.max_seconds, policy.max_epochs) == (600.0, 2)
+        assert policy.max_bytes_a_day == 20_000_000
+
     @pytest.mark.parametrize(
         ("text", "error"),
         [
-            ("max_epoch = 5", "field 'max_epoch' is unknown, expected one of verbs, "),
-            ("max_epochs = 0", "field 'max_epochs'"),
-            ("max_epochs = nan", "field 'max_epochs' is nan"),
-            ("max_clip_norm = inf", "field 'max_clip_norm' is inf"),
-            ("min_windows = 1.5", "field 'min_windows'"),
-            ("min_windows = true", "field 'min_windows'"),
-            ("min_noise_multiplier = -1", "field 'min_noise_multiplier'"),
-            ('verbs = "train"', "field 'verbs'"),
+            ("max_epoch = 5", "no field 'max_epoch'. Known fields: verbs, "),
+            ("max_epochs = 0", "max_epochs cannot be 0: "),
+            ("max_epochs = nan", "max_epochs must be a finite number, got nan"),
+            ("max_clip_norm = inf", "max_clip_norm must be a finite number, got inf"),
+            ("min_windows = 1.5", "min_windows cannot be 1.5: "),
+            ("min_windows = true", "min_windows cannot be True: "),
+            ("min_noise_multiplier = -1", "min_noise_multiplier cannot be -1: "),
+            ('verbs = "train"', "verbs cannot be 'train': "),
             ('verbs = ["trian"]', "no verb 'trian'"),
-            ('bundles = ["a/b"]', "field 'bundles'"),
+            ('bundles = ["a/b"]', r"bundles cannot be \['a/b'\]: "),
             ("max_epochs 5", "not TOML"),
             ("\x00", "not TOML"),
         ],
@@ -107,7 +114,7 @@ class TestFile:
 def test_class_counts_are_told_only_where_the_owner_permits_it(
     name: str, policy: m.Policy, y: list[int], classes: tuple[int, ...] | None
 ) -> None:
-    assert told_classes(policy, np.array(y, np.int64)) == classes, name
+    assert reported_classes(policy, np.array(y, np.int64)) == classes, name
 
 
 @pytest.mark.parametrize("tells", [False, True])

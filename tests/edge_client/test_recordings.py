@@ -80,48 +80,53 @@ def test_every_window_has_the_class_of_each_step_or_no_label(
             "ax,label",
             "1,walk",
             0,
-            r"a.csv, line 2: label 'walk' is no number, and .*classes.txt, which lists the names "
-            r"of classes one a line",
+            r"a.csv, line 2: label 'walk' is not a number, and .*classes.txt, which lists the "
+            r"names of classes",
         ),
         (
             "ax,label,target.speed",
             "1,0,2.5",
             0,
-            r"columns label, target.speed: expected label, or label.NAME .* not both",
+            r"columns of one kind: label, or label.NAME .*, got label, target.speed",
         ),
-        ("ax,label.a,target.speed", "1,0,2.5", 0, "columns label.a, target.speed: expected"),
+        (
+            "ax,label.a,target.speed",
+            "1,0,2.5",
+            0,
+            "columns of one kind: .*, got label.a, target.speed",
+        ),
         (
             "ax,label.a,label.a",
             "1,0,0",
             0,
-            "its header has 'label.a' twice: expected a name of its own",
+            "its header has 'label.a' twice; give each column a name of its own",
         ),
-        ("ax,target.", "1,0", 0, "columns target.: expected a name of its own"),
-        ("ax,label.a", "1,2", 0, "line 2: label.a is '2': expected 0 or 1, or nothing"),
+        ("ax,target.", "1,0", 0, "must have different names after the point, got target."),
+        ("ax,label.a", "1,2", 0, "line 2: label.a must be 0 or 1, or empty, got '2'"),
         (
             "ax,target.speed",
             "1,inf",
             0,
-            "line 2: target.speed is 'inf': expected a finite number, or nothing",
+            "line 2: target.speed must be a finite number, or empty, got 'inf'",
         ),
         (
             "ax,target.speed",
             "1,1e39",
             0,
-            "line 2: target.speed is '1e39': expected a finite number",
+            "line 2: target.speed must be a finite number, or empty, got '1e39'",
         ),
         ("ax,target.speed", "1", 0, r"line 2: \['1'\] does not fit the header"),
         (
             "ax,target.speed",
             "1,2.5",
             4,
-            r"steps have classes, expected a column 'label', and it has target.speed",
+            r"windows of steps need a column 'label' with classes, got target.speed",
         ),
         (
             "ax,label",
             "1,0",
             3,
-            "windows of 8 samples in 3 steps: expected a number from 2 that divides them",
+            "steps must be a number from 2 that divides the 8 samples of a window, got 3",
         ),
     ],
 )
@@ -135,7 +140,9 @@ def test_what_cannot_be_read_is_one_clear_error(
 def test_recordings_of_one_device_say_the_same_of_their_samples(tmp_path: Path) -> None:
     write(tmp_path, "ax,target.speed", ["1,2.5"] * 16)
     write(tmp_path, "ax,label", ["1,0"] * 16, "b.csv")
-    with pytest.raises(DataError, match=r"b.csv: it says label of its samples, a.csv target.speed"):
+    with pytest.raises(
+        DataError, match=r"b\.csv: labels must be target\.speed, as in a\.csv, got label"
+    ):
         load_folder(tmp_path, length=8, stride=8)
 
 
@@ -177,8 +184,8 @@ def test_a_fleet_of_recordings_is_read_as_boards_read_theirs(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("listed", "told"),
     [
-        (b"rest\nwalk\nrest\n", "classes.txt: it lists 'rest' twice: expected each class once"),
-        (b"rest\n\xff\n", "expected text in UTF-8"),
+        (b"rest\nwalk\nrest\n", "classes.txt lists class 'rest' twice; list each class once"),
+        (b"rest\n\xff\n", "is not text in UTF-8"),
     ],
 )
 def test_a_list_of_classes_that_cannot_be_used_is_one_clear_error(
@@ -208,7 +215,10 @@ def test_a_folder_of_recordings_makes_windows_of_steps(tmp_path: Path) -> None:
     assert set(np.unique(fleet.devices["one"].train_y)) == {0, 1}
     result = shoal.simulate(fleet, algorithm="fedavg+sequence", rounds=1)
     assert result.predictions("one").shape == (fleet.devices["one"].num_test, 8)
-    with pytest.raises(DataError, match="length, stride and steps are for a folder of recordings"):
+    with pytest.raises(
+        DataError,
+        match="length, stride and steps must be left out unless data is a folder of recordings",
+    ):
         shoal.load("watch", steps=4)
 
 
@@ -235,14 +245,14 @@ def test_files_as_spreadsheets_and_data_frames_write_them_are_read(tmp_path: Pat
 @pytest.mark.parametrize(
     ("header", "row", "said"),
     [
-        ("t,ax,Label", "0,1,2", "column 'Label': expected 'label', or another name for a channel"),
+        ("t,ax,Label", "0,1,2", "column 'Label' must be 'label', or have another name if it is a"),
         ("t,ax,ax", "0,1,2", "its header has 'ax' twice"),
         ("t,label,label", "0,1,2", "its header has 'label' twice"),
-        ("t,ax,label", "0,1,5,1", "line 2: 4 cells, the header has 3"),
+        ("t,ax,label", "0,1,5,1", "line 2 has 4 cells, and the header has 3"),
         (
             "t,ax,label",
             "0,1,99999999999999999999",
-            "class number 99999999999999999999: expected one from 0 to 65535",
+            "a class number must be between 0 and 65535, got 99999999999999999999",
         ),
         ("t,label", "0,1", "names no channel"),
     ],
@@ -256,5 +266,5 @@ def test_columns_that_would_be_taken_for_something_else_are_refused(
 
 def test_text_of_another_encoding_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes("t,höhe,label\n0,1,2\n".encode("latin-1"))
-    with pytest.raises(DataError, match=r"a\.csv: expected text in UTF-8"):
+    with pytest.raises(DataError, match=r"a\.csv is not text in UTF-8"):
         load_folder(tmp_path, length=8, stride=8)

@@ -258,7 +258,7 @@ class TestFailing:
 
     def test_windows_of_another_shape_are_no_failure_of_the_model(self, device: Device) -> None:
         device.release(1)
-        with pytest.raises(Exception, match="expected numbers of shape"):
+        with pytest.raises(Exception, match="x must be numbers of shape"):
             device.agent.predict(np.zeros((1, 9, 9), np.float32))
         device.now_s += 61
         device.turn()
@@ -305,7 +305,7 @@ class TestWithoutWindows:
         device.send_plan(run_id="s")  # what is offered stays although it failed
         device.turn()
         first = device.in_use()
-        assert "windows have shape" in first.problem
+        assert "windows must have shape" in first.problem
         device.start()
         device.turn()
         assert device.in_use() == first, "it failed again"
@@ -344,8 +344,8 @@ class TestWhatIsSaid:
     def test_without_test_windows_nothing_is_measured_whatever_a_plan_held_out(
         self, device: Device
     ) -> None:
-        """What this plan holds out others trained on, and the memory of a closing plan has it with
-        its labels."""
+        """Others trained on the windows that this plan holds out, and the memory of a closing plan
+        has them with their labels."""
         x, y = device.windows.train_x, device.windows.train_y
         device.windows = Windows(x, y, x[:0], y[:0])
         device.start()

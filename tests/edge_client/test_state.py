@@ -110,8 +110,8 @@ class TestOwner:
         for other in (Owner("pi-2", "watch"), Owner("pi-1", "ring")):
             with pytest.raises(
                 ConfigError,
-                match=rf"it is that of device pi-1 of fleet watch, and this is {other}, .* empty "
-                r"this one",
+                match=rf"state folder .* belongs to device pi-1 of fleet watch, and this is "
+                rf"{other}, .* empty this one",
             ):
                 DeviceState(tmp_path, other)
         assert DeviceState(tmp_path, self.ONE).load() == Session(released=7)
@@ -119,7 +119,7 @@ class TestOwner:
 
     def test_a_folder_of_another_format_is_one_clear_error(self, tmp_path: Path) -> None:
         DeviceState(tmp_path, Owner("pi-1", "watch", format=2))
-        with pytest.raises(ConfigError, match="format 2, this client reads format 1"):
+        with pytest.raises(ConfigError, match="has format 2, and this client reads format 1"):
             DeviceState(tmp_path, self.ONE)
 
     @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"[" * 100_000])
@@ -140,7 +140,10 @@ class TestOwner:
         with monkeypatch.context() as patched:
             patched.setattr(owner_module, "write_atomically", full)
             DeviceState(tmp_path, self.ONE)
-        assert "whose it is cannot be noted: No space left on device" in caplog.text
+        assert (
+            f"Owner of the state folder not stored: folder={tmp_path}: No space left on device"
+            in caplog.text
+        )
         assert owner_of(tmp_path) is None
 
     def test_run_and_check_say_it(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -156,7 +159,7 @@ class TestOwner:
             "mqtt://localhost:9",
             "--insecure",
         ]
-        with pytest.raises(ConfigError, match="that of device pi-2 of fleet default"):
+        with pytest.raises(ConfigError, match="belongs to device pi-2 of fleet default"):
             run(parser().parse_args(["run", *words]))
         assert check(parser().parse_args(["check", *words])) == 1
         assert "WRONG state folder: state folder" in capsys.readouterr().out
@@ -170,7 +173,7 @@ class TestOnlyProcess:
         )
         with only_process(tmp_path):
             done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-            assert "another process uses it" in done.stderr
+            assert "is in use by another process" in done.stderr
         assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
     def test_an_error_of_whoever_holds_it_is_theirs(self, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from wire import messages as m
 
 class TestTraffic:
     def counted(self, folder: Path, passed_s: float) -> int:
-        """What is left of 1000 bytes that came at a quarter to the hour."""
+        """Return the rest of 1000 bytes that came at a quarter to the hour."""
         now_s = 100 * HOUR_S + 2700.0
         traffic = Traffic(DeviceState(folder), lambda: now_s)
         traffic.add(1000)

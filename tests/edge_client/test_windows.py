@@ -35,20 +35,20 @@ class TestDataFolder:
     @pytest.mark.parametrize(
         ("files", "error"),
         [
-            ({}, "expected train.npz"),
+            ({}, "must have train.npz"),
             ({"train.npz": "junk"}, "train.npz"),
             (
                 {"a.csv": "x,y\n1,2"},
-                "no recording has 128 samples in a row with one label, or without",
+                "no recording has 128 consecutive samples with the same label, or without",
             ),
-            ({"a.csv": "x,label\n1,-1"}, "line 2.*class number -1"),
+            ({"a.csv": "x,label\n1,-1"}, "line 2.*class number must be .*, got -1"),
             (
                 {"unlabelled.npz": "junk"},
                 "unlabelled.npz: an array holds Python objects or is cut off",
             ),
             ({"a.csv": "x,label\n1,zero"}, "line 2"),
             ({"a.csv": "x,label\n1,0\n2"}, "line 3"),
-            ({"a.csv": "x,label\nnan,0"}, "not finite"),
+            ({"a.csv": "x,label\nnan,0"}, "must hold finite values"),
             ({"a.csv": "x,label\n1,0", "b.csv": "z,label\n1,0"}, "channels"),
             ({"a.csv": "x,label\n1,0"}, "no recording has 128 samples"),
         ],
@@ -117,10 +117,11 @@ class TestDataFolder:
         [
             (
                 np.zeros((3, 2, 9), np.float32),
-                r"windows of unlabelled.npz are \(2, 9\), the others \(2, 8\)",
+                r"windows of unlabelled.npz must have the shape of the others, got \(2, 9\) and "
+                r"\(2, 8\)",
             ),
             (np.zeros((3, 2), np.float32), r"X is float32\[3, 2\]"),
-            (np.full((3, 2, 8), np.nan, np.float32), "not finite"),
+            (np.full((3, 2, 8), np.nan, np.float32), "must hold finite values"),
             (np.float32(1), "X is float32"),
         ],
         ids=["another shape", "no windows", "no numbers", "no array"],
@@ -142,7 +143,7 @@ class TestRecordingToPredict:
     WINDOW = Window(("a", "b"), 4, 2, 50.0)
 
     def test_a_recording_of_a_spreadsheet(self, tmp_path: Path) -> None:
-        """As recordings to train on: a mark at the beginning, blanks around names, empty lines."""
+        """Recordings may have a byte order mark, blanks around names, and empty lines."""
         path = tmp_path / "x.csv"
         rows = "".join(f"{number}, {-number}\r\n" for number in range(6))
         path.write_bytes(b"\xef\xbb\xbf" + f" a , b\r\n\r\n{rows}".encode())
@@ -151,5 +152,5 @@ class TestRecordingToPredict:
 
     def test_a_recording_that_is_no_text(self, tmp_path: Path) -> None:
         (tmp_path / "x.csv").write_bytes(b"a,b\n\xff,1\n")
-        with pytest.raises(DataError, match=r"x\.csv: expected text in UTF-8"):
+        with pytest.raises(DataError, match=r"x\.csv is not text in UTF-8"):
             read_windows(tmp_path / "x.csv", self.WINDOW)

@@ -82,9 +82,10 @@ def test_the_command_says_whether_it_was_confirmed_and_its_will_says_the_same(
     ]
     command += ["--state", str(tmp_path), "--broker", mosquitto]
     alone = subprocess.run([*command, "--wait", "2"], capture_output=True, text=True)
-    assert (alone.returncode, alone.stdout) == (1, "not confirmed: the aggregator is away\n"), (
-        alone.stderr
-    )
+    assert (alone.returncode, alone.stdout) == (
+        1,
+        "not confirmed: the aggregator did not answer\n",
+    ), alone.stderr
     server = MqttLink(BrokerAddress.parse(mosquitto), "server")
     try:
         server.subscribe(TOPICS.device("d", "status"))
@@ -99,7 +100,7 @@ def test_the_command_says_whether_it_was_confirmed_and_its_will_says_the_same(
         server.close()
     assert (told.returncode, told.stdout) == (
         0,
-        "confirmed: nothing is asked of this device until it runs again\n",
+        "confirmed: this device gets no assignments until it runs again\n",
     ), told.stderr
 
 

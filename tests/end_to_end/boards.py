@@ -14,7 +14,7 @@ from aggregator.core.training import TrainingSettings
 from aggregator.fleet.records import Campaign, Fleet
 from aggregator.leadership.rivals import Rivals
 from aggregator.releases import ReleaseMaker
-from aggregator.service.inbox import Inbox
+from aggregator.service.inbox import FleetInbox
 from aggregator.service.runner import Runner
 from aggregator.service.start import Exported
 from aggregator.service.telemetry import Telemetry
@@ -53,7 +53,7 @@ class Board:
     def __init__(self, link: MqttLink, topics: Topics) -> None:
         self.store, self.blobs = MemoryStore(), MemoryBlobs()
         offers, telemetry = FleetLink(link, topics, "boot"), Telemetry(None, time.time)
-        inbox = Inbox(topics, time.time, offers.offered, telemetry)
+        inbox = FleetInbox(topics, time.time, offers.offered, telemetry)
         rivals = Rivals(None, time.time, inbox.count)
         self._runner = Runner(self.store, offers, inbox, telemetry, rivals, time.time)
         self._runner.begin(1)

@@ -49,7 +49,7 @@ class Fleet:
 
     @property
     def url(self) -> str:
-        """Where devices enrol."""
+        """Return the address at which devices enrol."""
         return f"https://localhost:{self.ports['enrol']}"
 
     def run(self, *command: object) -> str:
@@ -112,7 +112,7 @@ class Fleet:
         return (self.folder / f"{name}.log").read_text()
 
     def get(self, path: str) -> Any:
-        """What the service answers over HTTP."""
+        """Return the service's answer over HTTP."""
         with urllib.request.urlopen(
             f"http://127.0.0.1:{self.ports['http']}{path}", timeout=10
         ) as response:

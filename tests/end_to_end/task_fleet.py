@@ -46,7 +46,7 @@ def learned(
 
 
 def predicted(state: Path, windows: Array) -> list[dict[str, Any]]:
-    """What `shoal-edge predict` says of windows with the model in a state folder."""
+    """Return the answers of `shoal-edge predict` for windows, by the model in a state folder."""
     path = state.parent / "windows.npy"
     np.save(path, windows)
     command = [

@@ -70,9 +70,9 @@ def test_devices_enrol_train_and_renew_and_one_that_is_banned_is_out_within_seco
     # certificates of six minutes, which began ten minutes ago, are renewed at once; the devices
     # connect with the new ones, and go on
     pair = served.folder / "state-d0" / "enrolled" / "device.pem"
-    wait_until(lambda: "the certificate was renewed device=d0" in served.log("d0"))
+    wait_until(lambda: "Certificate renewed: device=d0" in served.log("d0"))
     assert "renewed" in served.run("shoal", "enrol", "audit", "runs/served")
-    wait_until(lambda: served.log("d0").count("connected device=d0") >= 2)
+    wait_until(lambda: served.log("d0").count("Connected: device=d0") >= 2)
     assert read_certificate(pair.read_text()).not_valid_after_utc.timestamp() < time.time() + 4000
     reached = rounds(served)
     wait_until(lambda: rounds(served) > reached)
@@ -80,13 +80,13 @@ def test_devices_enrol_train_and_renew_and_one_that_is_banned_is_out_within_seco
     witness, aggregator_side = served.link("d2"), TOPICS.device("d2", "plan")
     witness.subscribe(aggregator_side)
     drained(witness)
-    connections = served.log("d0").count("connected device=d0")
+    connections = served.log("d0").count("Connected: device=d0")
     folder = served.folder / "runs" / "served"
     with closing(open_enrolments(folder)) as store:
         ban(store, "d1")
         wait_until(
             lambda: (
-                "connection lost" in served.log("d1").rpartition("connected device=d1\n")[2]
+                "Connection lost" in served.log("d1").rpartition("Connected: device=d1\n")[2]
                 or denied(served)
             ),
             10,
@@ -95,7 +95,7 @@ def test_devices_enrol_train_and_renew_and_one_that_is_banned_is_out_within_seco
     served.stop("d1")
     assert out(served, "d1")
     assert "d1  banned" in served.run("shoal", "enrol", "list", "runs/served")
-    assert served.log("d0").count("connected device=d0") == connections, (
+    assert served.log("d0").count("Connected: device=d0") == connections, (
         "the others are not disturbed"
     )
     assert not [event for event in drained(witness) if isinstance(event, LinkDown)]
@@ -107,8 +107,8 @@ def test_devices_enrol_train_and_renew_and_one_that_is_banned_is_out_within_seco
     served.start_broker()
     wait_until(
         lambda: (
-            "banned at the broker device=d1"
-            in served.log("serve").partition("banned at the broker device=d1")[2]
+            "banned at the broker: device=d1"
+            in served.log("serve").partition("banned at the broker: device=d1")[2]
         )
     )
     assert out(served, "d1")
@@ -125,7 +125,7 @@ def test_devices_enrol_train_and_renew_and_one_that_is_banned_is_out_within_seco
 
 
 def denied(served: Fleet) -> bool:
-    return "the broker does not let device=d1 subscribe" in served.log("d1")
+    return "The broker denies access to a topic: device=d1 action=subscribe" in served.log("d1")
 
 
 def drained(link: MqttLink) -> list[object]:
@@ -136,8 +136,8 @@ def drained(link: MqttLink) -> list[object]:
 
 
 def out(served: Fleet, name: str) -> bool:
-    """Whether somebody with this device's credentials can neither write nor read at the broker,
-    whatever was retained or waits there."""
+    """Return True if a client with this device's credentials can neither write nor read at the
+    broker, whatever is retained or waits there."""
     try:
         link = served.link(name)
     except LinkError:
@@ -173,5 +173,5 @@ def test_what_waited_for_a_device_that_is_banned_while_it_is_away_is_gone(served
     with closing(open_enrolments(served.folder / "runs" / "served")) as store:
         ban(store, "d9")
     serve(served)
-    wait_until(lambda: "banned at the broker device=d9" in served.log("serve"))
+    wait_until(lambda: "banned at the broker: device=d9" in served.log("serve"))
     assert [event for event in drained(served.link("d9")) if isinstance(event, Delivery)] == []

@@ -22,7 +22,7 @@ from algorithms.objectives.supervised import Supervised
 from edge_client.core.ports import Current
 from edge_client.models.kept import KeptModels
 from edge_client.storage.state import DeviceState
-from edge_client.work.executor import Result
+from edge_client.work.executor import PlanResult
 from export.bundle import capture_graphs
 from simulation.datasets.windows import FleetData
 from simulation.engine.options import EngineOptions
@@ -57,7 +57,8 @@ def test_a_simulation_says_what_every_device_keeps_and_why(backend: BackendName)
         engine=EngineOptions(backend),
     )
     summary = done.summary
-    told = {d: device.kept for d, device in summary.devices.items() if device.kept is not None}
+    chosen = {d: device.personal_model for d, device in summary.devices.items()}
+    told = {d: kept for d, kept in chosen.items() if kept is not None}
     assert sorted(told) == sorted(data.devices)
     for kept in told.values():
         assert kept.loss is not None
@@ -66,10 +67,10 @@ def test_a_simulation_says_what_every_device_keeps_and_why(backend: BackendName)
             "a quarter of 40 windows is held out, and some of them are remembered"
         )
         assert all(0 <= loss < 7 for loss in (kept.loss, *kept.others.values()))
-    assert summary.kept is not None
-    assert summary.kept.not_told == 0
-    assert list(summary.kept.candidates) == list(CANDIDATES)
-    assert sum(summary.kept.candidates.values()) == 3
+    assert summary.personal_models is not None
+    assert summary.personal_models.not_told == 0
+    assert list(summary.personal_models.candidates) == list(CANDIDATES)
+    assert sum(summary.personal_models.candidates.values()) == 3
     for device in summary.devices.values():
         assert device.accuracy is not None, "the model that is kept is tested"
 
@@ -77,10 +78,10 @@ def test_a_simulation_says_what_every_device_keeps_and_why(backend: BackendName)
 def test_with_a_privacy_mechanism_nothing_is_told() -> None:
     algorithm = read_algorithm(f"{ALGORITHM}+local-gaussian:noise_multiplier=0.01+none")
     summary = simulate(synthetic_fleet(3), SimulationSettings(algorithm, 1, batch_size=8)).summary
-    assert [device.kept for device in summary.devices.values()] == [None] * 3
-    assert summary.kept is not None
-    assert summary.kept.not_told == 3
-    assert msgspec.to_builtins(summary)["devices"]["d0"]["kept"] is None
+    assert [device.personal_model for device in summary.devices.values()] == [None] * 3
+    assert summary.personal_models is not None
+    assert summary.personal_models.not_told == 3
+    assert msgspec.to_builtins(summary)["devices"]["d0"]["personal_model"] is None
 
 
 def test_a_device_whose_policy_forbids_it_does_not_tell_and_keeps_a_model_all_the_same(
@@ -97,26 +98,26 @@ def test_a_device_whose_policy_forbids_it_does_not_tell_and_keeps_a_model_all_th
     assert (final.phase, sorted(final.evaluated)) == ("evaluating", ["d0", "d1", "d2"]), (
         "all have carried out the last plan"
     )
-    assert {d: device.kept is not None for d, device in summary.devices.items()} == {
+    assert {d: device.personal_model is not None for d, device in summary.devices.items()} == {
         "d0": True,
         "d1": False,
         "d2": False,
     }
-    assert summary.kept is not None
-    assert summary.kept.not_told == 2
-    kept = {d: board.device(d).kept for d in policies}
+    assert summary.personal_models is not None
+    assert summary.personal_models.not_told == 2
+    kept = {d: board.device(d).personal_model for d in policies}
     assert kept["d1"] is kept["d2"] is None
-    assert kept["d0"] == (board.campaign.name, summary.devices["d0"].kept)
-    shares = [float(c.rpartition(" ")[2]) for c in CANDIDATES]
+    assert kept["d0"] == (board.campaign.name, summary.devices["d0"].personal_model)
+    shares = [float(c.partition("weight ")[2].rstrip(")") or 0) for c in CANDIDATES]
     for device_id in policies:
         private = own(tmp_path / device_id, board)
-        assert any(np.isclose(private["kept/memory/share"], share) for share in shares), (
+        assert any(np.isclose(private["personal/memory/share"], share) for share in shares), (
             "it has chosen"
         )
-        assert np.linalg.norm(private["kept/memory/keys"], axis=1).max() == pytest.approx(
+        assert np.linalg.norm(private["personal/memory/keys"], axis=1).max() == pytest.approx(
             1.0, abs=1e-4
         ), "and remembers its windows"
-        assert names.part(private, names.KEPT), "and has a model of its own"
+        assert names.part(private, names.PERSONAL), "and has a model of its own"
 
 
 def test_an_owner_with_too_few_windows_or_without_scores_has_a_model_kept_all_the_same(
@@ -151,9 +152,9 @@ def test_an_owner_with_too_few_windows_or_without_scores_has_a_model_kept_all_th
     assert final.trained == Metrics(), (
         "the loss of training of which nothing is reported stays on the device"
     )
-    assert [d for d, device in summary.devices.items() if device.kept is not None] == ["d0"]
+    assert [d for d, device in summary.devices.items() if device.personal_model] == ["d0"]
     for device_id in policies:
-        assert names.part(own(tmp_path / device_id, board), names.KEPT), device_id
+        assert names.part(own(tmp_path / device_id, board), names.PERSONAL), device_id
 
 
 def test_a_device_that_comes_after_the_end_chooses_too_and_all_choose_anew_after_a_rollback(
@@ -174,14 +175,14 @@ def test_a_device_that_comes_after_the_end_chooses_too_and_all_choose_anew_after
                 assert sorted(board.campaign.updates) == ["d0", "d1"]
                 with devices(address, topics, late, tmp_path, lambda _: {}):
                     board.run(lambda: in_use(tmp_path / "d2", board))
-                    assert sorted(board.records[-1].kept) == ["d0", "d1", "d2"]
+                    assert sorted(board.records[-1].personal_models) == ["d0", "d1", "d2"]
                     trained = board.campaign.models
                     board.roll_back(0)
                     assert board.campaign.models != trained
-                    assert board.records[-1].kept == {}
+                    assert board.records[-1].personal_models == {}
                     board.run(lambda: all(in_use(tmp_path / d, board) for d in data.devices))
-    assert sorted(board.records[-1].kept) == ["d0", "d1", "d2"]
-    assert known(board.device("d2").kept).kept == board.records[-1].kept["d2"]
+    assert sorted(board.records[-1].personal_models) == ["d0", "d1", "d2"]
+    assert known(board.device("d2").personal_model).model == board.records[-1].personal_models["d2"]
 
 
 @pytest.mark.parametrize(
@@ -201,7 +202,7 @@ def test_a_device_that_has_lost_what_it_kept_chooses_again_when_it_is_back(
             with devices(address, topics, data, tmp_path, lambda _: {}):
                 board.run(lambda: all(in_use(tmp_path / d, board) for d in data.devices))
             if is_damaged:
-                (kept,) = DeviceState(tmp_path / "d0").load().kept
+                (kept,) = DeviceState(tmp_path / "d0").load().personal_models
                 path = tmp_path / "d0" / "blobs" / kept.tensors
                 path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:])
             else:
@@ -213,8 +214,8 @@ def test_a_device_that_has_lost_what_it_kept_chooses_again_when_it_is_back(
     assert {d: board.campaign.updates[d] for d in others} == others, (
         "the others are asked for nothing"
     )
-    assert sorted(board.records[-1].kept) == ["d0", "d1", "d2"]
-    assert known(board.device("d0").kept).kept == board.records[-1].kept["d0"]
+    assert sorted(board.records[-1].personal_models) == ["d0", "d1", "d2"]
+    assert known(board.device("d0").personal_model).model == board.records[-1].personal_models["d0"]
 
 
 def test_a_device_whose_disk_was_full_when_it_chose_is_asked_again_when_there_may_be_room(
@@ -230,7 +231,7 @@ def test_a_device_whose_disk_was_full_when_it_chose_is_asked_again_when_there_ma
         KeptModels.put,
     )
 
-    def on_a_full_disk(self: KeptModels, plan: Plan, result: Result) -> None:
+    def on_a_full_disk(self: KeptModels, plan: Plan, result: PlanResult) -> None:
         if plan.device_id == "d1" and len(full) < 2:
             full.append(plan.device_id)
             raise OSError(errno.ENOSPC, "No space left on device")
@@ -247,7 +248,7 @@ def test_a_device_whose_disk_was_full_when_it_chose_is_asked_again_when_there_ma
             board.run(lambda: board.campaign.phase == "finished" and len(full) > 0)
             assert sorted(board.campaign.updates) == ["d0"]
             board.run(lambda: in_use(tmp_path / "d1", board))
-    assert (len(full), sorted(board.records[-1].kept)) == (2, ["d0", "d1"])
+    assert (len(full), sorted(board.records[-1].personal_models)) == (2, ["d0", "d1"])
 
 
 def has_own(folder: Path, board: Board) -> bool:
@@ -255,7 +256,7 @@ def has_own(folder: Path, board: Board) -> bool:
     state = DeviceState(folder)
     return any(
         kept.model in board.campaign.models.values() and state.blob(kept.tensors)
-        for kept in state.load().kept
+        for kept in state.load().personal_models
     )
 
 
@@ -265,13 +266,13 @@ def in_use(folder: Path, board: Board) -> bool:
     if not path.exists():
         return False
     current = msgspec.json.decode(path.read_bytes(), type=Current)
-    return current.model in board.campaign.models.values() and bool(current.kept)
+    return current.model in board.campaign.models.values() and bool(current.personal_model)
 
 
 def own(folder: Path, board: Board) -> Tensors:
     """Return the device's personal model of the campaign's model."""
     state, campaign = DeviceState(folder), board.campaign
-    (kept,) = state.load().kept
+    (kept,) = state.load().personal_models
     assert kept.run_id == campaign.settings.run_id
     assert kept.model in campaign.models.values()
     return decode_tensors(known(state.blob(kept.tensors)), OWN_FILES)[0]
@@ -296,7 +297,7 @@ def run_on_devices(data: FleetData, policies: Mapping[str, Policy], folder: Path
 
 @cache
 def exported() -> tuple[Supervised, Bundle]:
-    """What devices with such data train with."""
+    """Return the objective and the bundle of devices with such data."""
     data = synthetic_fleet(3, num_windows=24)
     objective = objective_for_fleet(data, read_algorithm(ALGORITHM), 0)
     return objective, unpack(
@@ -305,7 +306,7 @@ def exported() -> tuple[Supervised, Bundle]:
 
 
 def prepared(data: FleetData, **others: Any) -> tuple[Supervised, Bundle, RunSettings]:
-    """What a run of these devices trains with."""
+    """Return the objective, the bundle and the settings of a run of these devices."""
     algorithm, (objective, bundle) = read_algorithm(ALGORITHM), exported()
     training = TrainingSettings(algorithm=algorithm, rounds=1, batch_size=8)
     named = {

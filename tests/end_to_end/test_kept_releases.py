@@ -31,8 +31,8 @@ def test_the_gate_sees_what_devices_lose_and_a_return_gives_it_back(
     device.release(2, other_model(device, 0.0))
     said = device.in_use()
     assert said.before.accuracy > said.evaluated.accuracy
-    given = records.Given(serial=2, release=2)
-    marks = answer_marks(records.Device(online=True, given=given, in_use=said))
+    last_offer = records.LastOffer(serial=2, release=2)
+    marks = answer_marks(records.Device(online=True, last_offer=last_offer, in_use=said))
     twenty = records.Fleet(counts=Map(dict.fromkeys(marks, 20)))
     gate, steps = Gate(), (Step(1.0),)
     rollout = records.Rollout(campaign="c", releases={"0": 2}, steps=steps, gate=gate)

@@ -72,7 +72,7 @@ def test_a_board_records_trains_says_that_its_data_have_moved_and_is_surveyed_ag
     surveyed = tmp_path / "state-live" / "live" / "surveyed.npy"
 
     def moved() -> bool:
-        return "the data have moved" in logs[1].read_text()
+        return "The data have changed since the last survey" in logs[1].read_text()
 
     with EmbeddedBroker() as broker:
         common = ["--broker", broker.url, "--fleet", "t"]
@@ -123,8 +123,8 @@ def test_a_board_records_trains_says_that_its_data_have_moved_and_is_surveyed_ag
                 processes.append(start_process([*edge, *words], tmp_path / f"{name}.log"))
             wait_for(surveyed.exists, logs)
             before = surveyed.read_bytes()
-            rounds = logs[1].read_text().count("round done")
-            wait_for(lambda: logs[1].read_text().count("round done") > rounds + 2, logs)
+            rounds = logs[1].read_text().count("Plan carried out")
+            wait_for(lambda: logs[1].read_text().count("Plan carried out") > rounds + 2, logs)
             assert not moved()
             record(tmp_path / "in", "second", now_s - 1000, 400, 0.5, fleet.classes)
             wait_for(moved, logs)

@@ -1,5 +1,5 @@
-"""What an algorithm does in simulation it does on devices: exported to ONNX, trained by edge
-clients over MQTT, to the same result."""
+"""Algorithms on devices have the results of simulations: exported to ONNX, trained by edge clients
+over MQTT."""
 
 from pathlib import Path
 

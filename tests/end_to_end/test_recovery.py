@@ -53,7 +53,7 @@ def test_broker_restarted_in_mid_round(
         running.wait_for_round(2)
         embedded_broker.stop()
         wait_until(
-            lambda: all("connection lost" in edges.log(d).read_text() for d in edges.processes)
+            lambda: all("Connection lost" in edges.log(d).read_text() for d in edges.processes)
         )
         embedded_broker.start()
         same_models(running.finish(), undisturbed)

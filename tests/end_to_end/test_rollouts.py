@@ -75,7 +75,7 @@ class Field:
         )
 
     def in_use(self) -> dict[str, tuple[int, str]]:
-        """By device, the number of the offer in use and its model, as its folder says."""
+        """Return the number of the offer in use and its model, by device, as its folder has it."""
         found = {}
         for device_id in self.data.devices:
             current = DeviceState(self.folder / "devices" / device_id / "state").current()

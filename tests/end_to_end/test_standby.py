@@ -144,7 +144,7 @@ def test_the_standby_takes_over_when_the_first_is_killed_and_again_when_it_is_ki
         epochs = [pair.get("/run")["epoch"]]
         for number in (1, 2):
             pair.serve("--standby")
-            pair.wait_for_log(number, "another aggregator has the lease")
+            pair.wait_for_log(number, "Waiting for the lease of another aggregator")
             pair.wait_for_round(2 * number)
             pair.serving[number - 1].kill()
             took_s = pair.taken_over(number)
@@ -162,7 +162,7 @@ def test_a_first_that_was_stopped_cannot_write_when_it_comes_back_and_ends(
         first = pair.serve("--standby")
         pair.taken_over(0, 60)
         pair.serve("--standby")
-        pair.wait_for_log(1, "another aggregator has the lease")
+        pair.wait_for_log(1, "Waiting for the lease of another aggregator")
         pair.wait_for_round(2)
         first.send_signal(signal.SIGSTOP)
         pair.taken_over(1)
@@ -182,7 +182,7 @@ def test_a_first_that_is_cut_off_from_the_database_is_followed_by_the_standby(
         )
         pair.taken_over(0, 60)
         pair.serve("--standby")
-        pair.wait_for_log(1, "another aggregator has the lease")
+        pair.wait_for_log(1, "Waiting for the lease of another aggregator")
         pair.wait_for_round(2)
         proxy.cut = True
         pair.taken_over(1)
@@ -202,14 +202,14 @@ def test_a_service_that_is_stopped_gives_its_lease_back_and_one_that_does_not_wa
     assert second.wait(40) == OtherAggregator.exit_status
     assert "another aggregator is at work, with the same database" in pair.log(1)
     pair.serve("--standby")
-    pair.wait_for_log(2, "another aggregator has the lease")
+    pair.wait_for_log(2, "Waiting for the lease of another aggregator")
     first.send_signal(signal.SIGTERM)
     assert first.wait(20) == 0
     began_s = time.monotonic()
     pair.wait_for_log(2, OPENED, TAKES_OVER_S)
     assert time.monotonic() - began_s < LEASE_S
     third: Any = pair.serve("--standby")
-    pair.wait_for_log(3, "another aggregator has the lease")
+    pair.wait_for_log(3, "Waiting for the lease of another aggregator")
     third.send_signal(signal.SIGTERM)
     assert third.wait(20) == 0
     assert "No campaign ran" in pair.log(3)
@@ -220,7 +220,7 @@ def test_the_standby_knows_the_campaigns_that_were_started_and_paused_by_order(p
     first = pair.serve("--standby")
     pair.wait_for_log(0, OPENED)
     pair.serve("--standby")
-    pair.wait_for_log(1, "another aggregator has the lease")
+    pair.wait_for_log(1, "Waiting for the lease of another aggregator")
     folder = str(pair.folder / "service-0")
     for words in (
         ["start", folder, "second", "--bundle", str(pair.exported.folder)],

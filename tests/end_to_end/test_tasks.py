@@ -20,7 +20,7 @@ pytestmark = pytest.mark.full
 
 
 def tells_labels(answer: dict[str, object]) -> bool:
-    """Whether this is what is said of a window with several labels."""
+    """Return True if this is the answer for a window with several labels."""
     probabilities, labels = answer["probabilities"], answer["labels"]
     assert isinstance(probabilities, dict)
     return answer.keys() == {"labels", "probabilities"} and labels == [
@@ -29,13 +29,13 @@ def tells_labels(answer: dict[str, object]) -> bool:
 
 
 def tells_quantities(answer: dict[str, object]) -> bool:
-    """Whether this is what is said of a window of quantities, in their own units."""
+    """Return True if this is the answer for a window of quantities, in their own units."""
     speed = answer["speed"]
     return tuple(answer) == QUANTITIES and isinstance(speed, float) and 100 < speed < 10000
 
 
 def tells_steps(answer: dict[str, object]) -> bool:
-    """Whether this is what is said of a window of steps."""
+    """Return True if this is the answer for a window of steps."""
     classes, probabilities = answer["classes"], answer["probabilities"]
     assert isinstance(classes, list)
     assert isinstance(probabilities, dict)

@@ -149,7 +149,7 @@ def test_an_owner_who_does_not_permit_it_has_the_fleets_model(
         Topics("f"),
         make_probe(objective_for_fleet(data, algorithm, 0).model, data.window.shape),
     )
-    with EmbeddedBroker() as broker, caplog.at_level(logging.WARNING, "shoal.aggregator"):
+    with EmbeddedBroker() as broker, caplog.at_level(logging.DEBUG, "shoal.aggregator"):
         address = BrokerAddress.parse(broker.url, None, None, None)
         own = {"d0": {"policy": policy}}
         with (
@@ -163,7 +163,7 @@ def test_an_owner_who_does_not_permit_it_has_the_fleets_model(
     declines = {
         record.getMessage()
         for record in caplog.records
-        if record.getMessage().startswith("declined device=d0")
+        if record.getMessage().startswith("Assignment declined: device=d0")
     }
     assert (
         len(declines) == 1 or not unlabelled

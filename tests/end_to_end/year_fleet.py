@@ -23,10 +23,10 @@ from tests.support.known import known
 
 DEVICES = 12
 SHIFT = 0.5
-"""What odd devices measure too much."""
+"""Offset of the measurements of odd devices."""
 MARGIN, DEVICE_MARGIN = 0.03, 0.1
-"""By how much accuracy may fall when a campaign, a bundle or an algorithm changes: the mean over
-devices, and that of one device."""
+"""Permitted loss of accuracy when a campaign, a bundle or an algorithm changes: in the mean over
+devices, and on one device."""
 TRAINED = 48
 """Windows that a device trains on; it tests on as many."""
 MODELS = """
@@ -121,7 +121,7 @@ class YearFleet(Fleet):
         return self.run("shoal", "campaign", words[0], self.served, *words[1:])
 
     def asks_nobody(self, campaign: str, for_s: float) -> bool:
-        """Whether a campaign gives no device a plan for so many seconds."""
+        """Return True if a campaign gives no device a plan for so many seconds."""
         until_s = time.monotonic() + for_s
         while time.monotonic() < until_s:
             if campaign in [
@@ -157,7 +157,7 @@ class YearFleet(Fleet):
         return max((release["number"] for release in self.get("/releases")), default=0)
 
     def in_use(self, devices: Iterable[str]) -> dict[str, tuple[int, str]]:
-        """By device, the number and the model of the release in use, as its folder says."""
+        """Return the number and the model of the release in use, by device, from its folder."""
         found = {}
         for device_id in devices:
             current = DeviceState(self.state(device_id)).current()
@@ -191,14 +191,14 @@ class YearFleet(Fleet):
             assert int(line.split()[5]) == used.count(number), listed
 
     def versions(self) -> dict[str, int]:
-        """By device, the version of the bundle in use."""
+        """Return the version of the bundle in use, by device."""
         return {
             device_id: known(DeviceState(self.state(device_id)).current()).version
             for device_id in self.devices
         }
 
     def accuracy(self) -> dict[str, float]:
-        """By device, the share of its test windows that the model in use names rightly."""
+        """Return, by device, the share of test windows that its model classifies correctly."""
         named = {
             d: Model(self.state(d)).predict(self.data.devices[d].test_x).argmax(1)
             for d in self.devices
@@ -221,7 +221,7 @@ class YearFleet(Fleet):
         self._before = now
 
     def predicted(self, device_id: str) -> float:
-        """The same by `shoal-edge predict`."""
+        """Return the same share, measured by `shoal-edge predict`."""
         told = self.run(
             "shoal-edge",
             "predict",
@@ -238,8 +238,7 @@ class YearFleet(Fleet):
 
 
 def _halved(data: FleetData) -> FleetData:
-    """The same fleet, each device with one half of its windows to train on and the other to be
-    tested on."""
+    """Return the fleet with half of each device's windows for training and half for tests."""
     halves = {
         device_id: Windows(
             w.train_x[:TRAINED], w.train_y[:TRAINED], w.train_x[TRAINED:], w.train_y[TRAINED:]

@@ -107,8 +107,8 @@ def test_a_broken_method_is_told_what_is_wrong(elsewhere: Path) -> None:
     assert done.returncode == 1
     (failed,) = (line for line in done.stdout.splitlines() if line.startswith("FAILED"))
     assert re.match(
-        r"FAILED  three rounds repeat to the bit.*: a second run with the same seed gives other "
-        r"bits: ",
+        r"FAILED  three rounds repeat to the bit.*: a second run with the same seed gives a "
+        r"different result: ",
         failed,
     )
 
@@ -172,7 +172,7 @@ def test_a_real_fleet_of_processes_trains_with_it_and_a_service_finds_it_again(
             )
         try:
             assert processes[0].wait(150) == 0, (here / "serve.log").read_text()
-            assert "run run-1: finished" in (here / "serve.log").read_text()
+            assert "Campaign finished: campaign=run-1 " in (here / "serve.log").read_text()
             again = [
                 "-m",
                 "shoal",
@@ -193,7 +193,7 @@ def test_a_real_fleet_of_processes_trains_with_it_and_a_service_finds_it_again(
             lost = subprocess.run(
                 [sys.executable, *again], cwd="/", capture_output=True, text=True, timeout=100
             )
-            assert f"algorithm file {elsewhere / 'mixup.py'}: there is none" in lost.stderr
+            assert f"algorithm file {elsewhere / 'mixup.py'}: there is no such file" in lost.stderr
         finally:
             stop_processes(processes)
 
@@ -215,7 +215,7 @@ def test_a_service_says_what_its_bundle_was_exported_for(elsewhere: Path) -> Non
     )
     assert done.returncode == 2
     assert (
-        "it was exported for 'mixup-head', which is not registered here: name its file, "
+        "it was exported for 'mixup-head', which is not registered here; name its file with "
         "--algorithm FILE.py:CLASS"
     ) in done.stderr
 

@@ -11,7 +11,7 @@ from algorithms.composition import AlgorithmSpec, make_algorithm, read_algorithm
 from algorithms.core.contract import Work
 from edge_client.core.ports import Windows
 from edge_client.graphs.onnx import OnnxGraphs
-from edge_client.work.executor import Executor, Result
+from edge_client.work.executor import Executor, PlanResult
 from simulation.datasets.windows import FleetData, for_task
 from simulation.engine.graphs.eager import EagerGraphs
 from simulation.objective import objective_for_fleet
@@ -76,7 +76,7 @@ def test_boards_keep_the_candidate_that_simulations_keep(
     model = names.of_role(bundle.initial, *names.EXCHANGED)
     graphs = (OnnxGraphs(bundle), EagerGraphs(objective_for_fleet(fleet, spec, seed=0)))
 
-    def kept_by(one: OnnxGraphs | EagerGraphs) -> Result:
+    def kept_by(one: OnnxGraphs | EagerGraphs) -> PlanResult:
         with np.errstate(all="ignore"):
             return Executor(bundle, one, windows).execute(
                 plan(verbs=verbs), model, {}, lambda _d: {}
@@ -87,7 +87,7 @@ def test_boards_keep_the_candidate_that_simulations_keep(
         num_labelled not in (0, 1) or bundle.manifest.task == RECONSTRUCTION
     )
     np.testing.assert_array_equal(
-        board.tensors["response/choose.kept"], simulated.tensors["response/choose.kept"]
+        board.tensors["response/choose.choice"], simulated.tensors["response/choose.choice"]
     )
     assert board.private.keys() == simulated.private.keys()
     for key, value in board.private.items():

@@ -31,7 +31,7 @@ def test_steps_on_a_device_are_those_of_eager_torch(name: str) -> None:
 
 
 class Determinant(nn.Module):
-    """Of nine numbers that a layer makes."""
+    """Determinant of nine numbers of a layer's output."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,8 +54,8 @@ class Determinant(nn.Module):
         (
             nn.ConvTranspose1d(4, 2, 3),
             20,
-            r"^layer extractor\.1 \(ConvTranspose1d\): ConvTranspose1d: training it on a device "
-            r"is not",
+            r"^layer extractor\.1 \(ConvTranspose1d\): ConvTranspose1d cannot be trained on a "
+            r"device",
         ),
     ],
 )

@@ -88,11 +88,11 @@ KINDS: dict[str, tuple[int, Callable[[random.Random], Any]]] = {
     "spoil": (1, device),
     "crash": (1, lambda _: None),
 }
-"""By kind of action, how often it is drawn, and what of."""
+"""Frequency and target of each kind of action."""
 
 
 def history(rng: random.Random, count: int) -> list[tuple[str, Any]]:
-    """So many actions, drawn at random."""
+    """Return so many random actions."""
     every = [kind for kind, (weight, _) in KINDS.items() for _ in range(weight)]
     return [(kind, KINDS[kind][1](rng)) for kind in (rng.choice(every) for _ in range(count))]
 
@@ -219,10 +219,12 @@ def check_rest(world: World) -> None:
 
 
 def substance(fleet: Fleet) -> Any:
-    """What matters of a fleet: all but when and in which epoch something was commanded, and when a
-    rollout is judged again."""
-    devices = {d: replace(device, told=0, wake_s=0.0) for d, device in fleet.devices.items()}
-    campaigns = {name: replace(campaign, told=0) for name, campaign in fleet.campaigns.items()}
+    """Return the essential state of a fleet, without the times and epochs of commands and the times
+    of judgements of a rollout."""
+    devices = {d: replace(device, sent_epoch=0, wake_s=0.0) for d, device in fleet.devices.items()}
+    campaigns = {
+        name: replace(campaign, command_epoch=0) for name, campaign in fleet.campaigns.items()
+    }
     return (
         devices,
         campaigns,

@@ -3,13 +3,13 @@
 from typing import Any
 
 from aggregator.fleet import events as e
-from aggregator.fleet.records import Campaign, Fleet, Received
+from aggregator.fleet.records import AdmittedUpdate, Campaign, Fleet
 from aggregator.view.round_record import RoundRecord, records_of
-from algorithms.personalisation.kept import Kept
+from algorithms.personalisation.kept import PersonalChoice
 from tests.fleet.world import Client, World, metrics_of
 from wire.messages import CheckIn, Metrics
 
-KEPT = Kept("tuned, neighbours 0.5", 12, 0.25, {"general, neighbours 0": 0.5})
+KEPT = PersonalChoice("fine-tuned + nearest neighbours (weight 0.5)", 12, 0.25, {"general": 0.5})
 
 
 class Recorded(World):
@@ -35,7 +35,7 @@ class Recorded(World):
     def campaign(self) -> Campaign:
         return self.fleet.campaigns["run"]
 
-    def answer(self, *device_ids: str, kept: Kept | None = None) -> None:
+    def answer(self, *device_ids: str, kept: PersonalChoice | None = None) -> None:
         """These devices answer their assignments, with the personal model that they have chosen."""
         self.carry_out()
         for device_id in device_ids:
@@ -44,7 +44,7 @@ class Recorded(World):
             self.made += 1
             if client.plan.kind == "personalise":
                 client.kept = [*client.kept, client.plan.model][-3:]
-            update = Received(
+            update = AdmittedUpdate(
                 blob=f"{device_id}.{self.made}",
                 start=client.plan.start,
                 num_train=client.num_train,
@@ -54,7 +54,7 @@ class Recorded(World):
                 trained=Metrics(2, 1.0, 1),
                 bytes_up=100,
                 bytes_down=50,
-                kept=kept,
+                personal_model=kept,
             )
             own: dict[str, Any] = {"device_id": device_id, "serial": client.plan.serial}
             self.feed(e.Updated(at_s=self.now_s, update=update, **own))
@@ -64,7 +64,7 @@ class Recorded(World):
     def say(self, device_id: str, **facts: Any) -> None:
         """A device checks in with these facts."""
         held = tuple(self.clients[device_id].kept)
-        usual: dict[str, Any] = {"num_train": 10, "num_test": 0, "kept": held}
+        usual: dict[str, Any] = {"num_train": 10, "num_test": 0, "personal_models": held}
         told = CheckIn(device_id, **usual | facts)
         self.feed(e.CheckedIn(at_s=self.now_s, device_id=device_id, facts=told))
 

@@ -9,7 +9,7 @@ from immutables import Map
 from aggregator.core.pool import draw
 from aggregator.core.steps import Gate, Step
 from aggregator.fleet import events as e
-from aggregator.fleet.records import Campaign, Member, Release, Rollout, Version
+from aggregator.fleet.records import Campaign, Member, ModelRelease, Rollout, Version
 from aggregator.view.fleet import FleetView
 from aggregator.view.progress import RolloutProgress
 from algorithms.core.keys import NEWCOMER
@@ -38,10 +38,10 @@ class Rollouts(World):
         it, and get the releases of group `0`."""
         super().__init__()
         self.has: dict[str, list[int]] = {}
-        """By device, the releases that it has taken, in order. It ignores an offer whose serial is
-        not greater than that of the one before, as SPEC.md says."""
+        """Releases that each device has taken, in order. It ignores an offer whose serial is not
+        greater than that of the one before, as SPEC.md says."""
         self.offers: dict[str, int] = {}
-        """By device, its last offer since the last call of `do`, `tick` or `arrive`."""
+        """Last offer of each device since the last call of `do`, `tick` or `arrive`."""
         self.campaign("c", groups or {})
         self.arrive(*device_ids)
 
@@ -49,7 +49,7 @@ class Rollouts(World):
         """Have something happen, and devices take what they are offered."""
         commands = super().feed(event)
         for command in commands:
-            if isinstance(command, e.Offer):
+            if isinstance(command, e.OfferRelease):
                 self.offers[command.device_id] = command.release
                 client = self.clients[command.device_id]
                 if client.online and command.serial > client.offered:
@@ -124,7 +124,7 @@ class Rollouts(World):
         follow."""
         first = max(self.fleet.releases, default=0) + 1
         releases = tuple(
-            Release(
+            ModelRelease(
                 number=number,
                 group=group,
                 bundle="b" * 64,

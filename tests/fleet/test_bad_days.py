@@ -147,7 +147,7 @@ def test_a_device_that_reports_an_absurd_offer_changes_no_number_of_others() -> 
         said = InUse("evil", offered=offered)
         world.feed(e.UsesRelease(at_s=world.now_s, device_id="evil", in_use=said))
     assert world.fleet.serial <= before + 2
-    assert world.fleet.devices["evil"].given.serial <= 2**31
+    assert world.fleet.devices["evil"].last_offer.serial <= 2**31
     world.settle()
 
 

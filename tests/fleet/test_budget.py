@@ -1,4 +1,4 @@
-"""How long a campaign trains: rounds, days, and as long as its models get better."""
+"""Length of a campaign: rounds, days, and improvement of its models."""
 
 from typing import Any
 

@@ -37,7 +37,7 @@ def land(world: World, *device_ids: str) -> None:
 
 
 def rounds_of(world: World) -> dict[str, int]:
-    """By device that is at work, the round in which it was asked."""
+    """Return the round of the assignment of each device at work."""
     return {d: known(world.fleet.devices[d].assignment).round for d in asked(world)}
 
 
@@ -68,7 +68,7 @@ class TestRounds:
         world.work(slow)
         sent = known(world.clients[slow].update)
         assert run(world).updates[slow].staleness == 3
-        assert world.feed(sent) == [e.Acknowledge(slow, sent.update.blob)]
+        assert world.feed(sent) == [e.AcknowledgeUpdate(slow, sent.update.blob)]
         assert {*run(world).updates} == {slow}
 
     def test_an_update_of_an_assignment_that_the_device_does_not_have_does_not_count(self) -> None:

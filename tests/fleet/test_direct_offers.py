@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from aggregator.core.steps import Gate, Step
 from aggregator.fleet import events as e
-from aggregator.fleet.records import Release
+from aggregator.fleet.records import ModelRelease
 from tests.fleet.cases import all_work, run, world_of
 from tests.fleet.world import World
 
@@ -17,7 +17,7 @@ def ended_with_a_late_device() -> World:
     while run(world).phase != "finished":
         all_work(world)
         world.pass_time(1)
-    release = Release(
+    release = ModelRelease(
         number=1,
         group="0",
         bundle="b",
@@ -47,24 +47,24 @@ def ended_with_a_late_device() -> World:
 
 
 def told(world: World, commands: list[e.Command]) -> list[str]:
-    names = {e.SendPlan: "plan", e.Offer: "offer"}
+    names = {e.SendPlan: "plan", e.OfferRelease: "offer"}
     return [names[type(c)] for c in commands if getattr(c, "device_id", "") == "c"]
 
 
 def test_an_offer_comes_before_the_work_on_a_personal_model_or_after_it() -> None:
     world = ended_with_a_late_device()
-    assert told(world, [c for c in world.outbox if type(c) in (e.SendPlan, e.Offer)]) == [
+    assert told(world, [c for c in world.outbox if type(c) in (e.SendPlan, e.OfferRelease)]) == [
         "offer",
         "plan",
     ]
     world.outbox.clear()
     world.leave("c")
     world.check_in("c")
-    again = [c for c in world.outbox if type(c) in (e.SendPlan, e.Offer)]
+    again = [c for c in world.outbox if type(c) in (e.SendPlan, e.OfferRelease)]
     assert told(world, again) == ["plan"], "an offer would end the work"
     world.carry_out()
     world.work("c")
-    after = [c for c in world.outbox if type(c) in (e.SendPlan, e.Offer)]
+    after = [c for c in world.outbox if type(c) in (e.SendPlan, e.OfferRelease)]
     assert told(world, after) == ["offer"]
     world.settle()
     world.check_settled()

@@ -639,7 +639,7 @@ class TestReleases:
             client.spoils = "none"
         self.order(world, "release")
         world.pass_time(30)
-        assert len([c for c in world.outbox if isinstance(c, e.Offer)]) >= 1
+        assert len([c for c in world.outbox if isinstance(c, e.OfferRelease)]) >= 1
         assert world.fleet.rollouts[-1].step == 0
 
     def test_canaries_come_first_and_a_release_that_fails_there_is_taken_back(self) -> None:
@@ -654,12 +654,12 @@ class TestReleases:
             world.clients[device_id].drop = 0.5
         self.order(world, "release")
         world.ring()
-        offered = {c.device_id for c in world.outbox if isinstance(c, e.Offer)}
+        offered = {c.device_id for c in world.outbox if isinstance(c, e.OfferRelease)}
         assert offered == {"d1", "d2", "d3"}
         world.settle()
         assert (world.fleet.rollouts[-1].phase, world.fleet.rollouts[-1].reason) == (
             "failed",
-            "accuracy fell by 0.500 on 3 devices, at most 0.02 are allowed",
+            "accuracy fell by 0.500 on 3 devices; at most 0.02 is allowed",
         )
         assert self.having(world, "new") == []
         assert self.having(world, "old") == list(world.clients), "everybody has again what it had"
@@ -685,7 +685,7 @@ class TestReleases:
         world = self.staged(steps=(Step(1.0),), gate=Gate(patience_s=100.0))
         self.order(world, "release")
         world.ring()
-        offers = [c for c in world.outbox if isinstance(c, e.Offer)]
+        offers = [c for c in world.outbox if isinstance(c, e.OfferRelease)]
         for command in offers[:5]:
             world.deliver(world.clients[command.device_id], command)
         world.outbox.clear()
@@ -727,7 +727,7 @@ class TestReleases:
         self.order(world, "release")
         world.ring()
         configure(world, "new", rounds=2)
-        world.outbox = [c for c in world.outbox if not isinstance(c, e.Offer)]
+        world.outbox = [c for c in world.outbox if not isinstance(c, e.OfferRelease)]
         for client in world.clients.values():
             client.drop = 0.3
         world.settle()
@@ -791,8 +791,8 @@ class TestAfterACrash:
         world.work("a")
         sent = known(world.clients["a"].update)
         for _ in range(3):
-            assert [c for c in world.feed(sent) if isinstance(c, e.Acknowledge)] == [
-                e.Acknowledge("a", sent.update.blob)
+            assert [c for c in world.feed(sent) if isinstance(c, e.AcknowledgeUpdate)] == [
+                e.AcknowledgeUpdate("a", sent.update.blob)
             ]
         assert len(run(world).updates) == 1
 
@@ -805,4 +805,4 @@ class TestAfterACrash:
         assert isinstance(last, e.Updated)
         sent = replace(last, device_id="x", serial=9)
         commands = World().feed(sent)
-        assert commands == [e.Acknowledge("x", sent.update.blob)]
+        assert commands == [e.AcknowledgeUpdate("x", sent.update.blob)]

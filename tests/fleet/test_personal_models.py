@@ -191,7 +191,7 @@ class TestInVain:
         first = come(world, "late")
         assert first is not None
         own: dict[str, Any] = {"device_id": "late", "serial": first.serial, "excused": True}
-        world.feed(e.Declined(at_s=world.now_s, **own))
+        world.feed(e.AssignmentDeclined(at_s=world.now_s, **own))
         assert world.fleet.devices["late"].failures == 0
         world.pass_time(100)
         second = come(world, "late")
@@ -226,7 +226,7 @@ class TestOtherModels:
         assert work is not None
         assert work.model == digest_of("run-0-new")
         assert come(world, "b") is not None
-        assert (world.records[3].evaluated, world.records[3].kept) == ({}, {}), (
+        assert (world.records[3].evaluated, world.records[3].personal_models) == ({}, {}), (
             "what was said is of models that are given up"
         )
 

@@ -15,7 +15,7 @@ from aggregator.core.steps import Gate, Step
 from aggregator.fleet import events as e
 from aggregator.fleet.gate import StepAnswers, answer_marks, judge
 from aggregator.fleet.reconcile import Turn
-from aggregator.fleet.records import Device, Fleet, Given, Rollout
+from aggregator.fleet.records import Device, Fleet, LastOffer, Rollout
 from aggregator.fleet.rollouts import tally_of
 from aggregator.view.fleet import FleetView
 from aggregator.view.progress import KEPT, needed_releases, offered_releases, release_states
@@ -43,7 +43,7 @@ def leave(fleet: Rollouts, *device_ids: str) -> None:
 def test_devices_that_use_it_without_their_personal_model_are_counted_as_confirming() -> None:
     fleet = released()
     fleet.roll_out("second")
-    for why, counted in (("the personal model was made of another model", 1), ("", 0)):
+    for why, counted in (("the personal model was made from another model", 1), ("", 0)):
         fleet.answer(min(TENTH), alone=why)
         step = fleet.progress().steps[0]
         assert (step.offered, step.confirmed, step.alone) == (len(TENTH), 1, counted)
@@ -90,12 +90,12 @@ def test_a_worse_canary_is_rolled_back_to_the_former_model_under_a_higher_number
     fleet = released()
     former = fleet.model("d0")
     fleet.roll_out("second")
-    serials = {d: fleet.fleet.devices[d].given.serial for d in TENTH}
+    serials = {d: fleet.fleet.devices[d].last_offer.serial for d in TENTH}
     for device_id in TENTH:
         fleet.answer(device_id, accuracy=0.5)
     assert fleet.tick() == dict.fromkeys(TENTH, 1)
     assert {fleet.model(d) for d in DEVICES} == {former}
-    assert all(fleet.fleet.devices[d].given.serial > serials[d] for d in TENTH)
+    assert all(fleet.fleet.devices[d].last_offer.serial > serials[d] for d in TENTH)
     assert release_states(fleet.fleet) == {1: "released", 2: "withdrawn"}
     rollout = fleet.rollout()
     assert (rollout.phase, rollout.reason[:21]) == ("failed", "accuracy fell by 0.40")
@@ -222,9 +222,9 @@ def test_a_candidate_that_devices_have_passed_by_is_offered_under_a_greater_numb
     assert fleet.roll_out("early", begin=False) == {}
     fleet.roll_out("second")
     fleet.finish()
-    serials = {d: fleet.fleet.devices[d].given.serial for d in DEVICES}
+    serials = {d: fleet.fleet.devices[d].last_offer.serial for d in DEVICES}
     assert fleet.steer("start") == dict.fromkeys(TENTH, 2)
-    assert all(fleet.fleet.devices[d].given.serial > serials[d] for d in TENTH)
+    assert all(fleet.fleet.devices[d].last_offer.serial > serials[d] for d in TENTH)
 
 
 def test_after_a_restart_what_may_be_lost_is_given_again_until_it_is_answered() -> None:
@@ -247,7 +247,7 @@ def test_after_a_restart_what_may_be_lost_is_given_again_until_it_is_answered() 
 
 
 def test_devices_that_know_greater_numbers_are_given_greater_ones() -> None:
-    """As they do after a return to an old backup."""
+    """The state is that after a return to an old backup."""
     fleet = Rollouts("a", "b", "c")
     for device_id, number in (("a", 7), ("b", 7), ("c", 900)):
         known = InUse(device_id, number, number)
@@ -338,8 +338,7 @@ def test_a_release_that_nobody_has_windows_to_measure_passes_and_says_so() -> No
     gate = Gate(quorum=1.0, patience_s=60.0)
     blind = [confirmed(0.0, 0.0, 0)] * 3
     unmeasured = (
-        "3 of 3 devices have confirmed; none has test windows, so nobody has measured how right "
-        "it is"
+        "3 of 3 devices have confirmed; none has test windows, so accuracy was not measured"
     )
     assert judge(gate, tally(*blind), 0.0, "") == ("pass", unmeasured)
     assert judge(gate, tally(*blind, confirmed(0.9, 0.9, 100)), 0.0, "") == (
@@ -349,7 +348,7 @@ def test_a_release_that_nobody_has_windows_to_measure_passes_and_says_so() -> No
     report = InUse("d", 2, 2, evaluated=metrics(0.9), latency_ms=1.0)
     first = replace(confirmed(0.9, 0.9, 100), in_use=report)
     against_none = (
-        "1 of 1 devices have confirmed; none had a model before it, so it was held against none"
+        "1 of 1 devices have confirmed; none had a model before, so accuracy was not compared"
     )
     assert judge(gate, tally(first), 0.0, "") == ("pass", against_none)
 
@@ -375,7 +374,7 @@ def confirmed(before: float, after: float, windows: int) -> Device:
         before=metrics(before, windows),
         latency_ms=1.0,
     )
-    return Device(online=True, given=Given(2, 2), settled=Given(1, 1), in_use=report)
+    return Device(online=True, last_offer=LastOffer(2, 2), settled=LastOffer(1, 1), in_use=report)
 
 
 def tally(*devices: Device) -> StepAnswers:

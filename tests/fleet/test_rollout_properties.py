@@ -43,7 +43,7 @@ KINDS: dict[str, tuple[int, Callable[[random.Random], Any]]] = {
     "crash": (1, lambda _: None),
     "forget": (1, lambda rng: rng.choice(DEVICES)),
 }
-"""By kind of action, how often it is drawn, and of what."""
+"""Frequency and target of each kind of action."""
 
 
 def campaign(rng: random.Random) -> str:
@@ -61,7 +61,7 @@ def claim(rng: random.Random) -> InUse:
 
 
 def history(rng: random.Random, count: int) -> list[tuple[str, Any]]:
-    """So many actions, drawn at random."""
+    """Return so many random actions."""
     kinds = [kind for kind, (weight, _) in KINDS.items() for _ in range(weight)]
     return [(kind, KINDS[kind][1](rng)) for kind in (rng.choice(kinds) for _ in range(count))]
 
@@ -73,7 +73,7 @@ class Checked(Rollouts):
         """Have something happen, and check what follows."""
         before = self.fleet
         commands = super().feed(event)
-        check_offers(before, self.fleet, [c for c in commands if isinstance(c, e.Offer)])
+        check_offers(before, self.fleet, [c for c in commands if isinstance(c, e.OfferRelease)])
         assert {number: self.fleet.releases[number] for number in before.releases} == (
             before.releases
         ), "a release never changes"
@@ -166,19 +166,19 @@ def check(actions: list[tuple[str, Any]]) -> None:
     check_replay(fleet, 5)
 
 
-def check_offers(before: Fleet, after: Fleet, offers: list[e.Offer]) -> None:
+def check_offers(before: Fleet, after: Fleet, offers: list[e.OfferRelease]) -> None:
     """Check that an offer has a greater serial than any before it or that the device knows, or is
     the last one again; and that nobody outside of its share is offered what is on its way."""
     states = release_states(after)
     for offer in offers:
         now, was = after.devices[offer.device_id], before.devices.get(offer.device_id)
-        if was is not None and offer.serial == was.given.serial:
-            assert offer.release == was.given.release
+        if was is not None and offer.serial == was.last_offer.serial:
+            assert offer.release == was.last_offer.release
             continue
         known = was.in_use.offered if was is not None and was.in_use is not None else 0
-        assert offer.serial > max(was.given.serial if was is not None else 0, known)
-        assert (now.given.serial, now.given.release) == (offer.serial, offer.release)
-        if was is not None and was.given.release == offer.release:
+        assert offer.serial > max(was.last_offer.serial if was is not None else 0, known)
+        assert (now.last_offer.serial, now.last_offer.release) == (offer.serial, offer.release)
+        if was is not None and was.last_offer.release == offer.release:
             continue  # it has reported a greater serial, as after a return to an old backup
         assert states[offer.release] != "superseded"
         if states[offer.release] == "canary":
@@ -197,7 +197,7 @@ def check_counts(fleet: Fleet) -> None:
         if rollout.phase not in ("running", "paused") or numbers & {n for v in others for n in v}:
             continue
         progress = next(p for p in FleetView(fleet).rollouts if p.campaign == rollout.campaign)
-        having = [d for d, device in fleet.devices.items() if device.given.release in numbers]
+        having = [d for d, device in fleet.devices.items() if device.last_offer.release in numbers]
         assert sum(step.offered for step in progress.steps) == len(having)
         assert all(sum(step.reasons.values()) == step.failed for step in progress.steps)
         tally = tally_of(Turn(fleet), rollout)
@@ -213,7 +213,7 @@ def has_what_is_wanted(fleet: Fleet, device_id: str) -> bool:
     the tag by which it was reached, may have been offered something else."""
     device = fleet.devices[device_id]
     wanted = (r for _, r, is_reached in releases_for(fleet, device_id, device) if is_reached)
-    return next((release.number for release in wanted), None) == device.given.release
+    return next((release.number for release in wanted), None) == device.last_offer.release
 
 
 def check_failed(after: Fleet) -> None:
@@ -223,20 +223,20 @@ def check_failed(after: Fleet) -> None:
     states = release_states(after)
     is_over = {r.phase for r in after.rollouts} <= {"done", "failed", "candidate"}
     for device_id, device in after.devices.items():
-        if not device.online or not device.given.release:
+        if not device.online or not device.last_offer.release:
             continue
         done = (r for r in reversed(after.rollouts) if r.phase == "done")
         usual = next((n for r in done if (n := due(after, r, device_id))), None)
-        if states[device.given.release] == "withdrawn":
+        if states[device.last_offer.release] == "withdrawn":
             assert usual is None, "it keeps one that has failed if there is no other"
         if is_over and usual is not None:
-            assert device.given.release == usual
+            assert device.last_offer.release == usual
 
 
 def check_needed(fleet: Fleet) -> None:
     """Check that what devices have or would return to is kept."""
     needed = needed_releases(fleet, offered_releases(fleet))
-    offered = {device.given.release for device in fleet.devices.values()}
+    offered = {device.last_offer.release for device in fleet.devices.values()}
     current = {n for n, state in release_states(fleet).items() if state in ("released", "canary")}
     assert (offered - {0}) | current <= needed
 
@@ -246,6 +246,6 @@ def due(fleet: Fleet, rollout: Rollout, device_id: str) -> int | None:
     campaign, device = fleet.campaigns[rollout.campaign], fleet.devices[device_id]
     numbers = rollout.releases
     number = numbers.get(group_of(campaign, device_id, device))
-    if number is None and device.given.release in numbers.values():
-        return device.given.release
+    if number is None and device.last_offer.release in numbers.values():
+        return device.last_offer.release
     return number or numbers.get(rollout.newcomers)

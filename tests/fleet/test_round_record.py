@@ -62,7 +62,7 @@ def test_an_aborted_evaluation_has_a_record_and_an_aborted_round_of_training_non
     world.answer("a", "b")
     world.answer("a", kept=KEPT)
     world.feed(e.Directed(at_s=world.now_s, campaign="run", order="abort"))
-    assert (sorted(world.records), [*world.records[2].kept]) == ([1, 2], ["a"])
+    assert (sorted(world.records), [*world.records[2].personal_models]) == ([1, 2], ["a"])
 
 
 def test_the_last_answer_of_an_evaluation_after_which_training_goes_on_is_in_its_record() -> None:
@@ -73,7 +73,7 @@ def test_the_last_answer_of_an_evaluation_after_which_training_goes_on_is_in_its
     world.ring()
     world.answer("a", "b", kept=KEPT)
     assert (world.campaign.phase, world.campaign.round) == ("training", 3)
-    assert world.records[2].kept == {"a": KEPT, "b": KEPT}
+    assert world.records[2].personal_models == {"a": KEPT, "b": KEPT}
 
 
 def test_devices_without_labels_are_in_the_record_with_how_sure_their_groups_are() -> None:
@@ -94,12 +94,12 @@ def test_devices_without_labels_are_in_the_record_with_how_sure_their_groups_are
 class TestPersonalModels:
     def test_one_that_comes_late_is_in_the_record(self) -> None:
         world = over()
-        assert sorted(world.records[2].kept) == ["a", "b"]
+        assert sorted(world.records[2].personal_models) == ["a", "b"]
         closed_at_s = world.records[2].closed_at_s
         world.check_in("c")
         world.pass_time(100)
         world.answer("c", kept=KEPT)
-        assert sorted(world.records[2].kept) == ["a", "b", "c"]
+        assert sorted(world.records[2].personal_models) == ["a", "b", "c"]
         assert world.records[2].closed_at_s == closed_at_s
 
     def test_one_that_is_lost_is_not_until_the_device_has_chosen_again(self) -> None:
@@ -107,10 +107,10 @@ class TestPersonalModels:
         world.clients["a"].kept.clear()
         world.check_in("a")
         record = world.records[2]
-        assert (sorted(record.kept), sorted(record.evaluated)) == (["b"], ["b"])
+        assert (sorted(record.personal_models), sorted(record.evaluated)) == (["b"], ["b"])
         world.pass_time(60)
         world.answer("a", kept=KEPT)
-        assert sorted(world.records[2].kept) == ["a", "b"]
+        assert sorted(world.records[2].personal_models) == ["a", "b"]
 
     @pytest.mark.parametrize("kept", [None, ("e" * 64, digest_of("run-1-1"))])
     def test_a_device_that_holds_it_or_does_not_tell_has_lost_nothing(
@@ -118,17 +118,17 @@ class TestPersonalModels:
     ) -> None:
         world = over()
         before = world.campaign.updates
-        world.say("a", kept=kept)
+        world.say("a", personal_models=kept)
         assert world.campaign.updates is before
 
     def test_what_an_owner_does_not_permit_to_tell_any_more_is_not(self) -> None:
         world = over()
         world.say("a", policy=Policy(unreported=("choose",)))
         record = world.records[2]
-        assert (sorted(record.kept), record.evaluated["a"]) == (["b"], metrics_of(0.5))
+        assert (sorted(record.personal_models), record.evaluated["a"]) == (["b"], metrics_of(0.5))
         world.say("b", policy=Policy(min_windows=1001))
         record = world.records[2]
-        assert (record.kept, record.evaluated["b"]) == ({}, Metrics())
+        assert (record.personal_models, record.evaluated["b"]) == ({}, Metrics())
         assert sorted(world.campaign.updates) == ["a", "b"]
 
     def test_nor_in_an_open_round(self) -> None:
@@ -136,7 +136,7 @@ class TestPersonalModels:
         world.answer("a", kept=KEPT)
         world.say("a", policy=Policy(min_windows=1001))
         update = world.campaign.updates["a"]
-        assert (update.kept, update.evaluated) == (None, Metrics()), "it counts as before"
+        assert (update.personal_model, update.evaluated) == (None, Metrics()), "it counts as before"
         world.answer("b")
         assert world.campaign.trained == 1
 
@@ -144,13 +144,13 @@ class TestPersonalModels:
         world = over(keep_models=2)
         own: dict[str, Any] = {"campaign": "run", "to": 0}
         world.feed(e.RolledBack(at_s=world.now_s, **own))
-        assert (world.records[3].phase, world.records[3].kept) == ("evaluating", {})
+        assert (world.records[3].phase, world.records[3].personal_models) == ("evaluating", {})
         world.settle()
         assert sorted(world.records[3].evaluated) == ["a", "b"]
 
     def test_a_record_without_some(self) -> None:
         record = over().records[2]
-        assert without_kept(record, {"a"}).kept == {"b": KEPT}
+        assert without_kept(record, {"a"}).personal_models == {"b": KEPT}
 
     def test_nothing_of_a_forgotten_device_stays(self) -> None:
         world = over()

@@ -29,7 +29,7 @@ def work_of(world: World, device_id: str) -> Assignment:
 
 
 def graphs_of(world: World, *device_ids: str) -> list[list[str]]:
-    """By device, the graphs that its assignment runs."""
+    """Return the graphs that each device's assignment runs."""
     return [[getattr(v, "graph", "") for v in work_of(world, d).verbs] for d in device_ids]
 
 
@@ -155,7 +155,9 @@ class TestClosing:
         serial = work_of(world, "a").serial
         all_work(world, "a")
         before = world.fleet
-        assert world.feed(e.Declined(at_s=world.now_s, device_id="a", serial=serial)) == []
+        assert (
+            world.feed(e.AssignmentDeclined(at_s=world.now_s, device_id="a", serial=serial)) == []
+        )
         assert world.fleet == before
 
     def test_time_does_not_go_back(self) -> None:

@@ -8,17 +8,17 @@ from aggregator.core.steps import Step
 from aggregator.core.telemetry import DeviceTelemetry, LastDecline
 from aggregator.fleet import events as e
 from aggregator.fleet.reconcile import REST_S
-from aggregator.fleet.records import Ban, Device, Received
+from aggregator.fleet.records import AdmittedUpdate, Ban, Device
 from aggregator.http.dashboard.alerts import standing_alerts
-from aggregator.service.conditions import Conditions, Counted
+from aggregator.service.conditions import Conditions, ServiceCounters
 from aggregator.view.fleet import FleetView, devices_of
 from aggregator.view.progress import needed_releases, offered_releases, release_states
-from algorithms.personalisation.kept import Kept
+from algorithms.personalisation.kept import PersonalChoice
 from tests.fleet.cases import all_work, ban, configure, direct, world_of
 from tests.fleet.world import World
 from wire.messages import Policy
 
-WELL = Conditions({}, True, "", "", Counted(), {})
+WELL = Conditions({}, True, "", "", ServiceCounters(), {})
 
 
 def view_of(world: World, **paused: str) -> FleetView:
@@ -160,8 +160,8 @@ class TestDevices:
         world.start("run", rounds=1, keeps=True)
         world.settle()
         campaign, device = world.fleet.campaigns["run"], world.fleet.devices["a"]
-        kept = Kept("own", 24, 0.3, {})
-        update: Received = replace(campaign.updates["a"], kept=kept)
+        kept = PersonalChoice("own", 24, 0.3, {})
+        update: AdmittedUpdate = replace(campaign.updates["a"], personal_model=kept)
         campaign = replace(campaign, updates=campaign.updates.set("a", update))
 
         def shown(device: Device) -> object:
@@ -172,7 +172,7 @@ class TestDevices:
             )
             found = FleetView(fleet).device("a")
             assert found is not None
-            return found.kept
+            return found.personal_model
 
         assert shown(device) == ("run", kept)
         assert shown(replace(device, holds=())) is None

@@ -13,12 +13,12 @@ MAKER = ReleaseMaker("off", (Step(1.0),), Gate(), None, lambda _name: MemoryBlob
 
 def offers(world: World) -> list[str]:
     """Return the devices that are offered a model, once for each offer."""
-    return sorted(c.device_id for c in world.outbox if isinstance(c, e.Offer))
+    return sorted(c.device_id for c in world.outbox if isinstance(c, e.OfferRelease))
 
 
 def campaign_of(world: World, device_id: str) -> str:
     """Return the campaign whose model a device has; empty for none."""
-    release = world.fleet.releases.get(world.fleet.devices[device_id].given.release)
+    release = world.fleet.releases.get(world.fleet.devices[device_id].last_offer.release)
     assert release is None or world.clients[device_id].model == release.model
     return release.campaign if release is not None else ""
 

@@ -111,7 +111,7 @@ class TestSurvey:
         work = world.fleet.devices["u"].assignment
         assert work is not None
         own: dict[str, Any] = {"device_id": "u", "serial": work.serial}
-        world.feed(e.Declined(at_s=world.now_s, forbidden=True, **own))
+        world.feed(e.AssignmentDeclined(at_s=world.now_s, forbidden=True, **own))
         assert world.fleet.devices["u"].failures == 0, "it does everything else at once"
         world.pass_time(10 * REST_S)
         world.check_in("u")
@@ -249,7 +249,7 @@ class TestPlaced:
         work = world.fleet.devices["f"].assignment
         assert work is not None
         own: dict[str, Any] = {"device_id": "f", "serial": work.serial}
-        world.feed(e.Declined(at_s=world.now_s, forbidden=True, **own))
+        world.feed(e.AssignmentDeclined(at_s=world.now_s, forbidden=True, **own))
         device = world.fleet.devices["f"]
         assert placed_of(campaign(world), "f", device) == ONLY
         world.clients["f"].num_train = 11

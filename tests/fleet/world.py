@@ -16,14 +16,22 @@ from aggregator.fleet import events as e
 from aggregator.fleet import rollouts, rounds
 from aggregator.fleet.desired import NEW, can_train, is_at_work, releases_for, works_for
 from aggregator.fleet.reconcile import Turn, reconcile
-from aggregator.fleet.records import Assignment, Campaign, Fleet, Placed, Received, Release, Version
+from aggregator.fleet.records import (
+    AdmittedUpdate,
+    Assignment,
+    Campaign,
+    Fleet,
+    ModelRelease,
+    Placed,
+    Version,
+)
 from aggregator.fleet.step import step, take_in
 from aggregator.ports import Store
 from algorithms.core.keys import NEWCOMER, UNLABELLED
 from tests.support.known import known
 from wire.messages import CheckIn, Evaluate, InUse, Metrics, Train, Verb
 
-MESSAGES = (e.SendPlan, e.Offer, e.Acknowledge, e.Cancel)
+MESSAGES = (e.SendPlan, e.OfferRelease, e.AcknowledgeUpdate, e.Cancel)
 TRAIN = Train(graph="step", epochs=1, batch_size=2, hyper={})
 CLOSING = (Evaluate(graph="evaluate", split="test"),)
 SURVEY = (Evaluate(graph="survey", split="windows"),)
@@ -85,14 +93,14 @@ class World:
         self.released: dict[str, tuple[bool, tuple[Step, ...], Gate]] = {}
         self.given_out: dict[str, int] = {}
         self.counted: Counter[str] = Counter()
-        """By update, in how many aggregations it counted."""
+        """Number of aggregations in which each update counted."""
         self.admitted: set[str] = set()
         self.acknowledged: set[str] = set()
         self.rounds: list[tuple[str, int, int, str]] = []
         """Campaign, round, number of updates and phase of each aggregation."""
         self.plans: list[tuple[float, str, Assignment]] = []
         self.most = 0
-        """So many plans were sent in one event, at most."""
+        """Maximum number of plans that were sent in one event."""
 
     def feed(self, event: e.Event) -> list[e.Command]:
         """Have something happen."""
@@ -110,7 +118,7 @@ class World:
         for command in commands:
             if isinstance(command, e.SendPlan):
                 self.plans.append((self.now_s, command.device_id, command.assignment))
-            if isinstance(command, e.Acknowledge):
+            if isinstance(command, e.AcknowledgeUpdate):
                 self.acknowledged.add(command.blob)
         if isinstance(event, e.Updated):
             self.admitted.add(event.update.blob)
@@ -350,13 +358,13 @@ class World:
                 if client.plan is None or client.plan.serial != work.serial:
                     client.update = None
                 client.plan = work
-            case e.Acknowledge(_, blob) if (
+            case e.AcknowledgeUpdate(_, blob) if (
                 client.update is not None and client.update.update.blob == blob
             ):
                 client.plan = client.update = None
             case e.Cancel(_, work) if client.plan == work and client.update is None:
                 client.plan = None
-            case e.Offer(device_id, serial, release) if serial > client.offered:
+            case e.OfferRelease(device_id, serial, release) if serial > client.offered:
                 client.offered, model = serial, self.fleet.releases[release].model
                 if model != client.spoils:
                     client.serial, client.model = serial, model
@@ -383,7 +391,7 @@ class World:
             0,
             battery_percent=client.battery,
             moved=client.moved,
-            kept=tuple(client.kept),
+            personal_models=tuple(client.kept),
         )
         self.feed(e.CheckedIn(at_s=self.now_s, device_id=device_id, facts=facts))
         client.moved = False
@@ -408,7 +416,7 @@ class World:
             work = client.plan
             if work.kind == "personalise":
                 client.kept = [*(m for m in client.kept if m != work.model), work.model][-3:]
-            update = Received(
+            update = AdmittedUpdate(
                 blob=digest_of(f"{device_id}.{self.made}"),
                 start=work.start,
                 num_train=client.num_train,
@@ -438,7 +446,7 @@ class World:
         ):
             work, client.plan = client.plan, None
             own: dict[str, Any] = {"device_id": device_id, "serial": work.serial}
-            self.feed(e.Declined(at_s=self.now_s, excused=excused, **own))
+            self.feed(e.AssignmentDeclined(at_s=self.now_s, excused=excused, **own))
 
     def crash(self) -> None:
         """The service is killed, and comes up again from what it has saved."""
@@ -487,7 +495,7 @@ class World:
             sorted(campaign.models.items()), max(self.fleet.releases, default=0) + 1
         )
         made = tuple(
-            Release(
+            ModelRelease(
                 number=n,
                 group=group,
                 bundle="b" * 64,

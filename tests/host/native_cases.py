@@ -18,7 +18,7 @@ from algorithms.models.classifier import Classifier, Scale
 from algorithms.models.reading.network import Network, extractor_of, network_of
 from host.native.passes import Passes
 from host.native.plan import Floats, available_targets
-from host.native.trainer import Trainer
+from host.native.trainer import NativeTrainer
 from tests.support.known import known
 from wire.messages import Metrics
 
@@ -76,8 +76,8 @@ def examples_of(window: tuple[int, ...], classes: int, n: int, seed: int = 0) ->
 def train_in_torch(
     model: Classifier, x: Any, y: Any, batches: list[Any], frozen: tuple[str, ...] = ()
 ) -> Metrics:
-    """The same steps in torch, double precision: the outcome before each step; `model` becomes the
-    trained one."""
+    """Yield the outcome before each step of the same steps in torch, in double precision; `model`
+    becomes the trained one."""
     model.double().train()
     optimizer = torch.optim.SGD(
         [p for n, p in model.named_parameters() if n not in frozen], LR, MOMENTUM
@@ -101,7 +101,7 @@ def batches_of(sizes: list[int]) -> tuple[Any, Any, list[Any]]:
 
 
 def parts_of(network: Network) -> list[tuple[str, slice]]:
-    """Where each tensor lies in the flat vector."""
+    """Return the position of each tensor in the flat vector."""
     ends = np.cumsum([0, *(prod(s) for s in network.shapes.values())])
     return [
         (name, slice(a, b)) for name, (a, b) in zip(network.shapes, pairwise(ends), strict=True)
@@ -109,7 +109,7 @@ def parts_of(network: Network) -> list[tuple[str, slice]]:
 
 
 class Residual(nn.Module):
-    """What layers make of x, plus x, or plus what another layer makes of it."""
+    """Layers of x, plus x or another layer's output."""
 
     def __init__(self, layers: list[nn.Module], other: nn.Module | None = None) -> None:
         super().__init__()
@@ -173,8 +173,8 @@ def _two(size: int | tuple[int, ...]) -> tuple[int, int]:
 
 
 def settled(model: Classifier, x: Any, batches: list[Any]) -> bool:
-    """Whether float32 can decide as float64 does: no activation near a jump, no channel without any
-    spread.
+    """Return True if float32 decides as float64 does: no activation is near a jump, and no channel
+    is without any spread.
 
     A max-pool of equal values, a ReLU at 0 and a BatchNorm of a constant make the gradient jump
     with the last bit.
@@ -232,7 +232,7 @@ def check_all(model: Any, window: tuple[int, ...], size: int, seed: int) -> None
     expected = train_in_torch(exact, x, y, batches)
     wanted = flat_of(exact, network) - start
     for target in available_targets():
-        trainer, flat = Trainer(network, target=target), start.copy()
+        trainer, flat = NativeTrainer(network, target=target), start.copy()
         for again in range(2):  # a second time in the same workspace
             flat = start.copy()
             outcome = trainer.train(flat, None, x, y, order, bounds, LR, MOMENTUM)

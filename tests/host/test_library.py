@@ -1,4 +1,4 @@
-"""How the native engine is built on first use, and what is said where it cannot be."""
+"""Build of the native engine at its first use, and the message if it cannot be built."""
 
 import os
 import subprocess
@@ -30,7 +30,7 @@ def test_without_a_compiler_the_reason_is_said(
     )
     broken.chmod(0o755)
     monkeypatch.setenv("CXX", str(broken))
-    with pytest.raises(CannotCompile, match="broken fails: error: no header"):
+    with pytest.raises(CannotCompile, match="broken failed: error: no header"):
         library.load_library()
     monkeypatch.setenv("XDG_CACHE_HOME", str(broken))
     with pytest.raises(CannotCompile, match="cannot be built in"):

@@ -13,7 +13,7 @@ from torch import nn
 
 from algorithms.models.reading.network import network_of
 from host.native.plan import available_targets
-from host.native.trainer import Trainer
+from host.native.trainer import NativeTrainer
 from tests.host.native_cases import (
     LR,
     MOMENTUM,
@@ -50,7 +50,7 @@ def test_a_step_equals_that_of_torch(
     wanted = flat_of(model, network) - start
     for target in available_targets():
         flat, velocity = start.copy(), np.zeros_like(start)
-        outcome = Trainer(network, target=target).train(
+        outcome = NativeTrainer(network, target=target).train(
             flat, velocity, x, y, order, bounds, LR, MOMENTUM
         )
         assert outcome.loss_sum == pytest.approx(expected.loss_sum, rel=1e-4, abs=1e-4)
@@ -84,7 +84,7 @@ def test_evaluation_and_prediction_equal_those_of_torch(
     loss = F.cross_entropy(logits, torch.from_numpy(y[order]), reduction="sum").item()
     top = logits.topk(2, dim=1).values
     for target in available_targets():
-        trainer, flat = Trainer(network, target=target), start.copy()
+        trainer, flat = NativeTrainer(network, target=target), start.copy()
         outcome = trainer.evaluate(flat, x, y, order)
         assert outcome.loss_sum == pytest.approx(loss, rel=1e-4, abs=1e-4)
         assert abs(outcome.num_correct - int((logits.argmax(1).numpy() == y[order]).sum())) <= int(
@@ -112,7 +112,7 @@ def test_batch_norm_stands_a_large_mean() -> None:
     variance = dict(parts_of(network))["extractor.0.running_var"]
     for target in available_targets():
         flat = start.copy()
-        Trainer(network, target=target).train(
+        NativeTrainer(network, target=target).train(
             flat, None, x, y, order, np.array([0, 40]), LR, MOMENTUM
         )
         np.testing.assert_allclose(flat[variance], flat_of(model, network)[variance], rtol=1e-4)
@@ -144,7 +144,7 @@ def test_equal_maxima_send_their_gradient_to_the_first() -> None:
     train_in_torch(model, x, y, [np.arange(8)])
     for target in available_targets():
         flat = start.copy()
-        Trainer(network, target=target).train(
+        NativeTrainer(network, target=target).train(
             flat, None, x, y, np.arange(8), np.array([0, 8]), LR, MOMENTUM
         )
         np.testing.assert_allclose(flat, flat_of(model, network), rtol=0, atol=1e-6)

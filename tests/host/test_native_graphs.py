@@ -12,7 +12,7 @@ from torch import nn
 
 from algorithms.models.reading.network import network_of
 from host.native.plan import available_targets
-from host.native.trainer import Trainer
+from host.native.trainer import NativeTrainer
 from tests.host.native_cases import (
     LR,
     MOMENTUM,
@@ -142,7 +142,7 @@ def test_equal_maxima_of_an_image_send_their_gradient_to_the_first() -> None:
     train_in_torch(model, x, y, [np.arange(8)])
     for target in available_targets():
         flat = start.copy()
-        Trainer(network, target=target).train(
+        NativeTrainer(network, target=target).train(
             flat, None, x, y, np.arange(8), np.array([0, 8]), LR, MOMENTUM
         )
         np.testing.assert_allclose(flat, flat_of(model, network), rtol=0, atol=1e-6)
@@ -165,7 +165,7 @@ def test_values_of_an_image_that_are_not_finite_show(value: float) -> None:
     clean = x.copy()
     x[1, 2, 3, 4] = value
     for target in available_targets():
-        trainer, flat = Trainer(network, target=target), flat_of(model, network)
+        trainer, flat = NativeTrainer(network, target=target), flat_of(model, network)
         assert not np.isfinite(
             trainer.train(flat, None, x, y, np.arange(4), np.array([0, 4]), LR, MOMENTUM).loss_sum
         )
@@ -174,7 +174,7 @@ def test_values_of_an_image_that_are_not_finite_show(value: float) -> None:
         trainer.train(
             good, None, clean, y, np.arange(4), np.array([0, 4]), LR, MOMENTUM
         )  # the used workspace holds nothing of it
-        Trainer(network, target=target).train(
+        NativeTrainer(network, target=target).train(
             fresh, None, clean, y, np.arange(4), np.array([0, 4]), LR, MOMENTUM
         )
         np.testing.assert_array_equal(good, fresh)

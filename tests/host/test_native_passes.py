@@ -116,9 +116,9 @@ def test_what_does_not_fit_is_refused_with_a_reason() -> None:
     flat, x = np.zeros(passes.num_values, np.float32), np.zeros((1, 4, 1), np.float32)
     with pytest.raises(DataError, match="one value per channel"):
         passes.forward(flat, x, training=True)
-    with pytest.raises(ConfigError, match="x: expected a C-ordered float32 array"):
+    with pytest.raises(ConfigError, match="x must be a C-ordered float32 array"):
         passes.forward(flat, x[:0], training=False)
-    with pytest.raises(ConfigError, match="d_y: expected"):
+    with pytest.raises(ConfigError, match="d_y must be"):
         passes.backward(passes.forward(flat, x, training=False), np.zeros((2, 5), np.float32))
 
 

@@ -92,7 +92,7 @@ def test_other_readings_are_named() -> None:
         ("getitem of", lambda states: states[0][:, 1:3]),
         ("getitem of", lambda states: states[0][:, :, 2]),
         ("getitem of sample 20 of 20", lambda states: states[0][:, 20]),
-        ("squeeze of what is not the state", lambda states: states[0].squeeze(1)),
+        ("squeeze of a value that is not the state", lambda states: states[0].squeeze(1)),
         ("flatten of channels behind the samples", lambda states: states[0].flatten(1)),
         ("mean over 2", lambda states: states[0].mean(2)),
     ):

@@ -16,7 +16,7 @@ from algorithms.models.reading.network import Unsupported, network_of
 from algorithms.objectives.supervised import Supervised
 from benchmarks.usual_models import USUAL
 from export.describe import example_inputs
-from host.native.trainer import Trainer
+from host.native.trainer import NativeTrainer
 from simulation.engine.graphs.eager import EagerGraphs
 from simulation.engine.graphs.hybrid import HybridGraphs
 from simulation.engine.graphs.native import NativeGraphs
@@ -129,7 +129,7 @@ REFUSED: dict[str, tuple[Callable[[Tabled, Tensor], Tensor], tuple[int, ...], st
     "no heads": (
         lambda m, x: x + F.scaled_dot_product_attention(x, x, x) + m.table,
         (9, WIDTH),
-        "of what are no heads",
+        "of values that are not heads",
     ),
     "three of each head": (
         lambda m, x: chunked(m.qkv(x).unflatten(2, (-1, 3)).transpose(2, 3).flatten(2)) + m.table,
@@ -139,12 +139,12 @@ REFUSED: dict[str, tuple[Callable[[Tabled, Tensor], Tensor], tuple[int, ...], st
     "heads in another order": (
         lambda m, x: m.qkv(x).unflatten(2, (3, -1)).transpose(2, 3).flatten(2) + m.table,
         (9, 3 * WIDTH),
-        "no layer's result",
+        "a value that is not the result of a layer",
     ),
     "a product": (
         lambda m, x: x * x.shape[1] + m.table,
         (9, WIDTH),
-        "calls mul of what are no sizes",
+        "calls mul with values that are not sizes",
     ),
 }
 
@@ -258,13 +258,13 @@ def test_a_step_drops_what_that_of_torch_drops(name: str) -> None:
     for graph in ("evaluate", "predict"):
         for key, value in EagerGraphs(objective).run(graph, inputs).items():
             np.testing.assert_allclose(native.run(graph, inputs)[key], value, rtol=1e-4, atol=1e-5)
-    with pytest.raises(Unsupported, match="drops values, by random numbers"):
+    with pytest.raises(Unsupported, match="is dropout in the extractor"):
         HybridGraphs(objective, DROPPING[name][1], ["step"])
 
 
 def test_every_batch_has_its_own_numbers() -> None:
     objective, inputs = dropping("an encoder, everywhere")
-    trainer = Trainer(network_of(objective.model, (3, 24)))
+    trainer = NativeTrainer(network_of(objective.model, (3, 24)))
     state = objective.model.state_dict()
     start = np.concatenate([state[n].numpy().ravel() for n in trainer.names])
     drawn = [inputs[names.batch(names.uniform(name))] for name in trainer.network.dropouts]
@@ -287,12 +287,13 @@ def test_every_batch_has_its_own_numbers() -> None:
     np.testing.assert_array_equal(whole, parts)
     with pytest.raises(
         ConfigError,
-        match=r"random numbers of 0 layers: expected those of "
+        match=r"random numbers must be for the dropout layers "
         r"extractor\.encoder\.layers\.0\.self_attn\.drop",
     ):
         trained([0, 8], [], order, whole, whole_v)
     with pytest.raises(
         ConfigError,
-        match=r"random numbers of extractor\.encoder\.layers\.0\.self_attn\.drop: expected",
+        match=r"random numbers of extractor\.encoder\.layers\.0\.self_attn\.drop must be a "
+        r"C-ordered float32 array of shape \(8, 4, 24, 24\), got float32 \(7, 4, 24, 24\)",
     ):
         trained([0, 8], [numbers[:7] for numbers in drawn], order, whole, whole_v)

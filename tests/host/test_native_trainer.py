@@ -12,8 +12,8 @@ from torch import nn
 from algorithms.models.blocks import conv_stack
 from algorithms.models.classifier import Classifier
 from algorithms.models.reading.network import Network, network_of
-from host.native.plan import INSTRUCTIONS, Floats, Plan, available_targets
-from host.native.trainer import Trainer
+from host.native.plan import INSTRUCTIONS, CompiledNetwork, Floats, available_targets
+from host.native.trainer import NativeTrainer
 from tests.host.native_cases import (
     LR,
     MOMENTUM,
@@ -46,7 +46,7 @@ def test_several_steps_with_momentum_and_a_partial_last_batch(
     expected = train_in_torch(model, x, y, batches)
     for target in available_targets():
         flat, again, velocity = start.copy(), start.copy(), np.zeros_like(start)
-        trainer = Trainer(network, target=target)
+        trainer = NativeTrainer(network, target=target)
         outcome = trainer.train(flat, None, x, y, order, bounds, LR, MOMENTUM)
         assert outcome.loss_sum == pytest.approx(expected.loss_sum, rel=1e-4)
         assert outcome.num_correct == expected.num_correct
@@ -64,12 +64,12 @@ def test_tensors_may_come_in_another_order(har: tuple[Classifier, Network, Any, 
     state = model.state_dict()
     order, bounds, _ = batches_of([32, 32, 11])
     flat, other = flat_of(model, network), np.concatenate([state[n].numpy().ravel() for n in names])
-    Trainer(network).train(flat, None, x, y, order, bounds, LR, MOMENTUM)
-    Trainer(network, names).train(other, None, x, y, order, bounds, LR, MOMENTUM)
+    NativeTrainer(network).train(flat, None, x, y, order, bounds, LR, MOMENTUM)
+    NativeTrainer(network, names).train(other, None, x, y, order, bounds, LR, MOMENTUM)
     given = {n: flat[part] for n, part in parts_of(network)}
     assert np.array_equal(other, np.concatenate([given[n] for n in names]))
-    with pytest.raises(ConfigError, match=r"head\.bias not once"):
-        Trainer(network, [n for n in names if n != "head.bias"])
+    with pytest.raises(ConfigError, match=r"repeated: head\.bias"):
+        NativeTrainer(network, [n for n in names if n != "head.bias"])
 
 
 def test_gradients_are_corrected(har: tuple[Classifier, Network, Any, Any]) -> None:
@@ -85,7 +85,7 @@ def test_gradients_are_corrected(har: tuple[Classifier, Network, Any, Any]) -> N
     for name, part in parts_of(network):
         is_statistic[part] = "running" in name
     for target in available_targets():
-        trainer = Trainer(network, target=target)
+        trainer = NativeTrainer(network, target=target)
         plain, gradient = start.copy(), np.zeros_like(start)
         trainer.train(plain, gradient, x, y, order, bounds, LR, 0.0)
         flat, velocity = start.copy(), np.ones_like(start)
@@ -134,11 +134,11 @@ def test_only_a_part_is_trained(har: tuple[Classifier, Network, Any, Any], train
     )
     for target in available_targets():
         flat, still = start.copy(), start.copy()
-        Trainer(network, target=target).train(
+        NativeTrainer(network, target=target).train(
             flat, None, x, y, order, bounds, LR, MOMENTUM, scale=scale
         )
         np.testing.assert_allclose(flat, flat_of(model, network), rtol=0, atol=2e-5)
-        Trainer(network, target=target).train(
+        NativeTrainer(network, target=target).train(
             still, None, x, y, order, bounds, LR, MOMENTUM, scale=scale, move_statistics=False
         )
         for name, part in parts_of(network):
@@ -150,7 +150,7 @@ def test_only_a_part_is_trained(har: tuple[Classifier, Network, Any, Any], train
 def test_threads_give_the_same_bits(har: tuple[Classifier, Network, Any, Any]) -> None:
     model, network, x, y = har
     start = flat_of(model, network)
-    trainer = Trainer(network)
+    trainer = NativeTrainer(network)
     jobs = [batches_of(sizes)[:2] for sizes in ([32, 32, 11], [16] * 4, [75], [5] * 15)] * 4
 
     def run(order: Any, bounds: Any) -> Floats:
@@ -182,7 +182,7 @@ def test_values_that_are_not_finite_show(
     order, bounds, _ = batches_of([32, 32, 11])
     x[order[0], 1, 3] = value
     for target in available_targets():
-        trainer, flat = Trainer(network, target=target), flat_of(model, network)
+        trainer, flat = NativeTrainer(network, target=target), flat_of(model, network)
         good = flat_of(model, network)
         outcome = trainer.train(flat, None, x, y, order, bounds, LR, MOMENTUM)
         assert not np.isfinite(flat).all()
@@ -191,14 +191,16 @@ def test_values_that_are_not_finite_show(
         # the workspace that was used holds nothing that a later call sees
         clean = np.where(np.isfinite(x), x, 0).astype(np.float32)
         fresh = good.copy()
-        Trainer(network, target=target).train(fresh, None, clean, y, order, bounds, LR, MOMENTUM)
+        NativeTrainer(network, target=target).train(
+            fresh, None, clean, y, order, bounds, LR, MOMENTUM
+        )
         trainer.train(good, None, clean, y, order, bounds, LR, MOMENTUM)
         assert np.array_equal(good, fresh)
 
 
 def test_arrays_are_checked(har: tuple[Classifier, Network, Any, Any]) -> None:
     model, network, x, y = har
-    trainer, flat = Trainer(network), flat_of(model, network)
+    trainer, flat = NativeTrainer(network), flat_of(model, network)
     order, bounds, _ = batches_of([32, 32, 11])
 
     def train(**changed: Any) -> None:
@@ -237,11 +239,11 @@ def test_arrays_are_checked(har: tuple[Classifier, Network, Any, Any]) -> None:
             train(**changed)
         assert np.array_equal(flat, before)
     with pytest.raises(ConfigError, match="instruction set"):
-        Trainer(network, target="mmx")
+        NativeTrainer(network, target="mmx")
     single = classifier([nn.Flatten(), nn.BatchNorm1d(60)], 3, 20, 4)
     made = network_of(single, (3, 20))
     with pytest.raises(DataError, match="one value per channel"):
-        Trainer(made).train(
+        NativeTrainer(made).train(
             flat_of(single, made), None, x, y, order[:1], np.array([0, 1]), LR, MOMENTUM
         )
 
@@ -251,11 +253,11 @@ def test_no_batches_change_nothing(har: tuple[Classifier, Network, Any, Any]) ->
     flat = flat_of(model, network)
     none = np.zeros(0, np.int64)
     assert (
-        Trainer(network).train(flat, None, x, y, none, np.zeros(1, np.int64), LR, MOMENTUM)
+        NativeTrainer(network).train(flat, None, x, y, none, np.zeros(1, np.int64), LR, MOMENTUM)
         == Metrics()
     )
-    assert Trainer(network).evaluate(flat, x, y, none) == Metrics()
-    assert Trainer(network).predict(flat, x, none).shape == (0, 4)
+    assert NativeTrainer(network).evaluate(flat, x, y, none) == Metrics()
+    assert NativeTrainer(network).predict(flat, x, none).shape == (0, 4)
     assert np.array_equal(flat, flat_of(model, network))
 
 
@@ -263,7 +265,9 @@ def test_the_environment_may_name_a_lesser_instruction_set(monkeypatch: pytest.M
     network = network_of(classifier([nn.Flatten()], 3, 20, 4), (3, 20))
     for target in available_targets():
         monkeypatch.setenv(INSTRUCTIONS, target)
-        assert Plan(network).target == target
+        assert CompiledNetwork(network).target == target
     monkeypatch.setenv(INSTRUCTIONS, "mmx")
-    with pytest.raises(ConfigError, match="instruction set 'mmx': this machine has "):
-        Plan(network)
+    with pytest.raises(
+        ConfigError, match=r"instruction set must be one of this machine's, .*, got 'mmx'"
+    ):
+        CompiledNetwork(network)

@@ -91,8 +91,8 @@ PROGRAMS: dict[str, tuple[str, str, str]] = {
         "fedavg",
     ),
 }
-"""By extra: with which other one it is of use, a program that needs it, and what that prints. Other
-extras have a test of their own."""
+"""By extra: another extra that it needs to be of use, a program that needs it, and the program's
+output. Other extras have a test of their own."""
 OWN_TESTS = {"edge", "aggregator", "export", "simulation", "executorch", "postgres", "s3", "ray"}
 
 
@@ -167,7 +167,7 @@ def test_postgres_extra_serves_a_round_from_a_server(
         "--database",
         postgres.create("extras"),
     )
-    assert "run run-1: finished" in log
+    assert "Campaign finished: campaign=run-1 " in log
 
 
 @pytest.mark.slow
@@ -179,7 +179,7 @@ def test_s3_extra_serves_a_round_with_blobs_in_a_bucket(
     log = run_a_round(
         fleet, exported, tmp_path, server.command("shoal"), EDGE, "--blobs", f"s3://{BUCKET}/extras"
     )
-    assert "run run-1: finished" in log
+    assert "Campaign finished: campaign=run-1 " in log
 
 
 @pytest.mark.slow
@@ -205,7 +205,7 @@ def test_edge_extra_trains_without_torch_and_says_which_extra_another_command_ne
     log = run_a_round(
         fleet, exported, tmp_path, [sys.executable, "-m", "shoal"], board.command("shoal-edge")
     )
-    assert "run run-1: finished" in log
+    assert "Campaign finished: campaign=run-1 " in log
 
 
 @pytest.mark.slow
@@ -233,7 +233,7 @@ def test_aggregator_extra_serves_a_round_with_noise(
         "--privacy",
         "gaussian",
     )
-    assert "run run-1: finished" in log
+    assert "Campaign finished: campaign=run-1 " in log
 
 
 @pytest.mark.slow

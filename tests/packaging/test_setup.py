@@ -80,7 +80,7 @@ def test_without_uv_a_line_says_so_and_pip_is_used(
     uv = setup_script["install_uv"](tmp_path)
     assert uv is None
     assert (
-        "no uv to be had here (ERROR: No matching distribution found for uv): pip installs"
+        "uv cannot be installed (ERROR: No matching distribution found for uv): pip installs"
         in capsys.readouterr().out
     )
     setup_script["install"](tmp_path, uv, "something")

@@ -19,7 +19,7 @@ UNITS = sorted(
     path for folder in ("systemd", "board") for path in (ROOT / "deploy" / folder).glob("*.service")
 )
 EXPOSURE = 25
-"""Of 100; `systemd-analyze security` calls less than 40 'OK'."""
+"""Maximum exposure, of 100; `systemd-analyze security` calls less than 40 'OK'."""
 
 
 @pytest.fixture(params=UNITS, ids=lambda path: path.name)

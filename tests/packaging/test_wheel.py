@@ -1,4 +1,4 @@
-"""What is in the wheel, and that the package lists agree."""
+"""Content of the wheel, and agreement of the package lists."""
 
 import zipfile
 from pathlib import Path

@@ -15,7 +15,7 @@ from simulation.simulate import SimulationResult
 
 @contextmanager
 def asked(command: str) -> Iterator[None]:
-    """As if this command were carried out."""
+    """Let code run as if it were this command."""
     token = NOW.set(Asked(command))
     try:
         yield

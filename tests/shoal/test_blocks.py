@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from host.settings import settings_of
 from shoal.cli import COMMANDS, application
-from tests.support.pages import FENCE, ROOT, Block, blocks, pages
+from tests.support.pages import ADDING, FENCE, ROOT, Block, blocks, pages
 
 EVERY = {
     ("README.md", "python"): "tests/shoal/test_python_page.py: test_the_program_of_the_readme_runs",
@@ -18,38 +19,56 @@ EVERY = {
         "docs/python.md",
         "python",
     ): "tests/shoal/test_python_page.py: test_the_programs_of_the_page_run_in_order",
-    ("docs/extend.md", "python"): "tests/shoal/test_extend_page.py: "
-    "test_the_programs_of_the_page_about_extensions_pass_the_checks_of_the_repository",
+    **{
+        (f"docs/{name}.md", "python"): "tests/shoal/test_extend_page.py: "
+        "test_the_programs_of_the_pages_about_parts_pass_the_checks_of_the_repository"
+        for name in ADDING
+    },
+    **{
+        (f"docs/{name}.md", "python"): "tests/shoal/test_python_page.py: "
+        "test_the_programs_of_a_guide_run_by_themselves"
+        for name in ("callbacks", "lengths")
+    },
+    ("docs/own-data.md", "python"): "tests/shoal/test_docs.py: test_simulations_run_as_written",
+    **{
+        (f"docs/{name}.md", ""): "tests/deploy/test_install_page.py: "
+        "test_every_command_is_of_a_program_of_whose_words_a_test_knows"
+        for name in ("containers", "alerts", "kubernetes", "ansible", "board-update")
+    },
     (
         "docs/tutorial.md",
         "python",
     ): "tests/examples/test_methods.py: test_the_page_shows_what_the_files_hold",
     (
-        "docs/install.md",
+        "docs/alerts.md",
         "yaml",
     ): "tests/deploy/test_monitoring.py: "
     "test_alertmanager_reads_the_configuration_and_the_receiver_of_the_page",
-    (
-        "docs/install.md",
-        "",
-    ): "tests/deploy/test_install_page.py: "
-    "test_every_command_is_of_a_program_of_whose_words_a_test_knows",
 }
 """The test that covers every block of a language on a page."""
 ONE = {
-    "docs/simulate.md: python: import numpy as np": "tests/algorithms/test_ids.py: "
-    "test_the_page_writes_such_a_file",
-    "docs/simulate.md: python: from torch import nn": "tests/simulation/test_own_model.py: "
+    "CONTRIBUTING.md: diff: --- a/aggregator/core/training.py": "tests/shoal/test_blocks.py: "
+    "test_the_setting_of_the_page_is_a_setting",
+    "docs/extend.md: python: from algorithms.spec import option": "tests/shoal/"
+    "test_extend_page.py: test_the_option_of_the_page_is_that_of_the_grouping",
+    "docs/own-data.md: csv: t,ax,ay,az,label": "tests/shoal/test_docs.py: "
+    "test_the_recording_of_the_page_is_read",
+    "docs/models.md: python: from torch import nn": "tests/simulation/test_own_model.py: "
     "written_in_the_docs",
-    "docs/simulate.md: python: import torch": "tests/simulation/test_own_model.py: "
+    "docs/models.md: python: import torch": "tests/simulation/test_own_model.py: "
     "written_in_the_docs",
-    "docs/device.md: toml: [window]": "tests/shoal/test_docs.py: "
-    "test_a_recording_as_the_device_page_has_it",
-    'docs/device.md: toml: verbs = ["train", "evaluate", "protect"]': "tests/edge_client/"
+    "docs/live.md: toml: [window]": "tests/shoal/test_docs.py: "
+    "test_a_recording_as_the_page_of_live_data_has_it",
+    'docs/policy.md: toml: verbs = ["train", "evaluate", "protect"]': "tests/edge_client/"
     "test_policy.py: test_the_policy_of_the_page",
-    "docs/device.md: python: import json, onnxruntime": "tests/edge_client/test_model.py: "
+    (
+        "docs/power.md: toml: max_seconds = 600             # a longer plan ends, and is declined"
+    ): "tests/edge_client/test_policy.py: test_the_policy_that_saves_power",
+    "docs/predict.md: python: import json, onnxruntime": "tests/edge_client/test_model.py: "
     "test_the_programs_of_the_page_answer_alike",
-    "docs/device.md: python: from edge_client import Model": "tests/edge_client/test_model.py: "
+    "docs/report.md: python: import numpy as np": "tests/shoal/test_simulated_models.py: "
+    "test_the_program_of_the_page_predicts_a_class",
+    "docs/predict.md: python: from edge_client import Model": "tests/edge_client/test_model.py: "
     "test_the_programs_of_the_page_answer_alike",
     'docs/tutorial.md: toml: [project.entry-points."shoal.groupings"]': "tests/algorithms/"
     "test_outside.py: test_the_entry_of_the_page",
@@ -113,6 +132,34 @@ def test_the_drawing_of_imports_has_the_packages_that_the_contracts_have() -> No
     assert drawn in [contract["layers"] for contract in contracts if contract["type"] == "layers"]
 
 
+def test_the_setting_of_the_page_is_a_setting() -> None:
+    """Its line stands in the body of the struct that the page names, and makes the option."""
+    from aggregator.core import training
+
+    (block,) = blocks("CONTRIBUTING.md", "diff")
+    path, struct, line = (
+        re.search(pattern, block.text, re.MULTILINE)
+        for pattern in (r"^\+\+\+ b/(.+)$", r"^@@ class (.+):$", r"^\+ +(.+)$")
+    )
+    assert path is not None
+    assert struct is not None
+    assert line is not None
+    assert f"class {struct[1]}:" in (ROOT / path[1]).read_text()
+    made = dict(vars(training))
+    exec(f"class Made(RoundSettings[str], frozen=True, kw_only=True):\n    {line[1]}", made)
+    new = settings_of(made["Made"]).keys() - settings_of(training.RoundSettings).keys()
+    assert new == {"late_s"}
+    setting = settings_of(made["Made"])["late_s"]
+    assert (setting.flag, setting.about["live"]) == ("--late", True)
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    assert all(f"`{name}`" in text for name in (setting.flag, "SHOAL_SERVE_LATE"))
+    structs = re.findall(r"`(\w+Settings)`(?:, `(\w+Settings)`)? in `([\w/]+\.py)`", text)
+    assert len(structs) == 5
+    for first, second, file in structs:
+        for name in filter(None, (first, second)):
+            assert f"class {name}(" in (ROOT / file).read_text()
+
+
 @cache
 def command(name: str) -> Any:
     """The click command `shoal NAME`."""
@@ -122,7 +169,7 @@ def command(name: str) -> Any:
 
 
 def mistake(line: str) -> str | None:
-    """What is wrong with a command in the text; None if it exists with its options."""
+    """Return the fault of a command in the text, or None if it exists with its options."""
     program, *words = shlex.split(line)
     if program == "shoal-edge":
         return mistake_of_edge(words)
@@ -153,7 +200,7 @@ def mistake(line: str) -> str | None:
 
 
 def mistake_of_edge(words: list[str]) -> str | None:
-    """The same, for `shoal-edge`."""
+    """Return the fault of a command of `shoal-edge`, or None."""
     from edge_client.options import parser
 
     top = parser()

@@ -1,5 +1,4 @@
-"""What `serve`, `campaign start` and `campaign set` make of the options that say whom a round
-asks."""
+"""Options of `serve`, `campaign start` and `campaign set` about a round's cohort."""
 
 from typing import Any
 
@@ -35,14 +34,14 @@ def test_a_policy_says_the_fields_of_a_campaign(
     ("policy", "cohort", "over_select", "error"),
     [
         ("over-select:cohort=20", 10, None, "cohort is given twice"),
-        ("buffered", 10, None, "has no rounds; say concurrency= and buffer="),
+        ("buffered", 10, None, "cohort must be 0 with policy 'buffered', got 10"),
         (
             "over-select",
             None,
             1.3,
-            "--over-select 1.3: --policy over-select says how many are asked",
+            "over_select must be left out with a policy, got 1.3 with 'over-select'",
         ),
-        ("eager", None, None, "'eager' is none of sync, over-select, buffered"),
+        ("eager", None, None, r"No policy 'eager'\. Known policies: sync, over-select, buffered\."),
     ],
 )
 def test_two_options_that_say_the_same_are_refused(

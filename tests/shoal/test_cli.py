@@ -114,7 +114,7 @@ def test_what_help_says_of_choices_is_so() -> None:
 
 
 def infos(command: Callable[..., None]) -> list[Any]:
-    """What Typer is told of the options of a command."""
+    """Return Typer's settings of the options of a command."""
     return [
         each
         for hint in typing.get_type_hints(command, include_extras=True).values()

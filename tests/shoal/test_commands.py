@@ -42,9 +42,9 @@ def test_demo(tmp_path: Path) -> None:
         <= summary["comparison"]["fedavg"]["mean"]
         <= 1
     )
-    assert "what devices start from" not in (tmp_path / "out" / "aggregator.log").read_text(), (
-        "each run begins with the same weights"
-    )
+    assert (
+        "Devices start from the models" not in (tmp_path / "out" / "aggregator.log").read_text()
+    ), "each run begins with the same weights"
     assert summary["edge"]["processes"] == 4
     assert summary["edge"]["max_rss_bytes"] > 0
     assert summary["edge"]["torch_loaded"] is False
@@ -52,7 +52,7 @@ def test_demo(tmp_path: Path) -> None:
         assert (tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG")
     page = (tmp_path / "out" / "report.html").read_text()
     assert (
-        page.count("data:image/png;base64,") == page.count("<h2>How far devices are apart by ") > 0
+        page.count("data:image/png;base64,") == page.count("<h2>Distances between devices by ") > 0
     ), "a picture of each view"
     assert "p02-right" in page
     assert "mean accuracy" in done.stdout
@@ -154,15 +154,15 @@ def left_running(folder: Path) -> list[str]:
     [
         (
             ["simulate", "--data", "nothing"],
-            "error: data 'nothing': expected watch, watch-session, uci-har, ",
+            "error: No data set 'nothing'. Known data sets: watch, watch-session, uci-har, ",
         ),
-        (["simulate", "--algorithm", "magic"], "error: algorithm 'magic': 'magic' is none of"),
+        (["simulate", "--algorithm", "magic"], "error: No algorithm 'magic'."),
         (
             ["simulate", "--algorithm", "distfl:signature=x"],
-            "'distfl:signature=x': signature is 'x', expected responses or",
+            "'distfl:signature=x': signature must be responses or",
         ),
-        (["simulate", "--attack", "x"], "error: attack 'x'"),
-        (["simulate", "--model", "x"], "error: model 'x': expected one of"),
+        (["simulate", "--attack", "x"], "error: No attack 'x'."),
+        (["simulate", "--model", "x"], "error: No model 'x'. Known models: har-cnn, "),
         (
             ["simulate", "--hyper", "lr"],
             "error: hyper must be NAME=VALUE with a number, got 'lr' (--hyper)",
@@ -170,52 +170,61 @@ def left_running(folder: Path) -> list[str]:
         (["simulate", "--lr", "-1"], "error: lr must be between 0 and 1000000, got -1 (--lr)"),
         (
             ["simulate", "--hyper", "momentum=1"],
-            "error: algorithm 'personal': momentum is '1', expected a number from 0 below 1",
+            "error: algorithm 'personal': momentum must be a number from 0 below 1, got '1'",
         ),
         (["simulate", "--hyper", "mu=1"], "error: hyper-parameter 'mu' (--hyper)"),
         (
             ["simulate", "--algorithm", "pfedme:inner_steps=0"],
-            "inner_steps is '0', expected a whole number from 1",
+            "inner_steps must be a whole number from 1",
         ),
         (
             ["simulate", "--algorithm", "ifca:k=65"],
-            "k is '65', expected a whole number from 1 to 64",
+            "k must be a whole number from 1 to 64, got '65'",
         ),
-        (["compare", "--algorithms", "fedavg,fedavg"], "error: --algorithms 'fedavg,fedavg'"),
+        (
+            ["compare", "--algorithms", "fedavg,fedavg"],
+            "error: --algorithms must be different names separated by commas, got 'fedavg,fedavg'",
+        ),
         (
             ["compare", "--algorithms", "fedavg,magic"],
-            "error: algorithm 'magic': 'magic' is none of",
+            "error: No algorithm 'magic'.",
         ),
         (
             ["compare", "--workers", "2", "--algorithms", "fedavg", "--data", "missing.npz"],
-            "error: data 'missing.npz'",
+            "error: No data set 'missing.npz'.",
         ),
         (
             ["compare", "--workers", "2", "--algorithms", "fedavg", "--hyper", "momentumm=1"],
             "error: hyper-parameter 'momentumm'",
         ),
-        (["simulate", "--newcomers", "20"], "error: 20 newcomers of 20 devices"),
+        (["simulate", "--newcomers", "20"], "error: newcomers must be less than the 20 devices"),
         (
             ["simulate", "--backend", "batched", "--device", "tpu"],
-            "error: device 'tpu': expected cpu, or cuda",
+            "error: device must be cpu, or cuda if torch finds a GPU here, got 'tpu'",
         ),
         (
             ["simulate", "--backend", "batched", "--cluster", "any"],
-            "error: cluster 'any': backend batched is for one process",
+            "error: cluster 'any': backend batched runs in one process only",
         ),
-        (["simulate", "--partition", "x"], "error: partition 'x'"),
-        (["simulate", "--devices", "21"], "error: devices = 21: data watch has 20 devices"),
+        (["simulate", "--partition", "x"], "error: No partition 'x'."),
+        (
+            ["simulate", "--devices", "21"],
+            "error: devices must be between 1 and 20, the devices of data watch, got 21",
+        ),
         (["simulate", "--out", "/proc/nothing"], "error: out /proc/nothing"),
         (
             ["export", "--out", "o", "--key", "missing.key"],
-            "error: key missing.key: there is no such file",
+            "error: key missing.key: no such file",
         ),
         (["serve", "--folder", "f", "--bundle", "none"], "error: bundle file none/trust.pem"),
         (
             ["serve", "--folder", "f", "--bundle", "b", "--broker", "localhost"],
             "error: broker address 'localhost'",
         ),
-        (["demo", "--devices", "21"], "error: devices = 21: data watch has 20 devices"),
+        (
+            ["demo", "--devices", "21"],
+            "error: devices must be between 1 and 20, the devices of data watch, got 21",
+        ),
     ],
 )
 def test_wrong_input_is_one_line_and_status_2(
@@ -237,7 +246,7 @@ def test_wrong_input_is_one_line_and_status_2(
 def test_a_process_ends_with_that_line_and_status(tmp_path: Path) -> None:
     done = shoal("simulate", "--data", "nothing", cwd=tmp_path)
     assert done.returncode == 2
-    assert done.stderr.startswith("error: data 'nothing'")
+    assert done.stderr.startswith("error: No data set 'nothing'.")
     assert "Traceback" not in done.stderr + done.stdout
 
 
@@ -245,7 +254,7 @@ def test_a_process_ends_with_that_line_and_status(tmp_path: Path) -> None:
 def test_a_failed_export_leaves_nothing_behind(tmp_path: Path) -> None:
     done = shoal("export", "--out", "o", "--runtimes", "nothing", cwd=tmp_path)
     assert done.returncode == 2
-    assert "error: runtimes nothing: expected onnx" in done.stderr
+    assert "error: runtimes must be onnx, or onnx and executorch, got nothing" in done.stderr
     assert list((tmp_path / "o").iterdir()) == []
 
 

@@ -21,7 +21,7 @@ def bash(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def completed(bash: Path, *words: str) -> set[str]:
-    """What bash offers for the last of these words."""
+    """Return bash's completions of the last of these words."""
     quoted = " ".join(f"'{word}'" for word in words)
     program = (
         f"source {bash}; COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; _shoal; printf "

@@ -1,7 +1,9 @@
 """`shoal init`, and what `shoal serve` takes from a file and from the environment."""
 
+import os
 import re
 import signal
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -65,7 +67,7 @@ def test_the_file_that_init_writes_is_a_service_with_all_defaults(
 def test_init_overwrites_nothing(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
     Path("mine.toml").write_text("rounds = 3")
     assert shoal(monkeypatch, "init", "mine.toml") == 2
-    assert "mine.toml: it exists already, and is left as it is" in capsys.readouterr().err
+    assert "mine.toml exists already, and is not changed" in capsys.readouterr().err
     assert shoal(monkeypatch, "init", "none/mine.toml") == 2
     assert Path("mine.toml").read_text() == "rounds = 3"
 
@@ -91,13 +93,30 @@ def test_the_command_line_comes_before_the_environment_and_that_before_the_file(
     assert asked(monkeypatch).folder == Path("f")
 
 
+def test_a_misspelt_variable_is_a_warning() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "shoal", "serve", "--folder", "f", "--bundle", "none"],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"SHOAL_SERVE_ROUND": "3"},
+    )
+    assert done.returncode
+    assert done.stderr.splitlines()[0] == (
+        "warning: the environment variable SHOAL_SERVE_ROUND is not an option of this command; did "
+        "you mean SHOAL_SERVE_ROUNDS?"
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("roundz = 3", "--config c.toml: 'roundz' is no setting of this command; is it 'rounds'?"),
-        ("config = 'x'", "--config c.toml: 'config' is no setting"),
-        ("[serve]\nrounds = 3", "--config c.toml: 'serve' is no setting"),
-        ("rounds = ", "--config c.toml: Invalid value (at end of document)"),
+        (
+            "roundz = 3",
+            "--config c.toml, line 1: this command has no setting 'roundz'; did you mean 'rounds'?",
+        ),
+        ("config = 'x'", "--config c.toml, line 1: this command has no setting 'config'"),
+        ("[serve]\nrounds = 3", "--config c.toml: this command has no setting 'serve'"),
+        ("rounds = ", "--config c.toml: not TOML: Invalid value (at end of document)"),
         (
             "rounds = 'three'",
             "between 1 and 1000000, got three (c.toml, line 1)",
@@ -106,6 +125,7 @@ def test_the_command_line_comes_before_the_environment_and_that_before_the_file(
             "rounds = 0",
             "between 1 and 1000000, got 0 (c.toml, line 1)",
         ),
+        ("stay = 'maybe'", "stay must be true or false, got 'maybe' (c.toml, line 1)"),
         ("deadline = inf", "deadline_s must be between 1 and 31622400, got inf (c.toml, line 1)"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Where no algorithm is named: what devices keep, in the task that the data's labels are of."""
+"""The default algorithm: personal models, in the task of the data's labels."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -25,9 +25,10 @@ def test_devices_keep_what_serves_them_in_the_task_of_the_labels(task: str, tmp_
     result = shoal.simulate(make(synthetic_fleet(3)), rounds=1, newcomers=1)
     summary = result.summary
     assert str(summary.algorithm) == f"personal+{task}"
-    assert summary.kept is not None
-    assert sum(summary.kept.candidates.values()) == len(summary.devices)
-    assert all(device.kept and device.kept.windows >= 3 for device in summary.devices.values())
+    assert summary.personal_models is not None
+    assert sum(summary.personal_models.candidates.values()) == len(summary.devices)
+    models = [device.personal_model for device in summary.devices.values()]
+    assert all(model and model.windows >= 3 for model in models)
     device = sorted(result.data.devices)[0]
     x = result.data.devices[device].test_x
     np.testing.assert_allclose(

@@ -9,9 +9,11 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from algorithms.composition import read_algorithm
@@ -21,7 +23,19 @@ from simulation.local.broker import EmbeddedBroker
 from simulation.local.fleet import start_process, stop_processes, write_device_folder
 from tests.support.forked import run_command
 from tests.support.known import known
-from tests.support.pages import COMMANDS, FENCES, PAGES, ROOT, RUNS, WRITTEN, not_named, page
+from tests.support.pages import (
+    ADDING,
+    COMMANDS,
+    FENCES,
+    PAGES,
+    PROGRAMS,
+    ROOT,
+    RUNS,
+    WRITTEN,
+    blocks,
+    not_named,
+    page,
+)
 from tests.support.waiting import wait_until
 
 FIRST = "".join(page.read_text() for page in PAGES if page.name.startswith(("README", "start-")))
@@ -75,11 +89,47 @@ def test_every_command_is_of_a_kind_that_is_tested() -> None:
     assert [c for c in COMMANDS if not c.startswith(known)] == []
 
 
+def write_program(name: str, number: int) -> Callable[[Path], object]:
+    """A function that runs a page's program, which writes a file of data."""
+    return lambda folder: exec(PROGRAMS.findall(page(name))[number], {})
+
+
+def write_model(folder: Path) -> None:
+    """Write the models of their page into one file."""
+    (folder / "model.py").write_text("\n".join(PROGRAMS.findall(page("models"))))
+
+
+def write_labels(name: str, y: "np.ndarray") -> Callable[[Path], object]:
+    """A function that writes windows of four devices with labels of some task."""
+    x = np.random.default_rng(0).standard_normal((len(y), 3, 64)).astype(np.float32)
+    owner = np.arange(len(y)) // 40
+    return lambda folder: np.savez(folder / name, X=x, y=y, subject=owner)
+
+
+FILES: Mapping[str, Callable[[Path], object]] = {
+    "boards": lambda folder: run_command(
+        shlex.split("shoal download watch --to boards"), folder, folder / "said"
+    ),
+    "own.npz": write_program("own-data", 0),
+    "events.npz": write_program("own-data", 1),
+    "model.py": write_model,
+    "faults.npz": write_labels("faults.npz", np.arange(160)[:, None] // [1, 2] % 2),
+    "gait.npz": write_labels("gait.npz", np.linspace(0.5, 2.5, 160)),
+}
+"""By its name in commands, how a file is made: by the programs and commands of the pages."""
+
+
 @pytest.mark.parametrize(
     "command", [c if c in FIRST else pytest.param(c, marks=pytest.mark.full) for c in RUNS]
 )
-def test_simulations_run_as_written(command: str, tmp_path: Path) -> None:
+def test_simulations_run_as_written(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
+    for name, write in FILES.items():
+        if re.search(rf" {re.escape(name)}\b", command):
+            write(tmp_path)
     done = run_command(shlex.split(command), tmp_path, tmp_path / "said")
     assert done.returncode == 0, done.stderr
     written = next((file for kind, file in WRITTEN.items() if command.startswith(kind)), None)
@@ -135,7 +185,7 @@ def test_the_real_fleet_of_the_readme(tmp_path: Path, monkeypatch: pytest.Monkey
             done = wait_until(predicted)  # the device puts its last model in use
         finally:
             stop_processes(processes)
-    assert "run run-1: finished" in (tmp_path / "serve.log").read_text()
+    assert "Campaign finished: campaign=run-1 " in (tmp_path / "serve.log").read_text()
     assert done is not None
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     assert (len(answers), {answer["class"] for answer in answers} <= set(data.classes)) == (
@@ -144,14 +194,24 @@ def test_the_real_fleet_of_the_readme(tmp_path: Path, monkeypatch: pytest.Monkey
     )
 
 
+def test_the_recording_of_the_page_is_read(tmp_path: Path) -> None:
+    from edge_client.data.windows import load_folder
+
+    (block,) = blocks("docs/own-data.md", "csv")
+    (tmp_path / "one.csv").write_text(block.text)
+    (tmp_path / "classes.txt").write_text("walking\n")
+    windows = load_folder(tmp_path, 1, 1, 0)
+    assert (windows.train_x.shape, windows.train_y.tolist()) == ((2, 3, 1), [0, 0])
+
+
 @pytest.mark.full
-def test_a_recording_as_the_device_page_has_it(tmp_path: Path) -> None:
+def test_a_recording_as_the_page_of_live_data_has_it(tmp_path: Path) -> None:
     """`record`, of lines like the one on the page, into a state folder of its own; the settings on
     the page are read as they stand."""
     from edge_client.live.settings import live_settings
     from edge_client.options import parser
 
-    text = page("device")
+    text = page("live")
     (command,) = (c for c in COMMANDS if c.startswith("shoal-edge record"))
     sample = json.loads(known(re.search(r"`(\{\"t\": .+?\})`", text))[1])
     begin_s = sample["t"] // 300 * 300  # five blocks of a minute, of which one is held out
@@ -215,7 +275,7 @@ def test_demonstrations_run_as_written(command: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_bundle_for_executorch_as_the_device_page_has_it(tmp_path: Path) -> None:
+def test_a_bundle_for_executorch_as_its_page_has_it(tmp_path: Path) -> None:
     export, inspect = (
         c for c in COMMANDS if c.startswith("shoal export") and "bundle-executorch" in c
     )
@@ -258,13 +318,14 @@ def check_options(command: str) -> None:
 
 @cache
 def help_of(command: str) -> str:
-    """What ``shoal COMMAND --help`` prints."""
+    """Return the output of ``shoal COMMAND --help``."""
     asked = [sys.executable, "-m", "shoal", command, "--help"]
     return subprocess.run(
         asked, capture_output=True, text=True, check=True, env=os.environ | {"COLUMNS": "200"}
     ).stdout
 
 
+SITE = ROOT / "docs" / "site"
 MADE = {"runs", "build", "dist"}
 """Folders that commands make in a checkout."""
 
@@ -283,11 +344,18 @@ def test_links_between_pages_lead_somewhere() -> None:
         ROOT / "docs" / "index.md",
         ROOT / "android_bridge" / "README.md",
     } <= set(PAGES)
+    generated = set(
+        re.findall(
+            r'^    "(reference-\w+\.md)": ', (SITE / "generated.py").read_text(), re.MULTILINE
+        )
+    )
+    assert len(generated) >= 7
     broken = [
         f"{page.relative_to(ROOT)}: {target}"
         for page in PAGES
         for target in re.findall(r"\]\((?!https?:|#)([^)#\s]+)", FENCES.sub("", page.read_text()))
         if not (page.parent / target).exists()
+        and not (page.parent == ROOT / "docs" and target in generated)
     ]
     assert broken == []
 
@@ -308,10 +376,11 @@ def test_readme_and_map_have_every_folder() -> None:
     assert [path for path in inner if f"`{path.relative_to(ROOT)}/`" not in house] == []
 
 
-@pytest.mark.parametrize("name", ["house", "round", "extend"])
-def test_files_and_functions_that_a_page_names_exist(name: str) -> None:
+@pytest.mark.parametrize("names", [("house",), ("round",), ("extend", *ADDING)])
+def test_files_and_functions_that_pages_name_exist(names: tuple[str, ...]) -> None:
     top = {folder.name for folder in folders()}
-    named = re.findall(r"`([\w./-]+/[\w./-]*)(?:: ([\w.]+))?`", page(name))
+    text = "".join(map(page, names))
+    named = re.findall(r"`([\w./-]+/[\w./-]*)(?:: ([\w.]+))?`", text)
     places = {(place, function) for place, function in named if place.split("/")[0] in top}
     assert len(places) >= 5
     assert [place for place, _ in sorted(places) if not (ROOT / place).exists()] == []
@@ -323,7 +392,7 @@ def test_files_and_functions_that_a_page_names_exist(name: str) -> None:
 
 
 def defines(file: Path, name: str) -> bool:
-    """Whether a Python file has a function of this name, ``CLASS.METHOD`` or a class."""
+    """Return True if a Python file has a function of this name, ``CLASS.METHOD`` or a class."""
     body = ast.parse(file.read_text()).body
     for part in name.split("."):
         found = [
@@ -350,18 +419,18 @@ def test_reasons_of_the_spec_are_those_of_the_messages() -> None:
 
 
 @pytest.mark.full
-def test_simulation_page_names_every_field_of_the_summary_every_partition_and_every_model() -> None:
+def test_pages_name_every_field_of_the_summary_every_partition_and_every_model() -> None:
     from aggregator.view.summary import (
-        Comparison,
+        Baseline,
         DeviceSummary,
         EdgeSummary,
         Groups,
         Heterogeneity,
+        MessageBytes,
         PhonesSummary,
         Spread,
         Summary,
         TimeSummary,
-        Traffic,
     )
     from algorithms.models.registry import MODELS
     from simulation.partition import PARTITIONS
@@ -374,17 +443,26 @@ def test_simulation_page_names_every_field_of_the_summary_every_partition_and_ev
     )
     attack = simulate(synthetic_fleet(4), settings).summary.attack
     assert (
-        not_named([*Summary.__struct_fields__, *Comparison.__struct_fields__], page("simulate"))
-        == []
+        not_named([*Summary.__struct_fields__, *Baseline.__struct_fields__], page("summary")) == []
     )
-    for part in (DeviceSummary, Spread, Groups, Traffic, Heterogeneity, EdgeSummary, PhonesSummary):
-        assert not_named(part.__struct_fields__, page("simulate")) == []
-    assert not_named(TimeSummary.__struct_fields__, page("scale")) == []
-    assert not_named([*PARTITIONS, *MODELS], page("simulate")) == []
+    for part in (
+        DeviceSummary,
+        Spread,
+        Groups,
+        MessageBytes,
+        Heterogeneity,
+        EdgeSummary,
+        PhonesSummary,
+    ):
+        assert not_named(part.__struct_fields__, page("summary")) == []
+    assert not_named(TimeSummary.__struct_fields__, page("speeds")) == []
+    assert not_named(PARTITIONS, page("partitions")) == []
+    assert not_named(MODELS, page("models")) == []
     options = {key for partition in PARTITIONS.values() for key in partition.options}
-    assert [key for key in sorted(options) if not re.search(f"`{key}[=`]", page("simulate"))] == []
+    named = page("partitions")
+    assert [key for key in sorted(options) if not re.search(f"`{key}[=`]", named)] == []
     assert attack is not None
-    assert not_named(attack.__struct_fields__, page("privacy")) == []
+    assert not_named(attack.__struct_fields__, page("attacks")) == []
 
 
 def test_comparison_page_names_every_field(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -411,4 +489,5 @@ def test_other_pages_name_every_choice_every_mechanism_and_every_attack() -> Non
     from simulation.engine.workers.attacks import ATTACKS
 
     assert not_named([row["name"] for row in listing()], page("algorithms")) == []
-    assert not_named([*CHOICES["privacy"], *ATTACKS], page("privacy")) == []
+    assert not_named(CHOICES["privacy"], page("privacy")) == []
+    assert not_named(ATTACKS, page("attacks")) == []

@@ -98,6 +98,13 @@ def test_the_generated_pages_are_complete(site: Path) -> None:
     commands, mqtt, api = (
         (site / f"reference-{name}.html").read_text() for name in ("commands", "mqtt", "http")
     )
+    from algorithms.composition import listing
+
+    chosen = html.unescape((site / "reference-choices.html").read_text())
+    for row in listing():
+        assert f">{row['name']}<a" in chosen or row["name"] == "dbe", row["name"]
+        assert row["citation"] in chosen
+        assert [key for key in row["options"] if f"<code>{key}</code>" not in chosen] == []
     assert [name for name in COMMANDS if f'id="shoal-{name}"' not in commands] == []
     assert "--min-devices" in commands
     document = json.loads((ROOT / "wire" / "asyncapi.json").read_text())
@@ -118,12 +125,15 @@ def test_the_generated_pages_are_complete(site: Path) -> None:
 
 
 def test_commands_of_the_quick_starts_are_run_by_a_test_as_they_are() -> None:
-    """Those that simulate or compare are run from their page. tests/end_to_end/test_from_nothing.py
-    has `benchmarks.quick_starts` type others; the rest stand on a page whose tests run them, word
-    for word."""
+    """Commands that simulate or compare are run from their page.
+    tests/end_to_end/test_from_nothing.py has `benchmarks.quick_starts` type others; the rest stand
+    on a page whose tests run them, word for word."""
     tried = [
         ROOT / "README.md",
-        *(ROOT / "docs" / f"{name}.md" for name in (*GUIDES, "device", "simulate", "python")),
+        *(
+            ROOT / "docs" / f"{name}.md"
+            for name in (*GUIDES, "device", "predict", "report", "simulate", "python")
+        ),
     ]
     known = {
         line.split("#")[0].strip()

@@ -1,4 +1,4 @@
-"""What a command says of input that it cannot use: the option, what came, what was expected."""
+"""Errors of commands about wrong input: the option, the value, the expectation."""
 
 import re
 from pathlib import Path
@@ -23,76 +23,79 @@ def shoal(*arguments: str) -> None:
     [
         (
             "simulate --checkpoint /dev/null",
-            "--checkpoint /dev/null: File exists; expected a folder, or a path where one can be "
-            "made",
+            "--checkpoint /dev/null: the folder cannot be created: File exists",
         ),
         (
             f"export --out o --key {TEXT}",
-            f"signing key {TEXT}: expected an Ed25519 private key in PEM, as `shoal export` "
-            "writes it",
+            f"signing key {TEXT} is not an Ed25519 private key in PEM, as `shoal export` writes it",
         ),
         ("download cifar10 --to /dev/null", "--to /dev/null: File exists"),
         (
             "simulate --backend native --model har-cnn-gn --algorithm fedavg --devices 2",
-            "backend native: extractor.norm1 is GroupNorm; the engine in C++ has time windows and "
-            "images, with layers Conv1d, ",
+            "backend native: extractor.norm1 is GroupNorm. The engine in C++ supports time windows "
+            "and images, with layers Conv1d, ",
         ),
         ("simulate --lr -1", "lr must be between 0 and 1000000, got -1 (--lr)"),
-        ("compare --algorithms fedavg --hyper lr=-1", "lr -1: expected a learning rate from 0"),
+        ("compare --algorithms fedavg --hyper lr=-1", "lr must be a number of at least 0, got -1"),
         (
             "simulate --hyper momentum=nan",
             "hyper must be NAME=VALUE with a number, got 'momentum=nan' (--hyper)",
         ),
         (
             "simulate --cohort 99 --algorithm fedavg --devices 3",
-            "cohort = 99: expected no more than the 3 devices that train",
+            "cohort must be at most 3, the devices that can train, got 99",
         ),
         (
             "simulate --labels some",
-            "labels 'some': expected all, none, or how many windows of each class are labelled, "
-            "from 1",
+            "labels must be all, none, or a number from 1, the labelled windows of each class, "
+            "got 'some'",
         ),
-        ("simulate --split now", "split 'now': 'now' is none of own, time, session, random"),
+        (
+            "simulate --split now",
+            "No split 'now'. Did you mean own? Known splits: own, time, session, random.",
+        ),
         (
             "simulate --split session",
-            "split session: device p01-left of data watch has no recording to hold out: none "
-            "whose classes are all in",
+            "split session: device p01-left of data watch has no recording to hold out. It "
+            "needs one whose classes are all in",
         ),
         (
             "simulate --split time --partition iid",
-            "split time with partition iid: it puts the examples of all devices together",
+            "split time does not work with partition iid, which puts the examples of all devices "
+            "together",
         ),
         (
             "simulate --labels none --newcomers 20",
-            "20 newcomers of 20 devices: at least one has to train",
+            "newcomers must be less than the 20 devices, because at least one has to train, got 20",
         ),
         (
             "compare --algorithms fedavg --labels all,5",
-            "labels all,5: several values are a grid, which scenarios makes",
+            "labels must be a single value without scenarios, got all,5",
         ),
         (
             "compare --algorithms fedavg --split time,own",
-            "split time,own: several values are a grid, which scenarios makes",
+            "split must be a single value without scenarios, got time,own",
         ),
         (
             "compare --algorithms fedavg --reference local",
-            "reference local: expected one of fedavg",
+            "reference must be one of fedavg, got local",
         ),
         (
             "compare --algorithms fedavg --scenarios --target 0.9",
-            "target 0.9: with scenarios no rounds are counted",
+            "target must be left out with scenarios, which count no rounds, got 0.9",
         ),
         (
             "compare --algorithms fedavg --scenarios --split session",
-            "scenarios: the data allow no cell of the grid; split session: device p01-left of "
-            "data watch has no recording to hold out",
+            "scenarios: no cell of the grid can run. Reason for the first: split session: device "
+            "p01-left of data watch has no recording to hold out",
         ),
-        ("simulate --data nowhere --model har-cn", "model 'har-cn': expected one of "),
+        ("simulate --data nowhere --model har-cn", "No model 'har-cn'. Did you mean "),
         (
             "simulate --data nowhere --model gru.py",
-            "model 'gru.py': expected FILE.py:FUNCTION, the function in it that makes the model",
+            "model 'gru.py' names no function. Write FILE.py:FUNCTION, the function that returns "
+            "the model.",
         ),
-        ("simulate --data nowhere --model gru.py:Gru", "model file gru.py: there is none"),
+        ("simulate --data nowhere --model gru.py:Gru", "model file gru.py: there is no such file"),
         (
             f"export inspect {TEXT}",
             f"{TEXT}: expected a bundle that `shoal export` wrote: bundle of ",
@@ -108,7 +111,7 @@ def test_what_cannot_be_used_is_named(
 
 
 def test_a_misspelt_model_is_guessed() -> None:
-    with pytest.raises(ShoalError, match=r"did you mean har-cnn or har-cnn-gn"):
+    with pytest.raises(ShoalError, match=r"Did you mean har-cnn or har-cnn-gn"):
         shoal("simulate", "--model", "har-cn")
 
 
@@ -151,7 +154,8 @@ def test_the_demo_refuses_data_with_which_no_device_can_train(tmp_path: Path) ->
     )
     with pytest.raises(
         DataError,
-        match=r"^data few: no device of 3 has more than 1 training windows, 2 are needed$",
+        match=r"^data few: a device needs at least 2 training windows, and the most that one of 3 "
+        r"has is 1$",
     ):
         shoal("demo", "--data", str(tmp_path / "few.npz"), "--out", str(tmp_path / "out"))
     assert not (tmp_path / "out").exists()

@@ -72,7 +72,7 @@ def test_a_grid_is_written_resumed_and_told(
         ("plain.npz", "session", "all"),
         ("plain.npz", "session", 2),
     ]
-    assert all("do not say the session" in c["why"] for c in found["left_out"])
+    assert all("needs the session of each window" in c["why"] for c in found["left_out"])
     assert all(
         [row["algorithm"] for row in c["algorithms"]] == ["fedavg", "local"] for c in found["cells"]
     )
@@ -95,7 +95,8 @@ def test_a_grid_is_written_resumed_and_told(
     } <= rows[0].keys()
     assert "named.npz, session, 2 labels" in told
     assert "plain.npz, session, all labels left out: split session" in told.replace("\n", " ")
-    assert "over the cells in which every run ended with a model, 6 of 6; against local" in told
+    assert "Means over 6 of 6 cells: those in which every run ended with a model" in told
+    assert "; reference local" in told
     kept = {path: path.stat().st_mtime_ns for path in (written / "out" / "runs").iterdir()}
     assert len(kept) == 6 * 2 * 3
     compare(*words)

@@ -60,7 +60,7 @@ def test_a_simulation_goes_on_where_ctrl_c_ended_it(tmp_path: Path) -> None:
         [*SHOAL, *words], cwd=tmp_path, capture_output=True, text=True, timeout=250
     )
     assert done.returncode == 0, done.stderr
-    said = re.search(r"kept has (\d+) rounds; the run goes on after them", done.stdout)
+    said = re.search(r"kept has (\d+) rounds; the run continues after them", done.stdout)
     assert said is not None, done.stdout
     assert 0 < int(said[1]) < 60
     assert (

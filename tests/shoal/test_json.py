@@ -98,7 +98,7 @@ def test_every_command_has_it_but_those_that_the_page_names() -> None:
         for words, command in FUNCTIONS.items()
     }
     assert {words for words, found in flags.items() if not found} == WITHOUT
-    section = PAGE[PAGE.index("All other commands have it too") :]
+    section = PAGE[PAGE.index("All other commands have `--json` as well") :]
     assert set(re.findall(r"`(\w+)`", section[: section.index(")")])) == WITHOUT
 
 

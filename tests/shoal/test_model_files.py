@@ -13,7 +13,7 @@ from safetensors import safe_open
 
 from aggregator.core.steps import Gate, Step
 from aggregator.fleet import events as e
-from aggregator.fleet.records import Campaign, Release, Version
+from aggregator.fleet.records import Campaign, ModelRelease, Version
 from aggregator.storage.blob_folder import BlobFolder, blob_names
 from aggregator.storage.engine import sqlite_url
 from export.publish import SERVER_FILE
@@ -58,7 +58,7 @@ def served(exported: Exported, tmp_path: Path) -> Path:
 
 
 def expected(exported: Exported, x: Array, scale: float = 1.0) -> Array:
-    """What the bundle's graph says, of a model whose weights are this multiple."""
+    """Return the answers of the bundle's graph for a model whose weights are this multiple."""
     bundle = exported.bundle
     received = {s.key for s in bundle.manifest.received()}
     held: Tensors = {
@@ -89,7 +89,7 @@ class TestExport:
         )
         bundle = exported.bundle.digest
         BlobFolder(served / "releases").put(source.get(bundle), source.get(model))
-        release = Release(
+        release = ModelRelease(
             number=1,
             group="0",
             bundle=bundle,
@@ -121,7 +121,7 @@ class TestExport:
         )[0]
         assert np.allclose(answer.sum(axis=1), 1, atol=1e-5)
         for wrong, told in (
-            (["--release", "9"], r"No release 9\. `shoal models list` names all"),
+            (["--release", "9"], r"No release 9 \(--release\)\. `shoal models list` names all"),
             (["--release", "1", "--group", "0"], "by itself"),
         ):
             with pytest.raises(ConfigError, match=told):
@@ -214,21 +214,24 @@ class TestExport:
     @pytest.mark.parametrize(
         ("arguments", "error"),
         [
-            (["--to", "m.onnx"], r"several models: say which with --group; its groups are 0, 1"),
+            (
+                ["--to", "m.onnx"],
+                r"has several models\. Choose one with --group\. Known groups: 0, 1\.",
+            ),
             (
                 ["--to", "m.onnx", "--group", 7],
-                r"--group 7: run run-1 has no such group; its groups are 0, 1",
+                r"No group '7' \(--group\) in run run-1\. Known groups: 0, 1\.",
             ),
             (
                 ["--to", "m.onnx", "--group", 0, "--round", 4],
-                r"--round 4: run run-1 has the models of the rounds 0",
+                r"No models of round 4 \(--round\) in run run-1\. .* stored: 0",
             ),
-            (["--to", "m.onnx", "--run", "other"], r"no run 'other'"),
+            (["--to", "m.onnx", "--run", "other"], r"No run 'other'"),
             (
                 ["--to", "m.txt", "--group", 0],
-                r"--to m\.txt: expected a name that ends with \.onnx, \.pte, \.pt, \.safetensors",
+                r"--to must end with one of \.onnx, \.pte, \.pt, \.safetensors, got m\.txt",
             ),
-            (["--to", "m.pte", "--group", 0], r"--probe names server\.pt2"),
+            (["--to", "m.pte", "--group", 0], r"--probe must be the path of server\.pt2"),
             (
                 ["--to", "m.pte", "--group", 0, "--probe", "none.pt2"],
                 r"--probe none\.pt2: No such file",
@@ -280,7 +283,7 @@ class TestLooking:
         ]
         assert {row[2] for row in rows} <= {"50.00%", "0.00%"}
         same = (expected(exported, x).argmax(1) == expected(exported, x, 1.5).argmax(1)).mean()
-        assert f"both say the same of {same:.2%} of 12 windows" in said
+        assert f"both models give the same answer on {same:.2%} of 12 windows" in said
         assert "100.00% of 12 windows" in shoal(
             "diff", served, "0", "0", "--data", served / "x.npy"
         )
@@ -292,5 +295,8 @@ class TestLooking:
 
     @pytest.mark.parametrize("text", ["0@", "0@x"])
     def test_what_is_no_model_is_refused(self, shoal: Say, served: Path, text: str) -> None:
-        with pytest.raises(ConfigError, match="expected GROUP or GROUP@ROUND"):
+        with pytest.raises(
+            ConfigError,
+            match=f"model must be GROUP or GROUP@ROUND, with a number for ROUND, got '{text}'",
+        ):
             shoal("diff", served, text, "0")

@@ -37,9 +37,9 @@ def test_list_says_how_devices_met_each_of_the_models(
 ) -> None:
     shoal("rounds", tmp_path)
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert lines[0] == ["made", "in", "models", "devices", "accuracy", "loss"]
+    assert lines[0] == ["round", "models", "devices", "accuracy", "loss"]
     assert lines[1:4] == [
-        [str(n), str(min(n + 1, 2)), "2", f"{(n + 1) / 4:.4f}", "0.2500"] for n in range(3)
+        [str(n), str(min(n + 1, 2)), "2", f"{25 * (n + 1)}.0", "%", "0.2500"] for n in range(3)
     ]
     assert lines[4] == ["3", "2", "0", "-", "-", "offered", "now"]
     shoal("rounds", tmp_path, "--json")
@@ -49,17 +49,19 @@ def test_list_says_how_devices_met_each_of_the_models(
 
 
 def test_wrong_input_is_one_clear_error_and_changes_nothing(bench: Bench, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no run 'other' \(--run\)\. Known runs: run-1"):
+    with pytest.raises(
+        ConfigError, match=r"No run 'other' \(--run\) in folder .*\. Known runs: run-1\."
+    ):
         shoal("rounds", tmp_path, "--run", "other")
     assert bench.store.load() == untimed(bench.runner.fleet)
-    with pytest.raises(ConfigError, match=r"there is no shoal\.db"):
+    with pytest.raises(ConfigError, match=r"No shoal\.db in folder"):
         shoal("rounds", tmp_path / "none")
 
 
 def test_what_is_wrong_with_a_database_is_told(bench: Bench, tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError,
-        match=r"database sqlite:///.*typo\.db: no run 'run-1' \(--run\)\. Known runs: none",
+        match=r"No run 'run-1' \(--run\) in database sqlite:///.*typo\.db\. Known runs: none\.",
     ):
         shoal("rounds", tmp_path, "--database", sqlite_url(tmp_path / "typo.db"))
     assert not (tmp_path / "typo.db").exists()

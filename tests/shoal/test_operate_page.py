@@ -32,7 +32,7 @@ def test_a_service_is_started_looked_at_resumed_checked_backed_up_and_restored(
     status, ready = operator.get("/ready")
     assert (status, ready["ready"]) == (200, True)
     with urllib.request.urlopen(f"http://127.0.0.1:{operator.port}", timeout=5) as dashboard:
-        assert "No device has been here yet" in dashboard.read().decode()
+        assert "No device has connected yet" in dashboard.read().decode()
     assert all(f"`{check}`" in PAGE for check in ready if check not in ("ready", "phase"))
     epochs = [operator.get("/run")[1]["epoch"]]
     assert "shoal campaign resume runs/served" in COMMANDS
@@ -83,7 +83,7 @@ def test_campaigns_start_change_and_end_while_the_service_runs(operator: Operato
     assert "campaign autumn has started: waiting" in say("shoal campaign start")
     assert [line["name"] for line in operator.get("/campaigns")[1]] == ["run-1", "autumn"]
     assert operator.run(typed("shoal campaign start")).stderr.startswith(
-        "error: campaign autumn: there is one of this name"
+        "error: Campaign name 'autumn' is taken in "
     )
     assert "goes on with rounds 30, lr_schedule cosine:warmup=3, deadline_s 300.0" in say(
         "shoal campaign set"
@@ -132,7 +132,7 @@ def test_campaigns_start_change_and_end_while_the_service_runs(operator: Operato
     refused = operator.run(typed("shoal campaign pause").replace("autumn", "winter"))
     assert (refused.returncode, refused.stderr) == (
         2,
-        "error: No campaign 'winter'. Known campaigns: run-1, autumn\n",
+        "error: No campaign 'winter'. Known campaigns: run-1, autumn.\n",
     )
     assert "Traceback" not in operator.log(0) + operator.log()
 
@@ -149,7 +149,7 @@ def test_releases_are_listed_and_orders_about_them_are_given(
     }
     assert "canary" in told["shoal models list runs/served"].stdout
     assert "in use      on 0 devices\n" in told["shoal models show runs/served 2"].stdout
-    assert "run-1: releases 2: running" in told["shoal models rollout runs/served"].stdout
+    assert "run-1, release 2: running" in told["shoal models rollout runs/served"].stdout
     orders = [
         done
         for command, done in told.items()
@@ -172,7 +172,7 @@ def test_a_second_service_ends_and_one_that_takes_over_ends_the_first(
     assert "--take-over" in PAGE
     third = operator.serve("--take-over", folder="runs/standby")
     assert first.wait(30) == 3
-    assert "another aggregator has taken over the fleet" in operator.log(0)
+    assert "Another aggregator has taken over the fleet" in operator.log(0)
     assert third.poll() is None
 
 
@@ -212,7 +212,7 @@ def test_enrolment_is_set_up_and_devices_are_approved_as_written(operator: Opera
     assert "nothing is due" in run("shoal enrol renew")
     assert "approved pi-1" in run("shoal enrol audit")
     assert (
-        "it exists already, and is left as it is"
+        "exists already, and is not changed"
         in operator.run(typed("shoal init fleet.toml --tls")).stderr
     )
 

@@ -1,5 +1,5 @@
-"""What a command says when a class or a model of the user's own raises: the file, the line, the
-function, in one error."""
+"""Errors of commands when a user's own class or model raises: the file, the line, the function, in
+one error."""
 
 import re
 from pathlib import Path
@@ -52,8 +52,8 @@ class Net(torch.nn.Module):
         return self.out(x.flatten(1))
 """
 DRAWS = (
-    r"objective noisy: its graph step draws random numbers itself \(aten.rand.default\): expected "
-    r"them among the inputs"
+    r"objective noisy: its graph step draws random numbers itself \(aten.rand.default\). "
+    r"Random numbers must be inputs"
 )
 
 
@@ -72,7 +72,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         (
             "--algorithm methods.py:Later",
-            r"the first: p.*: .*methods\.py, line 16, in Later\.deeper: KeyError: 'nothing'",
+            r"The first reason: p.*: .*methods\.py, line 16, in Later\.deeper: KeyError: 'nothing'",
         ),
         (
             "--algorithm fedavg+methods.py:Groups",

@@ -135,7 +135,7 @@ def test_what_a_device_keeps_is_in_its_model_at_once() -> None:
     )
     assert not torch.equal(first[0], second[0])
     assert torch.equal(second[0], last[0])
-    with pytest.raises(shoal.ConfigError, match="so there is no whole model"):
+    with pytest.raises(shoal.ConfigError, match="so this model is not whole"):
         result.model()
 
 
@@ -193,7 +193,10 @@ class TestStopping:
 
     @pytest.mark.parametrize(
         ("arguments", "said"),
-        [((0,), "patience = 0"), ((1, 0.0, "median"), "measure 'median': expected accuracy_mean")],
+        [
+            ((0,), "patience must be at least 1 round, got 0"),
+            ((1, 0.0, "median"), r"measure must be one of accuracy_mean, .*, got 'median'"),
+        ],
     )
     def test_options_that_cannot_be_are_said(self, arguments: Any, said: str) -> None:
         with pytest.raises(shoal.ConfigError, match=said):
@@ -227,7 +230,7 @@ class TestGoingOn:
 
     def test_another_run_in_the_folder_is_refused(self, tmp_path: Path) -> None:
         run(rounds=1, checkpoint=tmp_path)
-        with pytest.raises(shoal.ConfigError, match="a run with seed 0, this one has 1"):
+        with pytest.raises(shoal.ConfigError, match="is of a run with seed 0, and this one has 1"):
             run(rounds=1, checkpoint=tmp_path, seed=1)
 
 

@@ -72,33 +72,36 @@ class TestCompare:
     @pytest.mark.parametrize(
         ("options", "said"),
         [
-            ({"algorithms": []}, "expected different names"),
-            ({"reference": "distfl"}, "reference distfl: expected one of fedavg,local"),
+            (
+                {"algorithms": []},
+                "algorithms must have at least one name, and none twice, got none",
+            ),
+            ({"reference": "distfl"}, "reference must be one of fedavg, local, got distfl"),
             ({"seeds": 0}, "seeds must be a whole number between 1 and 1000000, got 0"),
             (
                 {"workers": 2},
-                "workers = 2: a FleetData, a model of your own and a class that is in no file are "
-                "compared in this process",
+                "workers must be 1 with a FleetData, a model of your own or a class that is in no "
+                "file, got 2",
             ),
             ({"split": "session"}, "session"),
             (
                 {"labels": [1, 5]},
-                "labels 1,5: several values are a grid, which scenarios makes",
+                "labels must be a single value without scenarios, got 1,5",
             ),
             (
                 {"scenarios": True, "target": 0.5},
-                "target 0.5: with scenarios no rounds are counted",
+                "target must be left out with scenarios, which count no rounds, got 0.5",
             ),
             (
                 {"scenarios": True, "split": ["session"]},
-                "scenarios: the data allow no cell of the grid; split session",
+                "scenarios: no cell of the grid can run. Reason for the first: split session",
             ),
             (
                 {"algorithms": ["fedavg", "fedavg"]},
-                "algorithms fedavg, fedavg: expected different names",
+                "algorithms must have at least one name, and none twice, got fedavg, fedavg",
             ),
-            ({"algorithms": [3]}, "3 is no class"),
-            ({"data": []}, "data: expected a name, a path or a FleetData"),
+            ({"algorithms": [3]}, "must be a name, a class"),
+            ({"data": []}, "data must be a name, a path or a FleetData"),
         ],
     )
     def test_options_that_cannot_be_are_one_clear_error(
@@ -183,7 +186,7 @@ class TestGrid:
         assert (tmp_path / "python" / "compare.csv").read_text() == (
             written / "compare.csv"
         ).read_text()
-        assert (told[-1].done, told[-1].total, len(told)) == (8, 8, 8)
+        assert (told[-1].finished_rounds, told[-1].total, len(told)) == (8, 8, 8)
         assert {(t.algorithm, t.seed, t.labels, t.split) for t in told} == {
             (name, seed, labels, "time")
             for name in ALGORITHMS
@@ -249,7 +252,7 @@ class TestGrid:
         found = shoal.compare(["fedavg", Local], synthetic_fleet(2), rounds=1, out=tmp_path)
         assert [row["algorithm"] for row in found.rows] == ["fedavg", "python:Local"]
         assert len([*(tmp_path / "runs").iterdir()]) == 1
-        with pytest.raises(shoal.ConfigError, match="a class that is in no file"):
+        with pytest.raises(shoal.ConfigError, match="a class outside of any file"):
             shoal.compare([Local], "watch", workers=2)
         against = shoal.compare(["fedavg", Local], synthetic_fleet(2), rounds=1, reference=Local)
         assert [row["against"]["reference"] for row in against.rows if row.get("against")] == [
@@ -317,17 +320,17 @@ class TestExport:
         )
         assert again.trust == (tmp_path / "one" / "trust.pem").read_bytes()
         assert not (tmp_path / "two" / "signing.key").exists()
-        with pytest.raises(shoal.ConfigError, match="there is no such file"):
+        with pytest.raises(shoal.ConfigError, match=r"key none\.pem: no such file; leave key out"):
             shoal.export(synthetic_fleet(2), tmp_path, key="none.pem")
 
     @pytest.mark.parametrize(
         ("options", "said"),
         [
             ({"max_batch": 2}, "max_batch must be a whole number of at least 8, got 2"),
-            ({"runtimes": ["tpu"]}, "runtimes tpu: expected onnx"),
+            ({"runtimes": ["tpu"]}, "runtimes must be onnx, .*, got tpu"),
             (
                 {"model": lambda shape, classes: 3},
-                "is int: expected a torch.nn.Module whose last layer",
+                "is of type int. A model must be a torch.nn.Module whose last layer",
             ),
         ],
     )

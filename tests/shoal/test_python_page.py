@@ -21,7 +21,7 @@ EXAMPLES = ROOT / "examples"
 
 
 def example(name: str) -> dict[str, Any]:
-    """What an example defines."""
+    """Return the definitions of an example."""
     return runpy.run_path(str(EXAMPLES / name), run_name="example")
 
 
@@ -57,10 +57,23 @@ def test_the_programs_of_the_page_run_in_order(
         "group-0.onnx",
         "device-anna.pt",
     }
-    lines = (tmp_path / "runs" / "rounds.csv").read_text().splitlines()
-    assert len(lines) == 1 + len(made["run"].rounds)
     assert (tmp_path / "runs" / "bundle" / "device.shoal").exists()
     assert [row["algorithm"] for row in made["comparison"].rows] == ["fedavg", "distfl"]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["callbacks", "lengths"])
+def test_the_programs_of_a_guide_run_by_themselves(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = run_programs(page(name))
+    if name == "lengths":
+        assert made["gestures"].window.shape == (4, 64)
+        assert made["masked"].accuracy.mean > 0.4
+        return
+    lines = (tmp_path / "runs" / "rounds.csv").read_text().splitlines()
+    assert len(lines) == 1 + len(made["run"].rounds)
 
 
 def test_the_program_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,8 +95,8 @@ def test_the_pages_name_every_example() -> None:
 
 
 ROUNDING = 1e-5
-"""Of float32 sums in another order, over three rounds: processors differ in it, and what is trained
-moves a hundred times as far."""
+"""Tolerance of float32 sums in another order, over three rounds: processors differ in it, and
+training changes a hundred times as much."""
 
 
 class TestFedAvg:
@@ -190,7 +203,8 @@ def test_the_sweep_finds_settings_without_the_test_part(
 
 @pytest.mark.full
 def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By nbclient where that and a kernel are installed; else its cells one after the other."""
+    """It runs by nbclient if that and a kernel are installed, else its cells run one after the
+    other."""
     path = EXAMPLES / "first_run.ipynb"
     cells = [
         "".join(cell["source"])

@@ -15,7 +15,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from aggregator.http.pages.words import bytes_text
-from aggregator.view.summary import Traffic, spread
+from aggregator.view.summary import MessageBytes, spread
 from algorithms.composition import read_algorithm
 from shoal.api.run import extras_of
 from shoal.asked import describe
@@ -23,7 +23,7 @@ from shoal.cli import application
 from shoal.reports.pages import chart_pair
 from shoal.reports.run_page import run_page, worst_first
 from shoal.reports.site import MOST, Library, Site
-from simulation.cost import BATTERY_J, COMPUTE_W, RADIO_W, Counted, count, estimates
+from simulation.cost import BATTERY_J, COMPUTE_W, RADIO_W, RoundWork, count, estimates
 from simulation.settings import SimulationSettings
 from simulation.simulate import SimulationResult, simulate
 from tests.shoal.report_cases import write
@@ -39,7 +39,7 @@ def outcome() -> SimulationResult:
 OUTSIDE = re.compile(
     r"""(?:src|href|action)=["'](?!#|data:|/[^/]|/["'])|@import|url\((?!data:)|<script"""
 )
-"""What would load something, or run."""
+"""Parts of a page that would load or run something."""
 
 
 class TestRunPage:
@@ -53,10 +53,10 @@ class TestRunPage:
             "Accuracy over bytes",
             "Devices, worst first",
             "Confusion matrix",
-            "Who holds what",
+            "Training data of each device",
         ):
             assert f">{title}</h2>" in page
-        assert "What a phone would pay" in page
+        assert "Estimated cost of a round on a phone" in page
         assert "No phone was measured." in page
         assert "shoal simulate --data 'a b'" in unescape(page)
 
@@ -120,7 +120,7 @@ class TestNumbers:
         assert counted.step_s > 0
 
     def test_an_estimate_follows_from_the_counts_by_its_assumptions(self) -> None:
-        same, slower, _ = estimates(Counted(100, 4, 32, 5e5, 1e6, 0.5, 10))
+        same, slower, _ = estimates(RoundWork(100, 4, 32, 5e5, 1e6, 0.5, 10))
         assert (same.compute_s, same.transfer_s) == (2.0, 2.0)
         assert same.battery_percent == pytest.approx(
             100 * (2 * COMPUTE_W + 2 * RADIO_W) / BATTERY_J
@@ -177,7 +177,7 @@ class TestSite:
         broken.mkdir()
         (broken / "summary.json").write_text("{")
         (tmp_path / "secret").mkdir()
-        (tmp_path / "secret" / "report.html").write_text("secret")
+        (tmp_path / "secret" / "report.html").write_text("a report outside")
         return tmp_path / "runs"
 
     @pytest.fixture
@@ -201,7 +201,7 @@ class TestSite:
         (root / "link").symlink_to(root.parent / "secret")
         for name in ("../secret", "%2e%2e/secret", "link", "broken", "nothing"):
             answer = client.get(f"/report/{name}")
-            assert (answer.status_code, "secret" in answer.text) == (404, False), name
+            assert (answer.status_code, "a report outside" in answer.text) == (404, False), name
 
     def test_runs_side_by_side(self, client: TestClient) -> None:
         page = client.get("/compare?run=one&run=deep/two").text
@@ -235,7 +235,7 @@ class TestSite:
         before = library.entries()["one"]
         assert library.entries()["one"] is before
         changed = msgspec.structs.replace(
-            outcome.summary, accuracy=spread([0.25]), bytes_by_round=[Traffic(1, 1)]
+            outcome.summary, accuracy=spread([0.25]), bytes_by_round=[MessageBytes(1, 1)]
         )
         (root / "one" / "summary.json").write_bytes(msgspec.json.encode(changed))
         after = library.entries()["one"].summary
@@ -245,7 +245,7 @@ class TestSite:
 
 def test_the_command_refuses_what_is_no_folder(tmp_path: Path) -> None:
     with pytest.raises(
-        ConfigError, match="nothing: expected a folder with runs; `shoal simulate --out"
+        ConfigError, match=r"No folder .*/nothing\. `shoal simulate --out .*/nothing/try` makes it"
     ):
         application("ui")(["ui", str(tmp_path / "nothing")], standalone_mode=False)
 

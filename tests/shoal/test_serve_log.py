@@ -28,9 +28,9 @@ def test_a_service_says_at_once_that_it_was_asked_to_stop(caplog: pytest.LogCapt
         for number, handler in before.items():
             signal.signal(number, handler)
     assert stopping == [signal.SIGTERM, signal.SIGTERM]
-    assert [r.getMessage().partition(":")[0] for r in caplog.records] == ["SIGTERM"], (
-        "once, however often it is asked"
-    )
+    assert [r.getMessage().partition(":")[0] for r in caplog.records] == [
+        "Stopping after the current task; if killed, the service resumes from the last saved state"
+    ], "once, however often it is asked"
 
 
 class Logged(World):
@@ -57,12 +57,12 @@ def test_the_log_of_a_round_says_when_it_opens_and_is_aggregated_and_how_many_de
         for _ in range(3):
             all_work(world)
     assert [record.getMessage() for record in caplog.records] == [
-        "Round 1 opened: devices=2 phase=training",
-        "Round 1 closed: updates=2",
-        "Round 1 aggregated: groups=2",
-        "Round 2 opened: devices=2 phase=training",
-        "Round 2 closed: updates=2",
-        "Round 2 aggregated: groups=2",
-        "Round 3 opened: phase=evaluating",
+        "Round 1 opened: campaign=run devices=2 phase=training",
+        "Round 1 closed: campaign=run updates=2",
+        "Round 1 aggregated: campaign=run groups=2",
+        "Round 2 opened: campaign=run devices=2 phase=training",
+        "Round 2 closed: campaign=run updates=2",
+        "Round 2 aggregated: campaign=run groups=2",
+        "Round 3 opened: campaign=run phase=evaluating",
         "Campaign finished: campaign=run devices=3",
     ]

@@ -10,6 +10,7 @@ import pytest
 import shoal
 from shoal.api import run
 from shoal.cli import application
+from tests.support.pages import blocks
 from wire.errors import ConfigError
 
 
@@ -55,6 +56,17 @@ def test_models_are_those_of_python(tmp_path: Path, capsys: pytest.CaptureFixtur
     )
 
 
+def test_the_program_of_the_page_predicts_a_class(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    simulate(tmp_path / "runs" / "try")
+    capsys.readouterr()
+    monkeypatch.chdir(tmp_path)
+    (block,) = blocks("docs/report.md", "python")
+    exec(block.text, {})
+    assert capsys.readouterr().out.strip() in shoal.load("watch").classes
+
+
 def test_what_is_written_can_be_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [entry["name"] for entry in simulate(tmp_path / "groups", "--models", "groups")] == [
         "group-0"
@@ -64,5 +76,7 @@ def test_what_is_written_can_be_chosen(tmp_path: Path, monkeypatch: pytest.Monke
     assert len(simulate(tmp_path / "all", "--models", "all")) == 4
     with pytest.raises(FileNotFoundError):
         simulate(tmp_path / "none", "--models", "none")
-    with pytest.raises(ConfigError, match="models some: expected auto, all, groups, none"):
+    with pytest.raises(
+        ConfigError, match="models must be one of auto, all, groups, none, got 'some'"
+    ):
         simulate(tmp_path / "some", "--models", "some")

@@ -1,5 +1,5 @@
-"""How a service starts: what it says when it cannot, and that a start which has to fail changes
-nothing and never comes to the broker."""
+"""Start of a service: its errors, and that a start which has to fail changes nothing and never
+comes to the broker."""
 
 import json
 import logging
@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from aggregator.aggregation.orders import start_campaign
 from aggregator.fleet import events as e
-from aggregator.fleet.records import Received
+from aggregator.fleet.records import AdmittedUpdate
 from aggregator.http.server import HttpServer
 from aggregator.leadership.identity import own_secret
 from aggregator.main import serve
@@ -102,7 +102,7 @@ class TestStart:
     ) -> None:
         for name in ("trust.pem", "device.shoal", "server.pt2"):
             (tmp_path / name).write_bytes((exported.folder / name).read_bytes())
-        with pytest.raises(ConfigError, match="there is none; `shoal vouch --service"):
+        with pytest.raises(ConfigError, match=r"service\.voucher: missing; `shoal vouch --service"):
             serve(self.settings(tmp_path / "served", tmp_path), lambda: True)
         assert (tmp_path / "served" / "service.pub").exists()
 
@@ -132,8 +132,8 @@ class TestStart:
         if database == "another":
             settings = replace(settings, database=sqlite_url(path))
         told = (
-            rf"there is no campaign 'run-1' in sqlite:///{path}, but {tmp_path}/blobs/run-1 has "
-            r"its blobs: restore it, name the right --database"
+            rf"campaign 'run-1': missing in database sqlite:///{path}, but {tmp_path}/blobs/run-1 "
+            r"has its blobs; restore the database, name the right one with --database"
         )
         with pytest.raises(ConfigError, match=told):
             serve(settings, lambda: True)
@@ -215,7 +215,7 @@ class TestStart:
             if refused and database == "stored":
                 with pytest.raises(
                     ConfigError,
-                    match=r"secret\.key: it is not here, and the noise of run 'run-1' is drawn",
+                    match=r"secret\.key: missing, but run 'run-1' draws its noise from it",
                 ):
                     serve(settings, lambda: True)
                 assert not path.exists()
@@ -223,7 +223,7 @@ class TestStart:
             with pytest.raises(AtTheBroker):
                 serve(settings, lambda: True)
             assert len(path.read_bytes()) == 32
-            assert ("it was not here, another is made" in caplog.text) is (database == "stored")
+            assert ("Secret was missing, another is made" in caplog.text) is (database == "stored")
 
 
 class TestRestart:
@@ -239,7 +239,7 @@ class TestRestart:
             min_devices=1,
         )
         started = begin(settings, BlobFolder(settings.folder / "blobs" / "run-1"))
-        update = Received(
+        update = AdmittedUpdate(
             blob=started.record.version.memory,
             start="initial",
             num_train=10,

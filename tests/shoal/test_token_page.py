@@ -51,7 +51,7 @@ def test_tokens_are_made_used_and_revoked_while_the_service_runs(operator: Opera
     assert operator.run(typed("shoal token revoke")).stdout == "token grafana: revoked\n"
     assert (asked(operator, READ, viewer)[0], asked(operator, READ, jane)[0]) == (401, 200)
     assert (
-        "there is none of this name; those that are: jane"
+        "No token 'grafana'. Known tokens: jane."
         in operator.run(typed("shoal token revoke")).stderr
     )
     audited = [

@@ -37,11 +37,11 @@ def test_who_attacks_is_decided_by_the_seed() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("steal", "'steal' is none of"),
-        ("nan:share=x", "share is 'x', expected a number from 0 to 1"),
-        ("nan:size=1", "'size' is no option of nan; it has share=0.2, count=0, scale=1"),
-        ("nan:count=10", "10 attackers among 10 devices"),
-        ("nan:share=0", "0 attackers"),
+        ("steal", "No attack 'steal'"),
+        ("nan:share=x", "share must be a number from 0 to 1, got 'x'"),
+        ("nan:size=1", "'size' is not an option of nan; it has share=0.2, count=0, scale=1"),
+        ("nan:count=10", "got 10 attackers of 10 devices"),
+        ("nan:share=0", "got 0 attackers of 10 devices"),
     ],
 )
 def test_wrong_attacks_are_one_clear_error(text: str, reason: str) -> None:

@@ -62,8 +62,8 @@ def run(
 
 
 def assert_close(one: SimulationResult, two: SimulationResult) -> None:
-    """The same groups and models within rounding. A step of 0.005 moves a weight by about 0.01 in a
-    round."""
+    """Check that groups and models are the same within rounding. A step of 0.005 moves a weight by
+    about 0.01 in a round."""
     assert one.summary.groups == two.summary.groups
     assert one.campaign.models.keys() == two.campaign.models.keys()
     for key in one.campaign.models:
@@ -179,7 +179,7 @@ def test_too_little_memory_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(BatchedGraphs, "_train", allocate)
     with pytest.raises(
         ConfigError,
-        match=f"memory of {PLACE}: too small for 6 devices at a time; ask for fewer workers",
+        match=f"{PLACE} has too little memory for 6 devices at a time. Set fewer workers",
     ):
         run("fedavg", TOGETHER)
 
@@ -299,12 +299,14 @@ def test_what_the_backend_cannot_do_is_said() -> None:
     ):
         run("cgau", TOGETHER)
     with pytest.raises(
-        ConfigError, match="device 'tpu': expected cpu, or cuda where torch finds one"
+        ConfigError, match="device must be cpu, or cuda if torch finds a GPU here, got 'tpu'"
     ):
         EngineOptions("batched", device="tpu")
-    with pytest.raises(ConfigError, match="device 'cpu': backend native has no choice of one"):
+    with pytest.raises(
+        ConfigError, match="device 'cpu' is only for backend batched, not for native"
+    ):
         EngineOptions("native", device="cpu")
-    with pytest.raises(ConfigError, match="bf16: for backend batched, not for backend auto"):
+    with pytest.raises(ConfigError, match="bf16 is only for backend batched, not for auto"):
         EngineOptions(bf16=True)
 
 
@@ -327,11 +329,11 @@ def test_an_accelerator_is_taken_only_where_it_is_asked_for(
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_without_cuda_the_backend_has_to_be_given_a_device() -> None:
-    with pytest.raises(ConfigError, match="backend batched: torch finds no CUDA device here"):
+    with pytest.raises(ConfigError, match="backend batched: torch finds no GPU here"):
         run("fedavg", EngineOptions("batched"))
-    with pytest.raises(ConfigError, match="device 'cuda': expected cpu"):
+    with pytest.raises(ConfigError, match=r"device must be cpu, .*, got 'cuda'"):
         EngineOptions(device="cuda")
-    with pytest.raises(ConfigError, match="device 'cpu': backend auto has no choice of one"):
+    with pytest.raises(ConfigError, match="device 'cpu' is only for backend batched, not for auto"):
         EngineOptions(device="cpu")
 
 
@@ -357,7 +359,7 @@ def test_a_convolution_by_a_product_is_the_same(
 def test_a_network_that_the_accelerator_cannot_run_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As cuDNN's recurrent units do below a gradient by torch.func."""
+    """The failure is that of cuDNN's recurrent units below a gradient by torch.func."""
 
     def fail(*_: object, **__: object) -> Any:
         raise RuntimeError("Cannot access data pointer of Tensor that doesn't have storage")

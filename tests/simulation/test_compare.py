@@ -11,7 +11,7 @@ import pytest
 
 from aggregator.fleet.plan import round_seed
 from algorithms.composition import read_algorithm
-from edge_client.work.executor import Executor, Result
+from edge_client.work.executor import Executor, PlanResult
 from simulation import newcomers
 from simulation.comparison.processes import check_jobs, run_all
 from simulation.comparison.runs import Job, agreement, content_of, jobs_of, read_algorithms, run_job
@@ -198,11 +198,11 @@ def test_an_error_in_one_of_several_processes_is_the_same_one_error(
 @pytest.mark.parametrize(
     ("data", "settings", "error"),
     [
-        ("missing.npz", {}, "data 'missing.npz'"),
+        ("missing.npz", {}, "No data set 'missing.npz'"),
         ("", {"hyper": {"nu": 1.0}}, "hyper-parameter 'nu'"),
         ("", {"model": "nothing"}, "model 'nothing'"),
-        ("", {"newcomers": 4}, "4 newcomers of 4 devices"),
-        ("", {"pretrain": "missing.npz"}, "data 'missing.npz'"),
+        ("", {"newcomers": 4}, "newcomers must be less than the 4 devices"),
+        ("", {"pretrain": "missing.npz"}, "No data set 'missing.npz'"),
     ],
 )
 def test_what_cannot_be_run_is_known_before_anything_is(
@@ -228,7 +228,7 @@ def test_agreement_with_the_known_groups() -> None:
 
 @pytest.mark.parametrize("text", ["", ",", "fedavg,fedavg"])
 def test_names_must_be_different(text: str) -> None:
-    with pytest.raises(ConfigError, match="expected different names"):
+    with pytest.raises(ConfigError, match="--algorithms must be different names"):
         read_algorithms(text)
 
 
@@ -266,17 +266,18 @@ class TestNewcomers:
         settings = SimulationSettings(read_algorithm("personal"), 2, newcomers=2, labels=labels)
         summary = simulate(synthetic_fleet(5), settings).summary
         newcomers, told = known(summary.newcomers), summary.devices
-        assert newcomers.kept.keys() == newcomers.devices.keys() == newcomers.groups.keys()
-        for kept in newcomers.kept.values():
+        assert newcomers.personal_models.keys() == newcomers.devices.keys()
+        assert newcomers.devices.keys() == newcomers.groups.keys()
+        for kept in newcomers.personal_models.values():
             if labels == "none":
                 assert known(kept).windows == 0, "to judge takes labels"
-                assert known(kept).candidate == "general, neighbours 0.5"
+                assert known(kept).candidate == "general + nearest neighbours (weight 0.5)"
             else:
-                assert known(kept).candidate in known(summary.kept).candidates
+                assert known(kept).candidate in known(summary.personal_models).candidates
                 assert {known(kept).candidate, *known(kept).others} == set(
-                    known(summary.kept).candidates
+                    known(summary.personal_models).candidates
                 )
-        assert all(device.kept is not None for device in told.values())
+        assert all(device.personal_model is not None for device in told.values())
 
     @pytest.mark.full
     def test_they_are_placed_in_the_group_that_fits_them(self) -> None:
@@ -303,7 +304,7 @@ class TestNewcomers:
         served: list[Plan] = []
 
         class Watched(Executor):
-            def execute(self, plan: Plan, *others: Any) -> Result:
+            def execute(self, plan: Plan, *others: Any) -> PlanResult:
                 served.append(plan)
                 return super().execute(plan, *others)
 
@@ -320,7 +321,7 @@ class TestNewcomers:
         plans: list[Plan] = []
 
         class Watched(Executor):
-            def execute(self, plan: Plan, *others: Any) -> Result:
+            def execute(self, plan: Plan, *others: Any) -> PlanResult:
                 plans.append(plan)
                 return super().execute(plan, *others)
 

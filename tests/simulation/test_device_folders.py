@@ -41,24 +41,29 @@ def test_recordings_are_cut_and_their_classes_have_names(tmp_path: Path) -> None
 
 def test_a_folder_without_device_folders_says_what_was_expected(tmp_path: Path) -> None:
     np.save(tmp_path / "X.npy", np.zeros((4, 2, 8)))
-    with pytest.raises(DataError, match="expected a folder for each device"):
+    with pytest.raises(
+        DataError, match=r"has no folder of a device\. It must have one for each device"
+    ):
         load_data(str(tmp_path))
 
 
 def test_a_folder_that_is_no_devices_is_named(tmp_path: Path) -> None:
     recording(tmp_path / "a")
     (tmp_path / "b").mkdir()
-    with pytest.raises(DataError, match=r"/b: expected train.npz"):
+    with pytest.raises(DataError, match=r"/b must have train\.npz"):
         load_data(str(tmp_path))
 
 
 @pytest.mark.parametrize(
     ("other", "error"),
     [
-        ({"classes": "walk\nrest\n"}, "classes.txt differs between the devices a, b"),
+        (
+            {"classes": "walk\nrest\n"},
+            "classes.txt must be the same on all devices, and differs between a, b",
+        ),
         (
             {"columns": "t,ax,ay,az,label"},
-            r"windows of device b have shape \(3, 128\), those of device a \(2, 128\)",
+            r"windows of one shape, got \(2, 128\) for device a and \(3, 128\) for device b",
         ),
     ],
 )
@@ -74,5 +79,5 @@ def test_devices_that_differ_are_one_clear_error(
 def test_a_list_that_is_too_short_for_the_labels_is_one_clear_error(tmp_path: Path) -> None:
     write_device_folder(synthetic_fleet(1), "d0", tmp_path / "d0")
     (tmp_path / "d0" / "classes.txt").write_text("slow\nfast\n")
-    with pytest.raises(DataError, match=r"classes\.txt lists 2 classes, y reaches 2"):
+    with pytest.raises(DataError, match=r"classes\.txt lists 2 classes, and y has class number 2"):
         load_data(str(tmp_path))

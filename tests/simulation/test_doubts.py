@@ -1,4 +1,4 @@
-"""What a command says of data that it can use, and that are probably a mistake."""
+"""Warnings of commands about usable data with a probable mistake."""
 
 from dataclasses import replace
 

@@ -22,7 +22,7 @@ from shoal.reports.pictures import draw_holdings
 from simulation.datasets.catalog import NAMES, load, load_data
 from simulation.datasets.download import (
     SOURCES,
-    Source,
+    PublicDataSet,
     cifar_to_npz,
     download,
     idx_to_npz,
@@ -127,7 +127,7 @@ class TestImages:
         np.testing.assert_allclose(pool.train_x.mean((1, 2, 3)) * 255, 20 * np.arange(6), atol=3)
         arrays["test_jpeg"] = arrays["test_jpeg"][:-200]
         np.savez(folder / "cifar10" / "cifar10_jpeg_60k.npz", allow_pickle=False, **arrays)
-        with pytest.raises(DataError, match="do not hold JPEG images"):
+        with pytest.raises(DataError, match="must hold JPEG images"):
             load("cifar10")
 
     @pytest.mark.parametrize(
@@ -136,15 +136,15 @@ class TestImages:
             ({"y_test": None}, "array 'y_test' is missing"),
             (
                 {"x_train": np.zeros((40, 6, 5), np.float32)},
-                r"x_train is float32\[40, 6, 5\], expected uint8",
+                r"x_train must be uint8.*, got float32\[40, 6, 5\]",
             ),
             (
                 {"x_train": np.zeros((40, 6, 5, 4), np.uint8)},
-                r"x_train is uint8\[40, 6, 5, 4\], expected uint8",
+                r"x_train must be uint8.*, got uint8\[40, 6, 5, 4\]",
             ),
-            ({"x_test": np.zeros((20, 7, 5), np.uint8)}, "expected one shape"),
-            ({"y_train": np.full(40, 10)}, "expected 40 class numbers from 0 to 9"),
-            ({"y_train": np.zeros(3, int)}, r"y_train is int64\[3\]"),
+            ({"x_test": np.zeros((20, 7, 5), np.uint8)}, "must have one shape"),
+            ({"y_train": np.full(40, 10)}, "y_train must be 40 class numbers from 0 to 9"),
+            ({"y_train": np.zeros(3, int)}, r"y_train must be .*, got int64\[3\]"),
         ],
     )
     def test_wrong_file_is_one_clear_error(
@@ -157,13 +157,15 @@ class TestImages:
     def test_file_that_is_not_there_or_no_npz(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        with pytest.raises(DataError, match=r"holds none of mnist/mnist\.npz"):
+        with pytest.raises(DataError, match=r"has none of its files: mnist/mnist\.npz"):
             load("mnist")
         (folder / "mnist.npz").write_bytes(b"junk")
-        with pytest.raises(DataError, match=r"not readable as \.npz"):
+        with pytest.raises(DataError, match=r"cannot be read as a \.npz file"):
             load("mnist")
         monkeypatch.delenv("SHOAL_DATA")
-        with pytest.raises(DataError, match="data 'mnist': set SHOAL_DATA"):
+        with pytest.raises(
+            DataError, match="data 'mnist' is in the folder of SHOAL_DATA, which is not set"
+        ):
             load("mnist")
 
     def test_every_name_has_a_line(self) -> None:
@@ -280,7 +282,9 @@ class TestDownload:
             (served / f"{i}.gz").write_bytes(idx(part))
             files[f"{address}/{i}.gz"] = hashlib.sha256(idx(part)).hexdigest()
         sources = {
-            "mnist": Source(files, "mnist/mnist.npz", lambda payloads: idx_to_npz(payloads, DIGITS))
+            "mnist": PublicDataSet(
+                files, "mnist/mnist.npz", lambda payloads: idx_to_npz(payloads, DIGITS)
+            )
         }
         path = download("mnist", folder, sources)
         assert path == folder / "mnist" / "mnist.npz"
@@ -298,20 +302,28 @@ class TestDownload:
     ) -> None:
         address, served = server
         (served / "x").write_bytes(b"something else")
-        with pytest.raises(DataError, match=r"has SHA-256 [0-9a-f]{64}, expected 0000"):
-            download("x", folder, {"x": Source({f"{address}/x": "0" * 64}, "x.npz", b"".join)})
+        with pytest.raises(DataError, match=r"must have SHA-256 0000.*, got [0-9a-f]{64}"):
+            download(
+                "x", folder, {"x": PublicDataSet({f"{address}/x": "0" * 64}, "x.npz", b"".join)}
+            )
         assert not (folder / "x.npz").exists()
 
     def test_no_such_page_and_no_connection(self, server: tuple[str, Path], folder: Path) -> None:
         address, _ = server
-        with pytest.raises(DataError, match=r"404.*put the set at"):
-            download("x", folder, {"x": Source({f"{address}/x": "0" * 64}, "x.npz", b"".join)})
-        with pytest.raises(DataError, match="without a connection, put the set at"):
+        with pytest.raises(DataError, match=r"404.*copy the data to"):
             download(
-                "x", folder, {"x": Source({"http://127.0.0.1:9/x": "0" * 64}, "x.npz", b"".join)}
+                "x", folder, {"x": PublicDataSet({f"{address}/x": "0" * 64}, "x.npz", b"".join)}
+            )
+        with pytest.raises(DataError, match="Without a connection, copy the data to"):
+            download(
+                "x",
+                folder,
+                {"x": PublicDataSet({"http://127.0.0.1:9/x": "0" * 64}, "x.npz", b"".join)},
             )
         with pytest.raises(
-            DataError, match="expected one of uci-har, mnist, fashion-mnist, cifar10"
+            DataError,
+            match=r"No download 'imagenet'\. Known downloads: uci-har, mnist, fashion-mnist, "
+            r"cifar10",
         ):
             download("imagenet", folder)
 
@@ -323,10 +335,12 @@ class TestDownload:
         digest = hashlib.sha256(b"junk").hexdigest()
         for convert in (lambda p: idx_to_npz(p * 4, DIGITS), cifar_to_npz, inner_zip):
             with pytest.raises(DataError, match="does not have the expected layout"):
-                download("x", folder, {"x": Source({f"{address}/x": digest}, "x.npz", convert)})
+                download(
+                    "x", folder, {"x": PublicDataSet({f"{address}/x": digest}, "x.npz", convert)}
+                )
 
     def test_idx_of_another_type(self) -> None:
-        with pytest.raises(ValueError, match="begins with 00 00 08, this one with 00 00 0d"):
+        with pytest.raises(ValueError, match="must begin with 00 00 08, got 00 00 0d"):
             read_idx(gzip.compress(b"\0\0\x0d\x01\0\0\0\x01\0\0\0\0"))
 
     def test_cifar_binary(self, tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 def written_in_the_docs(folder: Path) -> Path:
     programs = re.findall(
-        r"^```python\n(.+?)^```$", (DOCS / "simulate.md").read_text(), re.MULTILINE | re.DOTALL
+        r"^```python\n(.+?)^```$", (DOCS / "models.md").read_text(), re.MULTILINE | re.DOTALL
     )
     (folder / "model.py").write_text(
         "\n".join(program for program in programs if "from torch import nn" in program)
@@ -220,7 +220,7 @@ def test_the_adapters_of_the_docs_train_over_messages_as_in_the_fast_path(
 def test_parameters_that_are_named_like_statistics_are_trained(
     algorithm: str, backend: BackendName, tmp_path: Path
 ) -> None:
-    """By message, agents train and every update passes the aggregator's admission: nobody is
+    """Over messages, agents train and every update passes the aggregator's admission: nobody is
     refused for a negative parameter."""
     (tmp_path / "model.py").write_text(NAMED_LIKE_STATISTICS)
     settings = SimulationSettings(
@@ -314,9 +314,9 @@ class TestDropout:
         [
             (
                 nn.AlphaDropout(0.5),
-                "'extractor.0' is AlphaDropout: expected Dropout, Dropout1d or Dropout2d",
+                "'extractor.0' must be Dropout, Dropout1d or Dropout2d, got AlphaDropout",
             ),
-            (nn.Dropout(1.0), "'extractor.0' drops everything"),
+            (nn.Dropout(1.0), "'extractor.0': p must be below 1, got 1"),
         ],
     )
     def test_what_has_no_rule_is_named(self, layer: nn.Module, said: str) -> None:
@@ -333,16 +333,16 @@ class TestDropout:
 @pytest.mark.parametrize(
     ("program", "said"),
     [
-        ("", "it has no function 'make'"),
+        ("", "has no function 'make'"),
         ("def make(shape, classes):\n    return 1 / 0\n", r"model.py, line 2: ZeroDivisionError"),
         (
             "def make(shape, classes):\n    return 3\n",
-            "is int: expected a torch.nn.Module whose last layer is torch.nn.Linear",
+            "is of type int. A model must be a torch.nn.Module whose last layer is torch.nn.Linear",
         ),
         (f"{LINEAR}(5, 3))\n", "cannot take examples"),
         (
             f"{LINEAR}(shape[0] * shape[1], 1))\n",
-            r"gives \[2, 1\] for two examples: expected \[2, \d+\]",
+            r"must answer two examples with \[2, \d+\].*, got \[2, 1\]",
         ),
     ],
 )
@@ -353,5 +353,5 @@ def test_what_is_wrong_with_a_file_is_said(program: str, said: str, tmp_path: Pa
 
 
 def test_a_file_that_is_not_there_is_said() -> None:
-    with pytest.raises(ConfigError, match=r"model file no.py: there is none"):
+    with pytest.raises(ConfigError, match=r"model file no\.py: there is no such file"):
         build(synthetic_fleet(2), "no.py:make")

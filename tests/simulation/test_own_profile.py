@@ -81,5 +81,9 @@ def test_what_is_not_known_of_a_device_is_the_median_of_the_others_and_is_said()
 
 
 def test_a_fleet_that_has_not_trained_has_no_profile() -> None:
-    with pytest.raises(ConfigError, match="none of 1 devices has trained yet"):
+    with pytest.raises(
+        ConfigError,
+        match=r"No profile yet: none of 1 devices has trained\. A profile is made from their "
+        r"reports of training",
+    ):
         profile_of({"a": device(), "never here": Device()}, {})

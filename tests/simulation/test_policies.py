@@ -16,7 +16,7 @@ from aggregator.fleet.step import steps
 from aggregator.view.summary import TimeSummary, Utilisation
 from simulation.timing import campaign
 from simulation.timing.campaign import TimedCampaign
-from simulation.timing.report import Tally, describe, time_to_accuracy
+from simulation.timing.report import JobTotals, describe, time_to_accuracy
 from tests.simulation.timing_cases import POLICIES, Watched, bits, fleets, make_fleet, run
 from wire.errors import ConfigError, ShoalError
 
@@ -158,12 +158,12 @@ class TestEveryPolicy:
 
     def test_gives_up_when_nobody_comes(self) -> None:
         for text in POLICIES:
-            with pytest.raises(ShoalError, match="no device"):
+            with pytest.raises(ShoalError, match="No device"):
                 run(text, make_fleet("phones:available=0", 20), 1)
 
     def test_gives_up_when_nobody_finishes(self) -> None:
         for text in ("sync:deadline=100", "buffered:deadline=100"):
-            with pytest.raises(ShoalError, match="deadline of 100 s for 7 days: all are too slow"):
+            with pytest.raises(ShoalError, match=r"deadline of 100 s for 7 days. All are too slow"):
                 run(text, make_fleet("always:speed=0.000001", 12), 1)
 
 
@@ -171,15 +171,19 @@ class TestPolicyOptions:
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            ("async", "policy 'async': 'async' is none of sync, over-select, buffered"),
-            ("sync:over=1", "policy 'sync:over=1': 'over' is no option of sync"),
+            (
+                "async",
+                "No policy 'async'. Did you mean sync? Known policies: sync, over-select, "
+                "buffered.",
+            ),
+            ("sync:over=1", "policy 'sync:over=1': 'over' is not an option of sync"),
             (
                 "sync:cohort=21",
-                "policy 'sync:cohort=21': cohort is 21, expected no more than the 20 devices",
+                "policy 'sync:cohort=21': cohort must be at most 20, the number of devices, got 21",
             ),
-            ("buffered:buffer=21", "buffer is 21, expected no more than the 20 devices"),
-            ("buffered:buffer=0", "buffer is '0', expected a whole number from 1"),
-            ("sync:deadline=0", "deadline is '0', expected a number from 0.001"),
+            ("buffered:buffer=21", "buffer must be at most 20, the number of devices, got 21"),
+            ("buffered:buffer=0", "buffer must be a whole number from 1, got '0'"),
+            ("sync:deadline=0", "deadline must be a number from 0.001, got '0'"),
         ],
     )
     def test_what_cannot_be(self, text: str, message: str) -> None:
@@ -211,6 +215,6 @@ class TestReport:
         assert 0 < (result.utilisation.useful or 0) <= 1
 
     def test_nothing_happened(self) -> None:
-        result = describe(Tally(), 0.0)
+        result = describe(JobTotals(), 0.0)
         assert result.utilisation == Utilisation(useful=None, at_work=None)
         assert "accuracy" not in msgspec.to_builtins(result)

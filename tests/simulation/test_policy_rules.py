@@ -13,7 +13,7 @@ from aggregator.core.policies import read_policy
 from aggregator.fleet.reconcile import REST_S
 from simulation.timing.availability import Intervals
 from simulation.timing.campaign import TimedCampaign
-from simulation.timing.fleet import TimedFleet, Work
+from simulation.timing.fleet import JobSize, TimedFleet
 from simulation.timing.profiles import make_profiles, read_profiles
 from simulation.timing.report import describe
 from tests.simulation.timing_cases import Watched, make_fleet, run
@@ -39,7 +39,7 @@ class TestSync:
             make_profiles(read_profiles("always:latency=0.5:down=1e5:up=5e4"), 3, 0),
             examples_per_s=np.array([10.0, 20.0, 40.0]),
         )
-        fleet = TimedFleet(profiles, Work(np.array([100, 100, 100]), 200_000, 100_000), 0)
+        fleet = TimedFleet(profiles, JobSize(np.array([100, 100, 100]), 200_000, 100_000), 0)
         policy = TimedCampaign(read_policy("sync:deadline=11"), fleet)
         batch = policy.next_batch()  # 1 s of latency, 2 s down, 2 s up; 10, 5 and 2.5 s of training
         assert batch.at_s == 11.0
@@ -89,7 +89,7 @@ class TestSync:
                 86400.0,
             ),
         )
-        fleet = Watched(profiles, Work(np.array([2000, 6000]), 0, 0), 0)  # 10 and 30 s
+        fleet = Watched(profiles, JobSize(np.array([2000, 6000]), 0, 0), 0)  # 10 and 30 s
         batch = run("sync:deadline=100", fleet, 1)[1][0]
         assert batch.devices.tolist() == [0, 1]
         assert batch.start_s.tolist() == [20.0, 0.0]
@@ -147,7 +147,7 @@ class TestOverSelect:
     def test_no_more_updates_than_asked_for_where_several_arrive_at_once(self) -> None:
         profiles = make_profiles(read_profiles("always"), 100, 0)
         batch = run(
-            "over-select:cohort=10", TimedFleet(profiles, Work(np.full(100, 50), 0, 0), 0), 1
+            "over-select:cohort=10", TimedFleet(profiles, JobSize(np.full(100, 50), 0, 0), 0), 1
         )[1][0]
         assert len(batch.devices) == 10
 
@@ -190,7 +190,7 @@ class TestBuffered:
         profiles = make_profiles(read_profiles("always"), 1000, 0)
         fleet = TimedFleet(
             replace(profiles, examples_per_s=np.linspace(99, 101, 1000)),
-            Work(np.full(1000, 1000), 0, 0),
+            JobSize(np.full(1000, 1000), 0, 0),
             0,
         )
         policy, batches = run("buffered:concurrency=100:buffer=10", fleet, 300)
@@ -203,7 +203,7 @@ class TestBuffered:
         profiles = make_profiles(read_profiles("always"), 20, 0)
         fleet = Watched(
             replace(profiles, examples_per_s=np.where(np.arange(20) < 5, 1.0, 100.0)),
-            Work(np.full(20, 100), 0, 0),
+            JobSize(np.full(20, 100), 0, 0),
             0,
         )
         policy, batches = run("buffered:concurrency=10:buffer=5:deadline=30", fleet, 500)

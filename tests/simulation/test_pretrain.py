@@ -52,6 +52,6 @@ def test_cgau_learns_on_a_frozen_extractor_that_knows_something(other: str) -> N
 def test_examples_of_another_shape_are_one_clear_error() -> None:
     with pytest.raises(
         DataError,
-        match=r"--pretrain watch: its examples have shape \(6, 128\), those of the fleet \(2, 32\)",
+        match=r"--pretrain watch: examples must have the fleet's shape \(2, 32\), got \(6, 128\)",
     ):
         objective_for_fleet(synthetic_fleet(2), read_algorithm("cgau"), 0, pretrain="watch")

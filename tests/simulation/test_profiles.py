@@ -1,5 +1,4 @@
-"""What devices are like: speeds, links, hours in which they are there, and the draws behind
-them."""
+"""Profiles of devices: speeds, links, hours in which they are there, and the draws behind them."""
 
 from dataclasses import replace
 
@@ -10,7 +9,7 @@ from hypothesis import strategies as st
 
 from simulation.timing.availability import Curve, Intervals, stays_until
 from simulation.timing.draws import make_key, uniform
-from simulation.timing.fleet import TimedFleet, Work
+from simulation.timing.fleet import JobSize, TimedFleet
 from simulation.timing.profiles import DISTRIBUTIONS, NIGHT, make_profiles, read_profiles
 from wire.errors import ConfigError
 
@@ -68,21 +67,21 @@ class TestProfiles:
         [
             (
                 "tablets",
-                "profiles 'tablets': 'tablets' is none of phones, boards, uniform, always, trace",
+                "No profiles 'tablets'. Known profiles: phones, boards, uniform, always, trace.",
             ),
             (
                 "phones:sped=3",
-                "profiles 'phones:sped=3': 'sped' is no option of phones; it has speed=200, "
+                "profiles 'phones:sped=3': 'sped' is not an option of phones; it has speed=200, "
                 "spread=0.6",
             ),
             (
                 "phones:dropout=2",
-                "profiles 'phones:dropout=2': dropout is '2', expected a number from 0 to 1",
+                "profiles 'phones:dropout=2': dropout must be a number from 0 to 1.*, got '2'",
             ),
-            ("phones:ratio=0", "ratio is '0', expected a number from 1"),
-            ("phones:speed=fast", "speed is 'fast', expected a number"),
-            ("uniform:spread=1", "spread and network are shares here, expected less than 1"),
-            ("trace", "expected devices=FILE.csv"),
+            ("phones:ratio=0", "ratio must be a number from 1.*, got '0'"),
+            ("phones:speed=fast", "speed must be a number.*, got 'fast'"),
+            ("uniform:spread=1", "spread and network must be below 1, got 1 and "),
+            ("trace", "needs a file: trace:devices=FILE.csv"),
         ],
     )
     def test_what_cannot_be(self, text: str, message: str) -> None:
@@ -92,12 +91,12 @@ class TestProfiles:
     def test_work_that_nobody_can_do(self) -> None:
         profiles = make_profiles(read_profiles("phones:battery=100"), 3, 0)
         with pytest.raises(ConfigError, match="battery"):
-            TimedFleet(profiles, Work(np.array([101, 0, 500]), 1, 1), 0)
+            TimedFleet(profiles, JobSize(np.array([101, 0, 500]), 1, 1), 0)
         with pytest.raises(
-            ConfigError, match=r"examples of \(2,\) devices, expected one number for each of 3"
+            ConfigError, match=r"examples must be one number for each of 3 devices, got \(2,\)"
         ):
-            TimedFleet(profiles, Work(np.array([1, 1]), 1, 1), 0)
-        fleet = TimedFleet(profiles, Work(np.array([100, 0, 500]), 1, 1), 0)
+            TimedFleet(profiles, JobSize(np.array([1, 1]), 1, 1), 0)
+        fleet = TimedFleet(profiles, JobSize(np.array([100, 0, 500]), 1, 1), 0)
         assert fleet.able.tolist() == [True, False, False]
         there = [fleet.look(np.arange(3), 3600.0 * hour)[0] for hour in range(48)]
         assert np.any(there, 0).tolist() == [True, False, False]
@@ -131,7 +130,7 @@ class TestAvailability:
             make_profiles(read_profiles("always"), 2, 0),
             availability=Intervals(np.array([0, 1, 2]), np.zeros(2), np.array([5.0, 1e4]), 86400),
         )
-        fleet = TimedFleet(profiles, Work(np.array([2000, 2000]), 0, 0), 0)
+        fleet = TimedFleet(profiles, JobSize(np.array([2000, 2000]), 0, 0), 0)
         jobs = fleet.start(np.array([0, 1]), np.zeros(2))
         assert jobs.end_s.tolist() == [5.0, 10.2]
         assert jobs.finishes.tolist() == [False, True]
@@ -185,7 +184,9 @@ class TestAvailability:
         self, battery: int, charging: float, hour: float, at_s: float
     ) -> None:
         text = f"always:battery={battery}:charging={charging}:hour={hour}"
-        fleet = TimedFleet(make_profiles(read_profiles(text), 1, 0), Work(np.array([100]), 1, 1), 0)
+        fleet = TimedFleet(
+            make_profiles(read_profiles(text), 1, 0), JobSize(np.array([100]), 1, 1), 0
+        )
         device = np.zeros(1, np.int64)
         for _ in range(40):
             fleet.start(device, np.array([at_s]))

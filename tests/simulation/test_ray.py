@@ -148,7 +148,7 @@ def test_a_machine_lost_in_a_round_changes_no_bit(
         with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "shoal.simulation"):
             in_second_round(patch, lambda: cluster.remove_node(second, allow_graceful=False))
             outcome = on_ray(cluster.address, "ditto")
-        assert "a worker on Ray was lost in round 2" in caplog.text
+        assert "A worker on Ray was lost: round=2" in caplog.text
         same(run("ditto", "eager"), outcome)
     finally:
         cluster.add_node(**MACHINE)
@@ -164,7 +164,7 @@ def test_a_worker_that_ends_is_replaced(
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "shoal.simulation"):
         in_second_round(patch, lambda: ray.kill(workers[0]._members[0].actor))
         outcome = on_ray(cluster.address, "ditto", num_workers=1)
-    assert "a worker on Ray was lost in round 2" in caplog.text
+    assert "A worker on Ray was lost: round=2" in caplog.text
     same(run("ditto", "eager"), outcome)
 
 
@@ -196,7 +196,8 @@ def test_a_cluster_without_room_ends_the_run(cluster: Any, monkeypatch: pytest.M
         others = [ray.remote(num_cpus=1)(TravellingStore).remote() for _ in range(2)]
         ray.get([other.get.remote("", 0) for other in others])
         with pytest.raises(
-            ShoalError, match="no worker for 1 s; 0 of the cluster's 2 CPUs are free, one is needed"
+            ShoalError,
+            match="no worker started in 1 s; 0 of the cluster's 2 CPUs are free, one is needed",
         ):
             on_ray(cluster.address, "fedavg")
         assert ray.is_initialized()
@@ -219,7 +220,7 @@ def test_a_cluster_of_this_machine_alone(address: str) -> None:
 
 
 def refuse(address: str, **_: Any) -> None:
-    """What `ray.init` does where no cluster runs."""
+    """Fail like `ray.init` where no cluster runs."""
     raise ConnectionError(
         "Could not find any running Ray instance. Please specify the one to connect to by setting "
         "`--address` flag."
@@ -227,22 +228,28 @@ def refuse(address: str, **_: Any) -> None:
 
 
 def test_a_cluster_that_is_not_there_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match=r"cluster '127.0.0.1:9': .*Connection refused"):
+    with pytest.raises(
+        ConfigError, match=r"cluster '127.0.0.1:9' cannot be used: .*Connection refused"
+    ):
         on_ray("127.0.0.1:9", "fedavg")
-    with pytest.raises(ConfigError, match="cluster 'nonsense': Invalid address format"):
+    with pytest.raises(
+        ConfigError, match="cluster 'nonsense' cannot be used: Invalid address format"
+    ):
         on_ray("nonsense", "fedavg")
-    with pytest.raises(ConfigError, match="cluster 'auto': backend messages is for one process"):
+    with pytest.raises(
+        ConfigError, match="cluster 'auto': backend messages runs in one process only"
+    ):
         EngineOptions("messages", cluster="auto")
     with monkeypatch.context() as patch:  # another test's cluster may be up on this machine
         patch.setattr("ray.init", refuse)
         with pytest.raises(
             ConfigError,
-            match=r"^cluster 'auto': this machine is part of no Ray cluster; expected one .* "
-            r"local, or any$",
+            match=r"^cluster 'auto': this machine is not part of a Ray cluster. Start one .* "
+            r"local or any\.$",
         ):
             on_ray("auto", "fedavg")
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(
-        ConfigError, match=r"Ray is not installed: pip install 'shoal\[simulation,ray\]'"
+        ConfigError, match=r"needs the package Ray: pip install 'shoal\[simulation,ray\]'"
     ):
         EngineOptions(cluster="auto")

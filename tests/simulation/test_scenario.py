@@ -14,7 +14,7 @@ from algorithms.composition import read_algorithm
 from algorithms.core.contract import Placement
 from edge_client.core.ports import Windows
 from simulation.datasets.windows import FleetData
-from simulation.newcomers import Received, Reception, hold_out
+from simulation.newcomers import NewcomerResult, Reception, hold_out
 from simulation.partition import partition, read_partition
 from simulation.scenario import Labels, Scenario, check_scenario, labelled, read_labels, set_scene
 from simulation.settings import SimulationSettings
@@ -105,9 +105,11 @@ def test_newcomers_are_as_many_as_asked() -> None:
     assert [Scenario("none", newcomers=n).num_newcomers(20) for n in (0, 3)] == [5, 3]
     assert [Scenario("all", newcomers=n).num_newcomers(20) for n in (0, 3)] == [0, 3]
     for scenario in (Scenario("none", newcomers=4), Scenario("all", newcomers=4)):
-        with pytest.raises(ConfigError, match="4 newcomers of 4 devices"):
+        with pytest.raises(
+            ConfigError, match=r"newcomers must be less than the 4 devices, .*, got 4"
+        ):
             set_scene(synthetic_fleet(4), scenario, 0)
-    with pytest.raises(ConfigError, match="1 newcomers of 1 devices"):
+    with pytest.raises(ConfigError, match=r"newcomers must be less than the 1 devices, .*, got 1"):
         set_scene(synthetic_fleet(1), Scenario("none"), 0)
 
 
@@ -120,7 +122,7 @@ def test_labels_are_read(text: str, labels: Labels) -> None:
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "1.5", "some", "all,5", "²", "9" * 30])
 def test_labels_that_are_none_are_one_error(text: str) -> None:
-    with pytest.raises(ConfigError, match="expected all, none, or how many"):
+    with pytest.raises(ConfigError, match="labels must be all, none, or a number from 1"):
         read_labels(text)
 
 
@@ -130,16 +132,17 @@ def test_labels_that_are_none_are_one_error(text: str) -> None:
         (
             "session",
             "iid",
-            "split session with partition iid: it puts the examples of all devices together",
+            "split session does not work with partition iid, which puts the examples of all "
+            "devices together",
         ),
-        ("time", "dirichlet:alpha=0.3", "split time with partition dirichlet"),
-        ("random", "drawn", "split random with partition drawn"),
+        ("time", "dirichlet:alpha=0.3", "split time does not work with partition dirichlet"),
+        ("random", "drawn", "split random does not work with partition drawn"),
         (
             "session",
             "real-world",
-            "split session with partition real-world: it divides each person's windows at random",
+            "split session does not work with partition real-world, which divides each person's",
         ),
-        ("time", "user:split=random", "split time with partition user:split=random"),
+        ("time", "user:split=random", "split time does not work with partition user:split=random"),
     ],
 )
 def test_a_split_that_a_partition_leaves_no_room_for_is_refused_by_name(
@@ -182,18 +185,18 @@ def test_a_run_has_the_same_bits_by_messages() -> None:
 
 
 def test_newcomers_without_labels_are_received_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the reception does with them is its own; it is given all their windows, and no label but
-    those of the test part."""
+    """The reception decides by itself: it gets all their windows, and no label but those of the
+    test part."""
     seen: dict[str, Any] = {}
 
-    def receive(_self: object, newcomers: dict[str, Windows]) -> dict[str, Received]:
+    def receive(_self: object, newcomers: dict[str, Windows]) -> dict[str, NewcomerResult]:
         seen.update(newcomers)
         metrics = {
             d: Metrics(w.num_test, 1.0, w.num_test // (1 + i))
             for i, (d, w) in enumerate(newcomers.items())
         }
         return {
-            d: Received(Placement("0", 0.8), made, np.eye(4)[newcomers[d].test_y], {})
+            d: NewcomerResult(Placement("0", 0.8), made, np.eye(4)[newcomers[d].test_y], {})
             for d, made in metrics.items()
         }
 
@@ -217,7 +220,7 @@ def test_newcomers_without_labels_are_received_as_such(monkeypatch: pytest.Monke
 
 
 def test_settings_are_checked_with_the_data() -> None:
-    with pytest.raises(ConfigError, match="4 newcomers"):
+    with pytest.raises(ConfigError, match="newcomers must be less than the 4 devices"):
         check_settings(synthetic_fleet(4), SimulationSettings(labels="none", newcomers=4))
     assert msgspec.convert({"algorithm": "x", "labels": 5}, _Settings).labels == 5
     with pytest.raises(msgspec.ValidationError):

@@ -55,8 +55,8 @@ def recorded(draw: st.DrawFn) -> FleetData:
 
 
 def parts(data: FleetData, text: str, seed: int = 0) -> tuple[Recordings, Array, Array]:
-    """What was recorded, and the numbers of the windows for training and testing; labels must have
-    stayed with their windows."""
+    """Return the recorded windows, and the numbers of the windows for training and testing; labels
+    must have stayed with their windows."""
     own = data.recordings["d"]
     windows = split_anew(data, read_split(text), seed).devices["d"]
     train, test = (x[:, 0, 0].astype(int) for x in (windows.train_x, windows.test_x))
@@ -204,7 +204,9 @@ def test_a_npz_names_its_recordings_by_number_or_by_name(tmp_path: Path) -> None
         w.test_x.tolist() for w in split_anew(numbered, read_split("session"), 0).devices.values()
     ] == [w.test_x.tolist() for w in held.devices.values()]
     with pytest.raises(
-        DataError, match="split time: data own do not say the start of device s00's windows"
+        DataError,
+        match="split time needs the start of each window, which data own do not have for device "
+        "s00",
     ):
         split_anew(numbered, read_split("time"), 0)
 
@@ -217,7 +219,9 @@ def test_starts_alone_are_of_one_recording(tmp_path: Path) -> None:
         4,
     )  # the last two of each class, and one window reaches into them
     with pytest.raises(
-        DataError, match="split session: data own do not say the session of device s00's windows"
+        DataError,
+        match="split session needs the session of each window, which data own do not have for "
+        "device s00",
     ):
         split_anew(data, read_split("session"), 0)
 
@@ -225,10 +229,10 @@ def test_starts_alone_are_of_one_recording(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arrays", "error"),
     [
-        ({"session": np.zeros(3, int)}, r"session is int64\[3\], expected 24 times"),
-        ({"session": np.zeros(24)}, r"session is float64\[24\]"),
-        ({"start": np.zeros(24)}, r"start is float64\[24\], expected int\[24\]"),
-        ({"start": np.zeros((24, 1), int)}, r"start is int64\[24, 1\]"),
+        ({"session": np.zeros(3, int)}, r"session must be .* each of 24 windows, got int64\[3\]"),
+        ({"session": np.zeros(24)}, r"session must be .*, got float64\[24\]"),
+        ({"start": np.zeros(24)}, r"start must be int\[24\], got float64\[24\]"),
+        ({"start": np.zeros((24, 1), int)}, r"start must be int\[24\], got int64\[24, 1\]"),
     ],
 )
 def test_places_that_are_none_are_one_error(
@@ -243,7 +247,9 @@ def test_data_that_know_no_recordings_are_divided_at_random_alone() -> None:
     windows = split_anew(fleet, read_split("random:test=0.5"), 0).devices["d1"]
     assert (windows.num_train, windows.num_test) == (26, 26)
     for name in ("time", "session"):
-        with pytest.raises(DataError, match=f"split {name}: data synthetic do not say"):
+        with pytest.raises(
+            DataError, match=f"split {name} needs .*, which data synthetic do not have"
+        ):
             split_anew(fleet, read_split(name), 0)
 
 

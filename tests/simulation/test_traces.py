@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from simulation.timing.availability import stays_until
-from simulation.timing.fleet import TimedFleet, Work
+from simulation.timing.fleet import JobSize, TimedFleet
 from simulation.timing.profiles import Profiles, make_profiles, read_profiles
 from wire.errors import DataError
 
@@ -54,7 +54,7 @@ class TestTraces:
             assert trace.availability.ask(np.arange(3), np.full(3, float(at_s))).tolist() == [
                 c == "1" for c in expected
             ]
-        fleet = TimedFleet(trace, Work(np.full(3, 60_000), 0, 0), 0)
+        fleet = TimedFleet(trace, JobSize(np.full(3, 60_000), 0, 0), 0)
         until_s = stays_until(
             trace.availability, np.array([0, 2]), np.array([3600.0, 50.0]), np.array([1e4, 1e6])
         )
@@ -66,36 +66,36 @@ class TestTraces:
         [
             (
                 "",
-                "d.csv, line 1: columns none, expected device, examples_per_s, down_bytes_per_s, "
+                "d.csv, line 1: columns must be device, examples_per_s, down_bytes_per_s, "
                 "up_bytes_per_s and optionally latency_s",
             ),
-            ("device,speed\n", "line 1: columns device, speed, expected device, examples_per_s"),
+            ("device,speed\n", "line 1: columns must be device, examples_per_s"),
             (
                 DEVICES.replace("120", "fast"),
-                "line 2: examples_per_s is 'fast', expected a number above 0",
+                "line 2: examples_per_s must be a number above 0, got 'fast'",
             ),
             (
                 DEVICES.replace("9.5", "0"),
-                "line 4: examples_per_s is '0', expected a number above 0",
+                "line 4: examples_per_s must be a number above 0, got '0'",
             ),
             (
                 DEVICES.replace("0.1", "1.5"),
-                "line 2: dropout is '1.5', expected a number from 0 to 1",
+                "line 2: dropout must be a number from 0 to 1, got '1.5'",
             ),
-            (DEVICES.replace("120", ""), "line 2: examples_per_s is '', expected a number above 0"),
+            (DEVICES.replace("120", ""), "line 2: examples_per_s must be a number above 0, got ''"),
             (
                 DEVICES.replace("120", "nan"),
-                "line 2: examples_per_s is 'nan', expected a number above 0",
+                "line 2: examples_per_s must be a number above 0, got 'nan'",
             ),
             (
                 DEVICES.replace(",23,6", ",23"),
-                "line 2: 7 fields, expected 8: device,examples_per_s",
+                "line 2 must have 8 fields, device,examples_per_s",
             ),
-            (DEVICES.replace("pi,", "pixel,"), "line 4: device 'pixel' is in line 2 already"),
-            (DEVICES.replace("pi,", ","), "line 4: no device, expected its name"),
+            (DEVICES.replace("pi,", "pixel,"), "line 4: device 'pixel' is already in line 2"),
+            (DEVICES.replace("pi,", ","), "line 4: the device's name is missing"),
             (
                 DEVICES.replace("pi,9.5,5e6,1e6,0,,,\n", ""),
-                "d.csv: 2 devices, expected at least the 3 of the fleet",
+                "d.csv must have at least the fleet's 3 devices, got 2",
             ),
         ],
     )
@@ -109,17 +109,16 @@ class TestTraces:
         [
             (
                 "device,start_s\n",
-                "i.csv, line 1: columns device, start_s, expected device, start_s, end_s",
+                "i.csv, line 1: columns must be device, start_s, end_s, got device, start_s",
             ),
             (INTERVALS + "pi3,0,1\n", "i.csv, line 5: device 'pi3' is not in"),
-            (INTERVALS + "pixel,9,9\n", "line 5: from 9 to 9 s, expected an end after the start"),
+            (INTERVALS + "pixel,9,9\n", "line 5: end_s must be above start_s, got 9 and 9"),
             (
                 INTERVALS + "pixel,800,1000\n",
-                "line 5: from 800 to 1000 s, expected no overlap with line 4 of the same device, "
-                "100 to 900.5 s",
+                "line 5: 800 to 1000 s overlaps with line 4 of the same device, 100 to 900.5 s",
             ),
-            (INTERVALS + "pixel,-1,2\n", "line 5: start_s is '-1', expected a number from 0"),
-            ("device,start_s,end_s\n", "i.csv: none of the fleet's devices is ever available"),
+            (INTERVALS + "pixel,-1,2\n", "line 5: start_s must be a number from 0, got '-1'"),
+            ("device,start_s,end_s\n", "i.csv: no device of the fleet is ever available"),
         ],
     )
     def test_bad_intervals(self, tmp_path: Path, intervals: str, message: str) -> None:
@@ -128,8 +127,8 @@ class TestTraces:
         assert message in str(error.value)
 
     def test_no_such_file_and_no_text(self, tmp_path: Path) -> None:
-        with pytest.raises(DataError, match=r"gone\.csv: not readable as CSV"):
+        with pytest.raises(DataError, match=r"gone\.csv cannot be read as CSV"):
             make_profiles(read_profiles(f"trace:devices={tmp_path / 'gone.csv'}"), 1, 0)
         (tmp_path / "d.csv").write_bytes(b"\xff\xfe\x00")
-        with pytest.raises(DataError, match=r"d\.csv: not readable as CSV"):
+        with pytest.raises(DataError, match=r"d\.csv cannot be read as CSV"):
             make_profiles(read_profiles(f"trace:devices={tmp_path / 'd.csv'}"), 1, 0)

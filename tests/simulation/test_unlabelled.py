@@ -104,10 +104,10 @@ def test_messages_place_it_in_the_same_group_and_give_it_the_same_model(algorith
     )
     assert fast.devices["d0"].placed == real.devices["d0"].placed
     for device_id, device in fast.devices.items():
-        assert (device.group, device.accuracy, device.kept) == (
+        assert (device.group, device.accuracy, device.personal_model) == (
             real.devices[device_id].group,
             real.devices[device_id].accuracy,
-            real.devices[device_id].kept,
+            real.devices[device_id].personal_model,
         )
 
 
@@ -158,7 +158,9 @@ def test_a_run_that_goes_on_from_a_checkpoint_knows_where_they_belong(
 def test_a_cohort_is_drawn_of_those_that_can_train() -> None:
     data = fleet().only(["d0", "d1", "d2"])
     settings = SimulationSettings(read_algorithm("distfl"), 1, cohort=3)
-    with pytest.raises(ConfigError, match="no more than the 2 devices that train"):
+    with pytest.raises(
+        ConfigError, match="cohort must be at most 2, the devices that can train, got 3"
+    ):
         simulate(data, settings)
 
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from aggregator.core.policies import read_policy
 from simulation.timing.campaign import JobBatch, TimedCampaign
-from simulation.timing.fleet import Jobs, TimedFleet, Work
+from simulation.timing.fleet import Jobs, JobSize, TimedFleet
 from simulation.timing.profiles import make_profiles, read_profiles
 from wire.arrays.tensors import Array
 
@@ -42,7 +42,7 @@ class Watched(TimedFleet):
 def make_fleet(text: str, devices: int, seed: int = 0, examples: int = 400) -> Watched:
     counts = np.random.default_rng(seed).integers(1, 2 * examples, devices)
     return Watched(
-        make_profiles(read_profiles(text), devices, seed), Work(counts, 200_000, 200_000), seed
+        make_profiles(read_profiles(text), devices, seed), JobSize(counts, 200_000, 200_000), seed
     )
 
 

@@ -24,9 +24,11 @@ class Watched:
             self.complaints.append(f"{message.type}: {message.text}")
 
     def inaccessible(self) -> list[str]:
-        """What axe finds on the page as it is."""
-        found = Axe().run(self.page).response["violations"]
-        return [f"{rule['id']}: {node['html'][:200]}" for rule in found for node in rule["nodes"]]
+        """Return axe's findings on the current page."""
+        violations = Axe().run(self.page).response["violations"]
+        return [
+            f"{rule['id']}: {node['html'][:200]}" for rule in violations for node in rule["nodes"]
+        ]
 
 
 @contextmanager

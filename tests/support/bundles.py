@@ -43,7 +43,7 @@ def pack_graphs(exported: ExportedGraphs, data: FleetData, objective: Supervised
 
 @dataclass(frozen=True)
 class Exported:
-    """What `shoal export` wrote for the synthetic fleet."""
+    """Export of `shoal export` for the synthetic fleet."""
 
     folder: Path
     bundle: Bundle

@@ -14,7 +14,7 @@ def functions(name: str) -> dict[str, Callable[..., None]]:
     command = getattr(import_module(f"shoal.commands.{name}"), name)
     if not isinstance(command, typer.Typer):
         return {name: command}
-    own = (
+    callback = (
         []
         if command.registered_callback is None
         else [(name, command.registered_callback.callback)]
@@ -24,7 +24,7 @@ def functions(name: str) -> dict[str, Callable[..., None]]:
         for each in command.registered_commands
         if each.callback
     ]
-    return {words: function for words, function in [*own, *named] if function is not None}
+    return {words: function for words, function in [*callback, *named] if function is not None}
 
 
 FUNCTIONS = {words: function for name in COMMANDS for words, function in functions(name).items()}

@@ -28,7 +28,7 @@ class CuttingProxy:
 
     @property
     def left(self) -> int:
-        """How many cuts are still to come."""
+        """Return the number of cuts that are still to come."""
         return len(self._cut_up) + len(self._cut_down)
 
     def close(self) -> None:

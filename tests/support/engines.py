@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from aggregator.view.summary import Traffic
+from aggregator.view.summary import MessageBytes
 from algorithms.composition import read_algorithm
 from simulation.engine.options import EngineOptions
 from simulation.settings import SimulationSettings
@@ -27,7 +27,7 @@ def same(one: SimulationResult, two: SimulationResult) -> None:
             o.summary,
             wall_s=0.0,
             updates_per_s=0.0,
-            bytes=Traffic(0, 0),
+            bytes=MessageBytes(0, 0),
             bytes_by_round=[],
             backend="",
             backend_reason="",

@@ -10,7 +10,7 @@ from aggregator.enrolment.api import create_enrolment_api
 from aggregator.enrolment.attestation import PlayIntegrity
 from aggregator.enrolment.authority import SERVER, Authority, make_authority
 from aggregator.enrolment.desk import make_token
-from aggregator.enrolment.office import Offer, Office
+from aggregator.enrolment.office import FleetSettings, Office
 from aggregator.http.server import HttpServer
 from aggregator.storage.enrolment_store import EnrolmentStore, open_enrolments
 from simulation.local.broker import free_port
@@ -25,7 +25,7 @@ from wire.identity.enrolment import Answer, Enrol, Enrolled, Renew, renewal_text
 from wire.identity.keys import new_key, public_pem
 
 TRUST = public_pem(new_key()).decode()
-OFFER = Offer("mqtts://broker.example", TRUST, "max_epochs = 5.0\n")
+OFFER = FleetSettings("mqtts://broker.example", TRUST, "max_epochs = 5.0\n")
 
 
 @dataclass

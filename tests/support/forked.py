@@ -18,7 +18,7 @@ FORKS.set_forkserver_preload(
 
 @dataclass(frozen=True)
 class Done:
-    """How a command ended, and what it wrote."""
+    """Result of a command: its status and output."""
 
     returncode: int
     stdout: str

@@ -17,8 +17,12 @@ def fleet_of_ids(num_devices: int = 3, num_windows: int = 40) -> FleetData:
 
     def windows(count: int) -> tuple[np.ndarray, np.ndarray]:
         y = np.arange(count) % 3
-        own = 8 * y[:, None, None] + rng.integers(8, size=(count, 1, LENGTH))
-        x = np.where(rng.random(own.shape) < 2 / 3, own, rng.integers(VOCABULARY, size=own.shape))
+        preferred = 8 * y[:, None, None] + rng.integers(8, size=(count, 1, LENGTH))
+        x = np.where(
+            rng.random(preferred.shape) < 2 / 3,
+            preferred,
+            rng.integers(VOCABULARY, size=preferred.shape),
+        )
         return x.astype(np.int64), y.astype(np.int64)
 
     devices = {f"d{i}": Windows(*windows(num_windows), *windows(12)) for i in range(num_devices)}

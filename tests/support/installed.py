@@ -1,4 +1,4 @@
-"""The wheel in an environment of its own, and a round between commands of such environments."""
+"""The wheel in a separate environment, and a round between commands of such environments."""
 
 import subprocess
 from collections.abc import Callable
@@ -17,8 +17,8 @@ ALONE = {
     "OMP_NUM_THREADS": "1",
     "COLUMNS": "200",
 }
-"""What commands of an installed wheel run with: no module and no data from elsewhere, bytecode kept
-for the next one, one thread each as in all tests."""
+"""Environment of an installed wheel's commands: no module and no data from elsewhere, bytecode
+cached for the next one, one thread each as in all tests."""
 
 
 @dataclass(frozen=True)
@@ -49,23 +49,23 @@ class Installed:
 
     def succeeds(self, name: str, *arguments: str) -> str:
         """Run an installed command, which must end well; returns what it printed."""
-        done = self.run(name, *arguments)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        result = self.run(name, *arguments)
+        assert result.returncode == 0, result.stdout + result.stderr
+        return result.stdout
 
     def fails(self, *arguments: str) -> str:
         """Run `shoal`, which must end with status 2 and, after its log, one line about the error;
         returns the line."""
-        done = self.run("shoal", *arguments)
-        assert done.returncode == 2, done.stdout + done.stderr
-        assert "Traceback" not in done.stderr
+        result = self.run("shoal", *arguments)
+        assert result.returncode == 2, result.stdout + result.stderr
+        assert "Traceback" not in result.stderr
         assert [
-            line for line in done.stderr.splitlines() if line.startswith("error:")
-        ] == done.stderr.splitlines()[-1:], done.stderr
-        return done.stderr.splitlines()[-1]
+            line for line in result.stderr.splitlines() if line.startswith("error:")
+        ] == result.stderr.splitlines()[-1:], result.stderr
+        return result.stderr.splitlines()[-1]
 
     def has(self, package: str) -> bool:
-        """Whether a package is installed."""
+        """Return True if a package is installed."""
         code = (
             f"import importlib.util, sys; sys.exit(importlib.util.find_spec({package!r}) is None)"
         )
@@ -105,7 +105,7 @@ def run_a_round(
         ]
         for device_id in ("d0", "d1"):
             write_device_folder(fleet, device_id, folder / device_id)
-            own = [
+            device_options = [
                 "--id",
                 device_id,
                 "--data",
@@ -116,7 +116,7 @@ def run_a_round(
             trust = ["--trust", str(exported.folder / "trust.pem")]
             processes.append(
                 start_program(
-                    [*edge, "run", *own, *trust, "--broker", broker.url],
+                    [*edge, "run", *device_options, *trust, "--broker", broker.url],
                     folder / f"{device_id}.log",
                 )
             )

@@ -16,7 +16,7 @@ NAMES = ("slow", "moves", "fast")
 def relabelled(
     data: FleetData, names: tuple[str, ...], label: Callable[[np.ndarray], np.ndarray]
 ) -> FleetData:
-    """The same windows, with other labels made of their classes."""
+    """Return the windows with other labels, made of their classes."""
 
     def made(w: Windows) -> Windows:
         return Windows(w.train_x, label(w.train_y), w.test_x, label(w.test_y), w.unlabelled_x)
@@ -74,7 +74,7 @@ def steps(data: FleetData) -> FleetData:
 
 
 def nobody_labelled(data: FleetData) -> FleetData:
-    """The same windows, of which none has a label; those for testing come last."""
+    """Return the windows without labels; those for testing come last."""
 
     def bare(w: Windows) -> Windows:
         none = np.zeros(0, np.int64)

@@ -19,8 +19,8 @@ class LossyProxy:
         """The next request that holds this is passed on; its answer is lost, and the connection
         with it."""
         self.cut = False
-        """Whether nothing is passed on in either direction, as where a network is parted:
-        connections stay open."""
+        """True if nothing is passed on in either direction, as in a parted network: connections
+        stay open."""
         self._lost = set[socket.socket]()
         threading.Thread(target=self._accept, daemon=True).start()
 

@@ -7,8 +7,8 @@ OBJECTIVES: dict[str, type[Supervised]] = {
     **CHOICES["objective"],
     **dict.fromkeys(("dbe", "mr", "prbm"), CHOICES["objective"]["fedavg"]),
     **{
-        f"{name}+{'dbe' if 'prbm' in made.wrapped_by else 'mr'}": made
-        for name, made in CHOICES["objective"].items()
-        if made.wrapped_by and name != "fedavg"
+        f"{name}+{'dbe' if 'prbm' in objective.wrapped_by else 'mr'}": objective
+        for name, objective in CHOICES["objective"].items()
+        if objective.wrapped_by and name != "fedavg"
     },
 }

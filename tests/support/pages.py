@@ -34,8 +34,8 @@ def pages() -> list[Path]:
 
 def blocks(page: str, language: str | None = None) -> list[Block]:
     """The blocks of a page, in their order: those of one language, or all."""
-    found = [Block(page, *match) for match in FENCE.findall((ROOT / page).read_text())]
-    return [block for block in found if language in (None, block.language)]
+    all_blocks = [Block(page, *match) for match in FENCE.findall((ROOT / page).read_text())]
+    return [block for block in all_blocks if language in (None, block.language)]
 
 
 PAGES = pages()
@@ -48,8 +48,15 @@ COMMANDS = sorted(
     }
 )
 WRITTEN = {"shoal simulate": "summary.json", "shoal compare": "compare.json"}
-"""What a command of this kind writes into the folder after --out."""
+"""Files that a command of this kind writes into the folder after --out."""
 RUNS = [c for c in COMMANDS if c.startswith((*WRITTEN, "shoal algorithms"))]
+
+
+ADDING = (
+    *("add-objective", "add-grouping", "add-mean", "add-optimizer", "add-task", "add-privacy"),
+    *("add-personal", "add-command"),
+)
+"""Pages that show how to add a part, each with a complete program or two."""
 
 
 def page(name: str) -> str:

@@ -21,11 +21,11 @@ from tests.support.brokers import wait_for_port
 
 def programs() -> Path:
     """The folder of PostgreSQL's programs; the test is skipped where there is none."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    versions = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
     on_path = shutil.which("initdb")
-    if not found and not on_path:
+    if not versions and not on_path:
         pytest.skip("PostgreSQL is not installed: apt-get install postgresql would run this")
-    return (found[-1] if found else Path(str(on_path)).resolve()).parent
+    return (versions[-1] if versions else Path(str(on_path)).resolve()).parent
 
 
 def own_user() -> str | None:
@@ -56,10 +56,10 @@ class Postgres:
         """Run one of PostgreSQL's programs to its end."""
         command = [str(programs() / program), "-D", str(self.folder), *arguments]
         quiet = subprocess.DEVNULL  # a pipe would stay open in the server
-        done = subprocess.run(
+        result = subprocess.run(
             command, user=own_user(), cwd="/", stdout=quiet, stderr=quiet, stdin=quiet, timeout=60
         )
-        assert done.returncode == 0, f"{command}: {self.log()}"
+        assert result.returncode == 0, f"{command}: {self.log()}"
 
     def start(self) -> None:
         """Start the server, and wait until it answers."""
@@ -86,7 +86,7 @@ class Postgres:
         return int((self.folder / "postmaster.pid").read_text().split()[0])
 
     def log(self) -> str:
-        """What the server has said."""
+        """Return the server's log."""
         path = self.folder / "log"
         return path.read_text()[-2000:] if path.exists() else ""
 

@@ -28,7 +28,7 @@ class S3Server:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a client of this server is configured with."""
+        """Return the configuration of a client of this server."""
         return {**CREDENTIALS, "AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{self.port}"}
 
     def start(self) -> None:

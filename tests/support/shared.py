@@ -1,4 +1,4 @@
-"""What is exported or compiled once in a test run: the workers of pytest-xdist share it."""
+"""Exports and builds that are made once in a test run, for all workers of pytest-xdist."""
 
 import os
 from collections.abc import Callable

@@ -26,7 +26,7 @@ VERSION = PROJECT["project"]["version"]
 
 @pytest.fixture(scope="session")
 def setup_script() -> dict[str, Any]:
-    """What `deploy/setup` defines, by name."""
+    """Return the definitions of `deploy/setup`, by name."""
     return runpy.run_path(str(ROOT / "deploy" / "setup"))
 
 
@@ -44,7 +44,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(ROOT, source, ignore=left_out)
     build = f"from setuptools import build_meta; build_meta.build_wheel({str(out)!r})"
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", build],
         cwd=source,
         env=environment,
@@ -52,7 +52,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         text=True,
         timeout=120,
     )
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr
     return next(out.glob("*.whl"))
 
 
@@ -62,22 +62,22 @@ def install(wheel: Path, tmp_path: Path, setup_script: dict[str, Any]) -> Instal
     index is missing."""
     if importlib.util.find_spec("uv") is None:
         pytest.skip("uv is not installed: pip install uv would run this")
-    told = setup_script["uv_environment"](
+    uv_settings = setup_script["uv_environment"](
         setup_script["pip_settings"](Path(sys.prefix)), os.environ
     )
 
     def uv(*arguments: str) -> None:
         command = [sys.executable, "-m", "uv", "--quiet", *arguments]
-        done = subprocess.run(
-            command, env={**os.environ, **told}, capture_output=True, text=True, timeout=280
+        result = subprocess.run(
+            command, env={**os.environ, **uv_settings}, capture_output=True, text=True, timeout=280
         )
-        if done.returncode and (
-            "Failed to fetch" in done.stderr or "error sending request" in done.stderr
+        if result.returncode and (
+            "Failed to fetch" in result.stderr or "error sending request" in result.stderr
         ):
             pytest.skip(
-                f"the package index cannot be reached: {done.stderr.strip().splitlines()[-1]}"
+                f"the package index cannot be reached: {result.stderr.strip().splitlines()[-1]}"
             )
-        assert done.returncode == 0, done.stderr
+        assert result.returncode == 0, result.stderr
 
     def install(extra: str) -> Installed:
         environment, folder = tmp_path / "environment", tmp_path / "empty"

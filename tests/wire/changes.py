@@ -65,7 +65,7 @@ def changed(original: bytes, rng: random.Random) -> bytes:
 
 
 def refuses(read: Callable[..., object], *arguments: object) -> bool:
-    """Whether a reader raises a `WireError`."""
+    """Return True if a reader raises a `WireError`."""
     try:
         read(*arguments)
     except WireError:

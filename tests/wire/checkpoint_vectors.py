@@ -36,7 +36,7 @@ CHANGES: list[tuple[str, dict[str, object]]] = [
         {"format": 2, "client": "x", "runtime": "y", "plan": "c" * 64, "windows": "d" * 64},
     ),
 ]
-"""What is there now, beside what the checkpoint was made of."""
+"""Current basis, beside that of the checkpoint."""
 
 PLAN = m.Plan(
     "r",
@@ -68,7 +68,7 @@ PLANS: list[tuple[str, dict[str, Any], bool]] = [
 
 SEEDS = [[7, 123456789], [0, 0], [2**53, 2**32 - 1]]
 DRAWS = ["", "p", "pf", "ff", "fpfp", "pppfff"]
-"""What is drawn before the state is taken: an order of 9 numbers (p), or 3 numbers (f)."""
+"""Numbers that are drawn before the state is taken: an order of 9 numbers (p), or 3 numbers (f)."""
 
 
 def _random() -> list[dict[str, Any]]:

@@ -29,7 +29,7 @@ PUBLIC_KEY = b"SubjectPublicKeyInfo"
 
 
 def enrolment_vectors() -> dict[str, Any]:
-    """What ``enrolment.json`` holds."""
+    """Return the content of ``enrolment.json``."""
     short = "shoal1." + base64.urlsafe_b64encode(SECRET).decode()
     refused = [
         GOOD[:-1],

@@ -28,7 +28,7 @@ CASES = [
     (7, 0, Train(2)),
     (7, 0, Train(3)),
 ]
-"""How many windows have labels, how many have none, and the verb; no batch has less than 2."""
+"""Number of windows with labels, of windows without, and the verb; no batch has less than 2."""
 
 
 def text() -> str:

@@ -49,7 +49,7 @@ CASES: list[tuple[TaskName, int, str, object, bool]] = [
 
 
 def steps_of(task: TaskName) -> int:
-    """How many steps a window of the task has."""
+    """Return the number of steps of a window of the task."""
     return STEPS if task == "sequence" else 0
 
 
@@ -73,7 +73,7 @@ def manifest_of(task: TaskName, num_names: int) -> Manifest:
 
 
 def fits(task: TaskName, num_names: int, y: np.ndarray) -> bool:
-    """Whether the task takes these labels."""
+    """Return True if the task accepts these labels."""
     x = np.zeros((len(y), 1, 4), np.float32)
     try:
         fit_labels_of(Windows(x, y, x[:0], y[:0]), manifest_of(task, num_names))

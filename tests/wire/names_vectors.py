@@ -182,12 +182,12 @@ PARSED: list[tuple[str, str, str, str, bool, bool]] = [
     ("metric/variance.norm", "metric", "variance.norm", "metric/variance.norm", False, False),
     ("output/probabilities", "output", "probabilities", "output/probabilities", False, False),
     ("column/weight", "column", "weight", "column/weight", False, False),
-    ("kept/memory/keys", "kept", "memory/keys", "kept/memory/keys", False, False),
+    ("personal/memory/keys", "personal", "memory/keys", "personal/memory/keys", False, False),
     (
-        "kept/statistic/norm.running_var",
-        "kept",
+        "personal/statistic/norm.running_var",
+        "personal",
         "statistic/norm.running_var",
-        "kept/statistic/norm.running_var",
+        "personal/statistic/norm.running_var",
         False,
         False,
     ),
@@ -214,7 +214,7 @@ BUILT: list[tuple[str, list[str], str]] = [
     ("metric", ["loss_sum"], "metric/loss_sum"),
     ("output", ["probabilities"], "output/probabilities"),
     ("column", ["weight"], "column/weight"),
-    ("kept", ["shared/head.weight"], "kept/shared/head.weight"),
+    ("personal", ["shared/head.weight"], "personal/shared/head.weight"),
 ]
 """A function that builds a name, its arguments, and the name."""
 

@@ -39,7 +39,7 @@ others stay as they are."""
 
 
 def padded(windows: list[Array], length: int) -> Array | None:
-    """What windows are padded to; None where they are refused."""
+    """Return the padded windows, or None if they are refused."""
     try:
         return with_presence(*stacked(windows, length, "here"), "here")
     except DataError:

@@ -23,8 +23,8 @@ from wire.messages import (
 
 FILE = VECTORS / "policy.json"
 BUNDLE, MEASURING, LABELS, NUM_TEST = "watch", ["survey"], [i // 8 % 4 for i in range(40)], 10
-"""What every case is about: the bundle's name, its graphs with responses, the labels of the
-device's training windows, and how many it tests on."""
+"""Data of every case: the bundle's name, its graphs with responses, the labels of the device's
+training windows, and the number of its test windows."""
 GUARDED = Policy(max_clip_norm=1.0, min_noise_multiplier=0.5)
 CHOOSY = Policy(min_windows=20)
 MEMORISED = Evaluate("windows", "memorise", holdout=0.25, report=False, most=256)
@@ -46,7 +46,7 @@ CLOSING: tuple[Verb, ...] = (
     Apply("choose"),
     Evaluate("test", "assess"),
 )
-"""What `personal` asks of devices after the last round."""
+"""Plans of `personal` after the last round."""
 SILENT = tuple(replace(verb, report=False) if isinstance(verb, Apply) else verb for verb in CLOSING)
 
 CASES: list[tuple[str, Policy, tuple[Verb, ...], str]] = [

@@ -27,7 +27,7 @@ CASES: list[tuple[str, str, str, list[int], bool]] = [
     ("a column of other windows", "column/weight", "float32", [4], False),
     ("a column of none", "column/weight", "float32", [0], False),
     ("a column without axis", "column/weight", "float32", [], False),
-    ("what was kept of a model", "kept/memory/b", "float32", [3], False),
+    ("what was kept of a model", "personal/memory/b", "float32", [3], False),
     ("a parameter", "shared/b", "float32", [3], False),
 ]
 """A name; the tensor that is stored: its name, type and shape; whether it is used."""

@@ -23,7 +23,7 @@ LARGEST, SMALLEST = np.finfo(F32).max, np.finfo(F32).smallest_subnormal
 
 
 def cases() -> dict[str, Tensors]:
-    """By name, the changes of updates."""
+    """Return the changes of updates, by name."""
     rng = np.random.default_rng(8)
     some = rng.normal(size=(3, 200)).astype(F32)
     spread = (rng.normal(size=BLOCK + 3) * 10.0 ** rng.integers(-9, 9, BLOCK + 3)).astype(F32)
@@ -52,8 +52,8 @@ def cases() -> dict[str, Tensors]:
 
 
 def hostile() -> dict[str, tuple[dict[str, tuple[str, list[int], list[Any]]], str]]:
-    """By name, tensors in place of those of a change of 300 numbers, each with its dtype, shape and
-    numbers, and why they are refused."""
+    """Return tensors in place of those of a change of 300 numbers, by name: each with its dtype,
+    shape and numbers, and the reason of their refusal."""
     values, scales = ("int8", [300], [1] * 300), ("float32", [2], [0.5, 0.5])
 
     def made(values: Any = values, scales: Any = scales, **others: Any) -> dict[str, Any]:

@@ -53,15 +53,15 @@ def taken(number: int, model: str, epoch: int = 1) -> list[Step]:
 
 
 def kept(of: str, tensors: str, action: str = "none") -> Step:
-    """What the device keeps of a model."""
+    """Return the step of a plan that leaves a personal model."""
     return "kept", {"of": of, "tensors": tensors}, action
 
 
 def report(
     number: int, offered: int, problem: str = "", used: str = "", alone: bool = False
 ) -> Step:
-    """What the device says of its releases; what it uses of what it has kept; and whether it says
-    that the model in use answers without."""
+    """Return the step of a report: the releases, the personal model in use, and if the model in use
+    answers without one."""
     return (
         "report",
         {"number": number, "offered": offered, "problem": problem, "used": used, "alone": alone},
@@ -453,7 +453,7 @@ OFFERED = {
     "what is kept of another model after a release is not in use": "a",
     "what is kept of a model that failed is not tried before that is": "b",
 }
-"""By name, the model that was offered last, where there was one: one hexadecimal digit."""
+"""Last offered model of each case, if there was one: one hexadecimal digit."""
 
 
 def text() -> str:

@@ -1,4 +1,4 @@
-"""Who gets through a Mosquitto that is set up as in `deploy/mosquitto`, with certificates of a
+"""Access through a Mosquitto that is set up as in `deploy/mosquitto`, with certificates of a
 fleet's own authority."""
 
 import json

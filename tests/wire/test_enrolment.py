@@ -31,7 +31,7 @@ def test_tokens_are_read_and_others_are_refused() -> None:
 def test_a_token_with_any_other_character_is_not_read() -> None:
     token = str(Token(secrets.token_bytes(16), "00" * 32))
     for place in range(len("shoal1."), len(token)):
-        with pytest.raises(ConfigError, match="a character of it is wrong"):
+        with pytest.raises(ConfigError, match="one of its characters is wrong"):
             read_token(token[:place] + ("A" if token[place] != "A" else "B") + token[place + 1 :])
 
 

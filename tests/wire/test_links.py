@@ -192,7 +192,9 @@ def test_comes_back_after_a_broker_restart_and_renews_its_subscriptions(
     assert isinstance(link.receive(timeout_s=5), LinkDown)
     link.publish("t", b"queued while down")
     embedded_broker.start()
-    assert link.receive(timeout_s=20) == LinkUp(kept=False), "the embedded broker keeps nothing"
+    assert link.receive(timeout_s=20) == LinkUp(has_session=False), (
+        "the embedded broker keeps nothing"
+    )
     assert deliveries(link, 1) == [Delivery("t", b"queued while down")]
     link.close()
 
@@ -230,6 +232,21 @@ def test_text_that_paho_does_not_take_does_not_end_the_connection(mosquitto: str
 def test_bad_address_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="broker address"):
         BrokerAddress.parse(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "mqtt://me:secret@h:notaport",
+        "mqtt://me:secret@h?version=4",
+        "me:secret@h",
+        "mqt://:secret@",
+    ],
+)
+def test_a_bad_address_hides_its_password(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"broker address .*\*\*\*@") as raised:
+        BrokerAddress.parse(url)
+    assert "secret" not in str(raised.value)
 
 
 def test_certificates_need_tls() -> None:

@@ -18,10 +18,10 @@ ROOT = Path(__file__).parents[2]
 VECTORS: dict[str, list[dict[str, Any]]] = json.loads(FILE.read_text())
 KINDS = (
     "shared|statistic|private|slot|memory|received|delta|response|batch|hyper|uniform|normal|next|"
-    "metric|output|column|kept"
+    "metric|output|column|personal"
 )
 SPELLED = re.compile(rf"^({KINDS})/|running_(mean|var)")
-"""What only `wire.arrays.names` writes: a name or its beginning, and the names of running
+"""Texts that only `wire.arrays.names` writes: a name or its beginning, and the names of running
 statistics."""
 CUTS = ("split", "rsplit", "partition", "rpartition")
 OTHERS = (

@@ -338,7 +338,7 @@ class TestBundle:
         manifest = self._of(exported, {"slot/w": np.zeros(1, np.float32)})
         specs = (msgspec.structs.replace(manifest.tensors[0], shape=shape),)
         bundle = unpack(pack(msgspec.structs.replace(manifest, tensors=specs), {}, {}))
-        with pytest.raises(BundleError, match=r"has shape|cannot be made"):
+        with pytest.raises(BundleError, match=r"has the impossible shape|cannot be allocated"):
             _ = bundle.initial
 
     @staticmethod
@@ -400,7 +400,7 @@ class TestBundle:
             unpack(payload)
 
     def test_an_added_or_missing_file_is_noticed(self, exported: Exported) -> None:
-        with pytest.raises(TamperedBundle, match="its manifest names"):
+        with pytest.raises(TamperedBundle, match="but its manifest names"):
             unpack(self._with(exported, {"extra": b"x"}))
         with pytest.raises(BundleError):
             unpack(self._with(exported, {"step.onnx": None}))
@@ -420,7 +420,7 @@ class TestBundle:
     def test_an_older_version_is_refused(self, exported: Exported) -> None:
         manifest = msgspec.structs.replace(exported.bundle.manifest, version=2)
         check_version(manifest, {manifest.name: 2})
-        with pytest.raises(StaleBundle, match="version 2 offered, version 3"):
+        with pytest.raises(StaleBundle, match="version 2 is older than version 3"):
             check_version(manifest, {manifest.name: 3})
 
     def test_keys_of_another_kind_are_refused(self) -> None:

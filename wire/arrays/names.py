@@ -14,7 +14,7 @@ is the name within the role::
     besides a bundle's tensors
     hyper/NAME  response/GRAPH.METRIC
     next/ROLE/NAME  metric/NAME  output/NAME                                outputs of a graph
-    column/COLUMN  kept/ROLE/NAME                                           tensors stored on a
+    column/COLUMN  personal/ROLE/NAME                                       tensors stored on a
     device, besides private/NAME
 
 A manifest names random inputs ``uniform/NAME`` and ``normal/NAME`` as well. GRAPH ends at the first
@@ -54,7 +54,7 @@ NEXT: Final = "next"
 METRIC: Final = "metric"
 OUTPUT: Final = "output"
 COLUMN: Final = "column"
-KEPT: Final = "kept"
+PERSONAL: Final = "personal"
 
 X: Final = "batch/x"
 Y: Final = "batch/y"
@@ -69,7 +69,7 @@ MEAN_OF: Final = "mean."
 """Prefix of a survey's metric for the mean of a layer: ``mean.LAYER``."""
 VARIANCE_OF: Final = "variance."
 """Prefix of a survey's metric for the variance of a layer: ``variance.LAYER``."""
-PLACES: Final = ("rank", "count", "held")
+PLACES: Final = ("rank", "count", "holdout")
 """Columns of the split ``windows``.
 
 They have each window's rank, the number of windows, and 1 if the window is held out.
@@ -126,7 +126,7 @@ output = Prefix(f"{OUTPUT}/")
 """Output with one row per example."""
 column = Prefix(f"{COLUMN}/")
 """Stored column of a device's training windows; graphs read it as ``batch/COLUMN``."""
-kept = Prefix(f"{KEPT}/")
+personal = Prefix(f"{PERSONAL}/")
 """Tensor ``ROLE/NAME`` of a personal model."""
 
 
@@ -173,7 +173,7 @@ def has_rows(key: str) -> bool:
 def is_running_statistic(name: str) -> bool:
     """Return True if the buffer of this name is a running statistic, by BatchNorm's names.
 
-    The function is for buffers: a parameter of such a name is no running statistic.
+    The function is for buffers: a parameter of such a name is not a running statistic.
     """
     return name.endswith((RUNNING_MEAN, RUNNING_VAR))
 
@@ -182,8 +182,8 @@ def is_variance(key: str) -> bool:
     """Return True if a value below 0 is wrong: the tensor is a variance.
 
     These are ``statistic/NAME`` where NAME ends with ``running_var``, and
-    ``response/GRAPH.variance.LAYER``. A parameter, a delta and any other metric are no variances,
-    whatever their names.
+    ``response/GRAPH.variance.LAYER``. No parameter, delta or other metric is a variance,
+    whatever its name.
     """
     if key.startswith("response/"):
         return key.partition(".")[2].startswith(VARIANCE_OF)

@@ -47,7 +47,7 @@ def whole_model(bundle: Bundle, tensors: Tensors, about: Mapping[str, str]) -> b
     `about` becomes its metadata. The result is empty if the bundle has no template of the graph.
 
     Raises:
-        BundleError: the graph reads an input that is no tensor of the model.
+        BundleError: the graph reads an input that is not a tensor of the model.
     """
     graph = bundle.manifest.graphs.get(PREDICT)
     if graph is None or not graph.template:

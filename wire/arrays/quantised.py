@@ -73,10 +73,10 @@ def decoded(tensors: Tensors, layout: Iterable[Entry]) -> Tensors:
     """
     changes = _changes(layout)
     if not changes:
-        raise WrongLayout("update: it is in int8, and its plan asked for no change")
+        raise WrongLayout("update: its changes are in int8, but its plan asked for no changes")
     if both := [name for name, _ in changes if name in tensors]:
         raise WrongLayout(
-            f"update: tensor {both[0]!r} was not expected beside {names.INT8_VALUES!r}"
+            f"update: has both {both[0]!r} and {names.INT8_VALUES!r}; expected one of them"
         )
     blocks = _blocks(changes)
     expected = [

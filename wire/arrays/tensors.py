@@ -107,7 +107,7 @@ def decode_tensors(payload: bytes, limits: Limits = PROTOCOL_LIMITS) -> tuple[Te
 
     Raises:
         LimitExceeded: the file, its header, or the number or rank of its tensors is over `limits`.
-        Malformed: the file is no safetensors file, or the protocol does not have a dtype.
+        Malformed: it is not a safetensors file, or the protocol does not have a dtype.
     """
     header, data = _header(payload, limits)
     metadata = header.pop(_METADATA, None) or {}
@@ -127,7 +127,7 @@ def decode_tensors(payload: bytes, limits: Limits = PROTOCOL_LIMITS) -> tuple[Te
         end = stop
     if end != len(payload) - data:
         raise Malformed(
-            f"tensor file: its tensors end at {end} of {len(payload) - data} bytes of data"
+            f"tensor file: {len(payload) - data} bytes of data, of which its tensors use {end}"
         )
     tensors = {
         name: np.ndarray(shape, dtype, payload, data + start).copy()
@@ -154,7 +154,9 @@ def _header(payload: bytes, limits: Limits) -> tuple[dict[str, Any], int]:
             "accepted"
         )
     if length > len(payload) - 8:
-        raise Malformed(f"tensor file of {len(payload)} bytes: its header has {length}")
+        raise Malformed(
+            f"tensor file of {len(payload)} bytes: cut off; its header alone has {length} bytes"
+        )
     try:
         header = msgspec.json.decode(payload[8 : 8 + length])
     except (ValueError, RecursionError) as error:
@@ -191,8 +193,8 @@ def _place(
         raise Malformed(f"{what} of shape {shape}: the file has only {data_bytes} bytes of data")
     if not _are_sizes(offsets) or len(offsets) != 2 or offsets[1] - offsets[0] != size:
         raise Malformed(
-            f"{what} of shape {shape}: data_offsets {str(offsets)[:40]}, expected two that are "
-            f"{size} bytes apart"
+            f"{what} of shape {shape}: data_offsets must be two numbers, {size} apart, got "
+            f"{str(offsets)[:40]}"
         )
     return dtype, shape, offsets[0], offsets[1]
 

@@ -39,7 +39,7 @@ def read_tls_key(pem: bytes) -> TlsKey:
     except (ValueError, TypeError) as error:
         raise Malformed(f"private key: not PEM: {error}") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
-        raise Malformed(f"private key: {type(key).__name__}, expected P-256")
+        raise Malformed(f"private key: expected P-256, got {type(key).__name__}")
     return key
 
 
@@ -80,7 +80,7 @@ def read_request(pem: str) -> tuple[TlsPublicKey, str]:
     The key must have signed the request. Other contents are ignored.
 
     Raises:
-        Malformed: not such a request.
+        Malformed: the text is not a certificate request that its key has signed.
     """
     try:
         request = x509.load_pem_x509_csr(_bounded(pem))
@@ -92,11 +92,13 @@ def read_request(pem: str) -> tuple[TlsPublicKey, str]:
     except Malformed:
         raise
     except Exception as error:  # the parser raises many types of errors
-        raise Malformed(f"certificate request: {type(error).__name__}: {error}") from None
+        raise Malformed(
+            f"certificate request: not readable: {type(error).__name__}: {error}"
+        ) from None
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
         raise Malformed("certificate request: expected a P-256 key")
     if not valid:
-        raise Malformed("certificate request: its own key has not signed it")
+        raise Malformed("certificate request: not signed by its own key")
     return key, name
 
 
@@ -109,7 +111,7 @@ def read_certificate(pem: str) -> Certificate:
     try:
         return x509.load_pem_x509_certificate(_bounded(pem))
     except ValueError as error:
-        raise Malformed(f"certificate: {error}") from None
+        raise Malformed(f"certificate: not readable: {error}") from None
 
 
 def public_key_of(certificate: Certificate) -> TlsPublicKey:
@@ -137,7 +139,7 @@ def common_name(name: x509.Name) -> str:
         str(attribute.value) for attribute in name.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
     ]
     if len(names) > 1:
-        raise Malformed(f"{len(names)} common names, expected one")
+        raise Malformed(f"certificate: {len(names)} common names; at most one is accepted")
     return names[0] if names else ""
 
 
@@ -153,11 +155,11 @@ def check_issued(certificate: Certificate, authority: Certificate) -> str:
         certificate.verify_directly_issued_by(authority)
         usage = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     except (InvalidSignature, ValueError, TypeError):
-        raise Malformed("certificate: it is not of this authority") from None
+        raise Malformed("certificate: not issued by this authority") from None
     except x509.ExtensionNotFound:
-        raise Malformed("certificate: it does not say what it is for") from None
+        raise Malformed("certificate: it states no purpose; expected a client's") from None
     if list(usage) != [x509.oid.ExtendedKeyUsageOID.CLIENT_AUTH]:
-        raise Malformed("certificate: it is not for a client")
+        raise Malformed("certificate: it is for another purpose; expected a client's")
     return common_name(certificate.subject)
 
 
@@ -171,8 +173,8 @@ def check_time(certificate: Certificate, now_s: float) -> None:
     if not begin.timestamp() <= now_s <= end.timestamp():
         now = datetime.fromtimestamp(now_s, UTC)
         raise Malformed(
-            f"certificate: valid from {begin:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M}, and it is "
-            f"{now:%Y-%m-%d %H:%M} UTC"
+            f"certificate: valid from {begin:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M}; this "
+            f"machine's time is {now:%Y-%m-%d %H:%M} UTC"
         )
 
 
@@ -192,5 +194,5 @@ def has_signed(key: TlsPublicKey, signature: str, text: bytes) -> bool:
 
 def _bounded(pem: str) -> bytes:
     if len(pem) > MOST_BYTES:
-        raise Malformed(f"{len(pem)} characters, expected at most {MOST_BYTES}")
+        raise Malformed(f"certificate of {len(pem)} characters: at most {MOST_BYTES} are accepted")
     return pem.encode()

@@ -63,7 +63,7 @@ def read_token(text: str) -> Token:
     """Return the token in a text that a person has passed on.
 
     Raises:
-        ConfigError: the text is no token, or was damaged.
+        ConfigError: the text is not a token, or was damaged.
     """
     text = text.strip()
     size = SECRET_BYTES + FINGERPRINT_BYTES
@@ -73,12 +73,12 @@ def read_token(text: str) -> Token:
         payload = b""
     if not text.startswith(PREFIX) or len(payload) != size + SUM_BYTES:
         raise ConfigError(
-            f"token of {len(text)} characters: expected {PREFIX} and 68 more, as `shoal enrol "
-            "token` prints it"
+            f"token of {len(text)} characters: expected {PREFIX} and 68 more characters, as "
+            "`shoal enrol token` prints it"
         )
     body = payload[:size]
     if hashlib.sha256(body).digest()[:SUM_BYTES] != payload[size:]:
-        raise ConfigError("token: a character of it is wrong; copy it again")
+        raise ConfigError("token: one of its characters is wrong; copy it again")
     return Token(body[:SECRET_BYTES], body[SECRET_BYTES:].hex())
 
 

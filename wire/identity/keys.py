@@ -75,7 +75,7 @@ def read_private(pem: bytes) -> PrivateKey:
     except (ValueError, TypeError) as error:
         raise BundleError(f"signing key: not a PEM private key: {error}") from None
     if not isinstance(key, Ed25519PrivateKey):
-        raise BundleError(f"signing key: {type(key).__name__}, expected Ed25519")
+        raise BundleError(f"signing key: expected Ed25519, got {type(key).__name__}")
     return key
 
 

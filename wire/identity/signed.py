@@ -81,14 +81,13 @@ class Verifier:
         if not self._trusted:
             return decode(lines[0], kind)
         if len(lines) == 1:
-            raise Untrusted("message: it is not signed")
+            raise Untrusted("message: not signed")
         text, signature, *vouched = lines
         voucher = self.voucher(b"\n".join(vouched), now_s)
         key = PublicKey.from_public_bytes(bytes.fromhex(voucher.key))
         if not verifies(key, _signature(signature), MESSAGE_CONTEXT + text):
             raise Untrusted(
-                f"message: its signature was not made with the key {voucher.key[:12]}, which the "
-                "voucher names"
+                f"message: its signature was not made with the voucher's key {voucher.key[:12]}"
             )
         return decode(lines[0], kind)
 
@@ -109,12 +108,11 @@ class Verifier:
             self._verified = vouched, decode(text, Voucher)
         voucher = self._verified[1]
         if voucher.fleet != self._fleet:
-            raise Untrusted(f"voucher: for the fleet {voucher.fleet}, not for {self._fleet}")
+            raise Untrusted(f"voucher: it is for the fleet {voucher.fleet}, not {self._fleet}")
         if not now_s <= voucher.not_after_s:
-            over_s, clock = now_s - voucher.not_after_s, f"this clock says {utc(now_s)}"
+            over_s, clock = now_s - voucher.not_after_s, f"this machine's time is {utc(now_s)}"
             raise Untrusted(
-                f"voucher: its time was over {over_s:.0f} s ago, at {utc(voucher.not_after_s)}; "
-                f"{clock}"
+                f"voucher: it ended {over_s:.0f} s ago, at {utc(voucher.not_after_s)}; {clock}"
             )
         return voucher
 

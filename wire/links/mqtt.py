@@ -7,6 +7,7 @@ bounds the time for which the broker keeps a session (`SESSION_S`).
 import importlib.util
 import logging
 import random
+import re
 import socket
 import ssl
 import sys
@@ -45,7 +46,8 @@ def load_files(
             context.load_cert_chain(certificate, key)
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"TLS files {', '.join(str(file) for file in (ca, certificate, key) if file)}: {error}"
+            f"TLS files {', '.join(str(file) for file in (ca, certificate, key) if file)}: not "
+            f"readable, or the key is not that of the certificate: {error}"
         ) from None
 
 
@@ -167,23 +169,27 @@ class BrokerAddress:
         Raises:
             ConfigError: the text has another form.
         """
+        shown = re.sub(":.*@", ":***@", url)  # a password stays out of the log
         try:
             parts = urlsplit(url)
             port = parts.port
-        except ValueError as error:
-            raise ConfigError(f"broker address {url!r}: {error}") from None
+        except ValueError:
+            raise ConfigError(
+                f"broker address {shown!r}: the host is no name or address, or the port no number "
+                "between 0 and 65535"
+            ) from None
         if parts.scheme not in ("mqtt", "mqtts") or not parts.hostname:
             raise ConfigError(
-                f"broker address {url!r}: expected mqtt://HOST[:PORT] or mqtts://HOST[:PORT]"
+                f"broker address {shown!r}: expected mqtt://HOST[:PORT] or mqtts://HOST[:PORT]"
             )
         versions = tuple(parse_qs(parts.query).get("version", ["5", "3.1.1"]))
         if unknown := [v for v in versions if v not in _VERSIONS]:
             raise ConfigError(
-                f"broker address {url!r}: MQTT version {unknown[0]!r}, expected 5 or 3.1.1"
+                f"broker address {shown!r}: version must be 5 or 3.1.1, got {unknown[0]!r}"
             )
         tls = parts.scheme == "mqtts"
         if not tls and (ca or certificate or key):
-            raise ConfigError(f"broker address {url!r}: certificates need mqtts://")
+            raise ConfigError(f"broker address {shown!r}: certificates need mqtts://")
         username, password = unquote(parts.username or ""), unquote(parts.password or "")
         return cls(
             parts.hostname,
@@ -232,9 +238,10 @@ class MqttLink:
         self._inbox = _Inbox()
         self._connection = 0
         self._halves: dict[tuple[str, int | None], tuple[str, ...] | list[bool]] = {}
-        """Requests whose answer has not come, or answers that came before their request's topics.
+        """Requests without an answer, and answers that came before their request.
 
-        By action and number: the topics, or True for each topic that the broker denies.
+        Keys are the action and the request's number. A request has its topics. An answer has True
+        for each topic that the broker denies.
         """
         self._topics: dict[str, None] = {}
         self._lock = threading.Lock()
@@ -302,7 +309,7 @@ class MqttLink:
                 try:
                     self._open(client, version)
                 except (OSError, ValueError) as error:
-                    problem = f"{type(error).__name__}: {error}"
+                    problem = getattr(error, "strerror", "") or str(error) or type(error).__name__
                     if isinstance(error, ssl.SSLError):
                         raise LinkError(f"broker {self._address}: TLS failed: {error}") from None
                     break  # nobody answers, so another MQTT version would not help
@@ -321,7 +328,7 @@ class MqttLink:
             if time.monotonic() + pause_s > end_s or give_up():
                 raise LinkError(f"broker {self._address}: no connection: {problem}")
             log.info(
-                "no connection to broker %s, trying again in %.1f s: %s",
+                "No connection to the broker, trying again: broker=%s retry_in_s=%.1f: %s",
                 self._address,
                 pause_s,
                 problem,
@@ -332,7 +339,7 @@ class MqttLink:
             pause_s = min(pause_s * 2, 30.0) * random.uniform(0.8, 1.2)
 
     def _question(self) -> str:
-        """Return a question for a user whose connection is closed at once."""
+        """Return a hint for the user if the broker closes the connection at once."""
         if not self._address.tls:
             return (
                 "is the port one for TLS (mqtts://, with --cert and --key where the broker asks "

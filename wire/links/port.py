@@ -28,7 +28,7 @@ class Delivery:
 class LinkUp:
     """Event of a connection whose subscriptions are in place."""
 
-    kept: bool = True
+    has_session: bool = True
     """True if the broker has kept the client's session: subscriptions and waiting messages."""
 
 
@@ -76,8 +76,8 @@ class Link(Protocol):
     def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
         """Publish with QoS 1, without waiting.
 
-        While the connection is down, the publication is queued. An empty retained payload clears
-        the retained one.
+        While the connection is down, the publication is queued. An empty retained payload
+        removes the topic's retained message.
         """
 
     def receive(self, timeout_s: float | None = None) -> LinkEvent | None:

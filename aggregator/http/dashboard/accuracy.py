@@ -14,7 +14,7 @@ from aggregator.view.fleet import FleetView, devices_of
 from aggregator.view.round_record import RoundRecord
 from aggregator.view.summary import Spread, accuracy_of, group_number, spread
 from algorithms.composition import AlgorithmSpec, read_algorithm
-from algorithms.personalisation.kept import Kept
+from algorithms.personalisation.kept import PersonalChoice
 from algorithms.spec import Choice
 from wire.errors import ShoalError
 from wire.tasks import CLASSIFICATION, MULTI_LABEL, RECONSTRUCTION, REGRESSION, SEQUENCE, TaskName
@@ -38,9 +38,9 @@ class Measure(NamedTuple):
 
     name: str = NAMES[CLASSIFICATION]
     of: str = ""
-    """Things of which it is a share; empty for windows of classes.
+    """Unit of which it is a share, such as steps; empty for windows with one class each.
 
-    For other things the mean loss says more: models are trained for it, and the share depends on a
+    For other units the mean loss says more: models are trained for it, and the share depends on a
     bound.
     """
 
@@ -48,7 +48,7 @@ class Measure(NamedTuple):
 def measure_of(algorithm: str) -> Measure:
     """Return the measure of this algorithm's models.
 
-    It is that of classes if the algorithm is in a file that cannot be read.
+    If the algorithm is in a file that cannot be read, it is the measure of a classification.
     """
     spec = _read(algorithm)
     if spec is None or spec.has_classes:
@@ -88,7 +88,7 @@ class DeviceAccuracy(NamedTuple):
     accuracy: float | None
     loss: float | None
     num_test: int
-    kept: Kept | None
+    personal_model: PersonalChoice | None
     placed: str
 
 
@@ -101,7 +101,7 @@ class AccuracyPage(NamedTuple):
     loss: float | None
     """Mean over devices; None if no device has reported one."""
     groups: list[GroupAccuracy]
-    kept: dict[str, int]
+    personal_models: dict[str, int]
     """Number of devices by kind of personal model."""
     devices: list[DeviceAccuracy]
     slice: PagePart
@@ -118,10 +118,12 @@ def accuracy_page(
 ) -> AccuracyPage:
     """Return accuracies and losses from the round of `record`, with one page of devices.
 
-    They are of the models that devices received in that round. `words`: the page has only devices
-    whose ids contain all of them. `by_loss`: the worst devices are those with the largest loss.
+    They belong to the models that devices received in that round. `words`: the page has only
+    devices whose ids contain all of them. `by_loss`: the worst devices are those with the largest
+    loss.
     """
-    accuracies, choices = (accuracy_of(record), record.kept) if record is not None else ({}, {})
+    accuracies = accuracy_of(record) if record is not None else {}
+    choices = record.personal_models if record is not None else {}
     evaluated = record.evaluated if record is not None else {}
     members: dict[int | None, list[str]] = defaultdict(list)
     terms, devices, campaign = words.casefold().split(), [], view.fleet.campaigns[name]

@@ -39,23 +39,29 @@ class Alert(NamedTuple):
 def standing_alerts(now: Conditions, view: FleetView) -> list[Alert]:
     """Return the alerts of the service, campaigns, rollouts and silent devices, worst first.
 
-    No closed round is read for it.
+    No closed round is read for it. The failed rollout of a finished campaign is not an alert once a
+    later rollout is done.
     """
     alerts = list[Alert]()
     if not now.connected:
-        text = "Nothing reaches devices, and nothing of them comes."
+        text = "Nothing reaches devices, and nothing from devices arrives."
         alerts.append(Alert("bad", "No connection to the broker", text))
     if now.unvouched:
-        alerts.append(Alert("bad", "Devices do not believe this service", now.unvouched))
+        alerts.append(Alert("bad", "Devices do not trust this service", now.unvouched))
     if now.paused:
-        alerts.append(Alert("bad", "Something does not go on", now.paused, "campaigns"))
+        alerts.append(Alert("bad", "Campaigns have stopped", now.paused, "campaigns"))
     for name, campaign in view.campaigns.items():
-        alerts += campaign_alerts(name, campaign)
+        alerts_of = campaign_alerts(name, campaign)
+        alerts += [each for each in alerts_of if not now.paused or each.text != now.paused]
     ends: dict[str, tuple[Tone, str]] = {
         "paused": ("warn", "is paused"),
         "failed": ("bad", "has failed"),
     }
+    done_s = max((each.began_s for each in view.rollouts if each.phase == "done"), default=0.0)
     for rollout in view.rollouts:
+        of, is_past = view.fleet.campaigns.get(rollout.campaign), rollout.began_s < done_s
+        if rollout.phase == "failed" and is_past and of is not None and of.phase == "finished":
+            continue
         if rollout.phase in ends:
             tone, what = ends[rollout.phase]
             title = f"The rollout of {rollout.campaign} {what}"
@@ -80,7 +86,7 @@ def device_alert(devices: tuple[Unanswered, ...]) -> Alert:
         )
         for each in devices[:SHOWN]
     )
-    text = f"They did not carry out what they were assigned.{more}"
+    text = f"{'It' if number == 1 else 'They'} did not carry out the last assignment.{more}"
     return Alert("warn", title, text, "fleet?show=attention", devices=named)
 
 
@@ -92,7 +98,8 @@ def campaign_alerts(name: str, view: CampaignView) -> Iterator[Alert]:
     if (waiting := view.waiting) is not None:
         number = sum(waiting.could.values())
         reasons = ", ".join(f"{count:,} {why}" for why, count in waiting.could.items())
-        text = f"Devices that could serve: {reasons}." if number else "No device could serve."
+        text = f"Devices that could take part: {reasons}."
+        text = text if number else "No device could take part."
         servers = tuple(
             AlertDevice(d, why, next_s=0.0 if why == "free" else at_s)
             for d, why, at_s in waiting.servers
@@ -100,15 +107,15 @@ def campaign_alerts(name: str, view: CampaignView) -> Iterator[Alert]:
         title = f"Campaign {name} waits for {waiting.lacks}"
         yield Alert("warn", title, text, page, waiting.since_s, servers)
     elif view.devices and not view.online and not campaign.ended:
-        subject = "The one device" if view.devices == 1 else f"None of the {view.devices:,} devices"
-        predicate = "is not here" if view.devices == 1 else "is here"
-        text = "Phones are away between their jobs; boards stay connected."
-        yield Alert("warn", f"{subject} of {name} {predicate}", text, page)
+        many = "The only device" if view.devices == 1 else f"All {view.devices:,} devices"
+        verb = "is" if view.devices == 1 else "are"
+        text = "Phones are offline between their jobs; boards stay connected."
+        yield Alert("warn", f"{many} of {name} {verb} offline", text, page)
     if campaign.attempt:
-        text = f"Attempt {campaign.attempt + 1}: too few updates came before."
+        text = f"This is attempt {campaign.attempt + 1}: too few updates arrived before."
         yield Alert("warn", f"Round {campaign.round} of {name} was opened again", text, page)
     if not campaign.ended and view.ended:
-        yield Alert("warn", f"Campaign {name}", view.ended, page)
+        yield Alert("warn", f"Campaign {name} may not end as set", view.ended, page)
 
 
 def round_alerts(name: str, past: Past) -> Iterator[Alert]:
@@ -127,17 +134,16 @@ def round_alerts(name: str, past: Past) -> Iterator[Alert]:
         if "set_aside" in line.notes:
             yield Alert("warn", f"{where} changed nothing", str(line.notes["set_aside"]), page)
         if left_out := line.notes.get("left_out"):
-            yield Alert(
-                "warn", f"{where} left updates out", f"Not within bounds: {len(left_out)}.", page
-            )
+            text = f"Updates that were not within bounds: {len(left_out)}."
+            yield Alert("warn", f"{where} left updates out", text, page)
         for key, text in (
-            ("too_small", "had too few devices"),
-            ("too_far", "had models too far from the last"),
+            ("too_small", "had too few updates"),
+            ("too_far", "had new models too far from the last"),
         ):
             if groups := line.notes.get(key):
                 yield Alert(
                     "warn",
-                    f"{where} kept models as they were",
-                    f"{len(groups)} of its groups {text}.",
+                    f"{where} did not change some groups' models",
+                    f"Groups that {text}: {len(groups)}.",
                     f"{page}/groups",
                 )

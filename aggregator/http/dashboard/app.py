@@ -39,7 +39,13 @@ AGAIN_S = 2
 YEAR_S = 366 * 86_400
 LONGEST_ADDRESS = 1000
 """Maximum number of characters of a page's address to which a form leads."""
-HEADINGS = {401: "Sign in", 403: "Not permitted", 404: "Not here", 429: "Too often", 503: "Not now"}
+HEADINGS = {
+    401: "Sign in",
+    403: "Not permitted",
+    404: "Not found",
+    429: "Too many requests",
+    503: "Not available now",
+}
 """Headings of pages with a refusal, by status."""
 NO_PAGE = "There is no page at this address."
 
@@ -109,7 +115,7 @@ class Dashboard:
         token = fields.get("token", "").strip()
         if not 0 < len(token) <= LONGEST or not token.isascii() or not token.isprintable():
             return self._sign_in_page(
-                request, "expected a token, as `shoal token new` prints it", 422
+                request, "This is not a token. `shoal token new` prints one.", 422
             )
         response = RedirectResponse(_own(fields.get("next", "")), 303, HEADERS)
         keep_cookie(response, request.scope, COOKIE, token)
@@ -129,18 +135,18 @@ class Dashboard:
             getattr(request.state, "caller", None),
         )
         if orders is None or caller is None:
-            raise HTTPException(403, "this service takes no orders")
+            raise HTTPException(403, "This service takes no orders by HTTP.")
         back = RedirectResponse(_own(fields.pop("back", "")), 303, HEADERS)
         try:
             order, values = read_order(fields)
             outcome = await orders.ask(caller.name, order, **values)
         except queue.Full:
-            return tell(back, request, "bad", "too many orders wait already")
+            return tell(back, request, "bad", "Too many orders wait already. Try again later.")
         except ConfigError as error:
             return tell(back, request, "bad", str(error))
         if outcome is None:
             return tell(back, request, "warn", BUSY)
-        return tell(back, request, "ok" if outcome.done else "bad", outcome.text)
+        return tell(back, request, "ok" if outcome.is_done else "bad", outcome.text)
 
 
 def starting(request: Request, doing: str) -> Response:
@@ -172,12 +178,12 @@ async def _form(request: Request) -> dict[str, str]:
         HTTPException: the form is another site's, is too large, or cannot be read.
     """
     if not is_from_own_page(request.headers):
-        raise HTTPException(403, "a form that no page of this dashboard has sent is not read")
+        raise HTTPException(403, "The form was not sent by a page of this dashboard.")
     body = b""
     async for chunk in request.stream():
         body += chunk
         if len(body) > 4 * LONGEST:
-            raise HTTPException(413, f"a form of more than {4 * LONGEST} bytes")
+            raise HTTPException(413, f"The form has more than {4 * LONGEST} bytes.")
     try:
         return read_form(body)
     except ConfigError as error:
@@ -224,5 +230,5 @@ def _failed(request: Request, error: Exception) -> Response:
         return page
     if isinstance(error, StorageFailed):
         return _problem(request, 503, str(error))
-    defect = f"a defect of Shoal, which the service's log has: {type(error).__name__}"
+    defect = f"A defect of Shoal ({type(error).__name__}). The service's log has more."
     return _problem(request, 500, defect)

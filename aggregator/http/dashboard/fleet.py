@@ -26,9 +26,9 @@ SHOWS: dict[Show, str] = {
     "banned": "Banned",
 }
 SORTS: dict[Sort, str] = {
-    "worst": "worst first",
+    "worst": "most urgent first",
     "id": "by id",
-    "seen": "longest away first",
+    "seen": "longest offline first",
     "battery": "lowest battery first",
     "group": "by group",
 }
@@ -75,7 +75,7 @@ class FleetPage(NamedTuple):
     rows: list[tuple[DeviceLine, Condition]]
     slice: PagePart
     problem: str
-    """Error of a rule; empty without one, or if the words are not a rule."""
+    """Error of a rule; empty if it is correct, or if the words are not a rule."""
 
 
 class Move(NamedTuple):
@@ -106,7 +106,7 @@ def condition_of(device: DeviceView) -> Condition:
     if record.ban is not None:
         return Condition(6, "banned", "off", record.ban.reason)
     if record.withdrawn_s:
-        return Condition(6, "withdrawn", "off", "its owner has withdrawn")
+        return Condition(6, "withdrawn", "off", "its owner has withdrawn it")
     if problem := device.answer[1]:
         return Condition(0, "release failed", "bad", problem)
     declined = device.declined

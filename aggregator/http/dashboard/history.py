@@ -35,7 +35,7 @@ class RoundLine(NamedTuple):
     devices: int
     accuracy: Spread
     loss: float | None
-    """Mean over devices of the mean loss on their test windows; None without any."""
+    """Mean over devices of the mean loss on their test windows; None if there are no windows."""
     sizes: dict[int, int]
     """Number of devices in each group after this round."""
     bytes_up: int

@@ -28,9 +28,9 @@ STANDINGS: dict[Standing, tuple[str, Tone]] = {
     "away": ("offline", "warn"),
     "declined": ("declined", "warn"),
     "working": ("working", "off"),
-    "in": ("update is in", "ok"),
+    "in": ("update arrived", "ok"),
 }
-"""Word and tone of each standing, in the order of the list."""
+"""Word and tone of each standing, in the order in which the page lists devices."""
 
 
 class RoundDevice(NamedTuple):
@@ -50,7 +50,8 @@ class LiveCampaign(NamedTuple):
     """Progress of a campaign."""
 
     counts: dict[Standing, int]
-    asked: int
+    num_members: int
+    """Number of devices of the latest round; `members` has one page of them."""
     goal: int
     """Number of updates that complete the round."""
     members: list[RoundDevice]
@@ -144,7 +145,7 @@ def _round_device(
     elif not record.online:
         standing = "away"
     elif not is_at_work(record):
-        standing, why = "late", "its time is over"
+        standing, why = "late", "its deadline has passed"
     else:
         expected_s = training.answer_s if training and training.answer_s else usual_s
         if expected_s and now_s - asked_s > LATE_TIMES * expected_s:
@@ -152,9 +153,9 @@ def _round_device(
             if training and training.answer_s:
                 why = f"its last answer took {expected_s:.0f} s"
             else:
-                why = f"others take {expected_s:.0f} s"
+                why = f"other devices take {expected_s:.0f} s"
         elif work is not None and work.beside:
-            why = "the round does not wait for it, since it failed before"
+            why = "the round does not wait for it, because it failed its last assignment"
     start = update.start if update is not None else work.start if work is not None else ""
     return RoundDevice(
         device.id,

@@ -50,10 +50,10 @@ def read_form(body: bytes) -> dict[str, str]:
             errors="strict",
         )
     except ValueError:
-        raise ConfigError("expected the fields of a form") from None
+        raise ConfigError("The body is not a form, or has too many fields.") from None
     fields = dict(pairs)
     if len(fields) < len(pairs):
-        raise ConfigError("a field of the form came more than once")
+        raise ConfigError("A field of the form came more than once.")
     return fields
 
 
@@ -65,24 +65,23 @@ def read_order(form: dict[str, str]) -> tuple[str, dict[str, Any]]:
     """
     kinds = ORDERS.get(form.get("type", ""))
     if kinds is None:
-        raise ConfigError(f"not an order: type {form.get('type', '')[:64]!r}")
+        raise ConfigError(f"Unknown order {form.get('type', '')[:64]!r} (field type).")
     fields: dict[str, Any] = {}
     for name, kind in kinds.items():
         text = form.get(name)
         if text is None:
             if name not in OPTIONAL:
-                raise ConfigError(f"not an order: field {name} is missing")
+                raise ConfigError(f"The field {name} is missing.")
             continue
-        if kind is not _NAMES and (len(text) > MOST_CHARACTERS or not text.isprintable()):
-            raise ConfigError(
-                f"{name} of {len(text)} characters: expected at most {MOST_CHARACTERS}, which can "
-                "be printed"
-            )
+        if kind is not _NAMES and len(text) > MOST_CHARACTERS:
+            raise ConfigError(f"{name} must have at most {MOST_CHARACTERS} characters")
+        if kind is not _NAMES and not text.isprintable():
+            raise ConfigError(f"{name} must have printable characters only")
         value = text.replace(",", " ").split() if kind is _NAMES else text
         if value == []:
-            raise ConfigError("no tag was named")
+            raise ConfigError(f"{name} must have at least one name")
         try:
             fields[name] = msgspec.convert(value, kind, strict=False)
         except msgspec.ValidationError as error:
-            raise ConfigError(f"not an order: {name}: {error}") from None
+            raise ConfigError(f"{name} has a wrong value: {error}") from None
     return form["type"], fields

@@ -59,7 +59,7 @@ from wire.errors import ShoalError
 LONGEST = 400
 """Maximum number of characters of a search."""
 Compared = tuple[str, tuple[str, ...], Mapping[str, str], dict[str, DistanceView]]
-"""Digest of the distances, devices, groups by device, and matrices."""
+"""A comparison: digest of the distances, devices, group of each device, and matrices."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +76,7 @@ class Sources:
     access: Access | None
     orders: Desk | None
     audit: Path | None
-    """Folder with the audit log; None without one."""
+    """Folder with the audit log; None if there is none."""
     openapi: Callable[[], dict[str, Any]]
 
 
@@ -93,7 +93,7 @@ class Pages:
     """
 
     def fleet(self, request: Request) -> Response:
-        """Show the devices, worst first."""
+        """Show the state of the fleet, and its devices, worst first."""
         words, show, sort = (
             _words(request),
             _one_of(request, "show", Show),
@@ -101,11 +101,20 @@ class Pages:
         )
         view = self._sources.view()
         page = fleet_page(view, words, show, sort, _number(request))
+        name, measure, past = view.latest, Measure(), Past()
+        if name:
+            measure = measure_of(view.fleet.campaigns[name].settings.algorithm)
+            past = self._history.past(view, name, self._sources.store)
+        evaluated = [line for line in past.rounds if line.accuracy.mean is not None]
         return self._show(
             request,
             view,
             "fleet.html",
             "fleet",
+            campaign=campaign_line(name, view.campaigns[name]) if name else None,
+            measure=measure,
+            rated=evaluated[-1] if evaluated else None,
+            in_use=view.totals.answers.in_use,
             page=page,
             words=words,
             show=show,
@@ -119,7 +128,7 @@ class Pages:
         device_id, view = request.query_params.get("id", ""), self._sources.view()
         device = view.device(device_id)
         if device is None:
-            raise HTTPException(404, f"No device {device_id[:64]!r}: it has never been here.")
+            raise HTTPException(404, f"No device {device_id[:64]!r} has ever checked in.")
         return self._show(
             request,
             view,
@@ -131,10 +140,23 @@ class Pages:
         )
 
     def campaigns(self, request: Request) -> Response:
-        """Show every campaign, the latest first."""
+        """Show every campaign: paused and waiting ones, then running ones, then finished ones.
+
+        The latest is the first of its kind.
+        """
         view = self._sources.view()
         shown = [campaign_line(name, each) for name, each in [*view.campaigns.items()][::-1]]
-        return self._show(request, view, "campaigns.html", "campaigns", shown=shown)
+        shown.sort(key=lambda line: not (line.paused or line.waiting))
+        return self._show(
+            request,
+            view,
+            "campaigns.html",
+            "campaigns",
+            shown=[line for line in shown if line.phase != "finished"],
+            finished=[line for line in shown if line.phase == "finished"],
+            records=view.fleet.campaigns,
+            measures={line.name: measure_of(line.algorithm).name for line in shown},
+        )
 
     def live(self, request: Request) -> Response:
         """Show a campaign's progress."""
@@ -186,7 +208,7 @@ class Pages:
         views = list(self._views(view, name, past)[0].values())
         number = request.path_params["number"]
         if number not in map(str, range(len(views))):
-            raise HTTPException(404, "There is no such picture: no distances are kept.")
+            raise HTTPException(404, f"No picture {number[:16]!r} of distances.")
         payload = picture(views[int(number)])
         return Response(payload, 200, HEADERS | {"Cache-Control": "no-store"}, "image/png")
 
@@ -237,9 +259,10 @@ class Pages:
         )
 
     def releases(self, request: Request) -> Response:
-        """Show releases and rollouts."""
+        """Show rollouts, and releases: those that devices use or are offered, then the others."""
         view = self._sources.view()
         views = release_views(view)[::-1]
+        views.sort(key=lambda each: not each.in_use and each.state != "canary")
         part = slice_of(len(views), _number(request))
         measures = {
             name: measure_of(campaign.settings.algorithm)
@@ -262,29 +285,30 @@ class Pages:
         )
 
     def alerts(self, request: Request) -> Response:
-        """Show alerts, and numbers of refused messages and declined assignments."""
+        """Show alerts, notes on the last rounds, and numbers of refusals and declines."""
         now, access = self._sources.conditions(), self._sources.access
         view, store = self._sources.view(), self._sources.store
         tables = (
             (
-                "Messages that were refused",
-                "Messages of devices that were not taken.",
+                "Refused messages",
+                "Messages of devices that the service did not accept.",
                 now.refused,
             ),
             (
-                "Assignments that devices declined",
-                "The reasons that devices gave.",
+                "Declined assignments",
+                "Assignments that devices did not carry out, by the reason that they gave.",
                 now.declined,
             ),
             (
-                "HTTP requests that were refused",
+                "Refused HTTP requests",
                 "",
                 dict(access.refused) if access is not None else {},
             ),
         )
         past = [
             alert
-            for name in view.fleet.campaigns
+            for name, campaign in view.fleet.campaigns.items()
+            if campaign.phase != "finished" or name == view.latest
             for alert in round_alerts(name, self._history.past(view, name, store))
         ]
         return self._show(
@@ -292,7 +316,7 @@ class Pages:
             view,
             "alerts.html",
             "alerts",
-            alerts=[*standing_alerts(now, view), *past],
+            past=past,
             tables=tables,
             now=now,
         )
@@ -302,13 +326,13 @@ class Pages:
         words, before = _words(request), request.query_params.get("before", "")
         folder = self._sources.audit
         if folder is None:
-            raise HTTPException(404, "this service keeps no audit log")
+            raise HTTPException(404, "This service has no audit log.")
         try:
             page = read_back(
                 folder, int(before) if before.isdecimal() and len(before) < 16 else None, words
             )
         except OSError as error:
-            raise HTTPException(503, f"the audit log cannot be read: {error.strerror}") from None
+            raise HTTPException(503, f"The audit log cannot be read: {error.strerror}.") from None
         shown: dict[str, Any] = {"page": page, "words": words, "first": not before}
         return self._show(request, self._sources.view(), "audit.html", "audit", **shown)
 
@@ -322,6 +346,7 @@ class Pages:
     ) -> Response:
         """Return a page. `current`: the part of the dashboard to which it belongs."""
         caller: Caller | None = getattr(request.state, "caller", None)
+        standing = standing_alerts(self._sources.conditions(), fleet)
         common = {
             "current": current,
             "here": request.url.path + (f"?{request.url.query}" if request.url.query else ""),
@@ -330,9 +355,8 @@ class Pages:
             "may_order": caller is not None
             and caller.role == "operator"
             and self._sources.orders is not None,
-            "urgent": sum(
-                alert.tone == "bad" for alert in standing_alerts(self._sources.conditions(), fleet)
-            ),
+            "standing": standing,
+            "urgent": sum(alert.tone == "bad" for alert in standing),
             "told": told(request),
         }
         response = answer(request, render(template, **common, **shown))
@@ -353,13 +377,13 @@ class Pages:
     ) -> tuple[dict[str, DistanceView], str]:
         """Return the distance matrices by name, or nothing and the reason why there are none.
 
-        They are those of the last round that has some.
+        They belong to the last round that has some.
         """
         if past.viewed is None:
             return (
                 {},
-                "No round has compared devices yet, or the grouping of this campaign compares "
-                "none.",
+                "No distances yet: no round has compared devices, or this campaign's grouping "
+                "compares none.",
             )
         campaign, digest = fleet.fleet.campaigns[name], past.viewed.views
         run_id, devices = campaign.settings.run_id, fleet.fleet.devices

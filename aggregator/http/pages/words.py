@@ -29,7 +29,9 @@ def bytes_text(count: float) -> str:
 
 
 def seconds(span_s: float) -> str:
-    """Return a duration in seconds, minutes or hours."""
+    """Return a duration in seconds, minutes, hours or days."""
     if span_s < 120:
         return f"{span_s:.0f} s"
-    return f"{span_s / 60:.0f} min" if span_s < 7200 else f"{span_s / 3600:.1f} h"
+    if span_s < 7200:
+        return f"{span_s / 60:.0f} min"
+    return f"{span_s / 3600:.1f} h" if span_s < 172_800 else f"{span_s / 86_400:.1f} days"

@@ -19,7 +19,7 @@ from wire.errors import ConfigError
 
 SAME = 1e-5
 """Maximum difference between two answers that count as equal."""
-EXPECTED = "expected a torch.nn.Module whose last layer is torch.nn.Linear"
+EXPECTED = "A model must be a torch.nn.Module whose last layer is torch.nn.Linear."
 
 
 def adopt(
@@ -54,7 +54,7 @@ def adopt(
     elif isinstance(made, nn.Module):
         model = _divided(name, made, some_examples(3, shape, vocabulary), scale, steps)
     else:
-        raise ConfigError(f"model {name} is {type(made).__name__}: {EXPECTED}")
+        raise ConfigError(f"model {name} is of type {type(made).__name__}. {EXPECTED}")
     _check_names(name, model)
     _check_embeddings(name, model)
     model.shape, model.vocabulary, model.steps = shape, vocabulary, steps
@@ -65,7 +65,7 @@ def adopt(
             f"class{' for each step, classes last' if steps else ''}"
         )
         raise ConfigError(
-            f"model {name} gives {list(answer_shape)} for two examples: expected {expected}"
+            f"model {name} must answer two examples with {expected}, got {list(answer_shape)}"
         )
     _check_training(name, model)
     if isinstance(made, nn.Module) and not isinstance(made, Classifier):
@@ -107,8 +107,8 @@ def _divided(name: str, module: nn.Module, x: Tensor, scale: nn.Module, steps: i
     last = [layer for layer, output in seen if output is answer]
     if len(last) != 1:
         raise ConfigError(
-            f"model {name} is {type(module).__name__}, and what it returns is not what a linear "
-            f"layer of it gave: {EXPECTED}"
+            f"model {name} ({type(module).__name__}) does not return the output of one of its "
+            f"linear layers. {EXPECTED}"
         )
     head = module.get_submodule(last[0])
     assert isinstance(head, nn.Linear)
@@ -120,7 +120,7 @@ def _divided(name: str, module: nn.Module, x: Tensor, scale: nn.Module, steps: i
             if steps
             else "is called more than once, or for parts of an example"
         )
-        raise ConfigError(f"model {name}: its layer {last[0]!r} {fault}: {EXPECTED}")
+        raise ConfigError(f"model {name}: its layer {last[0]!r} {fault}. {EXPECTED}")
     return Classifier(scale, module, head)
 
 
@@ -132,10 +132,7 @@ def _check_same(name: str, module: nn.Module, model: Classifier) -> None:
         _asked(name, nn.Sequential(model.extractor, model.head).eval(), x),
     )
     if not torch.allclose(whole, divided, rtol=SAME, atol=SAME, equal_nan=True):
-        raise ConfigError(
-            f"model {name}: its layers one after the other give something else than it does: "
-            f"{EXPECTED}"
-        )
+        raise ConfigError(f"model {name} does not answer as its layers in sequence do. {EXPECTED}")
 
 
 def _check_names(name: str, model: nn.Module) -> None:
@@ -146,8 +143,8 @@ def _check_names(name: str, model: nn.Module) -> None:
             True for _ in (*layer.parameters(), *layer.buffers())
         ):
             raise ConfigError(
-                f"model {name}: {first[id(layer)]!r} and {path!r} are one layer: expected one name "
-                "for each that has tensors"
+                f"model {name}: {first[id(layer)]!r} and {path!r} are the same layer. Use one name "
+                "for it."
             )
 
 
@@ -159,7 +156,7 @@ def _check_embeddings(name: str, model: nn.Module) -> None:
         ):
             raise ConfigError(
                 f"model {name}: {path!r} is an Embedding with max_norm, scale_grad_by_freq or "
-                "sparse: expected none of them"
+                "sparse, which are not supported"
             )
 
 
@@ -178,7 +175,7 @@ def _asked(name: str, model: nn.Module, x: Tensor) -> Tensor:
             isinstance(layer, nn.Embedding) for layer in model.modules()
         ):
             reason = (
-                "it has an nn.Embedding, and these are measurements; data of ids say their "
+                "it has an nn.Embedding, and these are measurements; data of ids need a "
                 "`vocabulary`"
             )
         raise ConfigError(
@@ -186,7 +183,7 @@ def _asked(name: str, model: nn.Module, x: Tensor) -> Tensor:
         ) from error
     if not isinstance(answer, Tensor):
         raise ConfigError(
-            f"model {name} returns {type(answer).__name__}: expected a tensor of logits"
+            f"model {name} must return a tensor of logits, got {type(answer).__name__}"
         )
     return answer
 
@@ -202,21 +199,21 @@ def _check_training(name: str, model: Classifier) -> None:
     before = {n: b.clone() for n, b in tried.named_buffers() if not _moves(n)}
     x = some_examples(4, model.shape, model.vocabulary)
     with no_draws(
-        f"model {name} draws random numbers in its forward pass", "torch.nn.Dropout layers for that"
+        f"model {name} draws random numbers in its forward pass", "Use torch.nn.Dropout layers."
     ):
         first, second = _asked(name, tried, x), _asked(name, tried, x)
     if not torch.allclose(first, second, rtol=SAME, atol=SAME, equal_nan=True):
         raise ConfigError(
-            f"model {name} gives two answers for the same examples in training: expected its "
-            "tensors and the examples alone to count"
+            f"model {name} gives two different answers to the same examples in training. Its "
+            "answer must depend only on its tensors and the examples."
         )
     after = dict(tried.named_buffers())
     if changed := [
         n for n, value in before.items() if n not in after or not torch.equal(value, after[n])
     ]:
         raise ConfigError(
-            f"model {name} changes its buffer {changed[0]!r} in training: expected none but "
-            "BatchNorm's running statistics to change"
+            f"model {name} changes its buffer {changed[0]!r} in training. Only BatchNorm's "
+            "running statistics may change."
         )
 
 

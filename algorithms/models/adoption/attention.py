@@ -33,7 +33,7 @@ class Attention(nn.Module):
         if layer.in_proj_weight is None or layer.bias_k is not None or layer.add_zero_attn:
             raise ConfigError(
                 f"layer {name!r} is MultiheadAttention with kdim, vdim, add_bias_kv or "
-                "add_zero_attn: expected none of them"
+                "add_zero_attn, which are not supported"
             )
         self.num_heads, self.batch_first = layer.num_heads, layer.batch_first
         # parameters, or buffers of an extractor that was frozen
@@ -68,8 +68,8 @@ class Attention(nn.Module):
         """
         if query.dim() != 3:
             raise ConfigError(
-                f"MultiheadAttention of inputs {list(query.shape)}: expected three dimensions, "
-                "with a batch"
+                "MultiheadAttention needs inputs of three dimensions, with a batch, got "
+                f"{list(query.shape)}"
             )
         if not self.batch_first:
             query, key, value = (x.transpose(0, 1) for x in (query, key, value))

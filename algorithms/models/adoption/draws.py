@@ -32,22 +32,22 @@ class _Draws(TorchDispatchMode):
 
 
 @contextmanager
-def no_draws(what: str, expected: str) -> Iterator[None]:
+def no_draws(what: str, advice: str) -> Iterator[None]:
     """Run code that draws no random numbers, with the operators that graphs have.
 
     Torch's global generator is restored afterwards.
 
     Raises:
         ConfigError: the code drew from torch's, Python's or numpy's global generator. `what` and
-            `expected` are the parts of the text before and after the operator or the generator.
+            `advice` are the parts of the text before and after the operator or the generator.
     """
     before = _elsewhere()
     with torch.random.fork_rng(devices=[]), PlainOperators(), _Draws() as drawn:
         yield
     if drawn.met:
-        raise ConfigError(f"{what} ({drawn.met[0]}): expected {expected}")
+        raise ConfigError(f"{what} ({drawn.met[0]}). {advice}")
     if moved := [name for name, state in _elsewhere().items() if state != before[name]]:
-        raise ConfigError(f"{what} ({moved[0]}): expected {expected}")
+        raise ConfigError(f"{what} ({moved[0]}). {advice}")
 
 
 def _elsewhere() -> dict[str, Any]:

@@ -58,12 +58,12 @@ def replace_dropouts(model: Classifier, window: tuple[int, ...]) -> dict[str, Dr
     for name, layer in [(n, m) for n, m in model.named_modules() if isinstance(m, DROPOUTS)]:
         if not isinstance(layer, _KINDS):
             raise ConfigError(
-                f"layer {name!r} is {type(layer).__name__}: expected Dropout, Dropout1d or "
-                "Dropout2d"
+                f"layer {name!r} must be Dropout, Dropout1d or Dropout2d, got "
+                f"{type(layer).__name__}"
             )
         check_replaceable(name, layer, *_KINDS)
         if layer.p == 1:
-            raise ConfigError(f"layer {name!r} drops everything: expected p below 1")
+            raise ConfigError(f"layer {name!r}: p must be below 1, got 1")
         parent, _, last = name.rpartition(".")
         shape = _shape_at(model, name, window)
         # these drop whole channels
@@ -79,7 +79,8 @@ def _shape_at(model: Classifier, name: str, window: tuple[int, ...]) -> tuple[in
     """Return the shape of a layer's input for one example."""
     if not window:
         raise ConfigError(
-            f"layer {name!r} drops values: the model's `shape`, that of one example, must be set"
+            f"layer {name!r} is dropout, which needs the shape of one example. Set the model's "
+            "`shape`."
         )
     met: list[tuple[int, ...]] = []
     hook = model.get_submodule(name).register_forward_pre_hook(
@@ -96,8 +97,8 @@ def _shape_at(model: Classifier, name: str, window: tuple[int, ...]) -> tuple[in
         model.train(training)
     if len(met) != 1:
         raise ConfigError(
-            f"layer {name!r} is called {len(met)} times in a pass: expected a dropout layer of "
-            "its own for each place"
+            f"layer {name!r} is called {len(met)} times in a pass. Each dropout layer must be "
+            "called exactly once."
         )
     return met[0]
 

@@ -65,7 +65,7 @@ def check_file(name: str) -> None:
     """
     file = Path(name.rpartition(":")[0])
     if not file.is_file():
-        raise ConfigError(f"model file {file}: there is none")
+        raise ConfigError(f"model file {file}: there is no such file")
 
 
 def _called(file: Path, function: str, *arguments: Any) -> object:
@@ -73,7 +73,7 @@ def _called(file: Path, function: str, *arguments: Any) -> object:
     try:
         namespace = runpy.run_path(str(file))
         if not callable(namespace.get(function)):
-            raise ConfigError(f"model file {file}: it has no function {function!r}")
+            raise ConfigError(f"model file {file} has no function {function!r}")
         return namespace[function](*arguments)
     except ConfigError:
         raise

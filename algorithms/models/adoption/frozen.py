@@ -26,7 +26,7 @@ def fixed_norms(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def _around(model: nn.Module, name: str) -> list[nn.Parameter]:
-    """Return the parameters of a layer, or of the smallest part of the model around it with any."""
+    """Return a layer's parameters, or those of the smallest part around it that has some."""
     while not (parameters := list(model.get_submodule(name).parameters())) and name:
         name = name.rpartition(".")[0]
     return parameters

@@ -29,6 +29,6 @@ def check_replaceable(name: str, layer: nn.Module, *kinds: type[nn.Module]) -> N
         trait = "hooks" if hooked else "a class of its own"
         kind_names = " or ".join(kind.__name__ for kind in kinds)
         raise ConfigError(
-            f"layer {name!r} is {type(layer).__name__} with {trait}, which would be lost: expected "
-            f"torch's own {kind_names}"
+            f"layer {name!r} is {type(layer).__name__} with {trait}, which would be lost. Use "
+            f"torch's own {kind_names}."
         )

@@ -66,8 +66,8 @@ class Stacked(nn.Module):
         if not isinstance(x, Tensor) or x.dim() != 3:
             inputs = list(x.shape) if isinstance(x, Tensor) else type(x).__name__
             raise ConfigError(
-                f"{self._get_name()} with dropout, of inputs {inputs}: expected a tensor of three "
-                "dimensions, with a batch"
+                f"{self._get_name()} with dropout needs a tensor of three dimensions, with a "
+                f"batch, got {inputs}"
             )
         x = x if self.batch_first else x.transpose(0, 1)
         last = []
@@ -130,6 +130,6 @@ def replace_recurrent(model: nn.Module) -> None:
     ]:
         check_replaceable(name, layer, nn.GRU, nn.LSTM, nn.RNN)
         if layer.dropout == 1:
-            raise ConfigError(f"layer {name!r} drops everything: expected dropout below 1")
+            raise ConfigError(f"layer {name!r}: dropout must be below 1, got 1")
         parent, _, last = name.rpartition(".")
         setattr(model.get_submodule(parent), last, Stacked(layer))

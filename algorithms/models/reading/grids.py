@@ -125,7 +125,7 @@ def _require_apart(reader: Notes, name: str, module: Any, dims: int) -> None:
     """Raise Unsupported if a pool's parts overlap or leave gaps between them."""
     if pair(module.stride, dims, 1) != pair(module.kernel_size, dims, 1):
         raise Unsupported(
-            f"{name} is {type(module).__name__} with stride={module.stride}: only that of its "
+            f"{name} is {type(module).__name__} with stride={module.stride}, not that of its "
             f"kernel, {module.kernel_size}"
         )
 

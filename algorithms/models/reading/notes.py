@@ -65,7 +65,7 @@ class Notes:
         for option, value in expected.items():
             if (actual := getattr(module, option)) not in (value, (value,), (value, value)):
                 raise Unsupported(
-                    f"{name} is {module._get_name()} with {option}={actual}: only {value}"
+                    f"{name} is {module._get_name()} with {option}={actual}, not {value}"
                 )
 
     def expect(self, name: str, module: nn.Module, channels: int, x: Value) -> None:

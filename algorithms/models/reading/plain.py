@@ -48,8 +48,8 @@ def attention(
     if dropout_p or enable_gqa:
         option = f"dropout_p={dropout_p}" if dropout_p else "enable_gqa=True"
         raise ConfigError(
-            f"scaled_dot_product_attention with {option}: expected none; torch.nn.Dropout layers "
-            "can drop"
+            f"scaled_dot_product_attention with {option} is not supported. For dropout, use "
+            "torch.nn.Dropout."
         )
     scores = (
         query @ key.transpose(-2, -1) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)

@@ -264,12 +264,12 @@ class Reader(Notes):
             if isinstance(one, Value) and isinstance(table, View):
                 return views.added(self, one, table)
         if not isinstance(x, Value) or not isinstance(other, Value):
-            raise Unsupported("with what is no layer's result")
+            raise Unsupported("with a value that is not the result of a layer")
         return self.sum(x, other)
 
 
 def _whole_number(function: Callable[[int, int], int], a: Any, b: Any) -> int:
     """Return the result of an integer function of sizes of a shape."""
     if not isinstance(a, int) or not isinstance(b, int):
-        raise Unsupported("of what are no sizes")
+        raise Unsupported("with values that are not sizes")
     return function(a, b)

@@ -82,5 +82,5 @@ def pick(reader: Notes, x: Value, sample: int) -> Value:
 def squeezed(reader: Notes, x: Any, dim: int) -> Value:
     """Return the last state of the only layer."""
     if not isinstance(x, States) or len(x) != 1 or dim != 0:
-        raise Unsupported("of what is not the state of one layer")
+        raise Unsupported("of a value that is not the state of one layer")
     return pick(reader, x[0], -1)

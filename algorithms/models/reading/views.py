@@ -106,7 +106,7 @@ def size(x: View | Value, dim: int | None = None) -> Any:
 def added(reader: Notes, x: Value, table: View) -> Value:
     """Return a layer's result plus parameters or constants, one per sample and channel."""
     if not x.sizes or x.grid[0] > 1:
-        raise Unsupported("of parameters and what is no window of samples")
+        raise Unsupported("of parameters and a value that is not a window of samples")
     shape = tuple(shape_of(x)[1:])
     try:
         at = table.at.expand(1, *shape)[0] if table.at.dim() <= 3 else None
@@ -157,7 +157,7 @@ def attended(
     if attn_mask is not None or dropout_p or is_causal:
         raise Unsupported("with a mask or dropout")
     if not all(isinstance(x, View) and x.at.dim() == 4 for x in (q, k, v)):
-        raise Unsupported("of what are no heads of one layer")
+        raise Unsupported("of values that are not heads of one layer")
     x, (_, heads, samples, width) = q.source, q.at.shape
     whole = heads * width
     if (
@@ -187,7 +187,7 @@ def attended(
 
 def _of_result(x: Value) -> View:
     if not x.last or x.grid[0] > 1:
-        raise Unsupported("of what is not (batch, samples, channels) of a window")
+        raise Unsupported("of a value that is not (batch, samples, channels) of a window")
     return viewed(x, (1, *x.sizes, x.channels))
 
 

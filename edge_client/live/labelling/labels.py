@@ -142,15 +142,15 @@ class Labels:
         """
         if label is not None and label not in self.classes:
             raise DataError(
-                f"label {label[:LONGEST_LABEL]!r}: expected one of {', '.join(self.classes)}"
+                f"No class {label[:LONGEST_LABEL]!r}. Known classes: {', '.join(self.classes)}."
             )
         end_s = begin_s + LONGEST_S if end_s is None else end_s
         if not (np.isfinite(begin_s) and np.isfinite(end_s) and begin_s < end_s):
-            raise DataError(f"label {label!r}: from {begin_s} to {end_s} is no interval of time")
+            raise DataError(f"label {label!r}: to must be above from, got {begin_s} to {end_s}")
         if round(end_s - begin_s) > MOST_S or begin_s > self.wall() + MOST_S:
             raise DataError(
-                f"label {label!r}: from {begin_s} to {end_s}, expected at most {MOST_S:.0f} s, "
-                "and so many ahead of now"
+                f"label {label!r} must last at most {MOST_S:.0f} s and begin at most "
+                f"{MOST_S:.0f} s from now, got {begin_s} to {end_s}"
             )
         statement = Statement(float(begin_s), float(end_s), label)
         with self._lock:
@@ -201,9 +201,7 @@ class Labels:
             try:
                 self.timeline.paint(msgspec.json.decode(line, type=Statement))
             except (msgspec.MsgspecError, ValueError):
-                log.warning(
-                    "%s: a line that is no label is passed over: %r", self._path, line[:100]
-                )
+                log.warning("Line is not a label, skipped: file=%s line=%r", self._path, line[:100])
         if payload and not payload.endswith(
             b"\n"
         ):  # a partial line: the next one must not continue it
@@ -240,8 +238,7 @@ def read_statement(payload: bytes, now_s: float, labels: Labels) -> None:
         or not isinstance(label, str | None)
     ):
         raise DataError(
-            f"a label of {len(payload)} bytes: expected label, a text, and from and to, Unix "
-            "seconds"
+            f"a label of {len(payload)} bytes: label must be a text, and from and to Unix seconds"
         )
     try:
         begin_s, end_s = float(begin_s), None if end_s is None else float(end_s)

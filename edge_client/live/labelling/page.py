@@ -114,7 +114,9 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             minutes = float(fields.get("minutes") or 0)
             if not 0 <= minutes <= LONGEST_MINUTES:
-                raise DataError(f"{minutes:g} minutes: expected 0 to {LONGEST_MINUTES:g}")
+                raise DataError(
+                    f"minutes must be between 0 and {LONGEST_MINUTES:g}, got {minutes:g}"
+                )
             now_s = page.wall()
             past = (now_s - 60 * minutes, now_s) if minutes else (now_s, None)
             page.labels.say(fields.get("label") or None, *past)
@@ -131,7 +133,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         """Log a request."""
-        log.debug("page: %s", printable(format % args))
+        log.debug("Request to the page: %s", printable(format % args))
 
     def _is_ours(self) -> bool:
         """Return True if the request names this machine by its address; otherwise refuse it.
@@ -187,11 +189,11 @@ class LabelPage(ThreadingHTTPServer):
         host, _, port = address.rpartition(":")
         host = host.strip("[]")
         if not host or not port.isdigit():
-            raise ConfigError(f"page {address!r}: expected HOST:PORT")
+            raise ConfigError(f"page must be HOST:PORT, got {address!r}")
         if not is_open and not is_loopback(host):
             raise ConfigError(
-                f"page {address!r}: other machines could label this device's data; say open_page "
-                "= true if they are to"
+                f"page {address!r} lets other machines label this device's data; set open_page = "
+                "true to permit that"
             )
         self.labels, self.wall, self.is_open = labels, wall, is_open
         self.token = secrets.token_urlsafe(24)
@@ -200,10 +202,10 @@ class LabelPage(ThreadingHTTPServer):
         try:
             super().__init__((host, int(port)), _Handler)
         except (OSError, OverflowError) as error:
-            raise ConfigError(f"page {address}: {error}") from None
+            raise ConfigError(f"page {address} cannot be served: {error}") from None
         self.port: int = self.server_address[1]
         threading.Thread(target=self.serve_forever, name="page", daemon=True).start()
-        log.info("labels can be said at http://%s:%d/", host, self.port)
+        log.info("Page for labels started: address=http://%s:%d/", host, self.port)
 
     def close(self) -> None:
         """Stop serving."""

@@ -27,7 +27,9 @@ def decode(payload: bytes) -> Any:
     try:
         item, end = _item(payload, 0, 0)
     except (IndexError, struct.error, UnicodeDecodeError, TypeError) as error:
-        raise DataError(f"CBOR of {len(payload)} bytes: {type(error).__name__}: {error}") from None
+        raise DataError(
+            f"CBOR of {len(payload)} bytes is damaged: {type(error).__name__}: {error}"
+        ) from None
     if item is _BREAK or end != len(payload):
         raise DataError(
             f"CBOR of {len(payload)} bytes: "
@@ -64,7 +66,7 @@ def _item(data: bytes, at: int, depth: int) -> tuple[Any, int]:
             return -1 - number, at
         case 2 | 3:
             if number > len(data) - at:
-                raise DataError(f"CBOR of {len(data)} bytes: a text of {number}")
+                raise DataError(f"CBOR of {len(data)} bytes: a text of {number} bytes is cut off")
             part = data[at : at + number]
             return (part.decode() if major == 3 else part), at + number
         case 4:
@@ -79,7 +81,7 @@ def _item(data: bytes, at: int, depth: int) -> tuple[Any, int]:
 
 def _list(data: bytes, at: int, count: int, depth: int) -> tuple[list[Any], int]:
     if count > len(data) - at:
-        raise DataError(f"CBOR of {len(data)} bytes: {count} items")
+        raise DataError(f"CBOR of {len(data)} bytes: a list of {count} items is cut off")
     items = []
     for _ in range(count):
         item, at = _item(data, at, depth + 1)
@@ -108,5 +110,5 @@ def _indefinite(data: bytes, at: int, major: int, depth: int) -> tuple[Any, int]
         return dict(zip(items[::2], items[1::2], strict=True)), at
     kind = str if major == 3 else bytes
     if not all(isinstance(item, kind) for item in items):
-        raise DataError("CBOR: a text in parts that are none")
+        raise DataError("CBOR: a text has a part that is not a text")
     return kind().join(items), at

@@ -134,7 +134,10 @@ class FolderSource:
                     os.fsync(file.fileno())
             except OSError as error:
                 log.error(
-                    "%s: %s; after a restart files are read again", self._done_path, error.strerror
+                    "List of read files not stored, files are read again after a restart: "
+                    "file=%s: %s",
+                    self._done_path,
+                    error.strerror,
                 )
 
     def _look(self) -> list[_Found]:
@@ -151,7 +154,9 @@ class FolderSource:
                 write_atomically(self._done_path, "\n".join(sorted(marks)).encode())
                 self._done = marks
             except OSError as error:
-                log.error("%s: %s", self._done_path, error.strerror)
+                log.error(
+                    "List of read files not stored: file=%s: %s", self._done_path, error.strerror
+                )
         self._look_took_s = time.monotonic() - began_s
         return new_files
 
@@ -185,7 +190,7 @@ class FolderSource:
         if not found.is_regular:
             raise DataError("it is a link, a pipe or the like, not a regular file")
         if found.num_bytes > MOST_FILE_BYTES:
-            raise DataError(f"{found.num_bytes} bytes: a file has at most {MOST_FILE_BYTES}")
+            raise DataError(f"it has {found.num_bytes} bytes, at most {MOST_FILE_BYTES} are read")
         clock = _FileClock(found.changed_s, self._rate_hz)
         with open_regular(found.path) as file:
             for count, row in enumerate(self._rows(found.path, file), start=1):
@@ -205,7 +210,7 @@ class FolderSource:
             rows = csv.DictReader(line.decode(errors="replace") for _, line in lines)
             if len(rows.fieldnames or ()) > MOST_COLUMNS:
                 raise DataError(
-                    f"{len(rows.fieldnames or ())} columns: at most {MOST_COLUMNS} are read"
+                    f"it has {len(rows.fieldnames or ())} columns, at most {MOST_COLUMNS} are read"
                 )
             yield from rows
             return

@@ -88,8 +88,8 @@ class IioSource:
                 self._poll()
         except OSError as error:
             raise ConfigError(
-                f"{error.filename or self._folder}: {error.strerror}; does this user have the "
-                "right to?"
+                f"{error.filename or self._folder}: {error.strerror}; may this user read and "
+                "write it?"
             ) from None
 
     def read(self, timeout_s: float) -> list[Samples]:
@@ -102,7 +102,11 @@ class IioSource:
             try:
                 (self._folder / "buffer" / "enable").write_text("0")
             except OSError as error:
-                log.warning("%s: the buffer stays enabled: %s", self._folder, error.strerror)
+                log.warning(
+                    "Buffer of the sensor stays enabled: device=%s: %s",
+                    self._folder,
+                    error.strerror,
+                )
 
     def _read_polled(self, timeout_s: float) -> list[Samples]:
         """Return rows that are read at the configured rate until the time is over."""
@@ -156,7 +160,8 @@ class IioSource:
         enable_paths = {path.name[3:-3]: path for path in scan.glob("in_*_en")}
         if missing := [name for name in self._addresses if name not in enable_paths]:
             raise ConfigError(
-                f"{scan}: no channel {missing[0]!r}, it has {', '.join(sorted(enable_paths))}"
+                f"{scan}: no channel {missing[0]!r}. Known channels: "
+                f"{', '.join(sorted(enable_paths))}."
             )
         wanted = {*self._addresses, *({"timestamp"} & enable_paths.keys())}
         for name, path in enable_paths.items():
@@ -185,7 +190,7 @@ class IioSource:
             or not 0 < int(fits[3]) <= int(fits[4])
         ):
             raise ConfigError(
-                f"{scan}/in_{name}_type: {text.strip()!r}, expected something like le:s12/16>>4"
+                f"{scan}/in_{name}_type must be like le:s12/16>>4, got {text.strip()!r}"
             )
         index = int((scan / f"in_{name}_index").read_text())
         offset, scale = self._values.get(name, (0.0, 1.0))
@@ -227,7 +232,9 @@ def _device_folder(sysfs: Path, device: str) -> Path:
         except OSError:
             continue
     if device not in names:
-        raise ConfigError(f"{sysfs}: no device {device!r}, there is {', '.join(names) or 'none'}")
+        raise ConfigError(
+            f"{sysfs}: no device {device!r}. Known devices: {', '.join(names) or 'none'}."
+        )
     return names[device]
 
 

@@ -50,10 +50,14 @@ class MqttSource:
             if isinstance(event, Delivery):
                 self._take(event)
             elif isinstance(event, Denied):
-                log.error("the broker does not let this device %s %s", event.action, event.topic)
+                log.error(
+                    "The samples' broker denies access to a topic: action=%s topic=%s",
+                    event.action,
+                    event.topic,
+                )
             elif isinstance(event, LinkDown):
                 log.warning(
-                    "connection to the samples' broker lost, trying again: %s",
+                    "Connection to the samples' broker lost, trying again: reason=%s",
                     printable(event.reason),
                 )
             if len(self._readings) >= MOST_SAMPLES or time.monotonic() >= end_s:

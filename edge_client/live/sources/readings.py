@@ -107,9 +107,7 @@ class Readings:
         try:
             self._collect(value, topic, samples)
         except RecursionError:
-            raise DataError(
-                "a payload of too many lists and objects inside of each other"
-            ) from None
+            raise DataError("a payload has too many lists and objects inside each other") from None
         if not samples:
             return 0
         untimed = sum(1 for t, _, _ in samples if t is None)

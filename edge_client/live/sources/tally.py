@@ -24,7 +24,7 @@ class Tally:
     count: int = 0
 
     def add(self, why: str | Exception) -> None:
-        """Count a skipped thing, with the reason, or a thing lost by an unforeseen exception.
+        """Count a skipped input. `why`: the reason, or the unforeseen exception that lost it.
 
         The log entry of an exception has the place where it was raised.
         """
@@ -34,9 +34,10 @@ class Tally:
         text = str(why)
         text = printable(text if len(text) <= LONGEST else f"{text[:LONGEST]}...")
         if isinstance(why, str):
-            log.warning("%s is passed over times=%d: %s", self.what, self.count, text)
+            log.warning("Input skipped: input=%s times=%d: %s", self.what, self.count, text)
             return
         frames = traceback.extract_tb(why.__traceback__)
         where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "nowhere"
         kind = type(why).__name__
-        log.error("%s was lost times=%d: %s at %s: %s", self.what, self.count, kind, where, text)
+        message = "Input lost: input=%s times=%d: %s at %s: %s"
+        log.error(message, self.what, self.count, kind, where, text)

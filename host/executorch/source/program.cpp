@@ -34,13 +34,13 @@ using executorch::runtime::TensorInfo;
 constexpr const char* kMethod = "forward";
 bool one_thread = true;
 
-// What the runtime said last of what went wrong on this thread: its codes alone do not name an operator or a size.
-thread_local std::string said;
+// Errors that the runtime logged last on this thread: its codes alone do not name an operator or a size.
+thread_local std::string runtime_errors;
 
 void keep_message(
     et_timestamp_t, et_pal_log_level_t level, const char*, const char*, size_t, const char* message, size_t length) {
-  if ((level == et_pal_log_level_t::kError || level == et_pal_log_level_t::kFatal) && said.size() < 600) {
-    said.append(said.empty() ? "" : "; ").append(message, std::min(length, size_t{300}));
+  if ((level == et_pal_log_level_t::kError || level == et_pal_log_level_t::kFatal) && runtime_errors.size() < 600) {
+    runtime_errors.append(runtime_errors.empty() ? "" : "; ").append(message, std::min(length, size_t{300}));
   }
 }
 
@@ -50,14 +50,14 @@ void prepare() {
     return executorch::runtime::register_pal(executorch::runtime::PalImpl::create(keep_message, __FILE__));
   }();
   (void)prepared;
-  said.clear();
+  runtime_errors.clear();
 }
 
 int32_t fail(Error code, const std::string& what, char* error, size_t error_size) {
   if (error != nullptr && error_size > 0) {
     std::snprintf(
         error, error_size, "%s: %s (0x%02x)%s%s", what.c_str(), executorch::runtime::to_string(code), static_cast<unsigned>(code),
-        said.empty() ? "" : ": ", said.c_str());
+        runtime_errors.empty() ? "" : ": ", runtime_errors.c_str());
   }
   return static_cast<int32_t>(code);
 }
@@ -77,19 +77,19 @@ std::string shape_of(const shoal_tensor& tensor) {
   return text + ")";
 }
 
-// What is wrong with an input, or nothing. Sizes below the greatest are the runtime's to judge: it knows which may change.
-std::optional<std::string> misfit(const shoal_tensor& given, const shoal_tensor& expected) {
-  if (given.dtype != expected.dtype) {
-    return "data type " + std::to_string(given.dtype) + ", expected " + std::to_string(expected.dtype);
+// Returns the fault of an input, or nothing. The runtime judges sizes below the greatest: it knows the sizes that may change.
+std::optional<std::string> misfit(const shoal_tensor& actual, const shoal_tensor& expected) {
+  if (actual.dtype != expected.dtype) {
+    return "data type " + std::to_string(actual.dtype) + ", expected " + std::to_string(expected.dtype);
   }
-  bool fits = given.rank == expected.rank;
-  for (int32_t i = 0; fits && i < given.rank; ++i) {
-    fits = given.sizes[i] >= 0 && given.sizes[i] <= expected.sizes[i];
+  bool fits = actual.rank == expected.rank;
+  for (int32_t i = 0; fits && i < actual.rank; ++i) {
+    fits = actual.sizes[i] >= 0 && actual.sizes[i] <= expected.sizes[i];
   }
   if (!fits) {
-    return "shape " + shape_of(given) + ", expected at most " + shape_of(expected);
+    return "shape " + shape_of(actual) + ", expected at most " + shape_of(expected);
   }
-  return given.data == nullptr ? std::optional<std::string>("no data") : std::nullopt;
+  return actual.data == nullptr ? std::optional<std::string>("no data") : std::nullopt;
 }
 
 } // namespace
@@ -107,21 +107,21 @@ shoal_program* load(
     fail(loader.error(), "the program cannot be read", error, error_size);
     return nullptr;
   }
-  auto made = std::make_unique<shoal_program>();
-  made->module = std::make_unique<Module>(std::move(*loader));
+  auto program = std::make_unique<shoal_program>();
+  program->module = std::make_unique<Module>(std::move(*loader));
   std::optional<NoThreadPoolGuard> alone;
   if (one_thread) {
     alone.emplace();
   }
-  if (auto code = made->module->load(executorch::runtime::Program::Verification::InternalConsistency); code != Error::Ok) {
+  if (auto code = program->module->load(executorch::runtime::Program::Verification::InternalConsistency); code != Error::Ok) {
     fail(code, "not a program of this runtime", error, error_size);
     return nullptr;
   }
-  if (auto code = made->module->load_method(kMethod); code != Error::Ok) {
+  if (auto code = program->module->load_method(kMethod); code != Error::Ok) {
     fail(code, "the program cannot be loaded", error, error_size);
     return nullptr;
   }
-  auto meta = made->module->method_meta(kMethod);
+  auto meta = program->module->method_meta(kMethod);
   if (!meta.ok()) {
     fail(meta.error(), "the program does not describe itself", error, error_size);
     return nullptr;
@@ -133,13 +133,13 @@ shoal_program* load(
       if (!info.ok() || info->sizes().size() > SHOAL_MAX_RANK) {
         fail(
             info.ok() ? Error::NotSupported : info.error(),
-            std::string(output ? "output " : "input ") + std::to_string(i) + " is no tensor of at most 8 dimensions", error, error_size);
+            std::string(output ? "output " : "input ") + std::to_string(i) + " must be a tensor of at most 8 dimensions", error, error_size);
         return nullptr;
       }
-      describe(*info, &(output ? made->outputs : made->inputs).emplace_back());
+      describe(*info, &(output ? program->outputs : program->inputs).emplace_back());
     }
   }
-  return made.release();
+  return program.release();
 }
 
 } // namespace
@@ -227,17 +227,17 @@ __attribute__((visibility("default"))) int32_t shoal_program_run(
   std::vector<EValue> values;
   values.reserve(count);
   for (size_t i = 0; i < count; ++i) {
-    const shoal_tensor& given = inputs[i];
-    if (auto wrong = misfit(given, program->inputs[i])) {
+    const shoal_tensor& tensor = inputs[i];
+    if (auto wrong = misfit(tensor, program->inputs[i])) {
       return fail(Error::InvalidArgument, "input " + std::to_string(i) + " has " + *wrong, error, error_size);
     }
-    sizes[i].assign(given.sizes, given.sizes + given.rank);
-    strides[i].assign(given.rank, 1);
-    for (int32_t d = given.rank - 2; d >= 0; --d) {
+    sizes[i].assign(tensor.sizes, tensor.sizes + tensor.rank);
+    strides[i].assign(tensor.rank, 1);
+    for (int32_t d = tensor.rank - 2; d >= 0; --d) {
       strides[i][d] = strides[i][d + 1] * sizes[i][d + 1];
     }
     tensors.emplace_back(
-        static_cast<ScalarType>(given.dtype), given.rank, sizes[i].data(), given.data, order, strides[i].data(),
+        static_cast<ScalarType>(tensor.dtype), tensor.rank, sizes[i].data(), tensor.data, order, strides[i].data(),
         executorch::aten::TensorShapeDynamism::STATIC);
     values.emplace_back(Tensor(&tensors.back()));
   }

@@ -1,7 +1,7 @@
-// shoal-train PROGRAM STATE OUT STEPS INPUTS: trains with a step's program alone, as firmware would, and says how long a step took.
+// shoal-train PROGRAM STATE OUT STEPS INPUTS WORD...: trains with a step's program alone, as firmware would, and prints the duration of a step.
 //
-// STATE holds the bytes of every input but the batch, in order; INPUTS those of the batches, one after the other. Which is which is said
-// by ARGUMENTS after them, one word for each input: `state:K`, where output K is its next value, `fixed`, or `batch:N`, N examples.
+// STATE contains the bytes of every input except the batch, in order; INPUTS those of the batches, one after the other. There is one WORD for
+// each input: `state:K` if output K is its next value, `fixed`, or `batch:N` for N examples.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -36,11 +36,11 @@ int main(int argc, char** argv) {
   }
   const int count = shoal_program_num_inputs(program), steps = std::atoi(argv[4]);
   if (argc != 6 + count) {
-    stop("the program has " + std::to_string(count) + " inputs: a word for each is expected");
+    stop("the program has " + std::to_string(count) + " inputs; give one word for each");
   }
   std::ifstream state(argv[2], std::ios::binary), batches(argv[5], std::ios::binary);
   std::vector<shoal_tensor> inputs(count), outputs(shoal_program_num_outputs(program));
-  std::vector<std::vector<char>> held(count);
+  std::vector<std::vector<char>> values(count);
   std::vector<int> following(count, -1);
   std::vector<bool> drawn(count, false);
   for (int i = 0; i < count; ++i) {
@@ -56,17 +56,17 @@ int main(int argc, char** argv) {
     for (int d = 0; d < inputs[i].rank; ++d) {
       bytes *= inputs[i].sizes[d];
     }
-    held[i].resize(bytes);
-    inputs[i].data = held[i].data();
-    if (!drawn[i] && !state.read(held[i].data(), bytes)) {
-      stop("the state is too short");
+    values[i].resize(bytes);
+    inputs[i].data = values[i].data();
+    if (!drawn[i] && !state.read(values[i].data(), bytes)) {
+      stop("the file STATE is too short");
     }
   }
   double seconds = 0;
   for (int step = 0; step < steps; ++step) {
     for (int i = 0; i < count; ++i) {
-      if (drawn[i] && !batches.read(held[i].data(), held[i].size())) {
-        stop("the batches are too short");
+      if (drawn[i] && !batches.read(values[i].data(), values[i].size())) {
+        stop("the file INPUTS is too short");
       }
     }
     const auto began = std::chrono::steady_clock::now();
@@ -75,7 +75,7 @@ int main(int argc, char** argv) {
     }
     for (int i = 0; i < count; ++i) {
       if (following[i] >= 0) {
-        std::memcpy(held[i].data(), outputs[following[i]].data, held[i].size());
+        std::memcpy(values[i].data(), outputs[following[i]].data, values[i].size());
       }
     }
     seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
@@ -83,7 +83,7 @@ int main(int argc, char** argv) {
   std::ofstream out(argv[3], std::ios::binary);
   for (int i = 0; i < count; ++i) {
     if (following[i] >= 0) {
-      out.write(held[i].data(), held[i].size());
+      out.write(values[i].data(), values[i].size());
     }
   }
   std::string line, most = "VmHWM: 0 kB";

@@ -16,7 +16,7 @@ struct Heads {
   float scale;
 };
 
-// Where value c of row k is in a packed matrix of `rows` rows and `width` columns.
+// Offset of value c of row k in a packed matrix of `rows` rows and `width` columns.
 inline Index packed_at(Index rows, Index width, Index k, Index c) {
   const Index panel = c / PANEL * PANEL;
   return panel * rows + k * (width - panel < PANEL ? width - panel : PANEL) + c - panel;
@@ -37,9 +37,9 @@ void pack_transposed_head(const Heads& heads, const float* from, Index row, floa
 }
 
 inline float largest(Vec x) {
-  float found = x[0];
-  for (int i = 1; i < LANES; i++) found = x[i] > found || x[i] != x[i] ? x[i] : found;
-  return found;
+  float largest = x[0];
+  for (int i = 1; i < LANES; i++) largest = x[i] > largest || x[i] != x[i] ? x[i] : largest;
+  return largest;
 }
 
 inline float total(Vec x) {
@@ -48,7 +48,7 @@ inline float total(Vec x) {
   return sum;
 }
 
-// One row of scores to shares; what is beyond the last column becomes 0.
+// Turns one row of scores into shares; values beyond the last column become 0.
 void softmax(float* s, Index count, Index columns, float scale) {
   for (Index i = count; i < columns; i++) s[i] = -INFINITY;
   Vec most = load(s);
@@ -68,7 +68,7 @@ void softmax(float* s, Index count, Index columns, float scale) {
   for (Index i = count; i < columns; i++) s[i] = 0;
 }
 
-// From the shares p and the gradient d by them to that by the scores, in place of d.
+// Replaces the gradient d by the shares p with the gradient by the scores.
 void softmax_backward(const float* p, float* d, Index columns, float scale) {
   Vec sum = {};
   for (Index i = 0; i < columns; i += LANES) sum += load(p + i) * load(d + i);
@@ -78,10 +78,10 @@ void softmax_backward(const float* p, float* d, Index columns, float scale) {
 
 // Room for the matrices of a head, one after the other.
 struct HeadRoom {
-  float *packed, *made, *shares, *slopes;
+  float *packed, *product, *shares, *slopes;
   HeadRoom(const Heads& heads, float* at) {
     const Index narrow = heads.rows * heads.padded + heads.size * heads.columns, wide = heads.rows * heads.columns;
-    packed = at, made = packed + narrow, shares = made + narrow, slopes = shares + wide;
+    packed = at, product = packed + narrow, shares = product + narrow, slopes = shares + wide;
   }
 };
 
@@ -92,16 +92,16 @@ void shares_of(const Heads& heads, const float* q, Index row, const HeadRoom& ro
   for (Index t = 0; t < heads.rows; t++) softmax(room.shares + t * heads.columns, heads.rows, heads.columns, heads.scale);
 }
 
-// What is dropped: the random numbers in [0, 1) of an example's shares, heads by rows by rows, or null.
+// Random numbers in [0, 1) of an example's shares, heads by rows by rows, which decide the shares to drop; null for no dropout.
 struct Dropped {
   const float* drawn;
   float share;
 };
 
-// Each value times what dropout makes of its number: nothing where that is below the share, else what keeps the mean.
+// Applies dropout: a value becomes 0 if its random number is below the share, and is otherwise scaled so that the mean stays.
 inline void drop(const float* drawn, float share, const float* from, Index count, float* to) {
-  const float kept = 1.0f / (1.0f - share);
-  for (Index i = 0; i < count; i++) to[i] = from[i] * (drawn[i] >= share ? kept : 0.0f);
+  const float factor = 1.0f / (1.0f - share);
+  for (Index i = 0; i < count; i++) to[i] = from[i] * (drawn[i] >= share ? factor : 0.0f);
 }
 
 void drop_shares(const Heads& heads, const Dropped& dropped, Index head, const float* from, float* to) {
@@ -118,13 +118,13 @@ void attention_forward(const Heads& heads, const float* x, Index row, const Drop
     shares_of(heads, q, row, room);
     if (dropped.drawn) drop_shares(heads, dropped, h, room.shares, room.shares);
     pack_head(heads, q + 2 * heads.part, row, room.packed);
-    multiply(room.shares, heads.columns, {&zero, 1, heads.rows}, room.packed, heads.padded, room.made, heads.padded, nullptr, 0, heads.rows);
-    for (Index t = 0; t < heads.rows; t++) memcpy(y + t * y_row + h * heads.size, room.made + t * heads.padded, sizeof(float) * heads.size);
+    multiply(room.shares, heads.columns, {&zero, 1, heads.rows}, room.packed, heads.padded, room.product, heads.padded, nullptr, 0, heads.rows);
+    for (Index t = 0; t < heads.rows; t++) memcpy(y + t * y_row + h * heads.size, room.product + t * heads.padded, sizeof(float) * heads.size);
   }
 }
 
-// From the gradient d by the result to that by the input, in d_x; a product of shares or of slopes with rows may read beyond a head's
-// values, and what it makes of these is not used.
+// Writes the gradient by the input into d_x, from the gradient d by the result. A product of shares or of slopes with rows may read beyond
+// a head's values; its results for these are not used.
 void attention_backward(const Heads& heads, const float* x, Index row, const Dropped& dropped, const float* d, Index d_row, float* d_x,
                         Index d_x_row, float* scratch) {
   const HeadRoom room(heads, scratch);
@@ -133,7 +133,7 @@ void attention_backward(const Heads& heads, const float* x, Index row, const Dro
     for (Index t = 0; t < heads.rows; t++)
       for (Index c = 0; c < heads.size; c++)
         d_x[t * d_x_row + part * heads.part + h * heads.size + c] =
-            room.made[packed ? packed_at(heads.rows, heads.padded, t, c) : t * heads.padded + c];
+            room.product[packed ? packed_at(heads.rows, heads.padded, t, c) : t * heads.padded + c];
   };
   const Lines rows = {1, heads.rows};
   for (Index h = 0; h < heads.count; h++) {
@@ -144,7 +144,7 @@ void attention_backward(const Heads& heads, const float* x, Index row, const Dro
       memcpy(room.slopes, room.shares, sizeof(float) * heads.rows * heads.columns);
       drop_shares(heads, dropped, h, room.shares, room.slopes);
     }
-    multiply_outer(used, 0, heads.columns, {&zero, 1, heads.rows}, g, 0, d_row, rows, room.made, heads.padded, false);
+    multiply_outer(used, 0, heads.columns, {&zero, 1, heads.rows}, g, 0, d_row, rows, room.product, heads.padded, false);
     put(2, h, true);
     pack_transposed_head(heads, v, row, room.packed);
     multiply(g, d_row, {&zero, 1, heads.size}, room.packed, heads.columns, room.slopes, heads.columns, nullptr, 0, heads.rows);
@@ -152,9 +152,9 @@ void attention_backward(const Heads& heads, const float* x, Index row, const Dro
     for (Index t = 0; t < heads.rows; t++)
       softmax_backward(room.shares + t * heads.columns, room.slopes + t * heads.columns, heads.columns, heads.scale);
     pack_head(heads, k, row, room.packed);
-    multiply(room.slopes, heads.columns, {&zero, 1, heads.rows}, room.packed, heads.padded, room.made, heads.padded, nullptr, 0, heads.rows);
+    multiply(room.slopes, heads.columns, {&zero, 1, heads.rows}, room.packed, heads.padded, room.product, heads.padded, nullptr, 0, heads.rows);
     put(0, h, false);
-    multiply_outer(room.slopes, 0, heads.columns, {&zero, 1, heads.rows}, q, 0, row, rows, room.made, heads.padded, false);
+    multiply_outer(room.slopes, 0, heads.columns, {&zero, 1, heads.rows}, q, 0, row, rows, room.product, heads.padded, false);
     put(1, h, true);
   }
 }

@@ -1,4 +1,4 @@
-// Runs a plan: training steps, evaluation, prediction. Compiled once per instruction set, with SHOAL_TARGET naming the namespace.
+// Engine of plans: training steps, evaluation, prediction. Compiled once per instruction set, in the namespace SHOAL_TARGET.
 #include "recurrent.h"
 #include "rows.h"
 #include "sums.h"
@@ -13,7 +13,7 @@ struct Run {
   Index capacity;  // examples that the workspace has room for
   Index batch;     // examples of the batch at hand
   bool training, move_statistics;
-  const float* const* drawn;  // the call's random numbers, or null where nothing is dropped
+  const float* const* drawn;  // random numbers of the call, or null if nothing is dropped
   Index first;                // of the batch's examples among them
 
   float* slot(Slot which) const { return workspace + which * plan.packed_size; }
@@ -25,7 +25,7 @@ struct Run {
   }
 };
 
-// How the rows of a batch meet a product: line by line of every example, or all at once where every example has one row.
+// Rows of a batch for a product: line by line of every example, or all at once if every example has one row.
 struct Rows {
   Index parts, count;  // of rows one after the other, all alike
   Lines lines;         // of a part
@@ -38,14 +38,14 @@ inline Index step(Index rows_per_example, const View& view) { return rows_per_ex
 float* means_of(const Run& run) { return run.workspace + run.plan.moments; }
 float* squares_of(const Run& run, const Op& norm) { return means_of(run) + run.capacity * norm.out_stride; }
 
-// Moments of one example's rows (or of all rows, where examples have one), while they are in the cache.
+// Moments of one example's rows (or of all rows, if examples have one), computed while they are in the cache.
 void note_moments(const Run& run, const Op& norm, Index part, const float* x, Index row, Index rows) {
   float* mean = means_of(run) + part * norm.out_stride;
   moments(x, row, rows, norm.out_stride, part ? mean - norm.out_stride : nullptr, mean, squares_of(run, norm) + part * norm.out_stride);
 }
 
-// The op after op i, where that is a product whose rows it normalises as they are: its moments are noted by the product. Flattened rows
-// are not.
+// Op after op i, if op i is a product whose rows it normalises unchanged: then the product computes its moments. Flattened rows do not
+// qualify.
 const Op* norm_after(const Plan& plan, int i) {
   if (i < 0 || i + 1 >= plan.num_ops) return nullptr;
   const Op &op = plan.ops[i], &next = plan.ops[i + 1];
@@ -134,7 +134,7 @@ void forward_gru(const Run& run, const Op& op) {
   for (Index t = 0; t < op.in_rows; t++) {
     float *u = run.at(gates) + t * gates.row, *next = run.at(y) + t * y.row;
     const float* h = next - y.row;
-    // Before the first time h is zero: what is left is the bias.
+    // Before the first time h is zero, so that only the bias remains.
     multiply(h, y.sample, {&zero, t > 0, width}, run.weights() + op.weight, 3 * width, u, gates.sample, bias, 0, run.batch);
     for (Index n = 0; n < run.batch; n++)
       gates_forward(run.at(x) + n * x.sample + t * x.row, u + n * gates.sample, t ? h + n * y.sample : nullptr, next + n * y.sample, width);
@@ -208,18 +208,18 @@ void backward_table(const Run& run, const Op& op, bool train, bool move_inputs) 
   for (Index n = 0; n < run.batch; n++)
     for (Index t = 0; t < op.out_rows; t++) {
       const float* d = run.at(g) + n * g.sample + t * g.row;
-      float* own = train && t < op.table_rows ? table + t * op.out_stride : nullptr;
+      float* gradient_row = train && t < op.table_rows ? table + t * op.out_stride : nullptr;
       float* d_x = move_inputs && t >= op.row ? run.at(to) + n * to.sample + (t - op.row) * to.row : nullptr;
       for (Index c = 0; c < op.out_stride; c += LANES) {
-        if (own) store(own + c, load(own + c) + load(d + c));
+        if (gradient_row) store(gradient_row + c, load(gradient_row + c) + load(d + c));
         if (d_x) store(d_x + c, op.in.adds ? load(d_x + c) + load(d + c) : load(d + c));
       }
     }
 }
 
-// What dropout makes of each value of `from`, in `to`, or added to it.
+// Writes each value of `from` after dropout into `to`, or adds it.
 void drop_rows(const Run& run, const Op& op, const View& from, const View& to, bool adds) {
-  const float kept = 1.0f / (1.0f - op.share);
+  const float factor = 1.0f / (1.0f - op.share);
   for (Index n = 0; n < run.batch; n++) {
     const float* drawn = run.drawn_of(op, n);
     for (Index r = 0; r < op.in_rows; r++) {
@@ -232,8 +232,8 @@ void drop_rows(const Run& run, const Op& op, const View& from, const View& to, b
       }
       for (Index i = 0; i < op.values; i++) {
         const Index at = op.position[i];
-        const float made = !drawn ? x[at] : x[at] * (drawn[r * op.drawn_row + i * op.drawn_value] >= op.share ? kept : 0.0f);
-        y[at] = adds ? y[at] + made : made;
+        const float value = !drawn ? x[at] : x[at] * (drawn[r * op.drawn_row + i * op.drawn_value] >= op.share ? factor : 0.0f);
+        y[at] = adds ? y[at] + value : value;
       }
     }
   }
@@ -264,8 +264,8 @@ struct Matrix {
   Index taps, inputs, outputs;
 };
 
-// Columns [col, col + width) of the transposed kernel with its taps reversed, packed as one panel of depth taps * outputs: what the
-// gradient of the output is multiplied by to get that of the input.
+// Columns [col, col + width) of the transposed kernel with its taps reversed, packed as one panel of depth taps * outputs: the factor
+// between the gradient of the output and that of the input.
 void transpose_panel(const Matrix& m, const float* weight, Index col, Index width, float* to) {
   for (Index tap = 0; tap < m.taps; tap++)
     for_blocks(m.outputs, [&](auto vectors, Index out) {
@@ -278,7 +278,7 @@ void transpose_panel(const Matrix& m, const float* weight, Index col, Index widt
     });
 }
 
-// Rows of which an outer product takes in the gradients at a time: few enough for them to stay in the cache.
+// Number of rows whose gradients an outer product takes at a time: few enough for the cache.
 constexpr Index OUTER_ROWS = 128;
 
 void backward_product(const Run& run, const Op& op, bool train_weight, bool train_bias, bool move_inputs) {
@@ -365,7 +365,7 @@ void backward_gru(const Run& run, const Op& op, bool train_weight, bool train_bi
   if (train_bias) sum_rows(d_u, states.sample, run.batch, 0, 3 * width, {1, op.in_rows}, 3 * width, gradient + op.bias);
 }
 
-// Which tensors move, and the lowest op that has one: below it nothing needs a gradient.
+// Tensors that training changes, and the lowest op that has one: below it nothing needs a gradient.
 struct Trained {
   const bool* moves;
   int lowest;
@@ -410,9 +410,9 @@ void backward(const Run& run, const Trained& trained) {
   }
 }
 
-// One line (channels, width) of an example, whose channels are `plane` apart, to channels-last rows, each channel times its factor. Where a
-// row is one vector, squares are transposed in registers; what such a row writes beyond its end is written again by the next ones, so that
-// the last rows go value by value.
+// One line (channels, width) of an example, whose channels are `plane` apart, to channels-last rows, each channel times its factor. If a
+// row is one vector, squares are transposed in registers. Such a row also writes beyond its end, where the next rows overwrite the values;
+// therefore the last rows are copied value by value.
 void gather_line(const Plan& plan, const float* from, Index plane, float* to) {
   const Index stride = plan.in_stride, room = plan.width * stride - LANES;
   const Index whole = plan.channels <= LANES && room >= 0 ? (room / stride + 1) / LANES * LANES : 0;
@@ -427,7 +427,7 @@ void gather_line(const Plan& plan, const float* from, Index plane, float* to) {
     for (Index t = whole; t < plan.width; t++) to[t * stride + c] = from[c * plane + t] * factor(c);
 }
 
-// Floats of an example as it comes.
+// Number of floats of an example of the call.
 inline Index example_size(const Plan& plan) { return plan.channels * plan.lines * plan.width; }
 
 void gather_example(const Run& run, Index n, const float* from) {
@@ -477,7 +477,7 @@ void pack_weights(const Run& run, const float* flat) {
   for (Index i = 0; i < run.plan.num_constants; i++) run.weights()[run.plan.constants[i]] = run.plan.constant_values[i];
 }
 
-// v <- m * v + g; w <- w - lr * v, with g <- scale * (g + mu * (w - anchor) + offset) where these are given; scale 0 leaves v and w alone.
+// v <- m * v + g; w <- w - lr * v, with g <- scale * (g + mu * (w - anchor) + offset) if these are not null; scale 0 leaves v and w unchanged.
 void descend(const Run& run, const TrainCall& call, const Range& range) {
   float *w = run.weights() + range.begin, *v = run.slot(slot_velocity) + range.begin;
   const float* g = run.slot(slot_gradient) + range.begin;

@@ -1,8 +1,8 @@
-// Forward and backward passes of what is not a matrix product. All of them run over blocks of channels, rows inside.
+// Forward and backward passes of layers that are not matrix products. All of them run over blocks of channels, rows inside.
 //
 // BatchNorm, ReLU and MaxPool are one pass: y = max over the pool of (x * factor + shift), then max(y, floor), where floor is 0 for ReLU
-// and -infinity without. ReLU and MaxPool commute, so both orders come here. Only x is kept for the backward pass; which row won is found
-// again, by the same expression. As in torch the first of equal rows wins, a NaN wins over everything, and ReLU passes no gradient at 0.
+// and -infinity without. ReLU and MaxPool commute, so both orders come here. Only x is stored for the backward pass; the row that won is
+// determined again, by the same expression. As in torch the first of equal rows wins, a NaN wins over everything, and ReLU passes no gradient at 0.
 #pragma once
 #include "products.h"
 
@@ -16,9 +16,9 @@ inline float* rows_of(const View& view, Index capacity, float* workspace) {
 
 // Mean, and sum of squared differences from it, of every channel over `rows` rows.
 //
-// One pass with a shift, which is the mean of the example before (`guess`; its own first row for the first example). What cancels in
-// q - s * s / rows is at most rows * (guess - mean)^2, and the examples' means differ by no more than the spread over the whole batch that
-// is being measured: the relative error stays at a few roundings whatever the mean is.
+// One pass with a shift, which is the mean of the example before (`guess`; its own first row for the first example). The cancellation
+// in q - s * s / rows is at most rows * (guess - mean)^2, and the examples' means differ by no more than the spread over the whole batch
+// that is measured here: the relative error stays at a few roundings for every mean.
 void moments(const float* x, Index row, Index rows, Index width, const float* guess, float* mean, float* squares) {
   for_blocks(width, [&](auto vectors, Index c) {
     constexpr int V = decltype(vectors)::value;
@@ -75,18 +75,18 @@ struct ActivationPass {
   Index samples, in_rows, in_width, out_rows, out_width, channels, pool_lines, pool;  // channels: floats of a row
   const float* x;      // rows dense
   Index x_sample;
-  float* y;            // forward: what comes out; backward: the gradient of the input
+  float* y;            // forward: the output; backward: the gradient of the input
   Index y_sample, y_line, y_row;
   const float* g;      // backward: gradient of the output, rows dense
   Index g_sample;
   const float *mean, *inverse, *gamma, *beta;  // null without BatchNorm
   float *d_gamma, *d_beta;
   float floor;
-  bool move_inputs;    // backward: whether the gradient of the input is wanted
-  bool adds;           // backward: whether it is added to what is there
+  bool move_inputs;    // backward: true if the gradient of the input is needed
+  bool adds;           // backward: true if it is added to the existing values
 };
 
-// The row that wins among `lines` lines of `columns` rows from p on: its x, its y, and which it is.
+// Row that wins among `lines` lines of `columns` rows from p on: its x, its y and its index.
 template <int LINES, int COLUMNS>
 inline void winner(const float* p, Index line, Index row, Index lines, Index columns, Vec factor, Vec shift, Vec& x, Vec& y, IVec& which) {
   const int last_line = LINES ? LINES : int(lines), last = COLUMNS ? COLUMNS : int(columns);
@@ -215,7 +215,7 @@ void activation(const ActivationPass& s, bool forward) {
   });
 }
 
-// Means of `pool_lines` times `pool` neighbouring rows; rows left over at the ends are not looked at.
+// Means of `pool_lines` times `pool` neighbouring rows; remaining rows at the ends are skipped.
 void mean_forward(const ActivationPass& s) {
   const Index line = s.in_width * s.channels;
   for (Index n = 0; n < s.samples; n++)
@@ -230,7 +230,7 @@ void mean_forward(const ActivationPass& s) {
         }
 }
 
-// Rows left over have no gradient.
+// Remaining rows have no gradient.
 void mean_backward(const ActivationPass& s) {
   const float share = 1.0f / float(s.pool_lines * s.pool);
   const Index lines = s.out_rows / s.out_width * s.pool_lines, columns = s.out_width * s.pool;
@@ -270,7 +270,7 @@ void sum_rows(const float* d, Index part, Index parts, Index line, Index row, Li
   });
 }
 
-// Cross-entropy of one example and, where asked, its gradient by the logits times `share`.
+// Cross-entropy of one example and, on request, its gradient by the logits times `share`.
 // The loss is log(sum(exp(z - max))) + max - z[label]; argmax is the first maximum, or the first NaN, as torch counts it.
 float cross_entropy(const float* z, Index classes, Index label, float share, float* gradient, float* probabilities, bool& correct) {
   Index best = 0;

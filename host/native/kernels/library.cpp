@@ -1,4 +1,4 @@
-// The library's interface: lays a list of layers out as a plan and hands calls to the engine of an instruction set.
+// The library's interface: it turns a list of layers into a plan, and passes calls to the engine of an instruction set.
 //
 // Compiled for the machine's baseline only: the standard library's templates must not be instantiated for instruction sets that a machine
 // may lack.
@@ -37,20 +37,20 @@ const Engine* engine_of(int target) {
 enum LayerKind : int64_t { conv, linear, norm, relu, max_pool, avg_pool, flatten, sum, pick, gru, attention, layer_norm, gelu, table, dropout };
 
 // `input` and `other`: the layers whose results it reads, by their numbers, -1 for the network's input; only a sum has two. `before` and
-// `after` are the zero rows around an example; pairs are lines and columns. Offsets are of the flat vector, -1 where the layer has no such
+// `after` are the zero rows around an example; pairs are lines and columns. Offsets are of the flat vector, -1 if the layer has no such
 // tensor.
 struct Layer {
   int64_t kind, outputs, input, other;
-  int64_t parts, row;  // a product's outputs in so many equal parts, each padded to whole vectors; the row that is picked, or the heads
+  int64_t parts, row;  // number of equal parts of a product's outputs, each padded to whole vectors; the row to pick, or the heads
   int64_t kernel[2], stride[2], before[2], after[2], dilation[2];
   int64_t weight, bias, running_mean, running_var;
   double eps, momentum;
-  // A table has `rows` rows: of constants where `values` are given, else value i of them is number places[i] of its tensor.
+  // A table has `rows` rows: of constants if `values` is not null, else value i of them is number places[i] of its tensor.
   int64_t rows;
   const int64_t* places;
   const float* values;
-  // Of what drops: the random numbers that an example takes, 0 where nothing is dropped. `stride` is from those of a row to the next row's,
-  // and from that of a value to the next one's.
+  // Of dropout: number of random numbers per example, 0 if nothing is dropped. `stride` is the distance from those of a row to the next
+  // row's, and from that of a value to the next one's.
   int64_t drawn;
   double share;
 };
@@ -69,29 +69,29 @@ struct Network {
   std::vector<float> factors, constant_values;
 };
 
-// What a layer gives: lines of `width` rows of `stride` floats, value i of a row at position[i].
+// Result of a layer: lines of `width` rows of `stride` floats, value i of a row at position[i].
 struct Value {
   Index rows, width, stride;
   std::vector<Index> position;
-  int op;     // that makes it, -1 for the network's input
+  int op;     // op that computes it, -1 for the network's input
   View view;
 };
 
-// What is known of a layer's result before it is made.
+// Use of a layer's result by its readers, collected before the result exists.
 struct Use {
-  Index before[2] = {0, 0}, after[2] = {0, 0};  // zero rows that its readers want around it
+  Index before[2] = {0, 0}, after[2] = {0, 0};  // zero rows that its readers need around it
   int readers = 0;
-  bool only_products = true;  // read it, flattened or not
+  bool only_products = true;  // true if products alone read it, flattened or not
 };
 
-// Walks the layers. Every op has a buffer for its result, with the zeros around it that its readers want, and one for the gradient of it.
-// Flatten only changes the description: an example's rows are contiguous and become one row.
+// Builder of a plan from the layers. Every op has a buffer for its result, with the zeros around it that its readers need, and one for its
+// gradient. Flatten only changes the description: an example's rows are contiguous and become one row.
 class Builder {
  public:
-  Builder(Network& made, Index channels, Index lines, Index width, Index flat_size)
-      : net_(made), lanes_(made.engine->lanes), panel_(made.engine->panel) {
+  Builder(Network& network, Index channels, Index lines, Index width, Index flat_size)
+      : net_(network), lanes_(network.engine->lanes), panel_(network.engine->panel) {
     net_.place.assign(flat_size, 0);
-    made.plan.channels = channels, made.plan.lines = lines, made.plan.width = width;
+    network.plan.channels = channels, network.plan.lines = lines, network.plan.width = width;
   }
 
   void build(const Layer* layers, Index count) {
@@ -154,7 +154,7 @@ class Builder {
     }
   }
 
-  // In the order of the backward pass the first op writes a gradient, and all others add to it.
+  // In the order of the backward pass, the first op writes a gradient, and all others add to it.
   void note_writers() {
     std::vector<bool> written(net_.ops.size() + 1);
     for (Index i = Index(net_.ops.size()) - 1; i >= 0; i--)
@@ -187,7 +187,7 @@ class Builder {
     return at;
   }
 
-  // A tensor of one value for every position of `value`; where the layer has none, zeros or constant ones.
+  // A tensor of one value for every position of `value`; if the layer has none, zeros or constant ones.
   Index take_row(const Value& value, int64_t flat, bool ones) {
     const Index at = take(value.stride);
     if (flat >= 0) net_.tensors.push_back({flat, 0, Index(value.position.size())});
@@ -200,7 +200,7 @@ class Builder {
     return at;
   }
 
-  // A packed parameter that has this value, and never moves.
+  // A packed parameter that has this value and never changes.
   void keep(Index at, float value) { net_.constants.push_back(at), net_.constant_values.push_back(value); }
 
   Op op_of(Kind kind, const Value& from) const {
@@ -212,18 +212,18 @@ class Builder {
     return op;
   }
 
-  // Makes the op's result, which the readers of layer `last` read, and its gradient's room unless the op has that already.
-  Value finish(Op op, Value made, const Use& use, Range first, Range second) {
-    made.op = int(net_.ops.size());
-    made.view = op.out = view_for(made, use);
-    op.out_rows = made.rows, op.out_width = made.width, op.out_stride = made.stride;
-    if (!op.grad.sample) op.grad = dense(made);
+  // Adds the op with a buffer for its result, for the readers of layer `last`, and one for its gradient unless the op has one.
+  Value finish(Op op, Value result, const Use& use, Range first, Range second) {
+    result.op = int(net_.ops.size());
+    result.view = op.out = view_for(result, use);
+    op.out_rows = result.rows, op.out_width = result.width, op.out_stride = result.stride;
+    if (!op.grad.sample) op.grad = dense(result);
     net_.ops.push_back(op);
     net_.ranges.push_back(first), net_.ranges.push_back(second);
-    return made;
+    return result;
   }
 
-  // Whether layer i + 1 reads layer i's result, and nobody else does.
+  // True if layer i + 1 alone reads layer i's result.
   bool goes_on(Index i) { return i + 1 < count_ && layers_[i + 1].input == i && layers_[i + 1].kind != sum && use_of(i).readers == 1; }
 
   // Adds the op that begins with layer i; returns the first layer that is not part of it.
@@ -274,28 +274,28 @@ class Builder {
       before[d] = std::max<Index>(0, reach[d]), after[d] = std::max<Index>(0, size[d] + layer.before[d] - spread[d]);
     }
     const Index part = outputs / layer.parts, room = round_up(part, lanes_);
-    Value made = {out[0] * out[1], out[1], layer.parts * room, {}, 0, {}};
-    for (Index o = 0; o < outputs; o++) made.position.push_back(o / part * room + o % part);
-    op.grad = view(spread[0], spread[1], made.stride, before, after);
+    Value result = {out[0] * out[1], out[1], layer.parts * room, {}, 0, {}};
+    for (Index o = 0; o < outputs; o++) result.position.push_back(o / part * room + o % part);
+    op.grad = view(spread[0], spread[1], result.stride, before, after);
     op.start = -(layer.before[0] * from.view.line + layer.before[1] * from.view.row);
-    op.back_start = -(reach[0] * op.grad.line + reach[1] * made.stride);
+    op.back_start = -(reach[0] * op.grad.line + reach[1] * result.stride);
     op.first_offset = Index(net_.offsets.size());
-    op.runs = runs(layer, from.stride, from.view.line), op.back_runs = runs(layer, made.stride, op.grad.line);
+    op.runs = runs(layer, from.stride, from.view.line), op.back_runs = runs(layer, result.stride, op.grad.line);
     op.grad.line *= layer.stride[0], op.grad.row *= layer.stride[1];
-    op.weight = matrix(layer, from, made, taps);
-    transposed_ = std::max(transposed_, taps * made.stride * panel_);
-    op.bias = layer.bias < 0 ? -1 : take_row(made, layer.bias, false);
+    op.weight = matrix(layer, from, result, taps);
+    transposed_ = std::max(transposed_, taps * result.stride * panel_);
+    op.bias = layer.bias < 0 ? -1 : take_row(result, layer.bias, false);
     op.bias_cancels = norm_follows;
-    return finish(op, made, use, {op.weight, op.depth * made.stride}, {op.bias, op.bias < 0 ? 0 : made.stride});
+    return finish(op, result, use, {op.weight, op.depth * result.stride}, {op.bias, op.bias < 0 ? 0 : result.stride});
   }
 
-  // The packed matrix of `taps` times the values of `from`, by the values of `made`.
-  Index matrix(const Layer& layer, const Value& from, const Value& made, Index taps) {
-    const Index inputs = from.position.size(), depth = taps * from.stride, at = take(depth * made.stride);
-    const Index part = made.position.size() / layer.parts;
+  // The packed matrix of `taps` times the values of `from`, by the values of `result`.
+  Index matrix(const Layer& layer, const Value& from, const Value& result, Index taps) {
+    const Index inputs = from.position.size(), depth = taps * from.stride, at = take(depth * result.stride);
+    const Index part = result.position.size() / layer.parts;
     for (Index p = 0; p < layer.parts; p++) net_.tensors.push_back({layer.weight + p * part * inputs * taps, part, inputs * taps});
-    for (Index o = 0; o < Index(made.position.size()); o++) {
-      const Index to = made.position[o], panel = to / panel_ * panel_, width = std::min(panel_, made.stride - panel);
+    for (Index o = 0; o < Index(result.position.size()); o++) {
+      const Index to = result.position[o], panel = to / panel_ * panel_, width = std::min(panel_, result.stride - panel);
       for (Index c = 0; c < inputs; c++)
         for (Index tap = 0; tap < taps; tap++)
           net_.place[layer.weight + (o * inputs + c) * taps + tap] =
@@ -307,28 +307,28 @@ class Builder {
   // Reads a third of the values for each gate.
   Value recurrent(const Layer& layer, const Value& from, const Use& use) {
     Op op = op_of(Kind::gru, from);
-    Value made = from;
-    made.stride = from.stride / 3;
-    made.position.resize(layer.outputs);
-    const Index width = made.stride, none[2] = {0, 0};
-    op.weight = matrix(layer, made, from, 1);
+    Value result = from;
+    result.stride = from.stride / 3;
+    result.position.resize(layer.outputs);
+    const Index width = result.stride, none[2] = {0, 0};
+    op.weight = matrix(layer, result, from, 1);
     op.bias = layer.bias < 0 ? -1 : take_row(from, layer.bias, false);
     op.gates = view(1, from.rows, 4 * width, none, none), op.states = view(1, 1 + 3 * from.rows, width, none, none);
     transposed_ = std::max(transposed_, 3 * width * width);
-    return finish(op, made, use, {op.weight, 3 * width * width}, {op.bias, op.bias < 0 ? 0 : 3 * width});
+    return finish(op, result, use, {op.weight, 3 * width * width}, {op.bias, op.bias < 0 ? 0 : 3 * width});
   }
 
   // Reads a third of the values each for queries, keys and values.
   Value attended(const Layer& layer, const Value& from, const Use& use) {
     Op op = op_of(Kind::attention, from);
-    Value made = from;
-    made.stride = from.stride / 3;
-    made.position.resize(layer.outputs);
+    Value result = from;
+    result.stride = from.stride / 3;
+    result.position.resize(layer.outputs);
     op.heads = layer.row, op.values = layer.outputs;
     const Index rows = round_up(from.rows, lanes_), size = round_up(layer.outputs / layer.row, lanes_);
     transposed_ = std::max(transposed_, 2 * rows * (2 * size + rows));
     draws(op, layer);
-    return finish(op, made, use, {0, 0}, {0, 0});
+    return finish(op, result, use, {0, 0}, {0, 0});
   }
 
   void draws(Op& op, const Layer& layer) {
@@ -347,8 +347,8 @@ class Builder {
 
   Value tabled(const Layer& layer, const Value& from, const Use& use) {
     Op op = op_of(Kind::table, from);
-    Value made = from;
-    made.rows += layer.row, made.width += layer.row;
+    Value result = from;
+    result.rows += layer.row, result.width += layer.row;
     op.row = layer.row, op.table_rows = layer.rows, op.weight = take(layer.rows * from.stride);
     const Index values = from.position.size();
     if (!layer.values) net_.tensors.push_back({layer.weight, 0, layer.rows * values});
@@ -359,7 +359,7 @@ class Builder {
       else
         net_.place[layer.weight + layer.places[i]] = int32_t(at);
     }
-    return finish(op, made, use, {op.weight, layer.values ? 0 : layer.rows * from.stride}, {0, 0});
+    return finish(op, result, use, {op.weight, layer.values ? 0 : layer.rows * from.stride}, {0, 0});
   }
 
   Value by_row(const Layer& layer, const Value& from, const Use& use) {
@@ -373,12 +373,12 @@ class Builder {
   Value picked(const Layer& layer, const Value& from, const Use& use) {
     Op op = op_of(Kind::pick, from);
     op.row = layer.row;
-    Value made = from;
-    made.rows = made.width = 1;
-    return finish(op, made, use, {0, 0}, {0, 0});
+    Value result = from;
+    result.rows = result.width = 1;
+    return finish(op, result, use, {0, 0}, {0, 0});
   }
 
-  // What a kernel sees of rows of `stride` floats in lines of `line`: a run for each of its lines, or for each tap if it is dilated.
+  // Input of a kernel in rows of `stride` floats in lines of `line`: a run for each of its lines, or for each tap if it is dilated.
   Runs runs(const Layer& layer, Index stride, Index line) {
     const bool whole = layer.dilation[1] == 1;
     const Index columns = whole ? 1 : layer.kernel[1];
@@ -389,16 +389,16 @@ class Builder {
 
   Value pooled(Op& op, const Layer* layer, const Value& from) {
     if (layer) op.pool_lines = layer->kernel[0], op.pool = layer->kernel[1];
-    Value made = from;
-    made.width = from.width / op.pool;
-    made.rows = from.rows / from.width / op.pool_lines * made.width;
-    return made;
+    Value result = from;
+    result.width = from.width / op.pool;
+    result.rows = from.rows / from.width / op.pool_lines * result.width;
+    return result;
   }
 
   Value activation(const Layer* normalising, bool has_relu, const Layer* pooling, const Value& input, const Use& use) {
     const Value from = bare(input);
     Op op = op_of(Kind::activation, from);
-    const Value made = pooled(op, pooling, from);
+    const Value result = pooled(op, pooling, from);
     op.relu = has_relu;
     Range factor = {0, 0}, shift = {0, 0};
     if (normalising) {
@@ -410,14 +410,14 @@ class Builder {
       if (normalising->weight >= 0) factor = {op.gamma, from.stride};
       if (normalising->bias >= 0) shift = {op.beta, from.stride};
     }
-    return finish(op, made, use, factor, shift);
+    return finish(op, result, use, factor, shift);
   }
 
   Value mean(const Layer& layer, const Value& input, const Use& use) {
     const Value from = bare(input);
     Op op = op_of(Kind::mean, from);
-    const Value made = pooled(op, &layer, from);
-    return finish(op, made, use, {0, 0}, {0, 0});
+    const Value result = pooled(op, &layer, from);
+    return finish(op, result, use, {0, 0}, {0, 0});
   }
 
   // A sum's inputs may hold their values in other orders only if they were flattened, and then in the same one.
@@ -427,7 +427,7 @@ class Builder {
     return finish(op, one, use, {0, 0}, {0, 0});
   }
 
-  // The same rows with nothing around them, for what reads rows that follow each other.
+  // The same rows with nothing around them, for readers of contiguous rows.
   Value bare(const Value& from) {
     const bool padded = from.rows > 1 && (from.view.row * from.width != from.view.line || from.view.lead);
     if (!padded) return from;
@@ -436,17 +436,17 @@ class Builder {
 
   Value flattened(const Value& input) {
     if (input.rows == 1) return input;
-    Value made = bare(input);
-    // What follows writes an example's gradient in one piece, so that rows must not be apart.
-    if (made.op >= 0 && (net_.ops[made.op].grad.row != made.stride || net_.ops[made.op].grad.line != made.stride * made.width))
-      made = finish(op_of(Kind::copy, made), made, Use{}, {0, 0}, {0, 0});
-    std::vector<Index> flat(made.position.size() * made.rows);
-    for (size_t c = 0; c < made.position.size(); c++)
-      for (Index l = 0; l < made.rows; l++) flat[c * made.rows + l] = l * made.stride + made.position[c];
-    made.position = flat;
-    made.stride *= made.rows;
-    made.rows = made.width = 1;
-    return made;
+    Value result = bare(input);
+    // The next op writes an example's gradient in one piece, so that rows must be contiguous.
+    if (result.op >= 0 && (net_.ops[result.op].grad.row != result.stride || net_.ops[result.op].grad.line != result.stride * result.width))
+      result = finish(op_of(Kind::copy, result), result, Use{}, {0, 0}, {0, 0});
+    std::vector<Index> flat(result.position.size() * result.rows);
+    for (size_t c = 0; c < result.position.size(); c++)
+      for (Index l = 0; l < result.rows; l++) flat[c * result.rows + l] = l * result.stride + result.position[c];
+    result.position = flat;
+    result.stride *= result.rows;
+    result.rows = result.width = 1;
+    return result;
   }
 
   Network& net_;
@@ -464,33 +464,33 @@ class Builder {
 
 #define SHOAL_API extern "C" __attribute__((visibility("default")))
 
-// Whether this machine can run target 0 (the compiler's baseline), 1 (AVX2 with FMA) or 2 (AVX-512).
+// Returns true if this machine can run target 0 (the compiler's baseline), 1 (AVX2 with FMA) or 2 (AVX-512).
 SHOAL_API int shoal_supports(int target) { return shoal::engine_of(target) != nullptr; }
 
-// A plan, or null where memory is short, the target is missing, there are more than MAX_OPS operations, or an int32 cannot count the values.
+// Returns a plan, or null if memory is short, the target is missing, there are more than MAX_OPS operations, or an int32 cannot count the values.
 SHOAL_API void* shoal_plan_new(int target, const shoal::Layer* layers, int64_t count, int64_t channels, int64_t lines,
                                int64_t width, int64_t classes, const float* factors, int64_t flat_size) {
   const shoal::Engine* engine = shoal::engine_of(target);
   if (!engine) return nullptr;
-  shoal::Network* made = nullptr;
+  shoal::Network* network = nullptr;
   try {
-    made = new shoal::Network{};
-    made->engine = engine;
-    made->plan.classes = classes;
-    shoal::Builder(*made, channels, lines, width, flat_size).build(layers, count);
-    if (factors) made->factors.assign(factors, factors + channels);
-    made->plan.factors = factors ? made->factors.data() : nullptr;
-    if (made->plan.packed_size > INT32_MAX || made->plan.num_ops > shoal::MAX_OPS) throw std::bad_alloc();
-    return made;
+    network = new shoal::Network{};
+    network->engine = engine;
+    network->plan.classes = classes;
+    shoal::Builder(*network, channels, lines, width, flat_size).build(layers, count);
+    if (factors) network->factors.assign(factors, factors + channels);
+    network->plan.factors = factors ? network->factors.data() : nullptr;
+    if (network->plan.packed_size > INT32_MAX || network->plan.num_ops > shoal::MAX_OPS) throw std::bad_alloc();
+    return network;
   } catch (...) {
-    delete made;
+    delete network;
     return nullptr;
   }
 }
 
 SHOAL_API void shoal_plan_free(void* plan) { delete static_cast<shoal::Network*>(plan); }
 
-// Floats of a workspace for batches of up to `capacity` examples. It must be zero before its first use, and serves one plan and capacity.
+// Returns the number of floats of a workspace for batches of up to `capacity` examples. It must be zero before its first use, and serves one plan and capacity.
 SHOAL_API int64_t shoal_workspace_size(const void* plan, int64_t capacity) {
   const shoal::Plan& p = static_cast<const shoal::Network*>(plan)->plan;
   return p.fixed_size + capacity * p.floats_per_sample;

@@ -1,13 +1,13 @@
-// What the translation units share: a network as it is laid out in memory, and what a call is given.
+// Types that the translation units share: the layout of a network in memory, and the arguments of a call.
 //
 // Everything here is plain data. The engines are compiled once per instruction set; a template or inline function with external linkage
 // in this header could be merged by the linker into one copy compiled for the wrong set, so there are none.
 //
 // Layout. An activation is channels-last: for every example lines of `width` rows (a time window has one line, whose rows are its samples;
 // an image has its lines, whose rows are its pixels) of `stride` floats (channels, padded to whole vectors with zeros). With the channels
-// innermost, what a convolution looks at is a few contiguous runs of floats, one for each line of its kernel, or one for each tap where it
-// is dilated: a convolution is a matrix product whose left factor is read in place. Zero rows and lines around an example stand for the
-// convolution's padding; they are written once, when the workspace is made, and never again.
+// innermost, the input of a convolution's window is a few contiguous runs of floats, one for each line of its kernel, or one for each tap if
+// it is dilated: a convolution is a matrix product whose left factor is read in place. Zero rows and lines around an example are the
+// convolution's padding; they are written once, when the workspace is created, and never again.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -23,7 +23,7 @@ struct View {
   Index sample, line, row;
 };
 
-// What one window of a convolution reads: `count` runs of `length` floats, which begin at these offsets from its first value.
+// Input of one window of a convolution: `count` runs of `length` floats, which begin at these offsets from its first value.
 struct Runs {
   const Index* offsets;
   Index count, length;
@@ -36,19 +36,19 @@ enum class Kind : int {
   sum,         // of two inputs
   copy,        // of the input, in a buffer of its own
   pick,        // one row of the input
-  gru,         // gated recurrent units over the rows: the input is what a product makes of x for their three gates
-  attention,   // of the rows of an example to each other: the input is what a product makes of x for queries, keys and values
+  gru,         // gated recurrent units over the rows: the input is the product of x for their three gates
+  attention,   // of the rows of an example to each other: the input is the product of x for queries, keys and values
   layer_norm,  // of every row
   gelu,        // likewise
   table,       // rows of parameters, in front of those of the input or added to them
-  dropout,     // of the input, by random numbers that the call brings
+  dropout,     // of the input, by random numbers that are arguments of the call
 };
 
-// A value that an op reads, and the gradient by it.
+// Value that an op reads, and the gradient by it.
 struct Input {
   View value, gradient;
-  int producer;   // the op that makes it, -1 for the network's input
-  bool adds;      // whether another op has already written its gradient
+  int producer;   // op that computes it, -1 for the network's input
+  bool adds;      // true if another op has already written its gradient
 };
 
 struct Op {
@@ -56,38 +56,38 @@ struct Op {
   Index in_rows, in_width, out_rows, out_width;  // rows per example, and how many of them are a line
   Index in_stride, out_stride;                   // floats of a row
   Input in, other;                               // the second one of a sum
-  View out;                                      // where it writes
-  View grad;                                     // where it expects the gradient of its output
+  View out;                                      // its output
+  View grad;                                     // the gradient of its output
 
   // product
   Index stride_lines, stride;   // rows between neighbouring windows
   Index taps, depth;            // depth = taps * in_stride: rows of the packed matrix
-  Index start, back_start;      // from the first row to where the first window begins: of the input, and of the output's gradient
+  Index start, back_start;      // from the first row to the start of the first window: of the input, and of the output's gradient
   Runs runs, back_runs;         // of the input, and of the output's gradient
-  Index first_offset;           // where their offsets are among the plan's
-  Index weight, bias;           // in the packed parameters; bias -1 where there is none
+  Index first_offset;           // position of their offsets among the plan's
+  Index weight, bias;           // in the packed parameters; bias -1 if there is none
   bool bias_cancels;            // a BatchNorm follows, which subtracts every constant again
 
   // activation, mean
   bool norm, relu;
-  Index pool_lines, pool;                  // a row is made of so many lines and columns
+  Index pool_lines, pool;                  // number of lines and columns that become one row
   Index row;                               // of pick
   Index heads, values;                     // of attention; the values of a row that are no padding
-  View gates, states;                      // of gru: what the backward pass needs, see recurrent.h
+  View gates, states;                      // of gru: for the backward pass, see recurrent.h
   Index table_rows;                        // of table; `row` of them are in front of the input's rows
-  // Of dropout and attention: which of the call's random numbers it takes, -1 for none, and how many for an example. Of dropout, from the
-  // numbers of a row to those of the next, and from that of a value to the next one's; value i of a row is at position[i].
+  // Of dropout and attention: index of its random numbers among the call's, -1 for none, and their number per example. Of dropout: distance
+  // from the numbers of a row to those of the next, and from the number of a value to the next one's; value i of a row is at position[i].
   int drawn;
   Index drawn_size, drawn_row, drawn_value;
   const Index* position;
   bool dense;                              // the values of a row follow each other, and so do their random numbers
-  float share;                             // of the values that are dropped
+  float share;                             // share of the values that are dropped
   Index gamma, beta, running_mean, running_var;  // in the packed parameters
   Index saved;                             // in the workspace: the batch's mean and 1 / standard deviation
   float eps, momentum;
 };
 
-// Packed parameters that training may move.
+// Packed parameters that training may change.
 struct Range {
   Index begin, size;
 };
@@ -102,18 +102,18 @@ struct Plan {
   Index channels, lines, width, classes;
   Index in_stride;         // floats of a row of the input
   View input;
-  const float* factors;    // (channels,) what the input is multiplied by, or null
+  const float* factors;    // (channels,) factors of the input, or null
   const Op* ops;
   int num_ops;
-  const Range* ranges;     // by op: 2 * i the first and 2 * i + 1 the second tensor of op i, size 0 where there is none
-  View logits, logits_gradient;  // or of whatever the last layer gives
-  const Index* outputs;    // (num_outputs,) where a value of the last op's result is among an example's rows
+  const Range* ranges;     // by op: 2 * i the first and 2 * i + 1 the second tensor of op i, size 0 if there is none
+  View logits, logits_gradient;  // or the result of the last layer, if it is no classifier
+  const Index* outputs;    // (num_outputs,) position of a value of the last op's result among an example's rows
   Index num_outputs;
-  const int32_t* place;    // (flat_size,) where a value of the flat vector is among the packed parameters
+  const int32_t* place;    // (flat_size,) position of a value of the flat vector among the packed parameters
   Index flat_size, packed_size;
   const Tensor* tensors;
   Index num_tensors;
-  const Index* constants;  // packed parameters that never move, and their values: ones for the factors of a BatchNorm without any
+  const Index* constants;  // packed parameters that never change, and their values: ones for the factors of a BatchNorm without any
   const float* constant_values;
   Index num_constants;
   // Of the workspace, in floats. It begins with the packed vectors (Slot), `packed_size` each.
@@ -125,7 +125,7 @@ constexpr int MAX_OPS = 256;
 
 enum Status : int { ok = 0, bad_label = 1, bad_index = 2, one_value = 3, bad_bounds = 4 };
 
-// All vectors are flat_size long. Null where there is nothing to say.
+// All vectors are flat_size long, or null if they are not used.
 struct TrainCall {
   float *flat, *momentum;
   const float *anchor, *offset, *scale;
@@ -151,9 +151,9 @@ struct EvaluateCall {
   int64_t num_correct;
 };
 
-// One batch through the network; what `BackwardCall` needs of it stays in the workspace.
+// One batch through the network. The values that `BackwardCall` needs stay in the workspace.
 struct ForwardCall {
-  float* flat;     // in training its running statistics move
+  float* flat;     // its running statistics change in training
   const float* x;  // (batch, channels, *sizes)
   int64_t batch, capacity;
   int32_t training;
@@ -177,7 +177,7 @@ struct Engine {
   void (*weighted_sum)(const float* const* rows, const float* weights, Index count, Index width, double* total);
 };
 
-// What the workspace holds in the layout of the packed parameters.
+// Content of the workspace in the layout of the packed parameters.
 enum Slot : int { slot_weights, slot_velocity, slot_gradient, slot_anchor, slot_offset, slot_scale, num_slots };
 
 }  // namespace shoal

@@ -2,7 +2,7 @@
 //
 //   r = sigmoid(x_r + u_r)   z = sigmoid(x_z + u_z)   n = tanh(x_n + r * u_n)   h' = (1 - z) * n + z * h   with u = U h + b
 //
-// x, three gates of `width` floats each, comes from a product over all rows at once. Kept for the backward pass: r, z, n and u_n.
+// x, three gates of `width` floats each, comes from a product over all rows at once. Stored for the backward pass: r, z, n and u_n.
 #pragma once
 #include "layers.h"
 
@@ -21,7 +21,7 @@ void gates_forward(const float* x, float* u, const float* h, float* next, Index 
   }
 }
 
-// From the gradient by h': those by x and by u, and in `d_h` what goes to h past the gates.
+// Computes the gradients by x and by u from the gradient by h', and in `d_h` the part that goes to h past the gates.
 void gates_backward(const float* gates, const float* h, const float* d_next, float* d_h, float* d_x, float* d_u, Index width, bool last) {
   for (Index c = 0; c < width; c += LANES) {
     const Vec r = load(gates + c), z = load(gates + width + c), n = load(gates + 2 * width + c), u_n = load(gates + 3 * width + c);

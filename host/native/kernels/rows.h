@@ -12,7 +12,7 @@ struct Row {
   Index count, width;
 };
 
-// The values of the vector at c that are no padding.
+// Values of the vector at c that are no padding.
 inline Vec inside(const Row& row, Index c, Vec x) {
   for (int i = row.count - c < LANES ? int(row.count - c) : LANES; i < LANES; i++) x[i] = 0;
   return x;

@@ -37,9 +37,9 @@ void weighted_sum(const float* const* rows, const float* weights, Index count, I
       std::fill(sum, sum + size, 0.0f);
       for (Index i = first; i < last;) {
         const float* at[8];
-        const Index left = last - i;
-        for (Index k = 0; k < std::min(left, Index(8)); k++) at[k] = rows[i + k] + begin;
-        if (left >= 8)
+        const Index remaining = last - i;
+        for (Index k = 0; k < std::min(remaining, Index(8)); k++) at[k] = rows[i + k] + begin;
+        if (remaining >= 8)
           add_rows<8>(at, weights + i, size, sum), i += 8;
         else
           add_rows<1>(at, weights + i, size, sum), i += 1;

@@ -21,10 +21,10 @@ typedef int32_t IVec __attribute__((vector_size(4 * LANES), aligned(4), may_alia
 
 inline Vec load(const float* p) { return *reinterpret_cast<const Vec*>(p); }
 inline void store(float* p, Vec a) { *reinterpret_cast<Vec*>(p) = a; }
-// x - 0 is x; 0 + x would be an addition that no compiler may leave out, since it turns -0 into 0.
+// x - 0 is x; a compiler must not leave out 0 + x, since that turns -0 into 0.
 inline Vec broadcast(float x) { return x - Vec{}; }
 
-// e^x to within 2 roundings, by S. Moshier's polynomial (Cephes, expf.c); beyond what float32 can hold, its smallest and largest values.
+// e^x to within 2 roundings, by S. Moshier's polynomial (Cephes, expf.c); beyond the range of float32, its smallest and largest values.
 inline Vec exponential(Vec x) {
   const Vec low = broadcast(-87.3f), high = broadcast(88.3f), magic = broadcast(12582912.0f);  // adding 1.5 * 2^23 rounds to an integer
   x = x < low ? low : x;
@@ -43,7 +43,7 @@ inline Vec exponential(Vec x) {
 
 inline Vec sigmoid(Vec x) { return 1.0f / (1.0f + exponential(-x)); }
 
-// By the same author's tanhf.c: near 0 a polynomial, since what is left of 1 - 2 / (e^2x + 1) there is rounding.
+// By the same author's tanhf.c: near 0 a polynomial, since 1 - 2 / (e^2x + 1) is mere rounding there.
 inline Vec hyperbolic_tangent(Vec x) {
   const Vec size = x < 0 ? -x : x, z = x * x;
   Vec p = z * -5.70498872745e-3f + 2.06390887954e-2f;

@@ -82,7 +82,10 @@ class BatchedGraphs(EagerGraphs):
                 trains.
         """
         if more := [*objective.random, *objective.columns]:
-            raise ConfigError(f"{objective.name} needs {', '.join(more)} with every batch")
+            raise ConfigError(
+                f"{objective.name} needs {', '.join(more)} with every batch, which this backend "
+                "does not support"
+            )
         moved = deepcopy(objective)
         for name, value in vars(moved).items():
             if isinstance(value, nn.Module | Tensor):
@@ -138,8 +141,8 @@ class BatchedGraphs(EagerGraphs):
                     )
                 except torch.OutOfMemoryError:
                     raise ConfigError(
-                        f"memory of {self.device}: too small for {len(same)} devices at a time; "
-                        "ask for fewer workers"
+                        f"{self.device} has too little memory for {len(same)} devices at a time. "
+                        "Set fewer workers."
                     ) from None
                 for i, tensors in zip(members, batch_answers, strict=True):
                     answers[i] = tensors

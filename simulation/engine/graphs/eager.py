@@ -39,7 +39,7 @@ class EagerGraphs:
         """
         if graph not in self._graphs:
             raise BundleError(
-                f"no graph {graph!r}: expected one of {', '.join(sorted(self._graphs))}"
+                f"No graph {graph!r}. Known graphs: {', '.join(sorted(self._graphs))}."
             )
         with self._lock, torch.no_grad(), tape():
             outputs = self.call(graph, self._tensors(inputs))

@@ -14,7 +14,7 @@ from algorithms.core.contract import TorchTensors
 from algorithms.models.reading.network import Unsupported, extractor_of, has_hooks
 from algorithms.objectives.supervised import Supervised
 from export.describe import run_once
-from host.native.passes import Pass, Passes
+from host.native.passes import ForwardPass, Passes
 from host.native.plan import Floats
 from host.native.trainer import EVALUATION_BATCH
 from simulation.engine.graphs.eager import EagerGraphs
@@ -22,7 +22,7 @@ from wire.arrays import names
 
 
 class HybridGraphs(EagerGraphs):
-    """Graphs in which the native engine carries a batch to the representation and back.
+    """Graphs in which the native engine runs a batch's passes through the extractor.
 
     Losses, heads, optimizers and everything else are torch's.
     """
@@ -35,25 +35,21 @@ class HybridGraphs(EagerGraphs):
         `trained` are the graphs with which plans train.
 
         Raises:
-            Unsupported: the native engine does not know a layer of the extractor, or has nothing to
-                gain, or no training graph would leave it a pass.
+            Unsupported: the native engine does not know a layer of the extractor, is not faster
+                than torch, or cannot run a pass of any training graph.
             CannotCompile: the native engine cannot be built here.
         """
         super().__init__(objective)
         network = extractor_of(objective.model, window)
         if network.dropouts:
-            raise Unsupported(
-                f"{next(iter(network.dropouts))} drops values, by random numbers that torch's "
-                "steps bring"
-            )
+            raise Unsupported(f"{next(iter(network.dropouts))} is dropout in the extractor")
         if all(layer.kind not in ("conv", "gru") for layer in network.layers):
             raise Unsupported(
-                "the extractor has neither convolutions nor recurrent units, without which torch "
-                "is as fast"
+                "the extractor has neither convolutions nor recurrent units, so torch is as fast"
             )
         self._extractor = _Extractor(objective.model.extractor, Passes(network))
         if not set(trained) & self._extractor.carries(run_once(objective, window)):
-            raise Unsupported(f"steps of {objective.name} look into the layers of the model")
+            raise Unsupported(f"steps of {objective.name} read single layers of the model")
 
     def call(self, graph: str, tensors: TorchTensors) -> TorchTensors:
         if graph == "survey":  # it reads the inputs of the layers
@@ -76,7 +72,7 @@ class _Extractor:
         self._places = [(module.get_submodule(path), name) for path, _, name in paths]
 
     def carries(self, graphs: Iterator[tuple[str, TorchTensors]]) -> set[str]:
-        """Return the graphs that leave the native engine a pass when they run."""
+        """Return the graphs of which the native engine can run at least one pass."""
         graph_names = set()
         with self.carried():
             for graph, _ in graphs:
@@ -112,10 +108,10 @@ class _Extractor:
         )
 
     def _carries(self, x: Tensor, tensors: Sequence[Tensor]) -> bool:
-        """Return True if the native engine can carry a pass.
+        """Return True if the native engine can run a pass.
 
-        It carries training passes of examples of the window's shape with gradients by parameters
-        alone, on autograd's tape, and evaluation without gradients. It carries none if a hook
+        It runs training passes of examples of the window's shape with gradients by parameters
+        alone, on autograd's tape, and evaluation without gradients. It runs none if a hook
         observes a layer, or a layer is in another mode than the others.
         """
         if (
@@ -157,7 +153,7 @@ class _Carried(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():
             raise Unsupported("a step differentiates twice")
-        forward_pass: Pass = ctx.made
+        forward_pass: ForwardPass = ctx.made
         gradients = _tensors(ctx.passes.backward(forward_pass, _array(gradient)), ctx.shapes)
         wanted = ctx.needs_input_grad[2:]
         return (

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from algorithms.core.contract import Sgd
+from algorithms.core.contract import PlainSgd
 from algorithms.models.reading.network import Unsupported, network_of
 from algorithms.objectives.supervised import Supervised
 from algorithms.optimizers.base import slot_of
-from host.native.trainer import Trainer
+from host.native.trainer import NativeTrainer
 from simulation.engine.graphs.eager import EagerGraphs
 from wire.arrays import names
 from wire.arrays.tensors import Array, Tensors
@@ -34,12 +34,12 @@ class NativeGraphs(EagerGraphs):
             CannotCompile: the native engine cannot be built here.
         """
         super().__init__(objective)
-        self._sgd: dict[str, Sgd] = dict(objective.sgd())
+        self._sgd: dict[str, PlainSgd] = dict(objective.sgd())
         if more := sorted(set(trained) - self._sgd.keys()):
             raise Unsupported(
                 f"graph {more[0]!r} of {objective.name} is more than plain SGD on the cross-entropy"
             )
-        self._trainer = Trainer(network_of(objective.model, window))
+        self._trainer = NativeTrainer(network_of(objective.model, window))
         tensors = objective.initial()
         keys = {
             names.name_of(key): key
@@ -81,7 +81,7 @@ class NativeGraphs(EagerGraphs):
         hyper: Tensors,
         drawn: Sequence[Array],
     ) -> Tensors:
-        """Train with the random numbers of dropout in `drawn` (see `Trainer.train`)."""
+        """Train with the random numbers of dropout in `drawn` (see `NativeTrainer.train`)."""
         sgd, flat = self._sgd[graph], self._flat(tensors)
         momentum = np.zeros_like(flat)
         moved = [

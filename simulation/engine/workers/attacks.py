@@ -118,11 +118,11 @@ def make_attack(choice: Choice, data: FleetData, seed: int) -> Attack:
         ConfigError: there would be no attacker or no honest device, or the attack flips classes and
             there are none.
     """
-    devices, options, arguments = sorted(data.devices), choice.options, dict(choice.given)
+    devices, options, arguments = sorted(data.devices), choice.options, dict(choice.explicit)
     if choice.name in FLIPPING and not has_classes(data.sample()[1]):
         raise ConfigError(
-            f"attack {choice.name}: it takes classes for each other, and in data {data.name} "
-            "labels are no classes"
+            f"attack {choice.name} swaps classes, and the labels of data {data.name} are not "
+            "classes"
         )
     by_share = "share" in arguments and "count" not in arguments
     count = (
@@ -132,8 +132,8 @@ def make_attack(choice: Choice, data: FleetData, seed: int) -> Attack:
     )
     if not 1 <= count < len(devices):
         raise ConfigError(
-            f"attack {str(choice)!r}: {count} attackers among {len(devices)} devices, expected at "
-            "least one and one honest device"
+            f"attack {str(choice)!r} needs at least one attacker and one honest device, got "
+            f"{count} attackers of {len(devices)} devices"
         )
     scale = float(len(devices)) if options["scale"] is None else float(options["scale"])
     chosen = np.random.default_rng([seed, 0xA77]).choice(devices, count, replace=False)

@@ -50,14 +50,14 @@ class DeviceResult:
     train_s: float = 0.0
     tensors: Tensors = field(default_factory=dict, repr=False)
     carried: Layout = ()
-    """Layout of the update if `tensors` are something else.
+    """Layout of the update if `tensors` do not have it.
 
-    They have been added to a sum, or came in int8.
+    This is so if they have been added to a sum, or came in int8.
     """
     sums: Mapping[str, Branch] = field(default_factory=dict, repr=False)
     """Sums of all models of a branch of the tree, by the key of the model that they started from.
 
-    One device of the branch has them.
+        Only the result of one device of the branch has them.
     """
     problem: str = ""
     refused: bool = False
@@ -77,7 +77,7 @@ def layout_of(tensors: Tensors) -> Layout:
 def repeatable_secret(plan: Plan) -> np.random.Generator:
     """Return a generator of a device's private noise, the same in every simulation of a seed.
 
-    It is no secret at all, and for simulations only.
+    It is not secret, and for simulations only.
     """
     return np.random.default_rng([plan.seed, crc32(plan.device_id.encode()), 0x5EC])
 

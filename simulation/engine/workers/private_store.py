@@ -129,7 +129,7 @@ class MappedStore:
 
 
 PrivateStore = TravellingStore | MappedStore
-"""Store of devices' tensors (``private/NAME``, ``column/NAME``, ``kept/ROLE/NAME``)."""
+"""Store of devices' tensors (``private/NAME``, ``column/NAME``, ``personal/ROLE/NAME``)."""
 
 
 def _newest(rounds: Array, number: int) -> int:

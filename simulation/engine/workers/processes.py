@@ -50,7 +50,7 @@ def processes(host: DeviceHost, count: int) -> Iterator[Workers]:
                 yield future.result()
         except TerminatedWorkerError as error:
             raise ShoalError(
-                f"a worker process of the simulation ended: out of memory? ({error})"
+                f"A worker process of the simulation ended, perhaps for lack of memory: {error}"
             ) from None
         finally:
             for file in (models_file, models_file.with_suffix(".arrays")):

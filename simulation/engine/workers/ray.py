@@ -178,7 +178,7 @@ def on_ray(
 
 
 class RayWorkers:
-    """`count` actors; if it is 0, one for each CPU that the cluster currently has."""
+    """Workers of `count` actors, or of one for each present CPU of the cluster if it is 0."""
 
     def __init__(self, address: str, count: int, spec: DeviceHostSpec, store: PrivateStore) -> None:
         self._address, self._count, self._store = address, count, store
@@ -221,7 +221,8 @@ class RayWorkers:
                     )
                     room = f"{free:g} of the cluster's {there:g} CPUs are free, one is needed"
                     raise ShoalError(
-                        f"Ray at {self._address}: no worker for {PATIENCE_S:g} s; {room}{self._why}"
+                        f"Ray at {self._address}: no worker started in {PATIENCE_S:g} s; "
+                        f"{room}{self._why}"
                     )
                 else:
                     self._fill_up()
@@ -295,7 +296,7 @@ class RayWorkers:
         if chunks:
             num_plans, number = sum(len(chunk.plans) for chunk in chunks), chunks[0].plans[0].round
             log.warning(
-                "a worker on Ray was lost in round %d with %d plans: %s",
+                "A worker on Ray was lost: round=%d plans=%d reason=%s",
                 number,
                 num_plans,
                 type(error).__name__,
@@ -304,8 +305,8 @@ class RayWorkers:
             if chunks[0].losses >= LOSSES:
                 first = chunks[0].plans[0].device_id
                 raise ShoalError(
-                    f"Ray at {self._address}: {LOSSES} workers were lost at the plans from "
-                    f"{first} on; the last: {error}"
+                    f"Ray at {self._address}: {LOSSES} workers were lost with the same plans, from "
+                    f"that of device {first} on. The last reason: {error}"
                 )
         waiting.extendleft(reversed(chunks))
         self._members.remove(member)
@@ -343,12 +344,12 @@ def _connect(address: str, count: int) -> None:
                 return
             except ConnectionError:
                 raise ConfigError(
-                    "cluster 'auto': this machine is part of no Ray cluster; expected one (`ray "
-                    "start`), the address of one, local, or any"
+                    "cluster 'auto': this machine is not part of a Ray cluster. Start one (`ray "
+                    "start`), or set cluster to an address, local or any."
                 ) from None
         host, _, port = address.removeprefix("ray://").rpartition(":")
         if host and port.isdecimal():  # Ray itself would try for minutes
             socket.create_connection((host, int(port)), CONNECT_S).close()
         ray.init(address, **quiet)
     except (OSError, RuntimeError, ValueError, RayError) as error:
-        raise ConfigError(f"cluster {address!r}: {error}") from None
+        raise ConfigError(f"cluster {address!r} cannot be used: {error}") from None

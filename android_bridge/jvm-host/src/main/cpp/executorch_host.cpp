@@ -1,4 +1,4 @@
-// What the Java classes of org.pytorch.executorch call natively, on Linux: the same Module and EValue as in the Android library, over the
+// Native methods of the Java classes of org.pytorch.executorch, on Linux: the same Module and EValue as in the Android library, over the
 // runtime in ExecuTorch's Python wheel. For tests and demonstrations; a phone has ExecuTorch's own library.
 #include <executorch/extension/module/module.h>
 #include <executorch/extension/tensor/tensor.h>
@@ -68,7 +68,7 @@ jobject hybrid(JNIEnv* env, jlong handle) {
   return env->NewObject(type, env->GetMethodID(type, "<init>", "(J)V"), handle);
 }
 
-// The Java tensor's memory, not copied. Null with an exception where it cannot be read.
+// Returns the Java tensor's memory, not copied, or null with an exception if it cannot be read.
 TensorPtr tensor_of(JNIEnv* env, jobject tensor, jclass type) {
   auto shape = static_cast<jlongArray>(env->GetObjectField(tensor, env->GetFieldID(type, "shape", "[J")));
   std::vector<jlong> dims(env->GetArrayLength(shape));
@@ -92,9 +92,9 @@ JNIEXPORT void JNICALL Java_com_facebook_jni_HybridData_free(JNIEnv*, jclass, jl
 
 JNIEXPORT jobject JNICALL Java_org_pytorch_executorch_Module_initHybrid(JNIEnv* env, jclass, jstring path, jint mode, jint threads) {
   executorch::runtime::runtime_init();
-  const int wanted = threads != 0 ? threads : static_cast<int>(std::thread::hardware_concurrency()) / 2;  // as the library for Android does
-  if (wanted > 0) {
-    executorch::extension::threadpool::get_threadpool()->_unsafe_reset_threadpool(static_cast<uint32_t>(wanted));
+  const int pool_size = threads != 0 ? threads : static_cast<int>(std::thread::hardware_concurrency()) / 2;  // as the library for Android does
+  if (pool_size > 0) {
+    executorch::extension::threadpool::get_threadpool()->_unsafe_reset_threadpool(static_cast<uint32_t>(pool_size));
   }
   const std::string file = text_of(env, path);
   auto module = std::make_unique<Module>(file, mode == 0 ? Module::LoadMode::File : Module::LoadMode::Mmap);
@@ -126,14 +126,14 @@ JNIEXPORT jint JNICALL Java_org_pytorch_executorch_Module_loadMethodNative(JNIEn
 
 JNIEXPORT jobjectArray JNICALL Java_org_pytorch_executorch_Module_readLogBufferStaticNative(JNIEnv* env, jclass) { return strings(env, {}); }
 
-JNIEXPORT jobjectArray JNICALL Java_org_pytorch_executorch_Module_executeNative(JNIEnv* env, jobject self, jstring name, jobjectArray given) {
+JNIEXPORT jobjectArray JNICALL Java_org_pytorch_executorch_Module_executeNative(JNIEnv* env, jobject self, jstring name, jobjectArray arguments) {
   jclass value_type = env->FindClass("org/pytorch/executorch/EValue"), tensor_type = env->FindClass("org/pytorch/executorch/Tensor");
   jfieldID code = env->GetFieldID(value_type, "mTypeCode", "I");
   jmethodID to_tensor = env->GetMethodID(value_type, "toTensor", "()Lorg/pytorch/executorch/Tensor;");
   std::vector<TensorPtr> tensors;
   std::vector<EValue> inputs;
-  for (jsize i = 0, n = env->GetArrayLength(given); i < n; ++i) {
-    jobject value = env->GetObjectArrayElement(given, i);
+  for (jsize i = 0, n = env->GetArrayLength(arguments); i < n; ++i) {
+    jobject value = env->GetObjectArrayElement(arguments, i);
     switch (env->GetIntField(value, code)) {
       case kTensor: {
         TensorPtr tensor = tensor_of(env, env->CallObjectMethod(value, to_tensor), tensor_type);
@@ -149,7 +149,7 @@ JNIEXPORT jobjectArray JNICALL Java_org_pytorch_executorch_Module_executeNative(
         inputs.emplace_back(static_cast<double>(env->CallDoubleMethod(value, env->GetMethodID(value_type, "toDouble", "()D"))));
         break;
       default:
-        raise(env, Error::InvalidArgument, "an input is neither a tensor nor a number");
+        raise(env, Error::InvalidArgument, "an input must be a tensor or a number");
         return nullptr;
     }
   }
@@ -168,7 +168,7 @@ JNIEXPORT jobjectArray JNICALL Java_org_pytorch_executorch_Module_executeNative(
   jobjectArray results = env->NewObjectArray(static_cast<jsize>(outputs->size()), value_type, nullptr);
   for (size_t i = 0; i < outputs->size(); ++i) {
     if (!(*outputs)[i].isTensor()) {
-      raise(env, Error::InvalidArgument, "output " + std::to_string(i) + " is no tensor");
+      raise(env, Error::InvalidArgument, "output " + std::to_string(i) + " must be a tensor");
       return nullptr;
     }
     const auto tensor = (*outputs)[i].toTensor();
@@ -177,9 +177,9 @@ JNIEXPORT jobjectArray JNICALL Java_org_pytorch_executorch_Module_executeNative(
     env->SetLongArrayRegion(shape, 0, static_cast<jsize>(dims.size()), dims.data());
     jobject buffer = env->NewDirectByteBuffer(tensor.mutable_data_ptr(), static_cast<jlong>(tensor.nbytes()));
     buffer = env->CallObjectMethod(buffer, set_order, native_order);
-    jobject made = env->CallStaticObjectMethod(tensor_type, new_tensor, buffer, shape, static_cast<jint>(tensor.scalar_type()), hybrid(env, 0));
+    jobject output_tensor = env->CallStaticObjectMethod(tensor_type, new_tensor, buffer, shape, static_cast<jint>(tensor.scalar_type()), hybrid(env, 0));
     if (env->ExceptionCheck()) return nullptr;
-    env->SetObjectArrayElement(results, static_cast<jsize>(i), env->CallStaticObjectMethod(value_type, from, made));
+    env->SetObjectArrayElement(results, static_cast<jsize>(i), env->CallStaticObjectMethod(value_type, from, output_tensor));
   }
   return results;
 }

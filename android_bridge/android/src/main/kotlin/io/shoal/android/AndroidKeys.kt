@@ -12,7 +12,10 @@ import java.security.spec.ECGenParameterSpec
 
 private const val PROVIDER = "AndroidKeyStore"
 
-/** The key of this name in the Android Keystore: in a secure element where the phone has one that makes it. */
+/**
+ * Return the key of this name in the Android Keystore, in a secure element if the phone has one
+ * that can make it.
+ */
 internal fun androidKey(context: Context, alias: String): DeviceKey {
     val store = KeyStore.getInstance(PROVIDER).apply { load(null) }
     return DeviceKey(store, alias) {
@@ -22,15 +25,16 @@ internal fun androidKey(context: Context, alias: String): DeviceKey {
 }
 
 /**
- * Makes with the first of [ways] that throws nothing. A secure element is often there and yet cannot make a key, and what it throws then
- * differs from one maker to the next: whatever it is, [undo] is called and the next way tried. What the last one throws is thrown.
+ * Call [make] with the first of [ways] that throws no error. A secure element may exist and yet
+ * fail to make a key, with errors that differ between makers. After any error, [undo] is called and
+ * the next way tried. The last error is thrown.
  */
 internal fun <T> firstThatWorks(ways: List<T>, undo: () -> Unit, log: Log = LogcatLog, make: (T) -> Unit) {
     for (way in ways.dropLast(1)) {
         try {
             return make(way)
         } catch (error: Exception) {
-            log.write(Log.Level.WARNING, "no key in the secure element, one outside it is made: $error")
+            log.write(Log.Level.WARNING, "the secure element cannot make a key, one outside it is made: $error")
             undo()
         }
     }

@@ -4,14 +4,15 @@ import android.content.Context
 import io.shoal.core.ConfigException
 
 /**
- * Who says of this app and phone that they are what they seem, when the phone enrols: Play Integrity, for instance. A service may require it
- * (`shoal serve --enrol-attestation`). An app implements it over its provider's library; it is made by its public constructor without parameters.
+ * Provider of attestations, for example Play Integrity, which confirm that this app and phone are
+ * genuine when the phone enrols. A service may require one (`shoal serve --enrol-attestation`). An
+ * app implements it over its provider's library, with a public constructor without parameters.
  */
 public fun interface Attestation {
     /**
-     * The provider's word about [nonce], as text of at most 16 KiB. It may block.
+     * Return the provider's attestation for [nonce], as text of at most 16 KiB. It may block.
      *
-     * @throws ConfigException it cannot be had: the phone tries again later
+     * @throws ConfigException the provider has no attestation now; the phone tries again later
      */
     @Throws(ConfigException::class)
     public fun attest(context: Context, nonce: String): String

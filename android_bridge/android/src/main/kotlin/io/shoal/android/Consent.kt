@@ -6,7 +6,8 @@ import java.util.concurrent.CopyOnWriteArrayList
 import java.util.concurrent.Executor
 
 /**
- * Whether the phone's owner agrees to take part, and to which terms. It is kept on disk. Without it nothing is trained, recorded or sent.
+ * Consent of the phone's owner to take part, on the terms of a version. It is stored on disk.
+ * Without it nothing is trained, recorded or sent.
  */
 public class Consent internal constructor(
     folder: File,
@@ -18,77 +19,85 @@ public class Consent internal constructor(
     private val file = File(folder, "consent.txt")
     private val erasing = File(folder, "erase.txt")
 
-    /** There from the consent on until the aggregator has confirmed that there is none any more. */
+    /** File that exists from the consent until the aggregator has confirmed its withdrawal. */
     private val member = File(folder, "member.txt")
     private val lock = Any()
     private val work = CopyOnWriteArrayList<() -> Unit>()
 
-    /** The version of the terms that were agreed to, or null without consent. */
+    /** Version of the accepted terms, or null without consent. */
     @Volatile
     public var version: String? = file.takeIf { it.exists() }?.readText()?.takeIf(VERSION::matches)
         private set
 
-    /** Whether there is consent. */
+    /** True if there is consent. */
     public val isGranted: Boolean get() = version != null
 
-    /** Whether there is no consent and the aggregator knows it: it has confirmed the withdrawal, or there never was consent. */
+    /**
+     * True if there is no consent and the aggregator knows it: it has confirmed the withdrawal, or
+     * there never was consent.
+     */
     public val isWithdrawalConfirmed: Boolean get() = !isGranted && !member.exists()
 
     init {
-        if (erasing.exists()) eraseSoon() // the process ended before all was erased
+        if (erasing.exists()) eraseSoon() // the last process ended before everything was erased
     }
 
     /**
-     * The owner agrees to these terms. Returns at once; the record is written by a thread of the library's.
+     * Store the owner's consent to these terms. Returns at once; a thread of the library writes the
+     * record.
      *
-     * @param version 1 to 64 of `A-Z a-z 0-9 . _ -`
-     * @throws IllegalArgumentException another [version]
+     * @param version 1 to 64 characters of `A-Z a-z 0-9 . _ -`
+     * @throws IllegalArgumentException [version] has another form
      */
     public fun grant(version: String) {
-        require(VERSION.matches(version)) { "version '$version', expected 1 to 64 of A-Z a-z 0-9 . _ -" }
+        require(VERSION.matches(version)) { "version must be 1 to 64 characters of A-Z a-z 0-9 . _ -, got '$version'" }
         synchronized(lock) { this.version = version }
         disk.execute {
-            val written = synchronized(lock) { (this.version == version).also { if (it) note(version) } }
+            val written = synchronized(lock) { (this.version == version).also { if (it) store(version) } }
             if (written) onGranted()
         }
     }
 
     /**
-     * The owner agrees no longer: training ends before its next batch, and recording at once. When this returns the record is gone from disk.
-     * With [eraseLocal] recordings are deleted, and what the phone has learned from them; the fleet's model stays, so that predictions go on.
-     * That is done by a thread of the library's, and after a restart if the process ends before. A job tells the aggregator as soon as there
-     * is a network ([isWithdrawalConfirmed]).
+     * Withdraw the owner's consent: training ends before its next batch, and recording at once.
+     * When this returns, the record is gone from disk. With [eraseLocal], recordings are deleted,
+     * and so is everything that the phone has learned from them. The fleet's model stays, so that
+     * predictions go on. A thread of the library deletes them, or the next process if this one ends
+     * before. A job tells the aggregator as soon as there is a network ([isWithdrawalConfirmed]).
      */
     @JvmOverloads
     public fun withdraw(eraseLocal: Boolean = false) {
         synchronized(lock) {
             version = null
-            if (eraseLocal) noteErasing() else file.delete()
+            if (eraseLocal) storeErasing() else file.delete()
         }
         work.forEach { it() }
         disk.execute(onWithdrawn)
         if (eraseLocal) eraseSoon()
     }
 
-    /** What outlives a restart. A full disk has room to rename the record; where there is none it is erased below, in this process. */
-    private fun noteErasing() {
+    /**
+     * Store that data are to be erased, for the next process. A full disk has room to rename the
+     * record; otherwise this process alone erases the data.
+     */
+    private fun storeErasing() {
         try {
             if (!file.renameTo(erasing)) replace(erasing, ByteArray(0))
-        } catch (_: IOException) { // a full disk, or the phone leaves meanwhile
+        } catch (_: IOException) { // the disk is full, or the phone leaves its fleet meanwhile
         } finally {
             file.delete()
         }
     }
 
-    private fun note(version: String) {
+    private fun store(version: String) {
         replace(member, ByteArray(0))
         replace(file, version.toByteArray())
     }
 
-    /** The aggregator knows that there is no consent. */
+    /** Register that the aggregator has confirmed the withdrawal. */
     internal fun confirm(): Unit = synchronized(lock) { if (version == null) member.delete() }
 
-    /** Has [stop] called when consent is withdrawn, until [forget] is told the same. */
+    /** Call [stop] when consent is withdrawn, until [forget] is called with the same function. */
     internal fun whenWithdrawn(stop: () -> Unit) {
         work.addIfAbsent(stop)
     }
@@ -98,7 +107,7 @@ public class Consent internal constructor(
     }
 
     private fun eraseSoon() = disk.execute {
-        if (erase()) erasing.delete() // else the next process tries again
+        if (erase()) erasing.delete() // otherwise the next process tries again
     }
 
     private companion object {

@@ -11,9 +11,9 @@ import android.os.SystemClock
 import io.shoal.core.Health
 import java.io.File
 
-/** What Android says of battery, network, storage and use. */
+/** Battery, network, storage and use of the phone, as Android reports them. */
 internal class DeviceHealth(private val context: Context) {
-    /** For a check-in; null where Android does not know. */
+    /** Return the state for a check-in, with null if Android does not know a value. */
     fun now(): Health = Health(
         batteryPercent = batteryPercent(),
         unmetered = unmetered(),
@@ -24,10 +24,10 @@ internal class DeviceHealth(private val context: Context) {
         idle = (context.getSystemService(Context.POWER_SERVICE) as? PowerManager)?.let { !it.isInteractive },
     )
 
-    /** Storage that this app may still take, in bytes. */
+    /** Return the storage that this app may still use (bytes). */
     fun freeBytes(): Long = (context.noBackupFilesDir ?: File("/")).usableSpace
 
-    /** Whether the phone is too warm to train. */
+    /** Return the temperature of the phone. */
     fun heat(): Heat = Heat(Build.VERSION.SDK_INT, ::thermalStatus, ::temperatureC, SystemClock::elapsedRealtime)
 
     private fun thermalStatus(): Int = (context.getSystemService(Context.POWER_SERVICE) as? PowerManager)?.currentThermalStatus ?: 0
@@ -36,10 +36,10 @@ internal class DeviceHealth(private val context: Context) {
 
     private fun batteryPercent(): Double? {
         val percent = battery()?.getIntProperty(BatteryManager.BATTERY_PROPERTY_CAPACITY) ?: return null
-        return percent.takeIf { it in 0..100 }?.toDouble() // Int.MIN_VALUE: not known
+        return percent.takeIf { it in 0..100 }?.toDouble() // Int.MIN_VALUE means unknown
     }
 
-    /** That of the battery, which Android gives in tenths of a degree. */
+    /** Return the temperature of the battery, which Android gives in tenths of a degree. */
     private fun temperatureC(): Double? {
         val state = context.registerReceiver(null, IntentFilter(Intent.ACTION_BATTERY_CHANGED)) ?: return null
         return state.getIntExtra(BatteryManager.EXTRA_TEMPERATURE, Int.MIN_VALUE).takeIf { it in -400..1500 }?.let { it / 10.0 }

@@ -15,8 +15,9 @@ import javax.net.ssl.SSLContext
 import javax.net.ssl.TrustManagerFactory
 
 /**
- * The device's own key (ECDSA, P-256) in a [store] that it does not leave, under [alias]; [make] makes it there when it is first needed.
- * The fleet's authority signs a [request] for it; the certificate then opens the broker's door.
+ * Device's own key (ECDSA, P-256) in a [store] that it does not leave, under [alias]. [make] makes
+ * it there when it is first needed. The fleet's authority signs a [request] for it; the certificate
+ * then gives access to the broker.
  */
 internal class DeviceKey(private val store: KeyStore, private val alias: String, private val make: () -> Unit) : EnrolmentKey {
     override val publicKey: ByteArray
@@ -31,28 +32,34 @@ internal class DeviceKey(private val store: KeyStore, private val alias: String,
         sign()
     }
 
-    /** A certificate signing request (PKCS#10, PEM) whose common name is [deviceId]; the key is made where there is none yet. */
+    /**
+     * Return a certificate signing request (PKCS#10, PEM) with the common name [deviceId]. A
+     * missing key is made.
+     */
     fun request(deviceId: String): String = signingRequest(deviceId, publicKey, ::sign)
 
-    /** Whether the first of these certificates (PEM) is for this key, which is there. */
+    /** Return true if the first of these certificates (PEM) is for this key, and the key exists. */
     fun isOf(pem: String): Boolean =
         store.containsAlias(alias) && certificates(pem)[0].publicKey.encoded.contentEquals(store.getCertificate(alias).publicKey.encoded)
 
-    /** Whether these are the certificates that are kept with the key. */
+    /** Return true if these certificates are stored with the key. */
     fun holds(pem: String): Boolean = store.containsAlias(alias) && store.getCertificateChain(alias)?.toList() == certificates(pem)
 
     /**
-     * Keeps the certificates (PEM, the device's own first) with the key.
+     * Store the certificates (PEM, the device's own first) with the key.
      *
-     * @throws ConfigException not certificates, or the first is not for this device's key
+     * @throws ConfigException they are not certificates, or the first is not for this device's key
      */
     fun install(pem: String) {
-        if (!store.containsAlias(alias)) throw ConfigException("certificate: this phone has no key yet; ask for a signing request first")
-        if (!isOf(pem)) throw ConfigException("certificate: it is not for this phone's key")
+        if (!store.containsAlias(alias)) throw ConfigException("certificate: this phone has no key yet; call certificateRequest first")
+        if (!isOf(pem)) throw ConfigException("certificate: it is for another key than this phone's")
         store.setKeyEntry(alias, store.getKey(alias, null), null, certificates(pem).toTypedArray())
     }
 
-    /** TLS with the device's key where it has a certificate ([withKey]), trusting [caPem], or Android's authorities without one. */
+    /**
+     * Return TLS settings with the device's key if [withKey], trusting [caPem], or Android's
+     * authorities without it.
+     */
     fun tls(caPem: String?, withKey: Boolean): SSLContext {
         val keys = if (withKey) arrayOf<KeyManager>(OneKey(store, alias)) else null
         val trust = caPem?.let { pem ->
@@ -66,12 +73,12 @@ internal class DeviceKey(private val store: KeyStore, private val alias: String,
         return SSLContext.getInstance("TLS").apply { init(keys, trust, null) }
     }
 
-    /** Makes the key unusable for good. */
+    /** Delete the key. */
     fun delete() = store.deleteEntry(alias)
 
     private fun certificates(pem: String): List<Certificate> = try {
         CertificateFactory.getInstance("X.509").generateCertificates(ByteArrayInputStream(pem.toByteArray())).toList()
-            .ifEmpty { throw ConfigException("certificate: the text holds none") }
+            .ifEmpty { throw ConfigException("certificate: the text contains no certificate") }
     } catch (error: CertificateException) {
         throw ConfigException("certificate: not PEM certificates: ${error.message}", error)
     }

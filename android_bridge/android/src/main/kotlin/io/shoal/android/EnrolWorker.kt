@@ -6,7 +6,10 @@ import androidx.work.WorkerParameters
 import io.shoal.core.ConfigException
 import io.shoal.core.Log
 
-/** Enrols the phone as soon as there is a network: that is little, and need not wait for a charger. Then a job may come. */
+/**
+ * Worker that enrols the phone as soon as there is a network, without waiting for a charger, and
+ * then requests a job.
+ */
 internal class EnrolWorker(context: Context, parameters: WorkerParameters) : Worker(context, parameters) {
     override fun doWork(): Result = try {
         val fleet = Shoal.fleet(applicationContext, inputData.getString(AndroidPlatform.FLEET).orEmpty())
@@ -18,7 +21,7 @@ internal class EnrolWorker(context: Context, parameters: WorkerParameters) : Wor
             is FleetState.Waiting -> Result.retry()
             else -> Result.failure()
         }
-    } catch (error: ConfigException) { // the phone has left meanwhile
+    } catch (error: ConfigException) { // the phone has left the fleet
         LogcatLog.write(Log.Level.ERROR, error.message.orEmpty())
         Result.failure()
     }

@@ -14,19 +14,21 @@ import java.io.ByteArrayInputStream
 import java.security.cert.CertificateFactory
 import java.security.cert.X509Certificate
 
-/** Where a phone enrols and renews; it blocks. */
+/** Service at which a phone enrols and renews its certificate. Its functions block. */
 internal interface EnrolmentDesk {
-    /** Null: somebody has to approve the phone first. */
-    fun enrol(token: String, key: EnrolmentKey, wanted: String, attest: ((String) -> String)?): Given?
+    /**
+     * Enrol the phone, and return its credentials, or null if an operator has to approve it first.
+     */
+    fun enrol(token: String, key: EnrolmentKey, wanted: String, attest: ((String) -> String)?): Credentials?
 
-    /** Another certificate (PEM) for the same key. */
+    /** Return a new certificate (PEM) for the same key. */
     fun renew(certificate: String, authority: String, key: EnrolmentKey): String
 
-    /** Whether so much of a certificate's time is over that it is to be renewed. */
+    /** Return true if a certificate is due for renewal. */
     fun isDue(certificate: String): Boolean
 
-    /** A service's answer. */
-    class Given(
+    /** Credentials from a service. */
+    class Credentials(
         val deviceId: String,
         val fleet: String,
         val broker: String,
@@ -36,14 +38,14 @@ internal interface EnrolmentDesk {
     )
 }
 
-/** The service at this address, over HTTPS. */
+/** Service at this address, over HTTPS. */
 internal class ServiceDesk(address: String) : EnrolmentDesk {
     private val service = Enrolment(address)
 
-    override fun enrol(token: String, key: EnrolmentKey, wanted: String, attest: ((String) -> String)?): EnrolmentDesk.Given? =
+    override fun enrol(token: String, key: EnrolmentKey, wanted: String, attest: ((String) -> String)?): EnrolmentDesk.Credentials? =
         when (val answer = service.enrol(token, key, wanted, attest)) {
             is EnrolmentAnswer.Waiting -> null
-            is EnrolmentAnswer.Done -> answer.enrolled.run { EnrolmentDesk.Given(deviceId, fleet, broker, certificate, authority, trust) }
+            is EnrolmentAnswer.Done -> answer.enrolled.run { EnrolmentDesk.Credentials(deviceId, fleet, broker, certificate, authority, trust) }
         }
 
     override fun renew(certificate: String, authority: String, key: EnrolmentKey): String = service.renew(certificate, authority, key)
@@ -52,8 +54,9 @@ internal class ServiceDesk(address: String) : EnrolmentDesk {
 }
 
 /**
- * Enrols a phone, and renews its certificate. Whatever interrupts it, the next [advance] goes on: the key stays in the Keystore, and a
- * service gives the same token with the same key the same certificate.
+ * Enrolment of a phone, and renewal of its certificate. After any interruption the next [advance]
+ * continues: the key stays in the Keystore, and a service issues the same certificate for the same
+ * token and key.
  */
 internal class Enroller(
     private val fleet: String,
@@ -65,36 +68,36 @@ internal class Enroller(
     private val attest: (Attestation, String) -> String,
 ) {
     /**
-     * Does what is to be done now with the service of these [settings], as the app gave them; null if the phone is enrolled, else what
-     * stands in the way.
+     * Do the next step with the service of these [settings], as the app gave them. Return null if
+     * the phone is enrolled, or the obstacle.
      *
      * @throws java.io.IOException a file cannot be written
      */
     @Synchronized
     fun advance(settings: ShoalSettings): FleetState? {
         val (service, key) = Pair(desk(requireNotNull(settings.service)), key())
-        val held = files.enrolled
-        if (held != null && key.isOf(held.certificate)) {
-            val ended = System.currentTimeMillis() > first(held.certificate).notAfter.time
-            val problem = if (ended || service.isDue(held.certificate)) renewed(service, key, held) else null
+        val credentials = files.credentials
+        if (credentials != null && key.isOf(credentials.certificate)) {
+            val ended = System.currentTimeMillis() > first(credentials.certificate).notAfter.time
+            val problem = if (ended || service.isDue(credentials.certificate)) renew(service, key, credentials) else null
             if (problem == null || !ended) {
-                problem?.let { log.write(Log.Level.WARNING, "fleet $fleet: the certificate is not renewed: $it") }
-                files.enrolled?.let { if (!key.holds(it.certificate)) key.install(it.certificate) }
+                problem?.let { log.write(Log.Level.WARNING, "the certificate is not renewed fleet=$fleet: $it") }
+                files.credentials?.let { if (!key.holds(it.certificate)) key.install(it.certificate) }
                 return null
             }
             if (problem is Waiting) return problem
         }
-        val asked = files.asked ?: return Blocked(Blocked.Reason.CERTIFICATE, lost(held))
-        return asked.refusal ?: enrolled(service, key, settings, asked.token)
+        val pendingToken = files.pendingToken ?: return Blocked(Blocked.Reason.CERTIFICATE, lost(credentials))
+        return pendingToken.refusal ?: enrol(service, key, settings, pendingToken.token)
     }
 
-    private fun lost(held: Enrolled?) =
-        if (held == null) "there is no token" else "the certificate has ended, or its key is gone: the phone needs another token"
+    private fun lost(credentials: PhoneCredentials?) =
+        if (credentials == null) "there is no token" else "the certificate has expired, or its key is gone: the phone needs another token"
 
-    private fun enrolled(service: EnrolmentDesk, key: DeviceKey, settings: ShoalSettings, token: String): FleetState? {
-        val given = try {
-            val by = settings.attestedBy()
-            service.enrol(token, key, settings.deviceId.orEmpty(), by?.let { { nonce -> attested(it, nonce) } }) ?: return Waiting(Waiting.Why.APPROVAL)
+    private fun enrol(service: EnrolmentDesk, key: DeviceKey, settings: ShoalSettings, token: String): FleetState? {
+        val issued = try {
+            val provider = settings.attestationProvider()
+            service.enrol(token, key, settings.deviceId.orEmpty(), provider?.let { { nonce -> attestation(it, nonce) } }) ?: return Waiting(Waiting.Why.APPROVAL)
         } catch (error: Unattested) {
             return later(LinkException(error.message.orEmpty(), error))
         } catch (error: LinkException) {
@@ -104,22 +107,22 @@ internal class Enroller(
         } catch (error: ConfigException) {
             return Blocked(Blocked.Reason.SERVICE, error.message.orEmpty())
         }
-        if (given.fleet != fleet) return Blocked(Blocked.Reason.SERVICE, "the service is of the fleet ${given.fleet}, and this is $fleet")
-        if (settings.trustedKeyPem != null && !settings.insecure && PublicKey.parse(given.trust).none { it in settings.trusted }) {
-            return Blocked(Blocked.Reason.SERVICE, "the service's root keys are none of those that the app trusts")
+        if (issued.fleet != fleet) return Blocked(Blocked.Reason.SERVICE, "the service belongs to fleet ${issued.fleet}, and this is fleet $fleet")
+        if (settings.trustedKeyPem != null && !settings.insecure && PublicKey.parse(issued.trust).none { it in settings.trusted }) {
+            return Blocked(Blocked.Reason.SERVICE, "the app trusts none of the service's root keys")
         }
         if (!wanted()) return Blocked(Blocked.Reason.CONSENT, "no consent")
         val hash = EnrolmentFolder.hashOf(token)
-        val kept = Enrolled(given.deviceId, given.broker, given.certificate, given.authority, given.trust, hash)
-        if (!files.take(token, kept)) return Waiting(Waiting.Why.ENROLMENT)
-        key.install(given.certificate) // after a kill before this, the next job does it
-        log.write(Log.Level.INFO, "fleet $fleet: this phone is enrolled as ${given.deviceId}")
+        val credentials = PhoneCredentials(issued.deviceId, issued.broker, issued.certificate, issued.authority, issued.trust, hash)
+        if (!files.take(token, credentials)) return Waiting(Waiting.Why.ENROLMENT)
+        key.install(issued.certificate) // if the process is killed before, the next job does it
+        log.write(Log.Level.INFO, "this phone is enrolled fleet=$fleet device=${issued.deviceId}")
         return null
     }
 
-    /** What stands in the way of another certificate; null if there is one. */
-    private fun renewed(service: EnrolmentDesk, key: DeviceKey, held: Enrolled): FleetState? = try {
-        files.renew(held.renewed(service.renew(held.certificate, held.authority, key)))
+    /** Renew the certificate. Return null, or the obstacle. */
+    private fun renew(service: EnrolmentDesk, key: DeviceKey, credentials: PhoneCredentials): FleetState? = try {
+        files.renew(credentials.renewed(service.renew(credentials.certificate, credentials.authority, key)))
         null
     } catch (error: LinkException) {
         later(error)
@@ -127,11 +130,11 @@ internal class Enroller(
         Blocked(Blocked.Reason.CERTIFICATE, error.message.orEmpty())
     }
 
-    /** Not to be had now: another job may have it. */
+    /** A missing attestation. Another job may get one. */
     private class Unattested(cause: ConfigException) : RuntimeException("no attestation: ${cause.message}", cause)
 
-    private fun attested(by: Attestation, nonce: String): String = try {
-        attest(by, nonce)
+    private fun attestation(provider: Attestation, nonce: String): String = try {
+        attest(provider, nonce)
     } catch (error: ConfigException) {
         throw Unattested(error)
     }
@@ -145,7 +148,7 @@ internal class Enroller(
         CertificateFactory.getInstance("X.509").generateCertificate(ByteArrayInputStream(pem.toByteArray())) as X509Certificate
 
     private companion object {
-        /** By what a service says (`wire/SPEC.md`, "Enrolment"). */
+        /** Reasons by the service's reason (`wire/SPEC.md`, "Enrolment"). */
         val REASONS = mapOf(
             "token" to Blocked.Reason.TOKEN_UNKNOWN,
             "used" to Blocked.Reason.TOKEN_USED,

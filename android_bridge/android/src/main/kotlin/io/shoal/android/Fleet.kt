@@ -8,7 +8,7 @@ import io.shoal.core.Log
 import io.shoal.core.Owner
 import io.shoal.core.Packaged
 import io.shoal.core.Predictor
-import io.shoal.core.RoundMeasured
+import io.shoal.core.RoundMeasurement
 import io.shoal.core.Route
 import io.shoal.core.ShoalException
 import io.shoal.core.Storage
@@ -26,13 +26,16 @@ import kotlin.concurrent.withLock
 
 /** A fleet that this phone takes part in. Its functions may be called from any thread; which of them take time says each. */
 public class Fleet internal constructor(
-    /** The fleet's name. */
+    /** Name of the fleet. */
     public val name: String,
     internal val home: Home,
     private val platform: Platform,
     private val log: Log = LogcatLog,
 ) {
-    /** Held while a job runs, and while its folder is erased or deleted. Its holder must not wait for [disk], whose thread waits for the lock. */
+    /**
+     * Lock held while a job runs, and while the fleet's folder is erased or deleted. Its holder
+     * must not wait for [disk], whose thread waits for the lock.
+     */
     internal val running = ReentrantLock()
     internal val states = States(home.lastState, ::shown)
     private val models = Observers<Unit>()
@@ -40,106 +43,115 @@ public class Fleet internal constructor(
     private val watcher = object : StorageWatcher {
         override fun onModel(current: Current) = models.tell(Unit)
 
-        override fun onRound(measured: RoundMeasured) = rounds.tell(RoundMetrics(measured))
+        override fun onRound(measurement: RoundMeasurement) = rounds.tell(RoundMetrics(measurement))
     }
     private val predicting = Any()
 
-    /** Held while the app's model is stored, and while the state folder is erased or deleted. Taken after [running] and [predicting]. */
+    /**
+     * Lock held while the app's model is stored, and while the state folder is erased or deleted.
+     * Taken after [running] and [predicting].
+     */
     private val storing = Any()
     private var predictor: Predictor? = null
-    private var given: ShoalSettings? = null
-    private var opened: Opened? = null
+    private var currentSettings: ShoalSettings? = null
+    private var openStorage: OpenStorage? = null
 
-    /** A storage, and whose it was opened as. */
-    private class Opened(val folder: File, val owner: Owner?, val storage: WatchedStorage)
+    /** Open storage, with its folder and owner. */
+    private class OpenStorage(val folder: File, val owner: Owner?, val storage: WatchedStorage)
 
-    /** Whether the phone's owner agrees to take part. */
+    /** Consent of the phone's owner to take part. */
     public val consent: Consent = Consent(home.folder, platform.disk, ::join, ::withdrawn, ::erase)
 
-    /** What was being done when, of the fleet's recordings. */
+    /** Labels of the fleet's recordings. */
     public val labels: Labels = Labels(home.labels, platform.disk, { consent.isGranted }, log)
 
     private val enroller =
         Enroller(name, home.enrolment, platform::desk, { platform.key(home.keyAlias) }, { consent.isGranted }, log, platform::attest)
 
-    /** What the phone does for this fleet. */
+    /** State of the phone's work for this fleet. */
     public val state: FleetState get() = shown(states.now)
 
     /**
-     * The model that answers, or null before there is one, and never again. Reads files, and the first time may verify the one that the app
-     * brings along: on the main thread use [addModelListener].
+     * Model that answers, or null before the first one, and never again. It reads files, and the
+     * first access may verify the app's own model: use [addModelListener] on the main thread.
      *
-     * @throws ConfigException it is that of another phone, or the one that the app brings along cannot be used
+     * @throws ConfigException the state folder is that of another phone, or the app's own model
+     *   cannot be used
      */
     @get:Throws(ConfigException::class)
     public val model: ModelInfo?
-        get() = held().current()?.let(ModelInfo.Companion::of)
+        get() = storageWithModel().current()?.let(ModelInfo.Companion::of)
 
     /**
-     * What was measured of the model that was offered last; null before there was one. Reads a small file.
+     * Metrics of the model that was offered last, or null before the first offer. It reads a small
+     * file.
      *
-     * @throws ConfigException it is that of another phone
+     * @throws ConfigException the state folder is that of another phone
      */
     @get:Throws(ConfigException::class)
     public val modelMetrics: ModelMetrics?
         get() = storage().session().offer?.let { ModelMetrics(Evaluation.of(it.before), Evaluation.of(it.evaluated)) }
 
     /**
-     * The phone's id in the fleet; empty before the phone is enrolled, if the service chooses it.
+     * Id of the phone in the fleet. If the service chooses it, it is empty before the phone is
+     * enrolled.
      *
-     * @throws ConfigException the phone has left, or the kept settings cannot be used
+     * @throws ConfigException the phone has left the fleet, or the stored settings cannot be used
      */
     @get:Throws(ConfigException::class)
     public val deviceId: String
         get() = settings.let { if (it.service != null) it.deviceId.orEmpty() else home.deviceId(it) }
 
     /**
-     * The app's, with what the service gave when the phone enrolled.
+     * Settings of the app, with the service's credentials of the phone.
      *
-     * @throws ConfigException the fleet was given none, or what is kept cannot be used
+     * @throws ConfigException the fleet has no settings, or the stored ones cannot be used
      */
     internal val settings: ShoalSettings
-        get() = synchronized(this) { given ?: whole(home.settings()).also { given = it } }
+        get() = synchronized(this) { currentSettings ?: complete(home.settings()).also { currentSettings = it } }
 
-    private fun whole(own: ShoalSettings): ShoalSettings =
-        (if (own.service == null) null else home.enrolment.enrolled)?.let(own::with) ?: own
+    private fun complete(appSettings: ShoalSettings): ShoalSettings =
+        (if (appSettings.service == null) null else home.enrolment.credentials)?.let(appSettings::with) ?: appSettings
 
     private fun shown(state: FleetState): FleetState =
         if (consent.isGranted) state else FleetState.Blocked(FleetState.Blocked.Reason.CONSENT, "no consent")
 
-    /** Tells [listener], by [executor], of the state as it is now and of each that follows. */
+    /** Call [listener], on [executor], with the current state and with each one that follows. */
     public fun addListener(listener: FleetListener, executor: Executor): Unit = states.add(listener, executor)
 
-    /** Tells it no more. */
+    /** Stop calling the listener. */
     public fun removeListener(listener: FleetListener): Unit = states.remove(listener)
 
-    /** Tells [listener], by [executor], of the model that answers, once that was read, and of each that follows. */
+    /**
+     * Call [listener], on [executor], with the model that answers, once it was read, and with each
+     * one that follows.
+     */
     public fun addModelListener(listener: ModelListener, executor: Executor) {
-        models.add(listener, executor, null) { known()?.let(listener::onModel) }
-        platform.disk.execute { if (known() != null) models.tell(Unit, listener) }
+        models.add(listener, executor, null) { readableModel()?.let(listener::onModel) }
+        platform.disk.execute { if (readableModel() != null) models.tell(Unit, listener) }
     }
 
-    /** What is in use as far as that can be read: a listener is told of nothing else. */
-    private fun known(): ModelInfo? = try {
+    /** Return the model in use if it can be read. A listener gets no other. */
+    private fun readableModel(): ModelInfo? = try {
         storage().current()?.let(ModelInfo.Companion::of)
     } catch (_: ConfigException) {
         null
     }
 
-    /** Tells it no more. */
+    /** Stop calling the listener. */
     public fun removeModelListener(listener: ModelListener): Unit = models.remove(listener)
 
-    /** Tells [listener], by [executor], of each round that the phone carries out from now on. */
+    /** Call [listener], on [executor], with each round that the phone carries out from now on. */
     public fun addRoundListener(listener: RoundListener, executor: Executor): Unit = rounds.add(listener, executor, null, listener::onRound)
 
-    /** Tells it no more. */
+    /** Stop calling the listener. */
     public fun removeRoundListener(listener: RoundListener): Unit = rounds.remove(listener)
 
     /**
-     * One job as soon as the constraints hold: there is one chain of jobs, and if one is waiting or running, that is the one. Without
-     * consent nothing is planned.
+     * Plan one job, to run as soon as the constraints hold. There is one chain of jobs: if one is
+     * waiting or running already, that is the one. Without consent nothing is planned.
      *
-     * @throws ConfigException the phone has left
+     * @throws ConfigException the phone has left the fleet
      */
     @Throws(ConfigException::class)
     public fun trainSoon() {
@@ -147,25 +159,28 @@ public class Fleet internal constructor(
     }
 
     /**
-     * Class probabilities of examples [x] (n, channels, time), or what the model's task answers in their place, by the model in use. It
-     * needs no connection and no consent, and goes on while the phone trains, on a thread of its own. Not for the main thread: the first verifies the bundle.
+     * Return class probabilities of examples [x] (n, channels, time), or the numbers of another
+     * task, by the model in use. This needs no connection and no consent, and does not wait for
+     * training. Do not call it on the main thread: the first call verifies the bundle.
      *
-     * @throws ConfigException there is no model yet, or it is damaged, or it is that of another phone, or the app's own cannot be used
-     * @throws io.shoal.core.DataException examples of another shape
+     * @throws ConfigException there is no model yet, it is damaged, it is that of another phone, or
+     *   the app's own cannot be used
+     * @throws io.shoal.core.DataException the examples have another shape
      * @throws ShoalException the model cannot answer
      */
     @Throws(ShoalException::class)
     public fun predict(x: Tensor): Probabilities = synchronized(predicting) {
-        val opened = predictor ?: Predictor(held(), platform.answering(home.programs), settings.trusted).also { predictor = it }
+        val opened = predictor ?: Predictor(storageWithModel(), platform.answering(home.programs), settings.trusted).also { predictor = it }
         val answer = opened.predict(x)
         Probabilities(opened.classes, answer, opened.task)
     }
 
     /**
-     * Records the phone's sensors for this fleet.
+     * Return a recorder of the phone's sensors for this fleet.
      *
-     * @param spec which sensors; null: those of the fleet's [RecordedWindows]
-     * @throws ConfigException the phone lacks one of the sensors, the app lacks a permission, or the fleet's windows are no [RecordedWindows]
+     * @param spec sensors to record; null for those of the fleet's [RecordedWindows]
+     * @throws ConfigException the phone lacks one of the sensors, the app lacks a permission, or
+     *   the fleet's windows are no [RecordedWindows]
      */
     @JvmOverloads
     @Throws(ConfigException::class)
@@ -173,22 +188,24 @@ public class Fleet internal constructor(
         platform.recorder(this, spec ?: ownSpec(), options)
 
     private fun ownSpec(): WindowSpec = (settings.source() as? RecordedWindows)?.spec
-        ?: throw ConfigException("fleet $name: ${settings.windows.name} extends no RecordedWindows: say which sensors are recorded")
+        ?: throw ConfigException("fleet $name: ${settings.windows.name} does not extend RecordedWindows; pass the sensors to record as spec")
 
     /**
-     * A certificate signing request (PKCS#10, PEM) for the phone's key, for the authority of the fleet's broker. The key is made in the Android
-     * Keystore the first time. Not for the main thread.
+     * Return a certificate signing request (PKCS#10, PEM) for the phone's key, for the authority of
+     * the fleet's broker. The first call makes the key in the Android Keystore. Do not call it on
+     * the main thread.
      *
-     * @throws ConfigException the phone has left, or the Keystore fails
+     * @throws ConfigException the phone has left the fleet, or the Keystore fails
      */
     @Throws(ConfigException::class)
     public fun certificateRequest(): String = withKey { it.request(deviceId) }
 
     /**
-     * Keeps the certificates (PEM, the phone's own first) that the authority made from [certificateRequest]; jobs use them from now on. Not for
-     * the main thread.
+     * Store the certificates (PEM, the phone's own first) that the authority made from
+     * [certificateRequest]. Jobs use them from now on. Do not call it on the main thread.
      *
-     * @throws ConfigException not certificates, or not for this phone's key; or the Keystore fails, or the disk is full
+     * @throws ConfigException they are not certificates, or not for this phone's key; the Keystore
+     *   fails, or the disk is full
      */
     @Throws(ConfigException::class)
     public fun installCertificate(pem: String) {
@@ -202,14 +219,14 @@ public class Fleet internal constructor(
         act(platform.key(alias ?: home.keyAlias))
     } catch (error: ConfigException) {
         throw error
-    } catch (error: Exception) { // the Keystore throws what it likes
-        throw ConfigException("fleet $name: the phone's key: $error", error)
+    } catch (error: Exception) { // the Keystore throws errors of many kinds
+        throw ConfigException("fleet $name: the Keystore failed: $error", error)
     }
 
     /**
-     * Takes part no more, and forgets whom it would have to tell: an aggregator that is to know is told by [Consent.withdraw] before.
-     * A running job ends; then consent, jobs, session, private tensors, models and the phone's key are deleted, and recordings only with
-     * [eraseRecordings]. Done by a thread of the library's.
+     * Leave the fleet without telling the aggregator; call [Consent.withdraw] before to tell it. A
+     * running job ends. Then consent, jobs, session, private tensors, models and the phone's key
+     * are deleted, and recordings only with [eraseRecordings]. A thread of the library does this.
      */
     @JvmOverloads
     public fun leave(eraseRecordings: Boolean = false) {
@@ -220,26 +237,26 @@ public class Fleet internal constructor(
                 synchronized(storing) {
                     synchronized(this) { // nobody opens the state folder while it is being deleted
                         home.clear(eraseRecordings)
-                        given = null
-                        opened = null
+                        currentSettings = null
+                        openStorage = null
                     }
                 }
                 closePredictor()
-                noting { withKey(alias, DeviceKey::delete) }
+                tryWriting { withKey(alias, DeviceKey::delete) }
             }
             states.set(FleetState.Idle)
         }
     }
 
-    /** Takes these settings in place of earlier ones; [token] is what the phone is to enrol with. */
+    /** Replace the settings; [token] is for the phone's enrolment. */
     internal fun configure(settings: ShoalSettings, token: String? = null) {
         if (settings.service == null) BrokerAddress.parse(settings.broker)
-        synchronized(this) { given = whole(settings) }
+        synchronized(this) { currentSettings = complete(settings) }
         platform.disk.execute {
             closePredictor() // it may trust other keys now
-            noting {
+            tryWriting {
                 home.save(settings)
-                token?.let(home.enrolment::ask)
+                token?.let(home.enrolment::store)
                 plan()
                 bringModel()
             }
@@ -247,42 +264,43 @@ public class Fleet internal constructor(
     }
 
     /**
-     * Enrols the phone, or renews its certificate, if the app's settings say that and it is to be done now; null if a job can go on. It
-     * blocks, and throws nothing.
+     * Enrol the phone, or renew its certificate, if the app's settings ask for it and it is due.
+     * Return null if a job can continue, or the obstacle. It blocks, and throws no errors.
      */
     internal fun enrol(): FleetState? {
         val state = try {
-            val own = home.settings()
-            if (own.service == null) return null
-            enroller.advance(own) ?: return null.also { if (settings != whole(own)) enrolled(own) }
+            val appSettings = home.settings()
+            if (appSettings.service == null) return null
+            enroller.advance(appSettings) ?: return null.also { if (settings != complete(appSettings)) onEnrolled(appSettings) }
         } catch (error: IOException) { // the disk is full, for instance
             log.write(Log.Level.WARNING, "fleet $name: $error")
             FleetState.Waiting(FleetState.Waiting.Why.STORAGE)
         } catch (error: ConfigException) {
             FleetState.Blocked(FleetState.Blocked.Reason.SETTINGS, error.message.orEmpty())
-        } catch (error: Exception) { // the Keystore throws what it likes
+        } catch (error: Exception) { // the Keystore throws errors of many kinds
             FleetState.Blocked(FleetState.Blocked.Reason.FAILED, error.toString())
         }
         states.set(state)
-        noting { home.noteState(state) }
+        tryWriting { home.noteState(state) }
         return state
     }
 
-    /** The same for a job, which does not wait for it once [stop] says that it is to end. */
+    /** Enrol the phone during a job. Do not wait for the result after [stop] has returned true. */
     internal fun enrol(stop: () -> Boolean): FleetState? {
-        val done = unless(stop) { Optional.ofNullable(enrol()) } ?: return FleetState.Waiting(FleetState.Waiting.Why.JOB)
-        return done.orElse(null)
+        val result = unless(stop) { Optional.ofNullable(enrol()) } ?: return FleetState.Waiting(FleetState.Waiting.Why.JOB)
+        return result.orElse(null)
     }
 
-    private fun enrolled(own: ShoalSettings) {
-        synchronized(this) { given = whole(own) }
+    private fun onEnrolled(appSettings: ShoalSettings) {
+        synchronized(this) { currentSettings = complete(appSettings) }
         closePredictor() // it may trust other keys now
         states.set(FleetState.Idle)
-        noting { home.noteState(FleetState.Idle) }
+        tryWriting { home.noteState(FleetState.Idle) }
     }
 
     /**
-     * Has the model that the app brings along answer, unless one of the fleet does. A job does this before it begins.
+     * Take the app's own model into use, unless a model of the fleet is in use. A job calls this
+     * before it begins.
      *
      * @throws ConfigException it cannot be used
      */
@@ -290,8 +308,8 @@ public class Fleet internal constructor(
         val assets = settings.packaged ?: return
         synchronized(storing) {
             val storage = storage()
-            val held = storage.current()
-            if (held != null && held.run != Packaged.RUN) return
+            val current = storage.current()
+            if (current != null && current.run != Packaged.RUN) return
             try {
                 Packaged.install(storage, platform.asset(assets.bundle), assets.weights?.let(platform::asset), settings.trusted)
             } catch (error: ConfigException) {
@@ -302,11 +320,11 @@ public class Fleet internal constructor(
         }
     }
 
-    /** [storage], with a model in it if there can be one. */
-    private fun held(): Storage = try {
+    /** Return [storage], with the app's own model in use if there is no other. */
+    private fun storageWithModel(): Storage = try {
         storage().also { if (it.current() == null) bringModel() }
     } catch (error: IOException) {
-        throw ConfigException("fleet $name: the model that the app brings along cannot be stored: $error", error)
+        throw ConfigException("fleet $name: the app's own model cannot be stored: $error", error)
     }
 
     private fun closePredictor(): Unit = synchronized(predicting) {
@@ -315,21 +333,27 @@ public class Fleet internal constructor(
     }
 
     /**
-     * What its session and its model are kept in.
+     * Return the storage of the session and the model.
      *
-     * @throws ConfigException it is that of another phone, as a backup brings it
+     * @throws ConfigException the state folder is that of another phone, restored from a backup
      */
     internal fun storage(): Storage = synchronized(this) {
         val (folder, owner) = Pair(home.state(settings), owner())
-        val open = opened?.takeIf { it.folder == folder && it.owner == owner }
-            ?: Opened(folder, owner, WatchedStorage(FolderStorage(folder, log, owner), watcher)).also { opened = it }
+        val open = openStorage?.takeIf { it.folder == folder && it.owner == owner }
+            ?: OpenStorage(folder, owner, WatchedStorage(FolderStorage(folder, log, owner), watcher)).also { openStorage = it }
         open.storage
     }
 
-    /** Null before the service has said who this phone is. */
+    /**
+     * Return the owner of the state folder, or null before the service has chosen the phone's id.
+     */
     private fun owner(): Owner? = deviceId.takeIf { it.isNotEmpty() }?.let { Owner(it, settings.fleet) }
 
-    /** @throws ConfigException not a broker's address, or its authority is no certificate */
+    /**
+     * Return the broker's address.
+     *
+     * @throws ConfigException it is not a broker's address, or its authority is not a certificate
+     */
     internal fun address(route: Route = Route.System): BrokerAddress {
         val certified = settings.service != null || home.certificates != null
         val caPem = settings.brokerCaPem
@@ -343,7 +367,7 @@ public class Fleet internal constructor(
 
     private fun join() {
         states.refresh()
-        noting { plan() }
+        tryWriting { plan() }
     }
 
     private fun withdrawn() {
@@ -353,52 +377,59 @@ public class Fleet internal constructor(
     }
 
     /**
-     * Tells the aggregator of a withdrawal, once no job runs; whether nothing is left to be told. It blocks.
+     * Tell the aggregator of a withdrawal, once no job runs. Return true if it has confirmed it or
+     * need not know. It blocks.
      *
      * @throws io.shoal.core.LinkException the broker cannot be reached
-     * @throws ConfigException the phone has left
+     * @throws ConfigException the phone has left the fleet
      */
     internal fun tellWithdrawal(stop: () -> Boolean): Boolean {
         running.lock()
         try {
             if (consent.isGranted || consent.isWithdrawalConfirmed) return true
-            val isKnown = home.settings().service == null || home.enrolment.enrolled != null
-            val told = !isKnown || Withdrawal(deviceId, settings.fleet, address(), settings.trusted, log = log).tell(stop = stop)
-            if (told) consent.confirm()
-            return told
+            val isKnown = home.settings().service == null || home.enrolment.credentials != null
+            val isConfirmed = !isKnown || Withdrawal(deviceId, settings.fleet, address(), settings.trusted, log = log).tell(stop = stop)
+            if (isConfirmed) consent.confirm()
+            return isConfirmed
         } finally {
             running.unlock()
         }
     }
 
-    /** Plans jobs, if there is consent, and before them the enrolment. */
+    /** Plan jobs, if there is consent, and before them the enrolment. */
     private fun plan() {
         if (!consent.isGranted) {
-            if (!consent.isWithdrawalConfirmed) platform.scheduleWithdrawal() // the process ended before it was planned
+            if (!consent.isWithdrawalConfirmed) platform.scheduleWithdrawal() // the last process ended before it was planned
             return
         }
         platform.schedule(settings)
-        if (settings.service == null || home.enrolment.enrolled != null) return
-        val refusal = home.enrolment.asked?.refusal
+        if (settings.service == null || home.enrolment.credentials != null) return
+        val refusal = home.enrolment.pendingToken?.refusal
         states.set(refusal ?: FleetState.Waiting(FleetState.Waiting.Why.ENROLMENT))
         if (refusal == null) platform.scheduleEnrolment()
     }
 
-    /** Deletes recordings and what the phone has learned from them, once no job runs; whether that could be done. */
+    /**
+     * Delete recordings and everything learned from them, once no job runs. Return true if that
+     * succeeded.
+     */
     private fun erase(): Boolean = running.withLock {
-        noting {
+        tryWriting {
             home.recordings.deleteRecursively()
             home.labels.delete()
             synchronized(storing) {
-                FolderStorage(home.state(settings), log).erase() // also where it is another phone's
-                synchronized(this) { opened = null } // its owner is gone too
+                FolderStorage(home.state(settings), log).erase() // even if it is another phone's
+                synchronized(this) { openStorage = null } // the owner was erased, too
             }
             closePredictor()
         }
     }
 
-    /** Runs what writes files on a thread that nobody waits for; whether it could be done. */
-    private fun noting(write: () -> Unit): Boolean = try {
+    /**
+     * Run a function that writes files, on a thread that nobody waits for. Return true if it
+     * succeeded.
+     */
+    private fun tryWriting(write: () -> Unit): Boolean = try {
         write()
         true
     } catch (error: IOException) {

@@ -6,20 +6,24 @@ import io.shoal.core.EnrolmentToken
 import io.shoal.core.wire.Policy
 import kotlin.reflect.KClass
 
-/** An app's settings of a fleet: a lambda in Kotlin and in Java. */
+/** App's settings of a fleet: a lambda in Kotlin and in Java. */
 public fun interface FleetConfiguration {
-    /** Says how the phone takes part. */
+    /** Set how the phone takes part. */
     @Throws(ConfigException::class)
     public fun FleetBuilder.configure()
 }
 
-/** Among the rules of a policy no setting of its fleet can be said: it would look like a rule. */
+/**
+ * Mark of scopes: inside the rules of a policy, settings of the fleet are not visible, where they
+ * would look like rules.
+ */
 @DslMarker
 @Retention(AnnotationRetention.BINARY)
 internal annotation class SettingsScope
 
 /**
- * How a phone takes part in a fleet. What is needed: [enrol], or [broker] and [trust], and [windows]; the rest is as usual if it is not said.
+ * Settings of a phone in a fleet. [windows] is required, and either [enrol], or [broker] and
+ * [trust]. All others have defaults.
  */
 @SettingsScope
 public class FleetBuilder internal constructor(private val fleet: String) {
@@ -42,16 +46,20 @@ public class FleetBuilder internal constructor(private val fleet: String) {
     private var packaged: PackagedAssets? = null
     private var attestation: Class<out Attestation>? = null
 
-    /** What [enrol] was given. It is a secret: it is apart from the settings, and forgotten once it has served. */
+    /**
+     * Token of [enrol]. It is a secret: it is stored apart from the settings, and deleted once it
+     * was used.
+     */
     internal var token: String? = null
         private set
 
     /**
-     * The phone enrols itself at [service] (`https://HOST[:PORT]`, what `shoal serve --enrol-port` opens) with a [token] of its own
-     * (`shoal enrol token`), once there is consent and a network. The service says where the broker is. Without [trust] it also says the
-     * root keys; with it, it must know one of those.
+     * Let the phone enrol at [service] (`https://HOST[:PORT]`, the port of `shoal serve
+     * --enrol-port`) with a [token] of its own (`shoal enrol token`), once there is consent and a
+     * network. The service tells the broker's address. Without [trust] it also tells the root keys;
+     * with [trust], it must know one of those.
      *
-     * @throws ConfigException not such an address, or not a token
+     * @throws ConfigException it is no such address, or not a token
      */
     @Throws(ConfigException::class)
     public fun enrol(service: String, token: String): FleetBuilder = apply {
@@ -61,14 +69,20 @@ public class FleetBuilder internal constructor(private val fleet: String) {
     }
 
     /**
-     * A model among the app's assets, which answers until the fleet has given this phone one: a [bundle] (`device.shoal` of `shoal
-     * export`), signed with a key of [trust], and the model's [weights] (`shoal models export --to NAME.safetensors`), or the bundle's
-     * initial values.
+     * Set a model among the app's assets, which answers until the phone has a model of the fleet.
+     *
+     * @param bundle name of a bundle (`device.shoal` of `shoal export`), signed with a key of
+     *   [trust]
+     * @param weights name of the model's tensors (`shoal models export --to NAME.safetensors`);
+     *   null for the bundle's initial values
      */
     @JvmOverloads
     public fun model(bundle: String, weights: String? = null): FleetBuilder = apply { packaged = PackagedAssets(bundle, weights) }
 
-    /** The broker: `mqtts://HOST[:PORT]`. [authorityPem] is the authority of its certificate; null: those that Android trusts. */
+    /**
+     * Set the broker: `mqtts://HOST[:PORT]`. [authorityPem] is the authority of its certificate;
+     * null for those that Android trusts.
+     */
     @JvmOverloads
     public fun broker(address: String, authorityPem: String? = null): FleetBuilder = apply {
         broker = address
@@ -76,23 +90,29 @@ public class FleetBuilder internal constructor(private val fleet: String) {
     }
 
     /**
-     * The root keys, one PEM block after the other (`trust.pem` of `shoal export`): one of them must have signed a bundle, or vouched for who
-     * signs plans.
+     * Set the root keys, one PEM block after the other (`trust.pem` of `shoal export`). One of them
+     * must have signed a bundle, or vouched for the signer of a plan.
      */
     public fun trust(pem: String): FleetBuilder = apply { trusted = pem }
 
-    /** The class that gives the phone's examples; it is made by its public constructor without parameters. */
+    /**
+     * Set the class that loads the phone's examples. It needs a public constructor without
+     * parameters.
+     */
     public fun windows(source: Class<out WindowSource>): FleetBuilder = apply { windows = source }
 
-    /** The same, as Kotlin names classes. */
+    /** Set the class that loads the phone's examples, named in Kotlin. */
     @JvmSynthetic
     public fun windows(source: KClass<out WindowSource>): FleetBuilder = windows(source.java)
 
-    /** The class that attests this app and phone when the phone enrols, for a service that requires it. */
-    public fun attestation(by: Class<out Attestation>): FleetBuilder = apply { attestation = by }
+    /**
+     * Set the class that attests this app and phone when the phone enrols, for a service that
+     * requires it.
+     */
+    public fun attestation(provider: Class<out Attestation>): FleetBuilder = apply { attestation = provider }
 
     /**
-     * What plans may ask of this phone.
+     * Set what plans may ask of this phone.
      *
      * @throws ConfigException a rule is out of range
      */
@@ -100,13 +120,19 @@ public class FleetBuilder internal constructor(private val fleet: String) {
     public fun policy(rules: PolicyConfiguration): FleetBuilder =
         apply { policy = PolicyBuilder().apply { with(rules) { configure() } }.build() }
 
-    /** The phone's id in the fleet, 1 to 64 of `A-Z a-z 0-9 . _ -`; else a random one, made once and kept. */
+    /**
+     * Set the phone's id in the fleet, 1 to 64 characters of `A-Z a-z 0-9 . _ -`. The default is a
+     * random id, which stays the same.
+     */
     public fun deviceId(id: String): FleetBuilder = apply { deviceId = id }
 
-    /** A job is due this often, while the constraints hold; Android may delay it. */
+    /** Set the interval of jobs, which run while the constraints hold. Android may delay them. */
     public fun everyHours(hours: Int): FleetBuilder = apply { everyHours = hours }
 
-    /** Jobs run only while charging, on a network that does not count bytes, while nobody uses the phone. */
+    /**
+     * Set when jobs run: only while charging, on a network that is not metered, while nobody uses
+     * the phone.
+     */
     @JvmOverloads
     public fun constraints(charging: Boolean = true, unmetered: Boolean = true, idle: Boolean = false): FleetBuilder = apply {
         requireCharging = charging
@@ -115,34 +141,45 @@ public class FleetBuilder internal constructor(private val fleet: String) {
     }
 
     /**
-     * Whether a job asks to run as a foreground service, with a notification, so that it may take longer than eight minutes. It does where the
-     * app has `shoal-android-foreground`, unless this says otherwise.
+     * Set if a job asks to run as a foreground service, with a notification, so that it may take
+     * longer than eight minutes. The default is true, and takes effect if the app has
+     * `shoal-android-foreground`.
      */
     public fun foreground(wanted: Boolean): FleetBuilder = apply { foreground = wanted }
 
-    /** A job ends when nothing came for [idle] minutes, and begins no more work after [most]. */
+    /**
+     * Set when a job ends: after [idle] minutes without a message; and the latest time, [most]
+     * minutes, at which it begins more work.
+     */
     public fun minutes(idle: Int, most: Int): FleetBuilder = apply {
         idleMinutes = idle
         maxMinutes = most
     }
 
-    /** Below this much free storage nothing is fetched and nothing trained. */
+    /** Set the free storage (bytes) below which nothing is fetched or trained. */
     public fun minFreeBytes(bytes: Long): FleetBuilder = apply { minFreeBytes = bytes }
 
-    /** Permits a fleet without [trust], and a broker without TLS. For tests: whoever can write to the broker then rules the phone. */
+    /**
+     * Permit a fleet without [trust], and a broker without TLS. For tests: whoever can write to the
+     * broker then rules the phone.
+     */
     public fun insecure(): FleetBuilder = apply { insecure = true }
 
     private fun address(): String {
-        if (service == null) return broker ?: throw ConfigException("fleet $fleet: neither enrol nor broker")
-        if (broker != null) throw ConfigException("fleet $fleet: enrol and broker: the service says where the broker is")
+        if (service == null) return broker ?: throw ConfigException("fleet $fleet: set enrol, or broker and trust")
+        if (broker != null) throw ConfigException("fleet $fleet: set either enrol or broker; with enrol, the service tells the broker's address")
         return ""
     }
 
-    /** @throws ConfigException a setting is missing, or cannot be used */
+    /**
+     * Return the settings.
+     *
+     * @throws ConfigException a setting is missing, or cannot be used
+     */
     internal fun build(): ShoalSettings = ShoalSettings(
         address(),
         fleet,
-        windows ?: throw ConfigException("fleet $fleet: no windows: the class that gives the phone's examples"),
+        windows ?: throw ConfigException("fleet $fleet: set windows, the class that loads the phone's examples"),
         deviceId,
         trusted,
         authority,

@@ -2,14 +2,17 @@ package io.shoal.android
 
 import java.util.concurrent.Executor
 
-/** What a phone does for a fleet. Two states are equal if they say the same, so that a flow tells of each once. */
+/**
+ * State of a phone's work for a fleet. Two states with the same content are equal, so that a flow
+ * emits each once.
+ */
 public sealed class FleetState {
-    /** Nothing is left to do until a job is due. */
+    /** There is nothing to do until the next job. */
     public object Idle : FleetState()
 
-    /** There is something to do, which a later job does. */
+    /** There is work for a later job. */
     public class Waiting(public val why: Why) : FleetState() {
-        /** What it waits for. */
+        /** Reason to wait. */
         public enum class Why {
             /** The broker cannot be reached. */
             NETWORK,
@@ -26,60 +29,72 @@ public sealed class FleetState {
             /** The phone is not enrolled yet. */
             ENROLMENT,
 
-            /** Somebody who runs the fleet has to approve the phone. */
+            /** An operator of the fleet has to approve the phone. */
             APPROVAL,
 
-            /** A job is running, or was ended by Android or by the clock: the next one goes on. */
+            /**
+             * A job is running, or was ended by Android or by its time limit; the next one
+             * continues.
+             */
             JOB,
         }
     }
 
-    /** It trains: [step] of [of] steps of the plan are done. */
+    /** Training: [step] of [of] steps of the plan are finished. */
     public class Training(public val step: Long, public val of: Long) : FleetState()
 
-    /** A finished update is on its way. */
+    /** A finished update is being sent. */
     public object Uploading : FleetState()
 
-    /** Nothing is done until somebody acts; [detail] says it in words, for a log. */
+    /** Nothing happens until somebody acts. [detail] is an explanation for a log. */
     public class Blocked(public val reason: Reason, public val detail: String) : FleetState() {
-        /** What stands in the way. */
+        /** Obstacle. */
         public enum class Reason {
-            /** Nobody has consented, or consent was withdrawn. */
+            /** There is no consent, or it was withdrawn. */
             CONSENT,
 
-            /** A setting cannot be used, or the app no longer has the class of its windows. */
+            /** A setting cannot be used, or the app lacks the class of its windows. */
             SETTINGS,
 
-            /** The service does not know the token: is it complete, and of this service? */
+            /** The service does not know the token. It may be incomplete, or of another service. */
             TOKEN_UNKNOWN,
 
-            /** Another phone has used the token: each needs one of its own. */
+            /** Another phone has used the token; each phone needs its own. */
             TOKEN_USED,
 
-            /** The token's time is over. */
+            /** The token has expired. */
             TOKEN_EXPIRED,
 
-            /** The token is for another id than the app gave, or another device has that id. */
+            /** The token is for another id than the app set, or another device has that id. */
             NAME_TAKEN,
 
-            /** Who runs the fleet has banned this phone, or did not approve it. */
+            /** An operator has banned this phone, or did not approve it. */
             BANNED,
 
-            /** What answers is not the service that the token knows, or not of this fleet, or answers what cannot be used. */
+            /**
+             * Another service answers than that of the token or this fleet, or its answer cannot be
+             * used.
+             */
             SERVICE,
 
-            /** The service wants an attestation of this app and phone, and does not believe the one that it got, or got none. */
+            /**
+             * The service requires an attestation of this app and phone, and got none, or does not
+             * believe it.
+             */
             ATTESTATION,
 
-            /** The certificate has ended, or its key is gone from the Keystore: the phone needs another token. */
+            /**
+             * The certificate has expired, or its key is gone from the Keystore: the phone needs
+             * another token.
+             */
             CERTIFICATE,
 
-            /** The job failed, by a defect or with windows that cannot be used. */
+            /** The job failed by a defect, or its windows cannot be used. */
             FAILED,
         }
     }
 
-    /** The text that [parse] reads; of states that outlive a process. */
+    /** Return the text that [parse] reads. States that do not outlive a process become others. */
     internal fun write(): String = when (this) {
         is Idle -> "idle"
         is Waiting -> "waiting ${why.name}"
@@ -98,7 +113,7 @@ public sealed class FleetState {
     }
 
     internal companion object {
-        /** Reads what [write] wrote; what is no such text is [Idle]. */
+        /** Parse the output of [write]. Other text becomes [Idle]. */
         fun parse(text: String): FleetState {
             val (kind, name, detail) = text.split(" ", limit = 3) + listOf("", "")
             return when (kind) {
@@ -110,13 +125,13 @@ public sealed class FleetState {
     }
 }
 
-/** Is told of each state that a [Fleet] comes into. */
+/** Listener for the states of a [Fleet]. */
 public fun interface FleetListener {
-    /** The state is another one from now on. */
+    /** Called when the state has changed. */
     public fun onState(state: FleetState)
 }
 
-/** A state, and who is told of the next, as [shown] shows it. */
+/** State and its listeners, who get it as [shown] converts it. */
 internal class States(initial: FleetState, private val shown: (FleetState) -> FleetState = { it }) {
     private val observers = Observers<FleetState>()
 
@@ -129,10 +144,10 @@ internal class States(initial: FleetState, private val shown: (FleetState) -> Fl
         refresh()
     }
 
-    /** The same state may show as another one now. */
+    /** Call the listeners again, since the same state may be shown as another one now. */
     fun refresh(): Unit = observers.tell(shown(now))
 
-    /** Tells [listener] of the state as it is now, and of each that follows. */
+    /** Call [listener] with the current state, and with each one that follows. */
     fun add(listener: FleetListener, executor: Executor): Unit = observers.add(listener, executor, shown(now), listener::onState)
 
     fun remove(listener: FleetListener): Unit = observers.remove(listener)

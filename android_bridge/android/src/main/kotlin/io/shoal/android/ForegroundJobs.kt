@@ -7,20 +7,23 @@ import java.util.UUID
 import java.util.concurrent.ExecutionException
 import java.util.concurrent.Future
 
-/** What a job in the foreground shows. An app that wants it adds `shoal-android-foreground`; without that no job asks for the foreground. */
+/**
+ * Notifications of jobs in the foreground. An app that wants them adds `shoal-android-foreground`;
+ * otherwise no job asks for the foreground.
+ */
 @InternalShoalApi
 public interface ForegroundJobs {
-    /** The notification of a [job], and how Android is asked. */
+    /** Return the notification of a [job], and the type of its service. */
     public fun info(context: Context, job: ForegroundJob): ForegroundInfo
 }
 
 /**
- * A job as its notification shows it.
+ * Content of the notification of a job.
  *
- * @param id WorkManager's, by which it can be cancelled
- * @param typed whether the service has to say its type
- * @param step how many of the plan's steps are done
- * @param of all of them; 0 while nothing is trained
+ * @param id WorkManager's id, by which it can be cancelled
+ * @param typed true if the service must state its type
+ * @param step number of finished steps of the plan
+ * @param of number of all its steps; 0 while nothing is trained
  */
 @InternalShoalApi
 public class ForegroundJob(
@@ -31,23 +34,26 @@ public class ForegroundJob(
     public val of: Long = 0,
 )
 
-/** The artefact's, if the app has it. */
+/** Return the notifications of `shoal-android-foreground`, or null if the app does not have it. */
 internal fun foregroundJobs(): ForegroundJobs? = try {
     Class.forName("io.shoal.foreground.TrainingNotification").getDeclaredConstructor().newInstance() as ForegroundJobs
 } catch (_: ClassNotFoundException) {
     null
 }
 
-/** One job in the foreground. [show] asks Android to show so many steps of so many. */
+/** Job in the foreground. [show] asks Android to show so many steps of so many. */
 internal class JobForeground(private val show: (step: Long, of: Long) -> Future<*>, private val nowMs: () -> Long) {
-    private var given = false
+    private var isForeground = false
     private var shownMs = 0L
     private var percent = -1L
 
-    /** Asks for the foreground; why it is refused, or null. From API 31 on it may be refused to an app in the background. */
+    /**
+     * Ask for the foreground. Return the error if it is refused, or null. From API 31 on it may be
+     * refused to an app in the background.
+     */
     fun begin(): Throwable? = try {
         show(0, 0).get()
-        given = true
+        isForeground = true
         null
     } catch (error: ExecutionException) {
         error.cause ?: error
@@ -55,9 +61,9 @@ internal class JobForeground(private val show: (step: Long, of: Long) -> Future<
         error
     }
 
-    /** So much is done; shown once a second at most, and where the percentage is another one. */
+    /** Show the progress, once a second at most, and if the percentage has changed. */
     fun progress(step: Long, of: Long) {
-        if (!given || of <= 0) return
+        if (!isForeground || of <= 0) return
         val (now, next) = nowMs() to 100 * step / of
         if (next == percent || now - shownMs < EVERY_MS) return
         percent = next
@@ -65,7 +71,7 @@ internal class JobForeground(private val show: (step: Long, of: Long) -> Future<
         try {
             show(step, of)
         } catch (_: IllegalStateException) {
-            // the job goes on as it was shown before
+            // the notification stays as it is, and the job continues
         }
     }
 

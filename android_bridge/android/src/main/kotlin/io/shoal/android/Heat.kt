@@ -1,8 +1,9 @@
 package io.shoal.android
 
 /**
- * Whether the phone is too warm to train; pure. From API 29 on Android says how far it has to slow down ([status], `PowerManager`), on
- * every version the battery how warm it is.
+ * Temperature of the phone, which may be too high to train; pure. From API 29 on Android reports
+ * how far the phone has to slow down ([status], `PowerManager`), in every version the temperature
+ * of the battery.
  */
 internal class Heat(
     private val sdk: Int,
@@ -13,10 +14,13 @@ internal class Heat(
     private var askedMs = Long.MIN_VALUE
     private var ends = false
 
-    /** No job begins now. */
-    fun holdsOff(): Boolean = isAbove(MODERATE, WARM_C)
+    /** Return true if no job may begin now. */
+    fun forbidsStart(): Boolean = isAbove(MODERATE, WARM_C)
 
-    /** A job is to end now: the next goes on where it was. Asked as often as one likes: it looks once a second. */
+    /**
+     * Return true if a job must end now; the next one continues where it was. The sensors are read
+     * once a second at most.
+     */
     fun ends(): Boolean {
         val now = nowMs()
         if (askedMs == Long.MIN_VALUE || now - askedMs >= EVERY_MS) {

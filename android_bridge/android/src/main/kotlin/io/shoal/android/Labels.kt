@@ -7,21 +7,22 @@ import java.io.FileOutputStream
 import java.io.IOException
 import java.util.concurrent.Executor
 
-/** Who says what was being done; the later in this list, the more it counts. */
+/** Source of a label. A later one in this list overrides an earlier one. */
 public enum class LabelSource {
-    /** A guess, as Activity Recognition makes one. */
+    /** A guess, for example by Activity Recognition. */
     HINT,
 
     /** The phone's owner, who was asked afterwards. */
     PROMPT,
 
-    /** The app, which knows. It counts more than what the recording was begun with. */
+    /** The app, which knows. It overrides the label with which the recording began. */
     APP,
 }
 
 /**
- * What was being done when, of a fleet's recordings, whether these exist already or are made later. Of two that overlap the better source
- * counts, and of one source the later word. A window whose samples have several labels, or none, stays as one without a label.
+ * Labels of times, for a fleet's recordings, existing or future ones. If two overlap, the better
+ * source counts, and of one source the later label. A window whose samples have several labels, or
+ * none, has no label.
  */
 public class Labels internal constructor(
     private val file: File,
@@ -30,44 +31,45 @@ public class Labels internal constructor(
     private val log: Log,
 ) {
     /**
-     * From [fromMs] to before [untilMs] (Unix time in ms) it was [label]. Nothing is kept without consent. Returns at once; written by a
-     * thread of the library's.
+     * Add [label] for the time from [fromMs] to before [untilMs] (Unix time in ms). Without consent
+     * nothing is stored. Returns at once; a thread of the library writes the file.
      *
-     * @throws IllegalArgumentException an empty label or one with a line break, or a time that does not end after it begins
+     * @throws IllegalArgumentException the label is empty or has a comma or a line break, or the
+     *   time does not end after it begins
      */
     @JvmOverloads
     public fun add(label: String, fromMs: Long, untilMs: Long, source: LabelSource = LabelSource.APP) {
-        require(label.isNotEmpty() && '\n' !in label && ',' !in label) { "label '$label': a name without comma or line break" }
-        note(LabelledTime(fromMs, untilMs, source, label))
+        require(label.isNotEmpty() && '\n' !in label && ',' !in label) { "label must be a name without comma or line break, got '$label'" }
+        store(LabelledTime(fromMs, untilMs, source, label))
     }
 
-    /** What was said of this time does not count, whoever said it, nor what a recording was begun with. */
-    public fun remove(fromMs: Long, untilMs: Long): Unit = note(LabelledTime(fromMs, untilMs, LabelSource.APP, ""))
+    /** Remove all labels of this time, of every source and of the recording itself. */
+    public fun remove(fromMs: Long, untilMs: Long): Unit = store(LabelledTime(fromMs, untilMs, LabelSource.APP, ""))
 
-    private fun note(time: LabelledTime) {
-        require(time.fromMs < time.untilMs) { "from ${time.fromMs} until ${time.untilMs}" }
+    private fun store(time: LabelledTime) {
+        require(time.fromMs < time.untilMs) { "fromMs must be below untilMs, got ${time.fromMs} and ${time.untilMs}" }
         if (!wanted()) return
         disk.execute {
             if (!wanted()) return@execute
             try {
                 file.parentFile.mkdirs()
-                FileOutputStream(file, true).use { // a line that a kill cut short is no line
+                FileOutputStream(file, true).use { // the first line break ends a line that a kill cut short
                     it.write("\n$time\n".toByteArray())
                     it.fd.sync()
                 }
             } catch (error: IOException) {
-                log.write(Log.Level.ERROR, "a label is not kept: $error")
+                log.write(Log.Level.ERROR, "a label cannot be stored: $error")
             }
         }
     }
 }
 
-/** Such a time; without a [label] nobody says. */
+/** Time with a label. An empty [label] removes labels. */
 internal class LabelledTime(val fromMs: Long, val untilMs: Long, val source: LabelSource, val label: String) {
     override fun toString(): String = "$fromMs,$untilMs,${source.name},$label,"
 
     companion object {
-        /** Those in a file, in their order. */
+        /** Return the times in a file, in their order. */
         fun read(file: File): List<LabelledTime> = if (file.exists()) file.readLines().mapNotNull(::parse) else emptyList()
 
         private fun parse(line: String): LabelledTime? {
@@ -80,21 +82,24 @@ internal class LabelledTime(val fromMs: Long, val untilMs: Long, val source: Lab
     }
 }
 
-/** The labels of samples that begin at [startMs], [rateHz] a second; [own] is what the recording itself says of each. */
-internal fun labelled(own: LongArray, startMs: Long, rateHz: Double, times: List<LabelledTime>, classes: List<String>): LongArray {
-    val labels = LongArray(own.size) { NO_LABEL }
+/**
+ * Return the labels of samples that begin at [startMs], [rateHz] per second. [recorded] are the
+ * labels of the recording itself.
+ */
+internal fun labelled(recorded: LongArray, startMs: Long, rateHz: Double, times: List<LabelledTime>, classes: List<String>): LongArray {
+    val labels = LongArray(recorded.size) { NO_LABEL }
     fun paint(source: LabelSource) {
         for (time in times) {
             val number = if (time.label.isEmpty()) NO_LABEL else classes.indexOf(time.label).toLong()
-            if (time.source != source || (number < 0 && time.label.isNotEmpty())) continue // a class that the model does not know
-            val first = Math.ceil((time.fromMs - startMs) * rateHz / 1000).toLong().coerceIn(0, own.size.toLong()).toInt()
-            val end = Math.ceil((time.untilMs - startMs) * rateHz / 1000).toLong().coerceIn(0, own.size.toLong()).toInt()
+            if (time.source != source || (number < 0 && time.label.isNotEmpty())) continue // the model does not know this class
+            val first = Math.ceil((time.fromMs - startMs) * rateHz / 1000).toLong().coerceIn(0, recorded.size.toLong()).toInt()
+            val end = Math.ceil((time.untilMs - startMs) * rateHz / 1000).toLong().coerceIn(0, recorded.size.toLong()).toInt()
             labels.fill(number, first, maxOf(first, end))
         }
     }
     paint(LabelSource.HINT)
     paint(LabelSource.PROMPT)
-    for (i in own.indices) if (own[i] != NO_LABEL) labels[i] = own[i]
+    for (i in recorded.indices) if (recorded[i] != NO_LABEL) labels[i] = recorded[i]
     paint(LabelSource.APP)
     return labels
 }

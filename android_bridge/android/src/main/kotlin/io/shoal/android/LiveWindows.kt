@@ -2,8 +2,8 @@ package io.shoal.android
 
 import io.shoal.core.Tensor
 
-/** The windows of what is measured, as they come: every stride the last samples. Used by one thread. */
-internal class LiveWindows(private val spec: WindowSpec, private val told: (Tensor) -> Unit) : GridSink {
+/** Windows of the measurements as they come: every stride, the last samples. Used by one thread. */
+internal class LiveWindows(private val spec: WindowSpec, private val onWindow: (Tensor) -> Unit) : GridSink {
     private val numChannels = spec.channels.size
     private val samples = FloatArray(numChannels * spec.length)
     private var count = 0L
@@ -11,10 +11,10 @@ internal class LiveWindows(private val spec: WindowSpec, private val told: (Tens
     override fun row(timeNs: Long, values: FloatArray) {
         values.copyInto(samples, (count % spec.length).toInt() * numChannels, 0, numChannels)
         count++
-        if (count >= spec.length && (count - spec.length) % spec.stride == 0L) told(window())
+        if (count >= spec.length && (count - spec.length) % spec.stride == 0L) onWindow(window())
     }
 
-    /** Channels first, the oldest sample first. */
+    /** Return the window, channels first, the oldest sample first. */
     private fun window(): Tensor {
         val window = FloatArray(samples.size) { i ->
             val sample = ((count + i % spec.length) % spec.length).toInt()
@@ -29,7 +29,7 @@ internal class LiveWindows(private val spec: WindowSpec, private val told: (Tens
 }
 
 /** Two sinks, of which the first may be missing. */
-internal class Both(private val first: GridSink?, private val second: GridSink) : GridSink {
+internal class TwoSinks(private val first: GridSink?, private val second: GridSink) : GridSink {
     override fun row(timeNs: Long, values: FloatArray) {
         first?.row(timeNs, values)
         second.row(timeNs, values)

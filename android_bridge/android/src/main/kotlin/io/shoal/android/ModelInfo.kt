@@ -2,21 +2,21 @@ package io.shoal.android
 
 import io.shoal.core.Current
 import io.shoal.core.Packaged
-import io.shoal.core.RoundMeasured
+import io.shoal.core.RoundMeasurement
 import io.shoal.core.wire.Metrics
 
 /**
- * The model that answers predictions.
+ * Model that answers predictions.
  *
- * @param digest the SHA-256 of its tensors
- * @param run the run that it came from
- * @param release the release's number, 0 if a finished run offered it
+ * @param digest SHA-256 of its tensors
+ * @param run run that it came from
+ * @param release number of the release; 0 if a finished run offered it
  */
 public class ModelInfo internal constructor(public val digest: String, public val run: String, public val release: Long) {
-    /** Whether it is the one that the app brought along ([FleetBuilder.model]). */
+    /** True if it is the app's own model ([FleetBuilder.model]). */
     public val isPackaged: Boolean get() = run == Packaged.RUN
 
-    /** Whether [other] is the same model, of the same run and release. */
+    /** Return true if [other] is the same model, of the same run and release. */
     override fun equals(other: Any?): Boolean = other is ModelInfo && digest == other.digest && run == other.run && release == other.release
 
     override fun hashCode(): Int = digest.hashCode()
@@ -28,42 +28,48 @@ public class ModelInfo internal constructor(public val digest: String, public va
     }
 }
 
-/** Is told of each model that answers from then on. */
+/** Listener for the models that answer. */
 public fun interface ModelListener {
-    /** This one answers. */
+    /** Called when this model answers from now on. */
     public fun onModel(model: ModelInfo)
 }
 
-/** What was measured in a [round] of a [run]: in training, and of the model that came, on the windows that no training saw. */
-public class RoundMetrics internal constructor(measured: RoundMeasured) {
-    /** The run's id. */
-    public val run: String = measured.run
+/**
+ * Metrics of a [round] of a [run]: of training, and of the model that came, on windows that no
+ * training uses.
+ */
+public class RoundMetrics internal constructor(measurement: RoundMeasurement) {
+    /** Id of the run. */
+    public val run: String = measurement.run
 
-    /** The round's number. */
-    public val round: Long = measured.round
+    /** Number of the round. */
+    public val round: Long = measurement.round
 
-    /** Over the windows that were trained on; null in a round without training. */
-    public val trained: Evaluation? = Evaluation.of(measured.trained)
+    /** Metrics over the windows that were trained on; null in a round without training. */
+    public val trained: Evaluation? = Evaluation.of(measurement.trained)
 
-    /** Over the windows that no training saw; null if the round asked for none. */
-    public val evaluated: Evaluation? = Evaluation.of(measured.evaluated)
+    /** Metrics over windows that no training uses; null in a round without an evaluation. */
+    public val evaluated: Evaluation? = Evaluation.of(measurement.evaluated)
 }
 
-/** Is told of each round that the phone has carried out. */
+/** Listener for the rounds that the phone carries out. */
 public fun interface RoundListener {
-    /** A round is done. */
+    /** Called when a round is finished. */
     public fun onRound(metrics: RoundMetrics)
 }
 
-/** How the last model that was offered does on the phone's own held-out windows, and how the one did that was in use [before]. */
+/**
+ * Metrics of the last offered model on the phone's own held-out windows, and of the one that was in
+ * use [before].
+ */
 public class ModelMetrics internal constructor(public val before: Evaluation?, public val after: Evaluation?)
 
-/** Means over held-out windows: [loss] is the cross-entropy in nats, [accuracy] a share of 1. */
+/** Means over windows: [loss] is the cross-entropy in nats, [accuracy] a share of 1. */
 public class Evaluation internal constructor(public val windows: Long, public val loss: Double, public val accuracy: Double) {
     override fun toString(): String = "loss $loss, accuracy $accuracy over $windows windows"
 
     internal companion object {
-        /** Null where nothing was evaluated. */
+        /** Return the means of sums, or null if nothing was evaluated. */
         fun of(sums: Metrics): Evaluation? = sums.numExamples.takeIf { it > 0 }?.let {
             Evaluation(it, sums.lossSum / it, sums.numCorrect.toDouble() / it)
         }

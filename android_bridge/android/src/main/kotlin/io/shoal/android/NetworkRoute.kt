@@ -5,7 +5,10 @@ import io.shoal.core.Route
 import java.net.InetAddress
 import java.net.Socket
 
-/** By the network that Android gave a job: names are looked up there too, and a VPN or another network of the phone is not used. */
+/**
+ * The network that Android gave a job. Names are looked up there too, and no VPN or other network
+ * of the phone is used.
+ */
 internal class NetworkRoute(private val network: Network) : Route {
     override fun addresses(host: String): List<InetAddress> = network.getAllByName(host).toList()
 

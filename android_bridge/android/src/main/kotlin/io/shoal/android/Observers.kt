@@ -4,13 +4,16 @@ import java.util.concurrent.CopyOnWriteArrayList
 import java.util.concurrent.Executor
 import java.util.concurrent.RejectedExecutionException
 
-/** Who is told of values as they come. One whose executor takes nothing any more is told no more. */
+/** Observers of values. An observer whose executor accepts no more tasks is removed. */
 internal class Observers<T> {
     private class Observer<T>(val listener: Any, val executor: Executor, val tell: (T) -> Unit)
 
     private val all = CopyOnWriteArrayList<Observer<T>>()
 
-    /** Tells [listener] by [tell], on [executor], of [now], if there is one, and of each value that follows. */
+    /**
+     * Call [listener] by [tell], on [executor], with [now], if it is not null, and with each value
+     * that follows.
+     */
     fun add(listener: Any, executor: Executor, now: T?, tell: (T) -> Unit) {
         val observer = Observer(listener, executor, tell)
         all += observer
@@ -23,13 +26,13 @@ internal class Observers<T> {
 
     fun tell(value: T): Unit = all.forEach { pass(it, value) }
 
-    /** Tells this listener alone. */
+    /** Call this listener alone. */
     fun tell(value: T, listener: Any): Unit = all.filter { it.listener === listener }.forEach { pass(it, value) }
 
     private fun pass(observer: Observer<T>, value: T) {
         try {
             observer.executor.execute { observer.tell(value) }
-        } catch (_: RejectedExecutionException) { // it was shut down
+        } catch (_: RejectedExecutionException) { // the executor was shut down
             all -= observer
         }
     }

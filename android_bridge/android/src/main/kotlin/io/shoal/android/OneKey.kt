@@ -8,7 +8,10 @@ import java.security.cert.X509Certificate
 import javax.net.ssl.SSLEngine
 import javax.net.ssl.X509ExtendedKeyManager
 
-/** Shows a broker the certificate of one key of a store, the one under [alias], and never another that the app keeps there. */
+/**
+ * Key manager that shows a broker the certificate of the key under [alias], and never another key
+ * of the store.
+ */
 internal class OneKey(private val store: KeyStore, private val alias: String) : X509ExtendedKeyManager() {
     override fun getCertificateChain(name: String): Array<X509Certificate>? =
         if (name == alias) store.getCertificateChain(alias)?.map { it as X509Certificate }?.toTypedArray() else null
@@ -27,7 +30,10 @@ internal class OneKey(private val store: KeyStore, private val alias: String) : 
 
     override fun chooseServerAlias(keyType: String, issuers: Array<Principal>?, socket: Socket?): String? = null
 
-    /** The key's type is among those that are asked for; TLS names it `EC`, with what signed it behind a `_`. */
+    /**
+     * Return true if the key's type is among [keyTypes]. TLS calls it `EC`, and appends the kind of
+     * its signature after a `_`.
+     */
     private fun fits(keyTypes: Array<String>): Boolean =
-        store.getCertificate(alias)?.publicKey?.algorithm.let { own -> keyTypes.any { it.substringBefore('_') == own } }
+        store.getCertificate(alias)?.publicKey?.algorithm.let { type -> keyTypes.any { it.substringBefore('_') == type } }
 }

@@ -25,53 +25,56 @@ import java.util.concurrent.Executors
 import java.util.concurrent.TimeUnit
 import kotlin.concurrent.thread
 
-/** What a fleet needs of Android: jobs, keys, sensors, and the runtime of its models. */
+/** Functions of Android that a fleet needs: jobs, keys, sensors, and the runtime of its models. */
 internal interface Platform {
-    /** Where files are written. */
+    /** Executor of all writing of files. */
     val disk: Executor
 
-    /** Plans jobs from now on; those that are planned already stay. */
+    /** Plan jobs from now on. Jobs that are planned already stay. */
     fun schedule(settings: ShoalSettings)
 
-    /** Plans one job as soon as the constraints hold, unless one is waiting or running. */
+    /** Plan one job as soon as the constraints hold, unless one is waiting or running. */
     fun scheduleOnce(settings: ShoalSettings)
 
-    /** Plans to enrol the phone as soon as there is a network, unless that is planned already. */
+    /** Plan to enrol the phone as soon as there is a network, unless that is planned already. */
     fun scheduleEnrolment()
 
-    /** Plans to tell the aggregator of a withdrawal as soon as there is a network, unless that is planned already. */
+    /**
+     * Plan to tell the aggregator of a withdrawal as soon as there is a network, unless that is
+     * planned already.
+     */
     fun scheduleWithdrawal()
 
-    /** What an app's attestation says of a nonce. */
-    fun attest(by: Attestation, nonce: String): String
+    /** Return the attestation of an app's provider for a nonce. */
+    fun attest(provider: Attestation, nonce: String): String
 
-    /** Plans no job any more, but for the word of a withdrawal. */
+    /** Cancel all planned work except the report of a withdrawal. */
     fun cancel()
 
-    /** What loads a job's programs, whose files go into [folder]. */
+    /** Return the loader of a job's programs, whose files are written into [folder]. */
     fun loader(folder: File): GraphLoader
 
-    /** What loads the programs that answer an app, which no training holds up. */
+    /** Return the loader of programs for predictions, which do not wait for training. */
     fun answering(folder: File): GraphLoader
 
-    /** The fleet's key, under this name in the Keystore. */
+    /** Return the fleet's key, which has this name in the Keystore. */
     fun key(alias: String): DeviceKey
 
-    /** Where a phone enrols at this address. */
+    /** Return the enrolment service at this address. */
     fun desk(service: String): EnrolmentDesk
 
     /**
-     * One of the app's assets.
+     * Return one of the app's assets.
      *
      * @throws ConfigException there is none of this name
      */
     fun asset(name: String): ByteArray
 
-    /** Something that records the spec's sensors into a fleet's folder. */
+    /** Return a recorder of the spec's sensors into a fleet's folder. */
     fun recorder(fleet: Fleet, spec: WindowSpec, options: RecordingOptions): SensorRecorder
 }
 
-/** The same by WorkManager, the Keystore and ExecuTorch. Work is named by the fleet. */
+/** Platform with WorkManager, the Keystore and ExecuTorch. Work is named after the fleet. */
 internal class AndroidPlatform(private val context: Context, private val fleet: String) : Platform {
     override val disk: Executor get() = DISK
 
@@ -95,7 +98,7 @@ internal class AndroidPlatform(private val context: Context, private val fleet: 
 
     override fun scheduleWithdrawal() = once(WithdrawWorker::class.java, "io.shoal.withdrawal.$fleet")
 
-    /** Plans work that needs no more than a network, unless it is planned already. */
+    /** Plan work that needs nothing but a network, unless it is planned already. */
     private fun once(worker: Class<out ListenableWorker>, name: String) {
         val request = OneTimeWorkRequest.Builder(worker)
             .setConstraints(Constraints.Builder().setRequiredNetworkType(NetworkType.CONNECTED).build())
@@ -104,7 +107,7 @@ internal class AndroidPlatform(private val context: Context, private val fleet: 
         WorkManager.getInstance(context).enqueueUniqueWork(name, ExistingWorkPolicy.KEEP, request.build())
     }
 
-    override fun attest(by: Attestation, nonce: String): String = by.attest(context, nonce)
+    override fun attest(provider: Attestation, nonce: String): String = provider.attest(context, nonce)
 
     override fun cancel() {
         val manager = WorkManager.getInstance(context)
@@ -124,7 +127,7 @@ internal class AndroidPlatform(private val context: Context, private val fleet: 
     override fun asset(name: String): ByteArray = try {
         context.assets.open(name).use { it.readBytes() }
     } catch (error: IOException) {
-        throw ConfigException("asset '$name': the app has none of this name, or it cannot be read: ${error.message}", error)
+        throw ConfigException("asset '$name': missing or not readable: ${error.message}", error)
     }
 
     override fun recorder(fleet: Fleet, spec: WindowSpec, options: RecordingOptions): SensorRecorder =
@@ -141,24 +144,27 @@ internal class AndroidPlatform(private val context: Context, private val fleet: 
         .build()
 
     companion object {
-        /** Under this name a job is told its fleet. */
+        /** Key of the fleet's name in a job's data. */
         const val FLEET = "fleet"
 
-        /** One thread of the process owns the programs of all fleets' jobs, and another those of their predictions. */
+        /**
+         * Threads of the process: one owns the programs of all fleets' jobs, and another those of
+         * their predictions.
+         */
         private val TRAINING = OwnerThread("shoal-training")
         private val ANSWERING = OwnerThread("shoal-answering")
         private val DISK = Executors.newSingleThreadExecutor { task -> thread(start = false, isDaemon = true, name = "shoal-disk") { task.run() } }
     }
 }
 
-/** The system's clocks; the one that cannot be set goes on while the phone sleeps. */
+/** The system's clocks. The one that cannot be set continues while the phone sleeps. */
 internal object PhoneClock : Clock {
     override fun nowSeconds(): Double = System.currentTimeMillis() / 1000.0
 
     override fun steadySeconds(): Double = SystemClock.elapsedRealtimeNanos() / 1e9
 }
 
-/** Core's lines in Android's log, under the tag `Shoal`. */
+/** Log in Android's log, under the tag `Shoal`. */
 internal object LogcatLog : io.shoal.core.Log {
     override fun write(level: io.shoal.core.Log.Level, line: String) {
         when (level) {

@@ -7,9 +7,10 @@ private const val MULTI_LABEL = "multi-label"
 private const val SEQUENCE = "sequence"
 
 /**
- * What a model answers: for each example a probability of each of the [classes]. Where a window has several labels these are the labels' names.
- * A model of steps answers a probability of each class for each step of a window.
- * A model of quantities answers these by their names, in their own units, and one that gives windows back one number, `reconstruction_error`.
+ * Answers of a model: for each example a probability of each of the [classes]. In a task of several
+ * labels these are the labels' names. In a task of steps there is a probability of each class for
+ * each step of a window. A model of quantities answers them by their names, in their own units. A
+ * model of reconstruction answers one number, `reconstruction_error`.
  */
 public class Probabilities internal constructor(
     public val classes: List<String>,
@@ -18,44 +19,47 @@ public class Probabilities internal constructor(
 ) {
     private val numbers = numbers.toFloatArray()
 
-    /** How many examples were asked about. */
+    /** Number of examples. */
     public val size: Int = numbers.rows
 
     private val each = numbers.shape.drop(1).fold(1, Int::times)
 
-    /** The probabilities of example [at], in the order of [classes]; of a model of steps, those of one step after another. */
+    /**
+     * Return the probabilities of example [at], in the order of [classes]. In a task of steps, the
+     * probabilities of the first step are followed by those of the second, and so on.
+     */
     public fun of(at: Int): FloatArray {
-        if (at !in 0 until size) throw IndexOutOfBoundsException("example $at of $size")
+        if (at !in 0 until size) throw IndexOutOfBoundsException("example $at: there are $size examples, from 0 on")
         return numbers.copyOfRange(at * each, (at + 1) * each)
     }
 
     /**
-     * The class that is the most probable for each step of example [at].
+     * Return the most probable class of each step of example [at].
      *
-     * @throws IllegalStateException the model tells no classes of steps
+     * @throws IllegalStateException the task has no steps
      */
     public fun steps(at: Int): List<String> {
-        check(task == SEQUENCE) { "the model has learned $task: examples have no steps" }
-        return of(at).toList().chunked(classes.size) { own -> classes[own.indices.maxByOrNull { own[it] } ?: 0] }
+        check(task == SEQUENCE) { "the model's task is $task: its examples have no steps" }
+        return of(at).toList().chunked(classes.size) { step -> classes[step.indices.maxByOrNull { step[it] } ?: 0] }
     }
 
     /**
-     * The class that is the most probable for example [at].
+     * Return the most probable class of example [at].
      *
-     * @throws IllegalStateException the model tells no classes
+     * @throws IllegalStateException the task is not a classification
      */
     public fun best(at: Int): String {
-        check(task == CLASSIFICATION) { "the model has learned $task: no example has one class" }
-        return of(at).let { own -> classes[own.indices.maxByOrNull { own[it] } ?: 0] }
+        check(task == CLASSIFICATION) { "the model's task is $task: its examples have no single class" }
+        return of(at).let { row -> classes[row.indices.maxByOrNull { row[it] } ?: 0] }
     }
 
     /**
-     * The labels that example [at] has: those with a probability of at least a half.
+     * Return the labels of example [at]: those with a probability of at least a half.
      *
-     * @throws IllegalStateException the model does not tell several labels
+     * @throws IllegalStateException the task has no several labels
      */
     public fun labels(at: Int): List<String> {
-        check(task == MULTI_LABEL) { "the model has learned $task: examples do not have several labels" }
-        return of(at).let { own -> classes.filterIndexed { name, _ -> own[name] >= 0.5f } }
+        check(task == MULTI_LABEL) { "the model's task is $task: its examples have no several labels" }
+        return of(at).let { row -> classes.filterIndexed { name, _ -> row[name] >= 0.5f } }
     }
 }

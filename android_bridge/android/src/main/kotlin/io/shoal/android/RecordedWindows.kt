@@ -8,16 +8,19 @@ import io.shoal.core.windowsOf
 import java.io.File
 
 /**
- * What the fleet's model looks at; the same as the bundle's window (`shoal export inspect` shows it), or the phone declines its plans.
+ * Windows of the fleet's model. They must be those of the bundle (`shoal export inspect` shows
+ * them), or the phone declines its plans.
  *
  * @param classes names of the classes, in the bundle's order
- * @param length samples in a window
- * @param stride samples from one window to the next
- * @param rateHz samples a second
- * @param sensors what [SensorRecorder] records, the channels of each in this order
- * @param worldFrame whether what has three axes is turned into the world's, so that it does not matter how the phone is carried; that needs a
- *   gyroscope. Channels then begin with `world_`
- * @param steps into how many equal steps a window is cut, each with a class of its own, in a task of sequences; 0 in others
+ * @param length number of samples in a window
+ * @param stride number of samples from one window to the next
+ * @param rateHz number of samples per second
+ * @param sensors sensors that [SensorRecorder] records, the channels of each in this order
+ * @param worldFrame true to turn the axes of sensors into the world's, so that it does not matter
+ *   how the phone is carried. This needs a gyroscope, and the names of channels then begin with
+ *   `world_`
+ * @param steps number of equal steps of a window, each with its class, in a task of sequences; 0 in
+ *   other tasks
  */
 public class WindowSpec @JvmOverloads constructor(
     public val classes: List<String>,
@@ -31,10 +34,10 @@ public class WindowSpec @JvmOverloads constructor(
     init {
         require(classes.isNotEmpty() && classes.none { ',' in it || '\n' in it }) { "classes $classes: names without comma or line break" }
         require(length > 0 && stride > 0 && rateHz > 0 && sensors.isNotEmpty()) { "windows of $length samples every $stride at $rateHz Hz" }
-        require(steps == 0 || (steps > 1 && length % steps == 0)) { "windows of $length samples in $steps steps: a number from 2 that divides them" }
+        require(steps == 0 || (steps > 1 && length % steps == 0)) { "steps must be a number from 2 that divides the $length samples of a window, got $steps" }
     }
 
-    /** The names of the channels, as the header of a recording has them. */
+    /** Names of the channels, as in the header of a recording. */
     public val channels: List<String>
         get() = sensors.flatMap { sensor ->
             if (sensor.axes == 1) return@flatMap listOf(sensor.channel)
@@ -43,8 +46,8 @@ public class WindowSpec @JvmOverloads constructor(
 }
 
 /**
- * A sensor. [type] is Android's number of it; a measurement has [axes] numbers, and counts for [holdNs] where the sensor speaks only when
- * something changes.
+ * Sensor. [type] is Android's number of it. A measurement has [axes] numbers. If the sensor reports
+ * changes alone, a measurement is valid for [holdNs].
  */
 public enum class RecordedSensor(internal val type: Int, internal val channel: String, internal val axes: Int, internal val holdNs: Long) {
     /** Acceleration with gravity, m/s2. */
@@ -59,14 +62,20 @@ public enum class RecordedSensor(internal val type: Int, internal val channel: S
     /** Air pressure, hPa. */
     BAROMETER(Sensor.TYPE_PRESSURE, "barometer", 1, 2_000_000_000),
 
-    /** Light, lux. Android says it when it changes. */
+    /** Light, lux. Android reports changes alone. */
     LIGHT(Sensor.TYPE_LIGHT, "light", 1, 600_000_000_000),
 
-    /** Heart rate, beats a minute; of watches. It needs `BODY_SENSORS`, from API 36 on `android.permission.health.READ_HEART_RATE`. */
+    /**
+     * Heart rate, beats per minute; on watches. It needs `BODY_SENSORS`, from API 36 on
+     * `android.permission.health.READ_HEART_RATE`.
+     */
     HEART_RATE(Sensor.TYPE_HEART_RATE, "heart_rate", 1, 10_000_000_000),
 }
 
-/** Windows cut from what [SensorRecorder] recorded. An app extends it with its own [spec], and enrols with that class. */
+/**
+ * Windows cut from the recordings of [SensorRecorder]. An app extends it with its own [spec], and
+ * names that class in its settings.
+ */
 public abstract class RecordedWindows(public val spec: WindowSpec) : WindowSource {
     @Throws(DataException::class)
     override fun load(context: Context, fleet: String): Windows? = load(Home.of(File(context.noBackupFilesDir, "shoal"), fleet))

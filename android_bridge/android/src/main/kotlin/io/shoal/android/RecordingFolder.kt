@@ -11,25 +11,29 @@ import java.util.Locale
 import java.util.concurrent.ConcurrentHashMap
 
 /**
- * Recordings as CSV files, as `shoal-edge --data FOLDER` reads them too: a header with `label` and the channels, then a sample a row. The
- * name says when the first sample was measured. One that is being made ends in `.part`; of one that a kill ended, all whole rows count.
+ * Recordings as CSV files, in the format of `shoal-edge --data FOLDER`: a header with `label` and
+ * the channels, then one sample per row. The name has the time of the first sample. A file that is
+ * being written ends with `.part`. After a kill, its complete rows count.
  */
 internal class RecordingFolder(private val folder: File) {
-    /** Begins a recording whose first sample is of [startMs] (Unix time); with an empty [label] nobody has said of which class it is. */
+    /**
+     * Begin a recording whose first sample is of [startMs] (Unix time). An empty [label] means no
+     * label.
+     */
     fun begin(channels: List<String>, label: String, startMs: Long): Writer {
         folder.mkdirs()
-        if (!folder.isDirectory) throw IOException("$folder: cannot be made")
+        if (!folder.isDirectory) throw IOException("$folder: cannot be created")
         val number = 1 + (folder.list().orEmpty().mapNotNull { NAME.matchEntire(it)?.groupValues?.get(1)?.toIntOrNull() }.maxOrNull() ?: 0)
         return Writer(File(folder, String.format(Locale.ROOT, "recording-%06d-%d.csv.part", number, startMs)), channels, label)
     }
 
-    /** One recording that grows on disk. Used by one thread. */
+    /** Recording that grows on disk. Used by one thread. */
     class Writer internal constructor(private val file: File, private val channels: List<String>, private val label: String) {
         private val stream: FileOutputStream
         private val text = StringBuilder()
         private var unflushed = 0
 
-        /** How many rows it has. */
+        /** Number of its rows. */
         var rows = 0
             private set
 
@@ -45,7 +49,7 @@ internal class RecordingFolder(private val folder: File) {
         }
 
         fun add(values: FloatArray) {
-            require(values.size == channels.size) { "${values.size} numbers for the channels $channels" }
+            require(values.size == channels.size) { "expected ${channels.size} numbers, one for each of $channels, got ${values.size}" }
             text.append(label)
             for (value in values) text.append(',').append(value)
             text.append('\n')
@@ -59,7 +63,7 @@ internal class RecordingFolder(private val folder: File) {
             unflushed = 0
         }
 
-        /** Ends it; kept if it has [least] rows. */
+        /** End it, and keep the file if it has [least] rows. */
         fun end(least: Int) {
             try {
                 if (rows >= least) flush()
@@ -71,7 +75,7 @@ internal class RecordingFolder(private val folder: File) {
             }
         }
 
-        /** Ends it, and keeps nothing. */
+        /** End it, and delete the file. */
         fun discard() {
             stream.close()
             file.delete()
@@ -79,7 +83,10 @@ internal class RecordingFolder(private val folder: File) {
         }
     }
 
-    /** Keeps what recordings hold that a kill ended, but for a row that it cut short. Those that are being made stay as they are. */
+    /**
+     * Finish recordings that a kill ended, without a partial last row. Those that are being written
+     * stay as they are.
+     */
     fun recover() {
         for (file in folder.listFiles { file -> file.name.endsWith(PART) }.orEmpty()) {
             if (file.path in WRITTEN) continue
@@ -89,10 +96,13 @@ internal class RecordingFolder(private val folder: File) {
         }
     }
 
-    /** How many bytes the recordings take. */
+    /** Return the size of the recordings (bytes). */
     fun numBytes(): Long = files().sumOf { it.length() }
 
-    /** Deletes what was recorded before [sinceMs], and then the oldest recordings until at most [maxBytes] are left. */
+    /**
+     * Delete recordings that began before [sinceMs], and then the oldest ones until at most
+     * [maxBytes] are left.
+     */
     fun trim(maxBytes: Long, sinceMs: Long = Long.MIN_VALUE) {
         for (file in files()) if ((startMs(file) ?: file.lastModified()) < sinceMs) file.delete()
         var total = numBytes()
@@ -104,9 +114,11 @@ internal class RecordingFolder(private val folder: File) {
     }
 
     /**
-     * All recordings, in the order they were made; [times] says of which class samples are, [rateHz] of them a second.
+     * Return all recordings, in the order of their start. [times] are labels of times; there are
+     * [rateHz] samples per second.
      *
-     * @throws DataException a file is of other channels, or has a label that [classes] does not name; a sample may have none
+     * @throws DataException a file has other channels, or a label that is not in [classes]; a
+     *   sample may have none
      */
     fun read(channels: List<String>, classes: List<String>, rateHz: Double = 1.0, times: List<LabelledTime> = emptyList()): List<Recording> =
         files().map { file ->
@@ -117,12 +129,15 @@ internal class RecordingFolder(private val folder: File) {
 
     private fun files(): List<File> = folder.listFiles { file -> file.name.endsWith(".csv") }.orEmpty().sortedBy { it.name }
 
-    /** Null of recordings whose names say no time, as earlier versions named them. */
+    /**
+     * Return the time of the first sample, or null for recordings of earlier versions, whose names
+     * have no time.
+     */
     private fun startMs(file: File): Long? = NAME.matchEntire(file.name)?.groupValues?.get(2)?.toLongOrNull()
 
     private fun read(file: File, channels: List<String>, classes: List<String>): Recording {
-        val (own, recording) = readRecording(file, classes)
-        if (own != channels) throw DataException("$file: channels $own, expected $channels")
+        val (fileChannels, recording) = readRecording(file, classes)
+        if (fileChannels != channels) throw DataException("$file: expected channels $channels, got $fileChannels")
         return recording
     }
 
@@ -131,10 +146,13 @@ internal class RecordingFolder(private val folder: File) {
         const val ROWS_A_WRITE = 250
         val NAME = Regex("recording-(\\d{1,9})(?:-(\\d{1,18}))?\\.csv(?:\\.part)?")
 
-        /** The files that this process is writing. */
+        /** Files that this process is writing. */
         val WRITTEN: MutableSet<String> = ConcurrentHashMap.newKeySet()
 
-        /** A file without its last suffix if it is to be kept, else it is deleted; one that was erased meanwhile is gone. */
+        /**
+         * Remove the last suffix of a file's name if it is to be kept, or delete the file. A file
+         * that was erased meanwhile is skipped.
+         */
         fun settle(file: File, keep: Boolean) {
             val target = File(file.path.removeSuffix(".part"))
             if (keep && file.exists() && !file.renameTo(target)) throw IOException("$target: cannot be written")

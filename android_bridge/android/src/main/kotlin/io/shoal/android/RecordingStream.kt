@@ -4,10 +4,11 @@ import io.shoal.core.Log
 import java.io.IOException
 
 /**
- * A recording as files: another one after a gap, with another label, and after ten minutes. Those shorter than a window are not kept. A full
- * disk ends it with what is there. Used by one thread.
+ * Recording in files. A new file begins after a gap, with another label, and after ten minutes.
+ * Files shorter than a window are deleted. A full disk ends the recording, and the files so far
+ * stay. Used by one thread.
  *
- * @param epochNs what is added to a sensor's time, ns, for Unix time
+ * @param epochNs difference between Unix time and a sensor's time (ns)
  */
 internal class RecordingStream(
     private val folder: RecordingFolder,
@@ -33,20 +34,20 @@ internal class RecordingStream(
     }
 
     override fun cut(): Unit = guarded {
-        val done = writer ?: return@guarded
+        val finished = writer ?: return@guarded
         writer = null
-        if (wanted()) done.end(spec.length) else done.discard()
-        if (wanted() && done.rows >= spec.length) rows += done.rows
+        if (wanted()) finished.end(spec.length) else finished.discard()
+        if (wanted() && finished.rows >= spec.length) rows += finished.rows
     }
 
-    /** What comes from now on is of another class. */
+    /** Change the label of the samples from now on. */
     fun relabel(label: String) {
         if (label == this.label) return
         cut()
         this.label = label
     }
 
-    /** No more comes; how many seconds were kept. */
+    /** End the recording, and return the number of seconds that were stored. */
     fun end(keep: Boolean): Double {
         if (keep) cut() else drop()
         return rows / spec.rateHz

@@ -20,9 +20,11 @@ import java.io.IOException
 import java.util.concurrent.locks.ReentrantLock
 
 /**
- * One job of one fleet: connect, check in, carry out the plans that come, disconnect. Made by WorkManager, on its own thread; all jobs of a
- * fleet are one chain of unique work, and a lock holds off the job of another fleet. Where Android stops it, in the midst of training or of an
- * upload, the next job goes on from what lies on disk. Where consent is withdrawn, or the phone gets too hot, it ends before its next batch.
+ * Worker of one job of one fleet: connect, check in, carry out the plans that come, disconnect.
+ * WorkManager makes it, on its own thread. All jobs of a fleet are one chain of unique work, and a
+ * lock keeps jobs of other fleets waiting. If Android stops it during training or an upload, the
+ * next job resumes from the files on disk. If consent is withdrawn or the phone gets too hot, it
+ * ends before its next batch.
  */
 internal class RoundWorker(context: Context, parameters: WorkerParameters) : Worker(context, parameters) {
     override fun doWork(): Result {
@@ -35,7 +37,7 @@ internal class RoundWorker(context: Context, parameters: WorkerParameters) : Wor
             } finally {
                 fleet.running.unlock()
             }
-        } catch (error: ConfigException) { // the phone has left meanwhile
+        } catch (error: ConfigException) { // the phone has left the fleet
             LogcatLog.write(Log.Level.ERROR, error.message.orEmpty())
             Result.failure()
         } finally {
@@ -44,12 +46,12 @@ internal class RoundWorker(context: Context, parameters: WorkerParameters) : Wor
     }
 
     private fun finished(fleet: Fleet, state: FleetState): Result {
-        LogcatLog.write(if (state is Blocked) Log.Level.ERROR else Log.Level.INFO, "fleet ${fleet.name}: $state")
+        LogcatLog.write(if (state is Blocked) Log.Level.ERROR else Log.Level.INFO, "job finished fleet=${fleet.name} state=$state")
         fleet.states.set(state)
         try {
             fleet.home.noteState(state)
         } catch (error: IOException) {
-            LogcatLog.write(Log.Level.ERROR, "the job cannot be noted: $error")
+            LogcatLog.write(Log.Level.ERROR, "the job's state cannot be stored: $error")
         }
         return when (state) {
             is Waiting -> if (state.why == Waiting.Why.WINDOWS) Result.success() else Result.retry()
@@ -58,7 +60,7 @@ internal class RoundWorker(context: Context, parameters: WorkerParameters) : Wor
         }
     }
 
-    /** Does the job; the state that it leaves. */
+    /** Run the job, and return the state after it. */
     private fun state(fleet: Fleet): FleetState = try {
         work(fleet)
     } catch (error: LinkException) {
@@ -71,7 +73,7 @@ internal class RoundWorker(context: Context, parameters: WorkerParameters) : Wor
         Blocked(Blocked.Reason.FAILED, error.message.orEmpty())
     } catch (error: ShoalException) {
         Blocked(Blocked.Reason.SETTINGS, error.message.orEmpty())
-    } catch (error: Throwable) { // a defect: the app it lives in must not end by it
+    } catch (error: Throwable) { // a defect must not end the app
         Blocked(Blocked.Reason.FAILED, error.toString())
     }
 
@@ -82,7 +84,7 @@ internal class RoundWorker(context: Context, parameters: WorkerParameters) : Wor
         val health = DeviceHealth(applicationContext)
         if (health.freeBytes() < settings.minFreeBytes) return Waiting(Waiting.Why.STORAGE)
         val heat = health.heat()
-        if (heat.holdsOff()) return Waiting(Waiting.Why.HEAT)
+        if (heat.forbidsStart()) return Waiting(Waiting.Why.HEAT)
         val windows = windows(fleet, settings) ?: return Waiting(Waiting.Why.WINDOWS)
         fleet.states.set(Waiting(Waiting.Why.JOB))
         fleet.bringModel()
@@ -98,7 +100,11 @@ internal class RoundWorker(context: Context, parameters: WorkerParameters) : Wor
         return if (outcome == Phone.Outcome.IDLE) FleetState.Idle else Waiting(if (hot) Waiting.Why.HEAT else Waiting.Why.JOB)
     }
 
-    /** @throws ConfigException the app's class cannot be made */
+    /**
+     * Return the phone's examples, or null if there are none.
+     *
+     * @throws ConfigException the app's class cannot be created
+     */
     private fun windows(fleet: Fleet, settings: ShoalSettings): Windows? = settings.source().load(applicationContext, fleet.name)
 
     private fun phone(fleet: Fleet, settings: ShoalSettings, windows: Windows, health: DeviceHealth, foreground: JobForeground?) = Phone(
@@ -120,7 +126,7 @@ internal class RoundWorker(context: Context, parameters: WorkerParameters) : Wor
         },
     )
 
-    /** By the network that the job's constraints are about: Android says which from API 28 on. */
+    /** Return the network of the job's constraints, which Android names from API 28 on. */
     private fun route(): Route = (if (Build.VERSION.SDK_INT >= 28) network else null)?.let(::NetworkRoute) ?: Route.System
 
     private fun stateOf(progress: Progress): FleetState = when (progress) {
@@ -129,29 +135,32 @@ internal class RoundWorker(context: Context, parameters: WorkerParameters) : Wor
         Progress.Waiting -> Waiting(Waiting.Why.JOB)
     }
 
-    /** Asks for the foreground where that is wanted and allowed; it, if it was given, and how long the job may run, in ms. */
+    /**
+     * Ask for the foreground if that is wanted and permitted. Return it, or null if it was refused,
+     * and the time limit of the job (ms).
+     */
     private fun begin(fleet: Fleet, settings: ShoalSettings): Pair<JobForeground?, Long> {
         val rules = ForegroundRules(Build.VERSION.SDK_INT)
         val usedMs = fleet.home.foregroundTimes.usedMs(System.currentTimeMillis())
         val jobs = if (settings.foreground && rules.worthAsking(usedMs)) foregroundJobs() else null
-        val foreground = jobs?.let { asked(fleet.name, it, rules) }
+        val foreground = jobs?.let { requestForeground(fleet.name, it, rules) }
         return foreground to rules.limitMs(foreground != null, settings.maxMinutes * 60_000L, usedMs, settings.requireCharging)
     }
 
-    private fun asked(fleet: String, jobs: ForegroundJobs, rules: ForegroundRules): JobForeground? {
+    private fun requestForeground(fleet: String, jobs: ForegroundJobs, rules: ForegroundRules): JobForeground? {
         val show = { step: Long, of: Long ->
             setForegroundAsync(jobs.info(applicationContext, ForegroundJob(id, fleet, rules.typed, step, of)))
         }
         val foreground = JobForeground(show, SystemClock::elapsedRealtime)
         val refused = foreground.begin() ?: return foreground
-        LogcatLog.write(Log.Level.INFO, "not in the foreground: $refused")
+        LogcatLog.write(Log.Level.INFO, "the job runs in the background, the foreground is refused: $refused")
         return null
     }
 
     private companion object {
         const val CONNECT_MS = 60_000L
 
-        /** Held by the one job of this process that is running. */
+        /** Lock held by the one job of this process that is running. */
         val RUNNING = ReentrantLock()
     }
 }

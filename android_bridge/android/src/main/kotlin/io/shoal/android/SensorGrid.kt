@@ -1,21 +1,25 @@
 package io.shoal.android
 
-/** One sensor of a [SensorGrid]: how many numbers a measurement has, and for how long one holds; 0: values between two are on the line. */
+/**
+ * Sensor of a [SensorGrid]: how many numbers a measurement has, and for how long it is valid; 0
+ * means interpolation.
+ */
 internal class GridTrack(val axes: Int, val holdNs: Long = 0)
 
-/** Is given what a [SensorGrid] makes, by the thread that feeds it. */
+/** Receiver of the rows of a [SensorGrid], on the thread that feeds it. */
 internal interface GridSink {
-    /** The values of all sensors side by side at [timeNs]; the array is used again. */
+    /** Receive the values of all sensors side by side at [timeNs]. The array is used again. */
     fun row(timeNs: Long, values: FloatArray)
 
-    /** A sensor was silent: the next row begins another stretch. */
+    /** Begin another stretch with the next row, since a sensor was silent. */
     fun cut()
 }
 
 /**
- * Brings several sensors onto one grid of [rateHz] while they measure: by linear interpolation, float64 rounded once, or, of a sensor that
- * only speaks when something changes, by what it said last. Where a sensor is silent for longer than [maxGapNs] a stretch ends: nothing is
- * made up. What waits for a sensor that is late is bounded. Used by one thread.
+ * Resampling of several sensors to one grid of [rateHz] while they measure: by linear
+ * interpolation, in float64, rounded once; or, for a sensor that reports changes alone, by its last
+ * value. If a sensor is silent for longer than [maxGapNs], a stretch ends: no values are invented.
+ * The number of samples that wait for a late sensor is bounded. Used by one thread.
  */
 internal class SensorGrid(tracks: List<GridTrack>, private val rateHz: Double, private val sink: GridSink, private val maxGapNs: Long = MAX_GAP_NS) {
     private val lines = tracks.map { Line(it) }
@@ -25,19 +29,22 @@ internal class SensorGrid(tracks: List<GridTrack>, private val rateHz: Double, p
     private var newestNs = NONE
 
     init {
-        require(rateHz > 0 && tracks.isNotEmpty()) { "${tracks.size} sensors at $rateHz Hz" }
+        require(rateHz > 0 && tracks.isNotEmpty()) { "expected at least one sensor, and rateHz above 0; got ${tracks.size} sensors and $rateHz" }
     }
 
-    /** Sensor [track] measured [values] at [timeNs]. One that is not later than its last is dropped, as sensors that were batched sometimes repeat. */
+    /**
+     * Add the [values] of sensor [track] at [timeNs]. A sample that is not later than the sensor's
+     * last is dropped: batched sensors sometimes repeat samples.
+     */
     fun add(track: Int, timeNs: Long, values: FloatArray) {
         if (!lines[track].add(timeNs, values)) return
         if (newestNs == NONE || timeNs > newestNs) newestNs = timeNs
         while (emit()) continue
         val oldestNs = lines.filter { !it.isEmpty && it.holdNs == 0L }.minOfOrNull { it.timeNs(0) } ?: return
-        if (newestNs - oldestNs > LATE_NS) cut(newestNs - maxGapNs) // a sensor has gone away
+        if (newestNs - oldestNs > LATE_NS) cut(newestNs - maxGapNs) // a sensor has stopped
     }
 
-    /** Whether there is a row, or a cut, that all sensors are known for. */
+    /** Emit a row, or a cut, if all sensors are known for it. Return true if there was one. */
     private fun emit(): Boolean {
         if (fromNs == NONE) {
             if (lines.any { it.isEmpty }) return false
@@ -68,7 +75,7 @@ internal class SensorGrid(tracks: List<GridTrack>, private val rateHz: Double, p
         return true
     }
 
-    /** What one sensor measured and is still needed: a ring that grows. */
+    /** Samples of one sensor that are still needed: a ring that grows. */
     private class Line(track: GridTrack) {
         val axes = track.axes
         val holdNs = track.holdNs
@@ -94,7 +101,10 @@ internal class SensorGrid(tracks: List<GridTrack>, private val rateHz: Double, p
 
         fun timeNs(at: Int): Long = times[first + at]
 
-        /** Value [axis] at [timeNs], which is between the first two samples, or at the first. */
+        /**
+         * Return the value [axis] at [timeNs], which is between the first two samples, or at the
+         * first.
+         */
         fun at(timeNs: Long, axis: Int): Float {
             val from = values[first * axes + axis].toDouble()
             if (holdNs > 0 || size < 2 || timeNs == times[first]) return from.toFloat()
@@ -102,12 +112,15 @@ internal class SensorGrid(tracks: List<GridTrack>, private val rateHz: Double, p
             return (from + share * (values[(first + 1) * axes + axis] - from)).toFloat()
         }
 
-        /** Forgets samples after which another one is not later than [timeNs]. */
+        /** Drop old samples, except the last one at or before [timeNs]. */
         fun dropBefore(timeNs: Long) {
             while (size > 1 && times[first + 1] <= timeNs) drop()
         }
 
-        /** Forgets samples that are older than [untilNs]; of a sensor whose samples hold, not the last. */
+        /**
+         * Drop samples that are older than [untilNs], except the last one of a sensor that reports
+         * changes alone.
+         */
         fun dropOlder(untilNs: Long) {
             while (size > (if (holdNs > 0) 1 else 0) && times[first] < untilNs) drop()
         }
@@ -133,7 +146,10 @@ internal class SensorGrid(tracks: List<GridTrack>, private val rateHz: Double, p
         const val NONE = Long.MIN_VALUE
         const val MAX_GAP_NS = 500_000_000L
 
-        /** So long may one sensor's samples come after another's, with those that Android brings in batches. */
+        /**
+         * Maximum delay of one sensor's samples after another's, with samples that Android delivers
+         * in batches.
+         */
         const val LATE_NS = 90_000_000_000L
     }
 }

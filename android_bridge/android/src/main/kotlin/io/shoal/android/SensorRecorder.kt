@@ -16,24 +16,25 @@ import io.shoal.core.Tensor
 import java.io.Closeable
 import java.io.IOException
 
-/** Is told what came of a recording. */
+/** Listener for the end of a recording. */
 public fun interface RecordingListener {
-    /** So many seconds were kept; 0 where nothing was. */
-    public fun onKept(seconds: Double)
+    /** Called with the number of seconds that were stored; 0 if there is nothing. */
+    public fun onSaved(seconds: Double)
 }
 
-/** Is told of each window that is measured. */
+/** Listener for the windows that are measured. */
 public fun interface WindowListener {
-    /** A window (1, channels, length) float32, as [Fleet.predict] takes one. */
+    /** Called with a window (1, channels, length) float32, for [Fleet.predict]. */
     public fun onWindow(window: Tensor)
 }
 
 /**
- * How recordings are made and kept.
+ * Options of recordings.
  *
- * @param maxBytes the oldest recordings are deleted beyond this
- * @param keepDays recordings are deleted after so many days
- * @param batchSeconds Android may hand samples over so much later, all at once, which saves energy; 0: at once
+ * @param maxBytes maximum size of all recordings; the oldest are deleted beyond it
+ * @param keepDays number of days after which recordings are deleted
+ * @param batchSeconds maximum delay with which Android may deliver samples, all at once, to save
+ *   energy; 0 for none
  */
 public class RecordingOptions @JvmOverloads constructor(
     public val maxBytes: Long = 64L * 1024 * 1024,
@@ -42,15 +43,17 @@ public class RecordingOptions @JvmOverloads constructor(
 ) {
     init {
         require(maxBytes > 0 && keepDays > 0 && batchSeconds in 0.0..60.0) {
-            "maxBytes $maxBytes, keepDays $keepDays, batchSeconds $batchSeconds: expected more than 0, more than 0, and 0 to 60"
+            "maxBytes and keepDays must be above 0, and batchSeconds between 0 and 60; got $maxBytes, $keepDays and $batchSeconds"
         }
     }
 }
 
 /**
- * Records the spec's sensors: [start] with the label of what is being done, or without one; [stop] to keep it. A recording grows on disk
- * while it is made, by a thread of its own, where no backup takes it: what a kill ends is kept up to the last few seconds. Android gives an
- * app no sensors in the background: record in an activity, or by `RecordingService` of `shoal-android-recording`. [Fleet.recorder] makes one.
+ * Recorder of the spec's sensors: [start] with the label of the current activity, or without one,
+ * and [stop] to keep the recording. It grows on disk while it is made, by a thread of its own,
+ * outside of backups. After a kill, all but the last few seconds are kept. Android gives an app no
+ * sensors in the background: record in an activity, or by `RecordingService` of
+ * `shoal-android-recording`. Get one from [Fleet.recorder].
  */
 public class SensorRecorder internal constructor(
     context: Context,
@@ -62,7 +65,7 @@ public class SensorRecorder internal constructor(
     private val manager = context.getSystemService(Context.SENSOR_SERVICE) as SensorManager
     private val sensors = spec.sensors.map { manager.getDefaultSensor(it.type) ?: throw ConfigException("this phone has no ${it.channel}") }
     private val attitude = if (spec.worldFrame) {
-        manager.getDefaultSensor(Sensor.TYPE_GAME_ROTATION_VECTOR) ?: throw ConfigException("this phone does not know how it is held: no worldFrame")
+        manager.getDefaultSensor(Sensor.TYPE_GAME_ROTATION_VECTOR) ?: throw ConfigException("worldFrame: this phone has no rotation sensor; set it to false")
     } else {
         null
     }
@@ -73,10 +76,10 @@ public class SensorRecorder internal constructor(
     @Volatile
     private var watcher: WindowListener? = null
 
-    /** What ends a recording when consent is withdrawn. */
+    /** Function that ends a recording when consent is withdrawn. */
     private val withdrawn: () -> Unit = {
         discard()
-        watchOn()
+        resumeWatching()
     }
 
     init {
@@ -85,29 +88,32 @@ public class SensorRecorder internal constructor(
         fleet.disk.execute(::tidy)
     }
 
-    /** Whether it records now. */
+    /** True if it records now. */
     public val isRecording: Boolean get() = current?.keeps == true
 
     /**
-     * Begins to record what [label] names, or without one what nobody has named yet; what was being recorded is kept first.
+     * Begin to record with this [label], or without one. A recording that is under way is stored
+     * first.
      *
-     * @throws ConfigException there is no consent, the spec has no such class, or Android does not give the sensors
+     * @throws ConfigException there is no consent, the spec has no such class, or Android does not
+     *   give the sensors
      */
     @JvmOverloads
     @Throws(ConfigException::class)
     public fun start(label: String? = null) {
-        if (!fleet.consent.isGranted) throw ConfigException("fleet ${fleet.name}: nobody has consented to recordings")
+        if (!fleet.consent.isGranted) throw ConfigException("fleet ${fleet.name}: recordings need consent; call consent.grant first")
         checkLabel(label)
         current?.end(keep = true, null)
         current = null
         begin(Take(label.orEmpty()))
         fleet.consent.whenWithdrawn(withdrawn)
-        if (!fleet.consent.isGranted) withdrawn() // meanwhile
+        if (!fleet.consent.isGranted) withdrawn() // it was withdrawn meanwhile
     }
 
     /**
-     * Has [listener] told of each window as it is measured, whether it is recorded or not, for [Fleet.predict]; null: no more. Nothing is kept by
-     * this, so that it needs no consent. The listener is called by a thread of the recorder's.
+     * Call [listener] with each window that is measured, recorded or not, for [Fleet.predict]; null
+     * to stop. This stores nothing, so it needs no consent. The listener is called on a thread of
+     * the recorder.
      *
      * @throws ConfigException Android does not give the sensors
      */
@@ -125,14 +131,14 @@ public class SensorRecorder internal constructor(
         for (sensor in sensors + listOfNotNull(attitude)) {
             if (!manager.registerListener(take, sensor, periodUs, latencyUs, take.handler)) {
                 take.end(keep = false, null)
-                throw ConfigException("Android does not give this app its sensor ${sensor.type}: it may lack a permission")
+                throw ConfigException("Android does not give this app the sensor ${sensor.type}; the app may lack a permission")
             }
         }
         current = take
     }
 
     /**
-     * From now on it is [label] that is recorded, or without one what nobody names.
+     * Change the label of the samples from now on; null for no label.
      *
      * @throws ConfigException the spec has no such class
      */
@@ -142,28 +148,31 @@ public class SensorRecorder internal constructor(
         current?.relabel(label.orEmpty())
     }
 
-    /** Ends the recording, and keeps it unless consent is withdrawn meanwhile. Returns at once; [listener] is told by the thread that writes. */
+    /**
+     * End the recording, and store it unless consent is withdrawn meanwhile. Returns at once;
+     * [listener] is called on the thread that writes.
+     */
     @JvmOverloads
     public fun stop(listener: RecordingListener? = null) {
         val take = current
-        if (take?.keeps != true) return fleet.disk.execute { listener?.onKept(0.0) }
+        if (take?.keeps != true) return fleet.disk.execute { listener?.onSaved(0.0) }
         current = null
         fleet.consent.forget(withdrawn)
         take.end(keep = true, listener)
-        watchOn()
+        resumeWatching()
     }
 
-    /** Who watches goes on to when a recording ends. */
-    private fun watchOn() {
+    /** Call the listener for new windows again, after a recording has ended. */
+    private fun resumeWatching() {
         try {
             if (watcher != null) begin(Take(null))
         } catch (error: ConfigException) {
-            LogcatLog.write(Log.Level.WARNING, "windows are watched no more: ${error.message}")
+            LogcatLog.write(Log.Level.WARNING, "Listener for windows is no longer called: ${error.message}")
         }
     }
 
     private fun checkLabel(label: String?) {
-        if (label != null && label !in spec.classes) throw ConfigException("label '$label', expected one of ${spec.classes}")
+        if (label != null && label !in spec.classes) throw ConfigException("label must be one of ${spec.classes}, got '$label'")
     }
 
     private fun discard() {
@@ -178,7 +187,7 @@ public class SensorRecorder internal constructor(
             folder.recover()
             folder.trim(options.maxBytes, System.currentTimeMillis() - options.keepDays * DAY_MS)
         } catch (error: IOException) {
-            LogcatLog.write(Log.Level.ERROR, "recordings: $error")
+            LogcatLog.write(Log.Level.ERROR, "recordings cannot be tidied: $error")
         }
     }
 
@@ -188,9 +197,9 @@ public class SensorRecorder internal constructor(
         discard()
     }
 
-    /** One recording; the sensors call it on a thread of its own, which also writes. */
+    /** Recording; the sensors call it on a thread of its own, which also writes. */
     private inner class Take(label: String?) : SensorEventListener {
-        /** Whether it is a recording; else what is measured is only watched. */
+        /** True if it is a recording; otherwise windows are measured for a listener alone. */
         val keeps = label != null
         private val thread = HandlerThread("shoal-sensors").apply { start() }
         private val world = if (spec.worldFrame) WorldFrame() else null
@@ -198,7 +207,7 @@ public class SensorRecorder internal constructor(
         private val epochNs = System.currentTimeMillis() * 1_000_000 - SystemClock.elapsedRealtimeNanos()
         private val stream = label?.let { RecordingStream(folder, spec, it, epochNs) { fleet.consent.isGranted } }
         private val windows = LiveWindows(spec) { watcher?.onWindow(it) }
-        private val grid = SensorGrid(spec.sensors.map { GridTrack(it.axes, it.holdNs) }, spec.rateHz, Both(stream, windows))
+        private val grid = SensorGrid(spec.sensors.map { GridTrack(it.axes, it.holdNs) }, spec.rateHz, TwoSinks(stream, windows))
         val handler = Handler(thread.looper)
 
         override fun onSensorChanged(event: SensorEvent) {
@@ -206,7 +215,7 @@ public class SensorRecorder internal constructor(
             val at = sensors.indexOfFirst { it.type == event.sensor.type }
             if (at < 0) return
             if (world == null || spec.sensors[at].axes == 1) return grid.add(at, event.timestamp, event.values)
-            if (!world.known) return
+            if (!world.isKnown) return
             world.apply(event.values, turned)
             grid.add(at, event.timestamp, turned)
         }
@@ -224,7 +233,7 @@ public class SensorRecorder internal constructor(
                 val seconds = stream?.end(keep) ?: 0.0
                 thread.quitSafely()
                 tidy()
-                listener?.onKept(seconds)
+                listener?.onSaved(seconds)
             }, if (flushes) FLUSH_MS else 0L)
             if (!keep) manager.unregisterListener(this)
         }
@@ -237,9 +246,14 @@ public class SensorRecorder internal constructor(
     }
 }
 
-/** @throws ConfigException Android gives this app no sensor so often: above 200 Hz it needs a permission from API 31 on */
+/**
+ * Check that Android gives this app samples so often: above 200 Hz it needs a permission from API
+ * 31 on.
+ *
+ * @throws ConfigException the permission is missing
+ */
 internal fun checkRate(rateHz: Double, sdk: Int, allowed: Boolean) {
     if (rateHz > 200 && sdk >= 31 && !allowed) {
-        throw ConfigException("rateHz is $rateHz: above 200 the app's manifest needs the permission HIGH_SAMPLING_RATE_SENSORS")
+        throw ConfigException("rateHz $rateHz: above 200 Hz the app's manifest needs the permission HIGH_SAMPLING_RATE_SENSORS")
     }
 }

@@ -5,30 +5,31 @@ import io.shoal.core.ConfigException
 import java.io.File
 import java.util.concurrent.ConcurrentHashMap
 
-/** Where an app begins: the fleets that this phone takes part in. */
+/** Entry point of an app: the fleets of this phone. */
 public object Shoal {
     private val fleets = ConcurrentHashMap<String, Fleet>()
 
     /**
-     * A fleet with these settings in place of earlier ones; call it at every start of the app. Settings are written by a thread of the
-     * library's. Nothing is trained, recorded or sent before [Fleet.consent] is granted; jobs come from then on, over restarts of app and
-     * phone, until [Fleet.leave].
+     * Return a fleet, with these settings in place of earlier ones; call it at every start of the
+     * app. A thread of the library stores the settings. Nothing is trained, recorded or sent before
+     * [Fleet.consent] is granted. From then on jobs run, over restarts of app and phone, until
+     * [Fleet.leave].
      *
-     * @param name the fleet's name, as given to `shoal serve --fleet`
+     * @param name name of the fleet, as in `shoal serve --fleet`
      * @throws ConfigException a setting cannot be used
      */
     @JvmStatic
     @Throws(ConfigException::class)
     public fun fleet(context: Context, name: String, settings: FleetConfiguration): Fleet {
         val builder = FleetBuilder(name).apply { with(settings) { configure() } }
-        val given = builder.build()
-        return opened(context, name).also { it.configure(given, builder.token) }
+        val shoalSettings = builder.build()
+        return opened(context, name).also { it.configure(shoalSettings, builder.token) }
     }
 
     /**
-     * A fleet with the settings that it was given before.
+     * Return a fleet, with the settings of an earlier call.
      *
-     * @throws ConfigException it was given none
+     * @throws ConfigException the fleet has no settings
      */
     @JvmStatic
     @Throws(ConfigException::class)

@@ -6,12 +6,12 @@ import io.shoal.core.wire.Policy
 import io.shoal.core.wire.PublicKey
 import java.util.Properties
 
-/** The names of a bundle and of its model's weights among the app's assets. */
+/** Names of a bundle and of its model's weights among the app's assets. */
 internal data class PackagedAssets(val bundle: String, val weights: String?)
 
 /**
- * What [FleetBuilder] was told; it is kept, and holds until the app says something else. With a [service] it has no broker of its own, and
- * no keys if the app gives none: [with] adds what the service gave.
+ * Settings from [FleetBuilder]. They are stored, and hold until the app sets others. With a
+ * [service] they have no broker, and no keys if the app sets none: [with] adds the service's.
  */
 internal data class ShoalSettings(
     val broker: String,
@@ -36,22 +36,22 @@ internal data class ShoalSettings(
 ) {
     init {
         val enrols = service != null && broker.isEmpty()
-        if (packaged != null && trustedKeyPem == null && !insecure) throw ConfigException("model needs trust: nobody else vouches for it")
+        if (packaged != null && trustedKeyPem == null && !insecure) throw ConfigException("model: set trust, too; a root key must vouch for the model")
         if (trustedKeyPem == null && service == null && !insecure) {
-            throw ConfigException("trust is missing: only with 'insecure' is everybody believed")
+            throw ConfigException("trust is missing; set it, or permit with 'insecure' that everybody is believed")
         }
         if (!enrols && !broker.startsWith("mqtts://") && !insecure) {
-            throw ConfigException("the broker's address does not begin with mqtts://: only with 'insecure' is TLS left out")
+            throw ConfigException("broker must begin with mqtts://, got $broker; 'insecure' permits a broker without TLS")
         }
-        if (everyHours !in 1..24 * 14) throw ConfigException("everyHours is $everyHours, expected 1 to ${24 * 14}")
+        if (everyHours !in 1..24 * 14) throw ConfigException("everyHours must be between 1 and ${24 * 14}, got $everyHours")
         if (idleMinutes < 1 || maxMinutes < idleMinutes) {
-            throw ConfigException("minutes: idle is $idleMinutes and most $maxMinutes, expected 1 <= idle <= most")
+            throw ConfigException("minutes: idle must be at least 1 and most at least idle, got idle $idleMinutes and most $maxMinutes")
         }
         checkName("fleet", fleet)
         deviceId?.let { checkName("deviceId", it) }
     }
 
-    /** The root keys; none if [insecure]. */
+    /** Root keys; none if [insecure]. */
     val trusted: List<PublicKey> by lazy {
         try {
             trustedKeyPem?.let(PublicKey.Companion::parse).orEmpty()
@@ -60,24 +60,32 @@ internal data class ShoalSettings(
         }
     }
 
-    /** @throws ConfigException the app's class cannot be made */
-    fun source(): WindowSource = made(windows)
+    /**
+     * Return the app's source of windows.
+     *
+     * @throws ConfigException the app's class cannot be created
+     */
+    fun source(): WindowSource = create(windows)
 
-    /** @throws ConfigException the app's class cannot be made */
-    fun attestedBy(): Attestation? = attestation?.let(::made)
+    /**
+     * Return the app's provider of attestations, or null.
+     *
+     * @throws ConfigException the app's class cannot be created
+     */
+    fun attestationProvider(): Attestation? = attestation?.let(::create)
 
-    private fun <T> made(type: Class<out T>): T = try {
+    private fun <T> create(type: Class<out T>): T = try {
         type.getDeclaredConstructor().newInstance()
     } catch (error: ReflectiveOperationException) {
-        throw ConfigException("${type.name}: it cannot be made by a public constructor without parameters: $error", error)
+        throw ConfigException("${type.name}: it needs a public constructor without parameters that works: $error", error)
     }
 
-    /** These, with what the phone was given when it enrolled. */
-    fun with(given: Enrolled): ShoalSettings = copy(
-        broker = given.broker,
-        brokerCaPem = given.authority,
-        deviceId = given.deviceId,
-        trustedKeyPem = trustedKeyPem ?: given.trust,
+    /** Return the settings with the service's credentials of the phone. */
+    fun with(credentials: PhoneCredentials): ShoalSettings = copy(
+        broker = credentials.broker,
+        brokerCaPem = credentials.authority,
+        deviceId = credentials.deviceId,
+        trustedKeyPem = trustedKeyPem ?: credentials.trust,
     )
 
     fun write(): Properties = Properties().apply {
@@ -106,22 +114,27 @@ internal data class ShoalSettings(
     }
 
     companion object {
-        /** @throws ConfigException a value is missing or wrong, or the app no longer has the class of its windows */
-        fun read(kept: Properties): ShoalSettings {
-            fun text(name: String) = kept.getProperty(name) ?: throw ConfigException("kept settings: no '$name'; call Shoal.fleet with settings")
-            fun number(name: String) = text(name).toLongOrNull() ?: throw ConfigException("kept settings: $name is '${text(name)}'; call Shoal.fleet with settings")
+        /**
+         * Return the stored settings.
+         *
+         * @throws ConfigException a value is missing or wrong, or the app lacks the class of its
+         *   windows
+         */
+        fun read(stored: Properties): ShoalSettings {
+            fun text(name: String) = stored.getProperty(name) ?: throw ConfigException("stored settings: no '$name'; call Shoal.fleet with settings")
+            fun number(name: String) = text(name).toLongOrNull() ?: throw ConfigException("stored settings: $name must be a number, got '${text(name)}'; call Shoal.fleet with settings")
             fun <T> named(name: String, type: Class<T>): Class<out T> = try {
                 Class.forName(name).asSubclass(type)
             } catch (error: ClassNotFoundException) {
-                throw ConfigException("this version of the app has no class $name, with which it enrolled; call Shoal.fleet with settings", error)
+                throw ConfigException("this version of the app lacks the class $name of its settings; call Shoal.fleet with settings", error)
             }
             return ShoalSettings(
                 text("broker"),
                 text("fleet"),
                 named(text("windows"), WindowSource::class.java),
-                kept.getProperty("deviceId"),
-                kept.getProperty("trustedKeyPem"),
-                kept.getProperty("brokerCaPem"),
+                stored.getProperty("deviceId"),
+                stored.getProperty("trustedKeyPem"),
+                stored.getProperty("brokerCaPem"),
                 number("everyHours").toInt(),
                 text("requireCharging").toBoolean(),
                 text("requireUnmetered").toBoolean(),
@@ -131,10 +144,10 @@ internal data class ShoalSettings(
                 number("maxMinutes").toInt(),
                 number("minFreeBytes"),
                 text("insecure").toBoolean(),
-                kept.getProperty("policy")?.let(Policy.Companion::parse),
-                kept.getProperty("service"),
-                kept.getProperty("modelBundle")?.let { PackagedAssets(it, kept.getProperty("modelWeights")) },
-                kept.getProperty("attestation")?.let { named(it, Attestation::class.java) },
+                stored.getProperty("policy")?.let(Policy.Companion::parse),
+                stored.getProperty("service"),
+                stored.getProperty("modelBundle")?.let { PackagedAssets(it, stored.getProperty("modelWeights")) },
+                stored.getProperty("attestation")?.let { named(it, Attestation::class.java) },
             )
         }
     }
@@ -142,7 +155,11 @@ internal data class ShoalSettings(
 
 private val NAME = Regex("[A-Za-z0-9._-]{1,64}")
 
-/** @throws ConfigException a name that cannot be one; it is part of topics and of folders */
+/**
+ * Check a name, which is part of topics and of folders.
+ *
+ * @throws ConfigException the name is invalid
+ */
 internal fun checkName(what: String, name: String) {
-    if (!NAME.matches(name) || name.all { it == '.' }) throw ConfigException("$what is '$name', expected 1 to 64 of A-Z a-z 0-9 . _ -")
+    if (!NAME.matches(name) || name.all { it == '.' }) throw ConfigException("$what must be 1 to 64 characters of A-Z a-z 0-9 . _ -, got '$name'")
 }

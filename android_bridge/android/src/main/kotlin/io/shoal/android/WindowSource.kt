@@ -5,14 +5,16 @@ import io.shoal.core.DataException
 import io.shoal.core.Windows
 
 /**
- * Where a phone's examples come from. An app implements it over its own data, or extends [RecordedWindows]. WorkManager may start the
- * app's process for a job alone: nothing that an activity set up may be needed here.
+ * Source of a phone's examples. An app implements it over its own data, or extends
+ * [RecordedWindows]. WorkManager may start the app's process for a job alone: the source must not
+ * need anything that an activity set up.
  */
 public interface WindowSource {
     /**
-     * The phone's examples for this [fleet], as they are now, or null where there are none yet: then this job does nothing.
+     * Return the phone's current examples for this [fleet], or null if there are none yet: then the
+     * job does nothing.
      *
-     * @throws DataException they cannot be used
+     * @throws DataException the examples cannot be used
      */
     @Throws(DataException::class)
     public fun load(context: Context, fleet: String): Windows?

@@ -7,7 +7,10 @@ import io.shoal.core.ConfigException
 import io.shoal.core.LinkException
 import io.shoal.core.Log
 
-/** Tells the aggregator, as soon as there is a network, that the owner agrees no longer; until it has confirmed that. */
+/**
+ * Worker that tells the aggregator, as soon as there is a network, that the owner has withdrawn
+ * consent, until the aggregator confirms it.
+ */
 internal class WithdrawWorker(context: Context, parameters: WorkerParameters) : Worker(context, parameters) {
     override fun doWork(): Result = try {
         val fleet = Shoal.fleet(applicationContext, inputData.getString(AndroidPlatform.FLEET).orEmpty())
@@ -15,7 +18,7 @@ internal class WithdrawWorker(context: Context, parameters: WorkerParameters) : 
     } catch (error: LinkException) {
         LogcatLog.write(Log.Level.WARNING, error.message.orEmpty())
         Result.retry()
-    } catch (error: ConfigException) { // the phone has left meanwhile
+    } catch (error: ConfigException) { // the phone has left the fleet
         LogcatLog.write(Log.Level.ERROR, error.message.orEmpty())
         Result.failure()
     }

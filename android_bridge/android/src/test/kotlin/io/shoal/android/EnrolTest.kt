@@ -11,6 +11,8 @@ import io.shoal.core.Tensor
 import io.shoal.core.Windows
 import io.shoal.core.wire.Fields
 import io.shoal.core.wire.parseJson
+import org.junit.jupiter.api.Tag
+import org.junit.jupiter.api.io.TempDir
 import java.io.File
 import java.util.Collections
 import kotlin.test.Test
@@ -21,8 +23,6 @@ import kotlin.test.assertIs
 import kotlin.test.assertNotEquals
 import kotlin.test.assertNull
 import kotlin.test.assertTrue
-import org.junit.jupiter.api.Tag
-import org.junit.jupiter.api.io.TempDir
 
 class EnrolTest {
     @TempDir
@@ -31,14 +31,14 @@ class EnrolTest {
     private val keys by lazy { TestKeys(File(root, "keys")) }
     private val desk = FakeDesk("f")
     private var platform = FakePlatform()
-    private val said = Collections.synchronizedList(ArrayList<String>())
+    private val log = Collections.synchronizedList(ArrayList<String>())
     private val tokens = List(2, ::tokenOf)
 
-    /** The fleet as a process that has just started sees it, with consent. */
+    /** Return the fleet of a process that has just started, with consent. */
     private fun started(token: String = tokens[0], desk: EnrolmentDesk = this.desk, name: String = "f", more: FleetBuilder.() -> Unit = {}): Fleet {
         platform = FakePlatform(keys, desk)
         val builder = FleetBuilder(name).enrol("https://service:8443", token).windows(HomeTest.Source::class.java).apply(more)
-        return Fleet(name, Home.of(root, name), platform, { level, line -> said += "$level $line" }).also {
+        return Fleet(name, Home.of(root, name), platform, { level, line -> log += "$level $line" }).also {
             it.configure(builder.build(), builder.token)
             platform.write()
         }
@@ -54,10 +54,10 @@ class EnrolTest {
     @Test
     fun `a phone enrols once there is consent, and its jobs then have all that the service gave`() {
         val fleet = started()
-        assertEquals(emptyList(), platform.asked.toList())
+        assertEquals(emptyList(), platform.requests.toList())
         fleet.consent.grant("terms-1")
         platform.write()
-        assertEquals(listOf("jobs", "enrolment"), platform.asked.toList())
+        assertEquals(listOf("jobs", "enrolment"), platform.requests.toList())
         assertEquals("waiting ENROLMENT", fleet.state.toString())
         assertEquals("", fleet.deviceId)
         assertNull(fleet.enrol())
@@ -66,9 +66,9 @@ class EnrolTest {
         assertNull(fleet.enrol())
         assertEquals(listOf("mqtts://f.example:8883", "f.example"), fleet.address().let { listOf("$it", it.host) })
         val next = started()
-        assertEquals(listOf("f-1", "jobs"), listOf(next.deviceId, platform.asked.single()))
+        assertEquals(listOf("f-1", "jobs"), listOf(next.deviceId, platform.requests.single()))
         assertNull(next.enrol())
-        assertEquals(1, desk.asked.size, "nobody asks again for what is there")
+        assertEquals(1, desk.requests.size, "nobody asks again for what is there")
     }
 
     @Test
@@ -82,7 +82,7 @@ class EnrolTest {
         assertIs<Blocked>(fleet.state)
         val fresh = started(tokens[1 % tokens.size])
         fresh.enrol()
-        assertFalse(tokens.any { it in files() || it in said.joinToString() })
+        assertFalse(tokens.any { it in files() || it in log.joinToString() })
     }
 
     @Test
@@ -99,7 +99,7 @@ class EnrolTest {
         assertEquals(Waiting.Why.NETWORK, assertIs<Waiting>(started().also { desk.before = { throw LinkException("no network") } }.enrol()).why)
         desk.before = {}
         assertNull(started().enrol())
-        assertEquals(setOf(tokens[0]), desk.asked.toSet())
+        assertEquals(setOf(tokens[0]), desk.requests.toSet())
     }
 
     @Test
@@ -114,18 +114,18 @@ class EnrolTest {
             "rejected" to Blocked.Reason.BANNED,
             "malformed" to Blocked.Reason.SERVICE,
         )
-        for ((said, reason) in reasons) {
+        for ((refusal, reason) in reasons) {
             root.resolve("fleets").deleteRecursively()
             val fleet = agreed()
-            desk.refusal = said
+            desk.refusal = refusal
             assertEquals(reason, assertIs<Blocked>(fleet.enrol()).reason)
             desk.refusal = null
-            val asked = desk.asked.size
+            val requests = desk.requests.size
             assertEquals(reason, assertIs<Blocked>(fleet.enrol()).reason, "and stays")
             val next = started()
             assertEquals(reason, assertIs<Blocked>(next.state).reason, "also in the next process")
-            assertEquals(listOf("jobs"), platform.asked.toList())
-            assertEquals(asked, desk.asked.size)
+            assertEquals(listOf("jobs"), platform.requests.toList())
+            assertEquals(requests, desk.requests.size)
             assertNull(started(tokens[1]).enrol())
         }
         assertFailsWith<ConfigException> { FleetBuilder("f").enrol("https://service", "shoal1.x") }
@@ -185,12 +185,12 @@ class EnrolTest {
         desk.after = { fleet.leave() }
         fleet.enrol()
         platform.write()
-        assertNull(fleet.home.enrolment.enrolled)
+        assertNull(fleet.home.enrolment.credentials)
         desk.after = {}
         val again = agreed()
         desk.after = { again.consent.withdraw() }
         assertEquals(Blocked.Reason.CONSENT, assertIs<Blocked>(again.enrol()).reason)
-        assertNull(again.home.enrolment.enrolled)
+        assertNull(again.home.enrolment.credentials)
         desk.after = {}
         again.consent.grant("terms-1")
         assertNull(again.enrol())
@@ -210,12 +210,12 @@ class EnrolTest {
         assertNull(fleet.enrol())
         desk.due = true
         assertNull(fleet.enrol())
-        assertEquals("renewal", desk.asked.last())
+        assertEquals("renewal", desk.requests.last())
         for (fault in listOf("superseded", "busy")) {
             desk.refusal = fault
             assertNull(fleet.enrol())
         }
-        assertTrue(said.any { "the certificate is not renewed" in it })
+        assertTrue(log.any { "the certificate is not renewed" in it })
     }
 
     @Test
@@ -239,7 +239,7 @@ class EnrolTest {
         platform = FakePlatform(keys, ServiceDesk(service.string("url")))
         val builder = FleetBuilder(name).enrol(service.string("url"), token).windows(HomeTest.Source::class.java)
         id?.let(builder::deviceId)
-        return Fleet(name, Home.of(File(root, token.takeLast(9)), name), platform, { level, line -> said += "$level $line" }).also {
+        return Fleet(name, Home.of(File(root, token.takeLast(9)), name), platform, { level, line -> log += "$level $line" }).also {
             it.configure(builder.build(), builder.token)
             it.consent.grant("terms-1")
             platform.write()
@@ -252,10 +252,10 @@ class EnrolTest {
         assertNull(fleet.enrol())
         assertEquals(listOf("phone-1", "mqtts://broker.example"), listOf(fleet.deviceId, fleet.settings.broker))
         assertEquals(1, fleet.settings.trusted.size)
-        val first = fleet.home.enrolment.enrolled!!.certificate
+        val first = fleet.home.enrolment.credentials!!.certificate
         assertTrue(keys.key("io.shoal.device.default").holds(first))
         assertNull(fleet.enrol()) // its certificates are short: this one is due at once
-        val second = fleet.home.enrolment.enrolled!!.certificate
+        val second = fleet.home.enrolment.credentials!!.certificate
         assertNotEquals(first, second)
         assertTrue(keys.key("io.shoal.device.default").holds(second))
         keys.key("io.shoal.device.default").install(first) // as after a kill between the file and the Keystore
@@ -275,7 +275,7 @@ class EnrolTest {
         val served = Fields(parseJson(fromPython("served.json").readBytes()), "served")
         platform = FakePlatform(keys, ServiceDesk(served.string("url")))
         val builder = FleetBuilder("default").enrol(served.string("url"), served.string("token")).trust(served.string("trust"))
-        val fleet = Fleet("default", Home.of(root, "default"), platform, { level, line -> said += "$level $line" })
+        val fleet = Fleet("default", Home.of(root, "default"), platform, { level, line -> log += "$level $line" })
         fleet.configure(builder.windows(HomeTest.Source::class.java).deviceId("phone-7").build(), builder.token)
         fleet.consent.grant("terms-1")
         platform.write()
@@ -284,10 +284,10 @@ class EnrolTest {
         val settings = fleet.settings
         val phone = Phone(
             fleet.deviceId, settings.fleet, fleet.address(), Windows(x, y, x, y), fleet.storage(), FirstWeight, settings.trusted,
-            log = { level, line -> said += "$level $line" },
+            log = { level, line -> log += "$level $line" },
         )
         phone.job(idleMs = 3000, limitMs = 20_000, connectMs = 30_000)
-        assertTrue(said.any { "connected device=${fleet.deviceId}" in it }, said.joinToString("\n"))
+        assertTrue(log.any { "Connected: device=${fleet.deviceId}" in it }, log.joinToString("\n"))
         fleet.consent.withdraw()
         assertTrue(fleet.tellWithdrawal { false }, "the service has confirmed it")
         assertTrue(fleet.consent.isWithdrawalConfirmed)

@@ -9,6 +9,7 @@ import io.shoal.core.Graphs
 import io.shoal.core.Tensor
 import io.shoal.core.Tensors
 import io.shoal.core.wire.Bundle
+import org.junit.jupiter.api.Assumptions.assumeTrue
 import java.io.File
 import java.security.KeyStore
 import java.util.Base64
@@ -17,20 +18,22 @@ import java.util.concurrent.ConcurrentLinkedDeque
 import java.util.concurrent.ConcurrentLinkedQueue
 import java.util.concurrent.Executor
 import kotlin.concurrent.thread
-import org.junit.jupiter.api.Assumptions.assumeTrue
 
-/** What the Python side wrote for this run (`tests/android/test_layer.py`); without it the test is skipped. */
+/**
+ * Return a file that the Python side wrote for this run (`tests/android/test_layer.py`), or skip
+ * the test without it.
+ */
 internal fun fromPython(name: String): File {
     val folder = System.getProperty("shoal.tests").orEmpty()
     assumeTrue(folder.isNotEmpty(), "the Python side wrote nothing: pytest tests/android/test_layer.py would run this")
     return File(folder, name).also { assumeTrue(it.exists(), "$it is written by another test") }
 }
 
-/** Keys that outlive a process, as the Android Keystore's do; keytool makes them. */
+/** Keys that outlive a process, like those of the Android Keystore; keytool makes them. */
 internal class TestKeys(private val folder: File, private val store: KeyStore = KeyStore.getInstance("PKCS12").apply { load(null) }) {
     fun key(alias: String): DeviceKey = DeviceKey(store, alias) {
-        val made = made.getOrPut(alias) { make(alias) }
-        store.setKeyEntry(alias, made.getKey(alias, PASSWORD), null, made.getCertificateChain(alias))
+        val keyStore = keyStores.getOrPut(alias) { make(alias) }
+        store.setKeyEntry(alias, keyStore.getKey(alias, PASSWORD), null, keyStore.getCertificateChain(alias))
     }
 
     fun has(alias: String): Boolean = store.containsAlias(alias)
@@ -41,18 +44,18 @@ internal class TestKeys(private val folder: File, private val store: KeyStore = 
         val key = listOf("-genkeypair", "-alias", alias, "-dname", "CN=phone-1", "-keyalg", "EC", "-groupname", "secp256r1")
         val process = ProcessBuilder(listOf(program) + key + listOf("-keystore", file.path, "-storepass", "password", "-storetype", "PKCS12"))
         check(process.start().waitFor() == 0)
-        return KeyStore.getInstance(file, PASSWORD).also { own ->
-            val certificate = own.getCertificate(alias)
+        return KeyStore.getInstance(file, PASSWORD).also { keyStore ->
+            val certificate = keyStore.getCertificate(alias)
             certificates[hex(certificate.publicKey.encoded)] = pem(certificate.encoded)
         }
     }
 
     companion object {
         private val PASSWORD = "password".toCharArray()
-        private val made = ConcurrentHashMap<String, KeyStore>()
+        private val keyStores = ConcurrentHashMap<String, KeyStore>()
         private val certificates = ConcurrentHashMap<String, String>()
 
-        /** A certificate for a key that keytool made. */
+        /** Return a certificate for a key that keytool made. */
         fun certificateFor(publicKey: ByteArray): String = certificates.getValue(hex(publicKey))
 
         private fun hex(bytes: ByteArray) = bytes.joinToString("") { "%02x".format(it) }
@@ -62,10 +65,13 @@ internal class TestKeys(private val folder: File, private val store: KeyStore = 
     }
 }
 
-/** A service that gives each token's first key a certificate; [before] and [after] it answers a test may do something. */
+/**
+ * Service that issues a certificate to each token's first key. A test may set functions to run
+ * [before] and [after] the answer.
+ */
 internal class FakeDesk(private val fleet: String, var trust: String = "") : EnrolmentDesk {
     private val used = ConcurrentHashMap<String, String>()
-    val asked = ConcurrentLinkedQueue<String>()
+    val requests = ConcurrentLinkedQueue<String>()
     var refusal: String? = null
     var approves = true
     var due = false
@@ -74,22 +80,22 @@ internal class FakeDesk(private val fleet: String, var trust: String = "") : Enr
     var after: () -> Unit = {}
 
     @Synchronized
-    override fun enrol(token: String, key: EnrolmentKey, wanted: String, attest: ((String) -> String)?): EnrolmentDesk.Given? {
+    override fun enrol(token: String, key: EnrolmentKey, wanted: String, attest: ((String) -> String)?): EnrolmentDesk.Credentials? {
         before()
         attested = attest?.invoke("nonce-of-$token")
-        asked += token
+        requests += token
         refusal?.let { throw EnrolmentRefused(it, "https://service refuses: $it") }
-        val own = key.publicKey.contentToString()
-        if (used.getOrPut(token) { own } != own) throw EnrolmentRefused("used", "https://service refuses: used: another key has used this token")
+        val keyText = key.publicKey.contentToString()
+        if (used.getOrPut(token) { keyText } != keyText) throw EnrolmentRefused("used", "https://service refuses: used: another key has used this token")
         if (!approves) return null
         after()
         val certificate = TestKeys.certificateFor(key.publicKey)
-        return EnrolmentDesk.Given(wanted.ifEmpty { "$fleet-1" }, fleet, "mqtts://$fleet.example", certificate, certificate, trust)
+        return EnrolmentDesk.Credentials(wanted.ifEmpty { "$fleet-1" }, fleet, "mqtts://$fleet.example", certificate, certificate, trust)
     }
 
     override fun renew(certificate: String, authority: String, key: EnrolmentKey): String {
         before()
-        asked += "renewal"
+        requests += "renewal"
         refusal?.let { throw EnrolmentRefused(it, "https://service refuses: $it") }
         return certificate
     }
@@ -97,12 +103,15 @@ internal class FakeDesk(private val fleet: String, var trust: String = "") : Enr
     override fun isDue(certificate: String): Boolean = due
 }
 
-/** What a fleet asks of Android, in a list; files are written when [write] is called, as another thread would. */
+/**
+ * Platform that lists a fleet's requests. Files are written when [write] is called, as on another
+ * thread.
+ */
 internal class FakePlatform(private val keys: TestKeys? = null, private val desk: EnrolmentDesk? = null) : Platform {
-    val asked = ConcurrentLinkedQueue<String>()
+    val requests = ConcurrentLinkedQueue<String>()
     val assets = ConcurrentHashMap<String, ByteArray>()
 
-    /** Called before an asset is read. */
+    /** Function called before an asset is read. */
     var reading: () -> Unit = {}
     private val waiting = ConcurrentLinkedDeque<Runnable>()
 
@@ -112,29 +121,29 @@ internal class FakePlatform(private val keys: TestKeys? = null, private val desk
         while (true) (waiting.pollFirst() ?: return).run()
     }
 
-    /** Writes on another thread; returns it once it has ended or waits for a lock. */
+    /** Write on another thread, and return it once it has ended or waits for a lock. */
     fun writing(): Thread = thread { write() }.also { while (it.state !in STOPPED) Thread.sleep(1) }
 
     override fun schedule(settings: ShoalSettings) {
-        asked += "jobs"
+        requests += "jobs"
     }
 
     override fun scheduleOnce(settings: ShoalSettings) {
-        asked += "job"
+        requests += "job"
     }
 
     override fun scheduleEnrolment() {
-        asked += "enrolment"
+        requests += "enrolment"
     }
 
     override fun scheduleWithdrawal() {
-        asked += "withdrawal"
+        requests += "withdrawal"
     }
 
-    override fun attest(by: Attestation, nonce: String): String = (by as FakeAttestation).attestation(nonce)
+    override fun attest(provider: Attestation, nonce: String): String = (provider as FakeAttestation).attestation(nonce)
 
     override fun cancel() {
-        asked += "none"
+        requests += "none"
     }
 
     override fun loader(folder: File): GraphLoader = FirstWeight
@@ -176,19 +185,22 @@ internal object FirstWeight : GraphLoader {
     }
 }
 
-/** A token as `shoal enrol token` prints one, of no service. */
+/** Return a token, as `shoal enrol token` prints it, of no service. */
 internal fun tokenOf(number: Int): String {
     val body = ByteArray(48) { (number shr 8 * (it % 3)).toByte() }
     val sum = java.security.MessageDigest.getInstance("SHA-256").digest(body).copyOf(3)
     return "shoal1." + Base64.getUrlEncoder().withoutPadding().encodeToString(body + sum)
 }
 
-/** The weights of a model of the fake bundle, all the same small number, as `shoal models export --to NAME.safetensors` writes them. */
+/**
+ * Return weights of a model of the fake bundle, all the same number, as `shoal models export --to
+ * NAME.safetensors` writes them.
+ */
 internal fun weightsOf(bundle: Bundle, value: Float): Tensors = bundle.manifest.received().associate { spec ->
     spec.key to Tensor.of(FloatArray(spec.shape.fold(1, Int::times)) { value }, spec.shape)
 }
 
-/** An app's attestation; [failing]: its provider cannot be reached. */
+/** Attestation of an app. [failing]: true if its provider cannot be reached. */
 internal class FakeAttestation : Attestation {
     override fun attest(context: android.content.Context, nonce: String): String = attestation(nonce)
 

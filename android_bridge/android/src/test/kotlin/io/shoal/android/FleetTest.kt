@@ -9,6 +9,7 @@ import io.shoal.core.Log
 import io.shoal.core.Session
 import io.shoal.core.Tensor
 import io.shoal.core.wire.Metrics
+import org.junit.jupiter.api.io.TempDir
 import java.io.File
 import java.security.KeyStore
 import java.util.concurrent.CountDownLatch
@@ -21,7 +22,6 @@ import kotlin.test.assertFalse
 import kotlin.test.assertIs
 import kotlin.test.assertNull
 import kotlin.test.assertTrue
-import org.junit.jupiter.api.io.TempDir
 
 class FleetTest {
     @TempDir
@@ -29,7 +29,7 @@ class FleetTest {
 
     private var platform = FakePlatform()
 
-    /** The fleet as a process that has just started sees it. */
+    /** Return the fleet of a process that has just started. */
     private fun started(name: String = "f"): Fleet {
         platform = FakePlatform(TestKeys(File(root, "keys")))
         return Fleet(name, Home.of(root, name), platform, Log.SILENT)
@@ -44,15 +44,15 @@ class FleetTest {
     fun `without consent no job is planned, and with it jobs are, also after a restart`() {
         val fleet = configured()
         fleet.trainSoon()
-        assertEquals(emptyList(), platform.asked.toList())
+        assertEquals(emptyList(), platform.requests.toList())
         assertEquals(Blocked.Reason.CONSENT, assertIs<Blocked>(fleet.state).reason)
         fleet.consent.grant("terms-3")
         platform.write()
         fleet.trainSoon()
-        assertEquals(listOf("jobs", "job"), platform.asked.toList())
+        assertEquals(listOf("jobs", "job"), platform.requests.toList())
         assertIs<FleetState.Idle>(fleet.state)
         assertEquals("terms-3", configured().consent.version)
-        assertEquals(listOf("jobs"), platform.asked.toList())
+        assertEquals(listOf("jobs"), platform.requests.toList())
         assertNull(configured("g").consent.version, "each fleet is agreed to by itself")
         assertFailsWith<IllegalArgumentException> { fleet.consent.grant("terms 3") }
     }
@@ -87,12 +87,12 @@ class FleetTest {
         assertTrue(fleet.tellWithdrawal { false }, "there is nothing to tell of one who takes part")
         fleet.consent.withdraw()
         platform.write()
-        assertEquals("withdrawal", platform.asked.last())
+        assertEquals("withdrawal", platform.requests.last())
         assertFailsWith<LinkException>("b does not exist") { fleet.tellWithdrawal { true } }
         val next = started()
         next.configure(fleet.settings)
         platform.write()
-        assertEquals("withdrawal", platform.asked.last())
+        assertEquals("withdrawal", platform.requests.last())
         assertFalse(next.consent.isWithdrawalConfirmed)
         next.consent.grant("terms-4")
         platform.write()
@@ -186,14 +186,14 @@ class FleetTest {
     fun `listeners are told of states, and the last one of a job outlives the process`() {
         val fleet = configured()
         fleet.consent.grant("terms-3")
-        val told = ArrayList<String>()
-        val listener = FleetListener { told += it.toString() }
+        val calls = ArrayList<String>()
+        val listener = FleetListener { calls += it.toString() }
         fleet.addListener(listener, Runnable::run)
         fleet.states.set(FleetState.Training(3, 40))
         fleet.states.set(FleetState.Uploading)
         fleet.removeListener(listener)
         fleet.states.set(Waiting(Waiting.Why.NETWORK))
-        assertEquals(listOf("idle", "training 3/40", "uploading"), told)
+        assertEquals(listOf("idle", "training 3/40", "uploading"), calls)
         for (state in listOf(FleetState.Idle, Waiting(Waiting.Why.STORAGE), Blocked(Blocked.Reason.FAILED, "a b c"))) {
             fleet.home.noteState(state)
             assertEquals(state.toString(), started().states.now.toString())
@@ -206,7 +206,7 @@ class FleetTest {
         val fleet = configured()
         assertNull(fleet.model)
         assertNull(fleet.modelMetrics)
-        val offer = io.shoal.core.Offer(1, "r", "b".repeat(64), "c".repeat(64), evaluated = Metrics(4, 2.0, 3))
+        val offer = io.shoal.core.ModelOffer(1, "r", "b".repeat(64), "c".repeat(64), evaluated = Metrics(4, 2.0, 3))
         fleet.storage().save(Session(offer = offer))
         val metrics = fleet.modelMetrics!!
         assertNull(metrics.before)
@@ -232,7 +232,7 @@ class FleetTest {
 
     @Test
     fun `states and models that say the same are equal, so that a flow tells of them once`() {
-        val made: List<() -> FleetState> = listOf(
+        val states: List<() -> FleetState> = listOf(
             { FleetState.Idle },
             { Waiting(Waiting.Why.NETWORK) },
             { Waiting(Waiting.Why.JOB) },
@@ -242,8 +242,8 @@ class FleetTest {
             { Blocked(Blocked.Reason.BANNED, "a") },
             { Blocked(Blocked.Reason.BANNED, "b") },
         )
-        for ((i, one) in made.withIndex()) for ((j, other) in made.withIndex()) assertEquals(i == j, one() == other(), "${one()} and ${other()}")
-        assertEquals(made.size, made.flatMapTo(HashSet()) { listOf(it(), it()) }.size)
+        for ((i, one) in states.withIndex()) for ((j, other) in states.withIndex()) assertEquals(i == j, one() == other(), "${one()} and ${other()}")
+        assertEquals(states.size, states.flatMapTo(HashSet()) { listOf(it(), it()) }.size)
         assertEquals(ModelInfo("a", "r", 1), ModelInfo("a", "r", 1))
         assertEquals(4, setOf(ModelInfo("a", "r", 1), ModelInfo("b", "r", 1), ModelInfo("a", "s", 1), ModelInfo("a", "r", 2)).size)
     }

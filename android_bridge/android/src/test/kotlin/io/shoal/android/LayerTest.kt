@@ -5,6 +5,7 @@ import io.shoal.core.FolderStorage
 import io.shoal.core.Session
 import io.shoal.core.signingRequest
 import io.shoal.core.wire.Policy
+import org.junit.jupiter.api.io.TempDir
 import java.io.File
 import java.io.IOException
 import java.security.KeyPairGenerator
@@ -16,7 +17,6 @@ import kotlin.test.assertEquals
 import kotlin.test.assertFailsWith
 import kotlin.test.assertFalse
 import kotlin.test.assertTrue
-import org.junit.jupiter.api.io.TempDir
 
 class ForegroundTest {
     private val hourMs = 60 * 60_000L
@@ -48,16 +48,16 @@ class ForegroundTest {
         var (status, battery, now) = Triple(0, 30.0 as Double?, 0L)
         fun heat(sdk: Int) = Heat(sdk, { status }, { battery }, { now })
         val old = Heat(28, { throw AssertionError("Android 9 has no such thing") }, { battery }, { now })
-        assertFalse(heat(29).holdsOff() || heat(29).ends() || old.holdsOff() || old.ends())
+        assertFalse(heat(29).forbidsStart() || heat(29).ends() || old.forbidsStart() || old.ends())
         status = 2
-        assertTrue(heat(29).holdsOff())
+        assertTrue(heat(29).forbidsStart())
         assertFalse(heat(29).ends())
         status = 3
         assertTrue(heat(29).ends())
         status = 0
         battery = 43.0
         now = 1_000
-        assertEquals(listOf(true, false), listOf(old.holdsOff(), old.ends()))
+        assertEquals(listOf(true, false), listOf(old.forbidsStart(), old.ends()))
         battery = 45.5
         assertFalse(old.ends(), "it looks once a second")
         now = 2_000
@@ -155,18 +155,18 @@ class HomeTest {
         home.noteState(FleetState.Uploading)
         home.foregroundTimes = ForegroundTimes()
         assertEquals(listOf("recordings"), folder.list()!!.toList())
-        assertFalse(home.enrolled)
+        assertFalse(home.hasSettings)
         assertEquals("idle", home.lastState.toString())
     }
 
     @Test
     fun `each fleet and broker has a state of its own`() {
         val home = Home(folder)
-        val given = listOf(settings(), settings(fleet = "g"), settings("mqtts://c:1"), settings("mqtts://b:2"))
-        val states = given.map(home::state)
+        val variants = listOf(settings(), settings(fleet = "g"), settings("mqtts://c:1"), settings("mqtts://b:2"))
+        val states = variants.map(home::state)
         assertEquals(4, states.toSet().size)
         assertEquals(states[0], home.state(settings("mqtts://user:password@b:1")), "who logs in does not matter")
-        for ((state, each) in states.zip(given)) assertTrue(state.name.startsWith("${each.fleet}-"))
+        for ((state, each) in states.zip(variants)) assertTrue(state.name.startsWith("${each.fleet}-"))
     }
 
     @Test
@@ -177,7 +177,7 @@ class HomeTest {
         val id = before.deviceId(before.settings())
         File(before.recordings.apply { mkdirs() }, "r.csv").writeText("x")
         val state = before.state(settings(fleet = "old")).apply { mkdirs() }.name
-        assertFalse(Home.of(folder, "new").enrolled)
+        assertFalse(Home.of(folder, "new").hasSettings)
         File(folder, "fleets/old").mkdirs()
         before.recordings.renameTo(File(folder, "fleets/old/recordings"))
         repeat(2) {

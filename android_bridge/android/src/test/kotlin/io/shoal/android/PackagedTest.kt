@@ -8,8 +8,9 @@ import io.shoal.core.Packaged
 import io.shoal.core.Tensor
 import io.shoal.core.wire.Bundle
 import io.shoal.core.wire.PublicKey
-import io.shoal.core.wire.encodeTensors
 import io.shoal.core.wire.digest
+import io.shoal.core.wire.encodeTensors
+import org.junit.jupiter.api.io.TempDir
 import java.io.File
 import java.util.concurrent.CountDownLatch
 import kotlin.concurrent.thread
@@ -19,9 +20,8 @@ import kotlin.test.assertFailsWith
 import kotlin.test.assertIs
 import kotlin.test.assertNull
 import kotlin.test.assertTrue
-import org.junit.jupiter.api.io.TempDir
 
-/** The model that an app brings along. */
+/** The app's own model. */
 class PackagedTest {
     @TempDir
     lateinit var root: File
@@ -34,7 +34,7 @@ class PackagedTest {
 
     private fun weights(value: Float) = encodeTensors(weightsOf(bundle, value))
 
-    /** The fleet as a process that has just started sees it; nothing is written yet. */
+    /** Return the fleet of a process that has just started; nothing is written yet. */
     private fun started(weights: ByteArray? = weights(1f), trusted: String = trust, payload: ByteArray = this.payload): Fleet {
         platform = FakePlatform(TestKeys(File(root, "keys")))
         platform.assets["activities.shoal"] = payload
@@ -60,7 +60,7 @@ class PackagedTest {
         assertEquals(listOf(true, 0L), fleet.model!!.let { listOf(it.isPackaged, it.release) })
         platform.write()
         assertEquals(Blocked.Reason.CONSENT, assertIs<Blocked>(fleet.state).reason)
-        assertTrue(platform.asked.isEmpty())
+        assertTrue(platform.requests.isEmpty())
         fleet.release(1, 4f)
         assertEquals(0.5f + 4f / 32, fleet.answer())
         for (next in listOf(started(), started(weights(7f)))) {
@@ -146,16 +146,16 @@ class PackagedTest {
     @Test
     fun `listeners are told which model answers, and of rounds, each by its own executor`() {
         val fleet = started()
-        val told = ArrayList<String>()
-        val listener = ModelListener { told += "${it.run} ${it.release}" }
+        val calls = ArrayList<String>()
+        val listener = ModelListener { calls += "${it.run} ${it.release}" }
         fleet.addModelListener(listener, Runnable::run)
         val gone = java.util.concurrent.Executors.newSingleThreadExecutor().also { it.shutdown() }
-        fleet.addModelListener({ told += "never" }, gone)
+        fleet.addModelListener({ calls += "never" }, gone)
         platform.write()
         fleet.release(1, 4f)
         fleet.removeModelListener(listener)
         fleet.release(2, 5f)
-        assertEquals(listOf("${Packaged.RUN} 0", "run 1"), told.distinct())
+        assertEquals(listOf("${Packaged.RUN} 0", "run 1"), calls.distinct())
     }
 
     @Test

@@ -6,6 +6,7 @@ import io.shoal.core.Log
 import io.shoal.core.NO_LABEL
 import io.shoal.core.Tensor
 import io.shoal.core.windowsOf
+import org.junit.jupiter.api.io.TempDir
 import java.io.File
 import java.util.Random
 import kotlin.test.Test
@@ -14,25 +15,24 @@ import kotlin.test.assertEquals
 import kotlin.test.assertFailsWith
 import kotlin.test.assertFalse
 import kotlin.test.assertTrue
-import org.junit.jupiter.api.io.TempDir
 
 private const val SECOND_NS = 1_000_000_000L
 
-/** The rows of each stretch. */
+/** Rows of each stretch. */
 private class Stretches : GridSink {
-    val found = arrayListOf(ArrayList<FloatArray>())
+    val stretches = arrayListOf(ArrayList<FloatArray>())
     val times = ArrayList<Long>()
 
     override fun row(timeNs: Long, values: FloatArray) {
-        found.last() += values.copyOf()
+        stretches.last() += values.copyOf()
         times += timeNs
     }
 
     override fun cut() {
-        found += ArrayList<FloatArray>()
+        stretches += ArrayList<FloatArray>()
     }
 
-    val sizes: List<Int> get() = found.map { it.size }
+    val sizes: List<Int> get() = stretches.map { it.size }
 }
 
 class SensorGridTest {
@@ -55,7 +55,7 @@ class SensorGridTest {
                 val all = fast.map { Triple(it, 0, 3f) } + slow.map { Triple(it, 1, -2f) }
                 for ((time, track, slope) in all.sortedBy { it.first }) line(grid, track, time..time step 1, slope)
             }
-            val rows = seen.found.single()
+            val rows = seen.stretches.single()
             for ((i, row) in rows.withIndex()) {
                 val time = 0.1f + i / 50f
                 assertEquals(3f * time, row[0], 1e-4f)
@@ -86,12 +86,12 @@ class SensorGridTest {
         line(grid, 0, 0..SECOND_NS step 10_000_000, 1f)
         grid.add(1, SECOND_NS + 1, floatArrayOf(8f))
         line(grid, 0, SECOND_NS + 10_000_000..5 * SECOND_NS step 10_000_000, 1f)
-        assertEquals(31, seen.found.single().size, "two seconds after the last word nothing is known")
-        assertEquals(listOf(7f, 8f), listOf(seen.found[0][10][3], seen.found[0][11][3]))
+        assertEquals(31, seen.stretches.single().size, "two seconds after the last word nothing is known")
+        assertEquals(listOf(7f, 8f), listOf(seen.stretches[0][10][3], seen.stretches[0][11][3]))
         grid.add(1, 5 * SECOND_NS, floatArrayOf(9f))
         line(grid, 0, 5 * SECOND_NS + 1..6 * SECOND_NS step 10_000_000, 1f)
-        assertEquals(2, seen.found.size)
-        assertEquals(9f, seen.found[1][0][3])
+        assertEquals(2, seen.stretches.size)
+        assertEquals(9f, seen.stretches[1][0][3])
     }
 
     @Test
@@ -282,7 +282,7 @@ class LabelsTest {
 
     private fun labels(wanted: () -> Boolean = { true }) = Labels(file, Runnable::run, wanted, Log.SILENT)
 
-    private fun of(own: LongArray = LongArray(10) { NO_LABEL }) = labelled(own, 1_000, 1.0, LabelledTime.read(file), classes).toList()
+    private fun of(recorded: LongArray = LongArray(10) { NO_LABEL }) = labelled(recorded, 1_000, 1.0, LabelledTime.read(file), classes).toList()
 
     @Test
     fun `the better source counts, and of one source the later word`() {
@@ -292,12 +292,12 @@ class LabelsTest {
         labels().add("still", 3_000, 5_000, LabelSource.PROMPT)
         labels().add("walking", 2_000, 6_000, LabelSource.HINT)
         assertEquals(listOf(1L, 1, 0, 0, 1, 1, 1, 1, 1, 1), of())
-        val own = LongArray(10) { if (it < 4) 0L else none }
-        assertEquals(listOf(0L, 0, 0, 0, 1, 1, 1, 1, 1, 1), of(own))
+        val recorded = LongArray(10) { if (it < 4) 0L else none }
+        assertEquals(listOf(0L, 0, 0, 0, 1, 1, 1, 1, 1, 1), of(recorded))
         labels().add("walking", 1_000, 2_000)
         labels().remove(8_000, 99_000)
         labels().add("flying", 2_000, 4_000) // a class that this model does not know
-        assertEquals(listOf(1L, 0, 0, 0, 1, 1, 1, none, none, none), of(own))
+        assertEquals(listOf(1L, 0, 0, 0, 1, 1, 1, none, none, none), of(recorded))
     }
 
     @Test

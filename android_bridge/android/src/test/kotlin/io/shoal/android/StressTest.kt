@@ -12,6 +12,7 @@ import io.shoal.core.wire.Update
 import io.shoal.core.wire.digest
 import io.shoal.core.wire.encodeTensors
 import io.shoal.core.wire.encodeUpdate
+import org.junit.jupiter.api.io.TempDir
 import java.io.File
 import java.util.Random
 import java.util.concurrent.ConcurrentLinkedQueue
@@ -23,11 +24,11 @@ import kotlin.concurrent.thread
 import kotlin.test.Test
 import kotlin.test.assertEquals
 import kotlin.test.assertTrue
-import org.junit.jupiter.api.io.TempDir
 
 /**
- * Two fleets of one app, each with its own jobs, files written by another thread, and an app that does anything at any time. Jobs are
- * those of `RoundWorker`, without a broker: what would be sent is noted with whom and where it would go.
+ * Two fleets of one app, each with its own jobs, files written by another thread, and an app that
+ * does anything at any time. Jobs are those of `RoundWorker` without a broker: they record what
+ * would be sent, with its sender and its broker.
  */
 class StressTest {
     @TempDir
@@ -41,16 +42,19 @@ class StressTest {
     private val escaped = ConcurrentLinkedQueue<Throwable>()
     private val keys by lazy { TestKeys(File(root, "keys")) }
 
-    /** One fleet, its service, and what its jobs did. [least] and [most]: the weights of its models, which no other fleet's have. */
+    /**
+     * Fleet, its service, and the results of its jobs. [least] and [most] bound the weights of its
+     * models, which no other fleet's have.
+     */
     private inner class Side(val name: String, val least: Int, val most: Int) {
-        val platform = FakePlatform(keys, FakeDesk(name, trust)).also { own ->
-            own.assets["a.shoal"] = payload
-            own.assets["a.safetensors"] = encodeTensors(weightsOf(bundle, least.toFloat()))
+        val platform = FakePlatform(keys, FakeDesk(name, trust)).also { platform ->
+            platform.assets["a.shoal"] = payload
+            platform.assets["a.safetensors"] = encodeTensors(weightsOf(bundle, least.toFloat()))
         }
         private val writer = Executors.newSingleThreadExecutor()
         val fleet: Fleet
         val rounds = AtomicInteger()
-        val told = AtomicInteger()
+        val roundCalls = AtomicInteger()
         val stopped = AtomicBoolean()
         private val leaving = AtomicInteger()
         private val leaves = AtomicInteger()
@@ -61,7 +65,7 @@ class StressTest {
         init {
             platform.disk = java.util.concurrent.Executor { task -> writer.execute { guarded(task::run) } }
             fleet = Fleet(name, Home.of(root, name), platform, Log.SILENT)
-            fleet.addRoundListener({ told.incrementAndGet() }, Runnable::run)
+            fleet.addRoundListener({ roundCalls.incrementAndGet() }, Runnable::run)
             configure()
         }
 
@@ -71,7 +75,7 @@ class StressTest {
             fleet.configure(builder.build(), builder.token)
         }
 
-        /** It leaves, and takes part again: meanwhile it has no settings. */
+        /** Leave the fleet, and take part again. Meanwhile there are no settings. */
         fun leave() {
             leaving.incrementAndGet()
             leaves.incrementAndGet()
@@ -80,8 +84,11 @@ class StressTest {
             platform.disk.execute { leaving.decrementAndGet() }
         }
 
-        /** What needs settings is refused while it leaves, and at no other time. */
-        fun <T> asked(act: Fleet.() -> T): T? {
+        /**
+         * Call a function that needs settings; it is refused while the phone leaves, and at no
+         * other time.
+         */
+        fun <T> call(act: Fleet.() -> T): T? {
             val before = leaves.get()
             val isLeaving = leaving.get() > 0
             return try {
@@ -92,12 +99,12 @@ class StressTest {
         }
 
         fun predict() {
-            val answer = asked { predict(x) } ?: return
+            val answer = call { predict(x) } ?: return
             val weight = (answer.of(0)[0] - 0.5f) * 32
             if (weight < least - 0.01f || weight > most + 0.01f) throw AssertionError("$name answers with $weight, its models have $least to $most")
         }
 
-        /** As `RoundWorker` does one: what it contains is contained here. */
+        /** Run a job with the same containment of errors as `RoundWorker`. */
         fun job() {
             fleet.running.lock()
             stopped.set(false)
@@ -132,7 +139,7 @@ class StressTest {
         }
     }
 
-    /** What an app may do, in any order. */
+    /** Functions that an app may call, in any order. */
     private fun acts(random: Random, sides: List<Side>, number: Int): Unit = repeat(number) {
         val side = sides[random.nextInt(2)]
         guarded {
@@ -142,12 +149,12 @@ class StressTest {
                 3 -> side.configure()
                 4 -> side.fleet.enrol()
                 5 -> side.predict()
-                6 -> side.asked { trainSoon() }
+                6 -> side.call { trainSoon() }
                 7 -> side.fleet.addListener({ }, Runnable::run)
                 8 -> side.stopped.set(true)
                 9 -> side.fleet.labels.run { if (random.nextBoolean()) add("walking", it.toLong(), it + 9L) else remove(it.toLong(), it + 5L) }
                 10 -> if (random.nextInt(8) == 0) side.leave()
-                else -> side.asked { "$state $model $modelMetrics $deviceId" }
+                else -> side.call { "$state $model $modelMetrics $deviceId" }
             }
         }
         if (random.nextInt(4) == 0) Thread.sleep(1)
@@ -185,7 +192,7 @@ class StressTest {
         assertEquals(emptyList(), escaped.map { it.stackTraceToString() }.distinct())
         for (side in sides) {
             assertEquals(setOf("${side.name}-1 mqtts://${side.name}.example"), side.sent.toSet())
-            assertEquals(side.rounds.get(), side.told.get(), "each round is told of")
+            assertEquals(side.rounds.get(), side.roundCalls.get(), "each round is told of")
             assertEquals(null, side.fleet.storage().update(), "no update is left behind")
             side.predict()
         }

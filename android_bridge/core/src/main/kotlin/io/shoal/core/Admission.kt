@@ -11,9 +11,9 @@ import io.shoal.core.wire.Verifier
 import io.shoal.core.wire.Want
 import io.shoal.core.wire.checkPieces
 
-/** A publication that was read and believed. */
+/** Message from the broker that was parsed and verified. */
 internal sealed interface Admitted {
-    /** [text]: the plan as it came, with its signatures. */
+    /** [text] is the plan as it came, with its signatures. */
     class OfPlan(val plan: Plan, val text: String) : Admitted
 
     class OfReply(val reply: Reply) : Admitted
@@ -28,13 +28,13 @@ internal sealed interface Admitted {
 }
 
 /**
- * The first ring around what comes from outside: what cannot be read, is not to be believed, or is for somebody else is ignored, whatever was
- * thrown while it was read.
+ * Reader of the messages to one device, and the first ring around faults: a message that cannot be
+ * parsed, is not trusted or is for another device is ignored, whatever error reading it raised.
  */
 internal class Admission(private val self: Identity, private val topics: Topics, private val time: AggregatorTime, private val log: Log) {
     private val verifier = Verifier(self.fleet, self.trusted)
 
-    /** What came, or null. */
+    /** Return the verified message, or null if it is to be ignored. */
     fun admit(event: Delivery): Admitted? = try {
         val address = topics.parse(event.topic)
         val mine = address.deviceId == self.deviceId
@@ -48,40 +48,40 @@ internal class Admission(private val self: Identity, private val topics: Topics,
             else -> null
         }
     } catch (error: Throwable) {
-        log.write(Log.Level.WARNING, "ignored device=${self.deviceId} topic=${printable(event.topic.take(200))}: ${describe(error)}")
+        log.write(Log.Level.WARNING, "Message ignored: device=${self.deviceId} topic=${printable(event.topic.take(200))}: ${describe(error)}")
         null
     }
 
     /**
-     * What came in place of a large blob.
+     * Return the list of pieces that came in place of a large blob.
      *
      * @throws LimitExceeded the blob is larger than [mostBytes]
-     * @throws WireException it is to be ignored
+     * @throws WireException the message is to be ignored
      */
     fun piecesIn(payload: ByteArray, mostBytes: Int): Pieces = checkPieces(verifier.open(payload, time.latestS()), mostBytes)
 
     private fun wantIn(payload: ByteArray): Want {
         val want = verifier.open<Want>(payload, time.latestS())
-        if (want.deviceId != self.deviceId) throw Untrusted("a want for ${want.deviceId}")
+        if (want.deviceId != self.deviceId) throw Untrusted("want for ${want.deviceId}, not for ${self.deviceId}")
         return want
     }
 
     private fun planIn(payload: ByteArray): Admitted {
-        if (payload.size > PLAN_BYTES) throw LimitExceeded("a signed plan of ${payload.size} bytes: at most $PLAN_BYTES are accepted")
+        if (payload.size > PLAN_BYTES) throw LimitExceeded("plan of ${payload.size} bytes: at most $PLAN_BYTES are accepted")
         val plan = verifier.open<Plan>(payload, time.latestS())
-        if (plan.deviceId != self.deviceId) throw Untrusted("a plan for ${plan.deviceId}")
+        if (plan.deviceId != self.deviceId) throw Untrusted("plan for ${plan.deviceId}, not for ${self.deviceId}")
         return Admitted.OfPlan(plan, payload.decodeToString())
     }
 
     private fun releaseIn(payload: ByteArray): Release {
         val release = verifier.open<Release>(payload, time.latestS())
-        if (release.deviceId != self.deviceId) throw Untrusted("a release for ${release.deviceId}")
+        if (release.deviceId != self.deviceId) throw Untrusted("release for ${release.deviceId}, not for ${self.deviceId}")
         return release
     }
 
     private fun replyIn(payload: ByteArray): Reply {
         val reply = verifier.open<Reply>(payload, time.latestS())
-        if (reply.deviceId != self.deviceId) throw Untrusted("a reply for ${reply.deviceId}")
+        if (reply.deviceId != self.deviceId) throw Untrusted("reply for ${reply.deviceId}, not for ${self.deviceId}")
         return reply
     }
 }

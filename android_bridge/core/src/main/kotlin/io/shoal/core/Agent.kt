@@ -19,59 +19,63 @@ import java.io.Closeable
 import java.io.IOException
 
 /**
- * One device's part of the conversation: check in, take a plan, fetch what it needs, carry it out, keep the update until it is answered
- * (`wire/SPEC.md`). [handle] takes one event and [tick] keeps appointments; neither waits nor works. [work] does what there is to do, for as
- * long as it takes; in it [stop] is asked before every batch.
+ * Client of one device: it checks in, takes a plan, fetches its blobs, carries it out, and keeps
+ * the update until it is answered (`wire/SPEC.md`). [handle] processes one event and [tick] sends
+ * what is due; neither waits or works. [work] does the pending work, however long it takes, and
+ * calls [stop] before every batch.
  *
- * Whatever arrives, only a broken disk or a defect throws: what cannot be read or believed is ignored, and what a plan does wrong becomes a
- * decline.
+ * Only a broken disk or a defect raises an error here. A message that cannot be read or trusted is
+ * ignored, and a fault in a plan declines that plan.
  */
-internal class Agent(self: Identity, private val link: Link, around: Surroundings, private val stop: () -> Boolean) : Closeable {
+internal class Agent(self: Identity, private val link: Link, environment: Environment, private val stop: () -> Boolean) : Closeable {
     private val deviceId = self.deviceId
     private val topics = Topics(self.fleet)
-    private val storage = around.storage
-    private val clock = around.clock
-    private val log = around.log
+    private val storage = environment.storage
+    private val clock = environment.clock
+    private val log = environment.log
     private val policy = self.policy ?: Policy()
     private val time = AggregatorTime(clock)
     private val admission = Admission(self, topics, time, log)
-    private val loaded = LoadedBundle(storage, around.loader, around.windows, self.trusted, around.noise)
-    private val checkpoints = Checkpoints(deviceId, storage, around.loader.runtime, clock, log, around.pace, ::progressed)
-    private val planWork = PlanWork(deviceId, around.windows, policy, loaded, checkpoints, around.mostBytes)
-    private val own = KeptModels(storage)
-    private val releases = Releases(deviceId, storage, loaded, own, policy, Trial(around.windows, policy), log)
+    private val loaded = LoadedBundle(storage, environment.loader, environment.windows, self.trusted, environment.noise)
+    private val checkpoints = Checkpoints(deviceId, storage, environment.loader.runtime, clock, log, environment.pace, ::progressed)
+    private val planWork = PlanWork(deviceId, environment.windows, policy, loaded, checkpoints, environment.mostBytes)
+    private val personalModels = PersonalModels(storage)
+    private val releases = Releases(deviceId, storage, loaded, personalModels, policy, Trial(environment.windows, policy), log)
     private val traffic = Traffic(storage, clock)
-    private val progress = around.progress
-    private val outbox = Outbox(self, topics, link, traffic, around)
+    private val progress = environment.progress
+    private val outbox = Outbox(self, topics, link, traffic, environment)
     private val downloads =
-        Downloads(topics, link, storage, log, { admission.piecesIn(it, around.mostBytes) }, around.mostBytes, outbox::fetch)
+        Downloads(topics, link, storage, log, { admission.piecesIn(it, environment.mostBytes) }, environment.mostBytes, outbox::fetch)
     private val sending = Sending(deviceId, storage, outbox, ::permits)
     private val retry = Retry(clock)
     private var readyAtS = Double.POSITIVE_INFINITY
     private var bootId = ""
     private var bytesReceived = 0L
 
-    /** Whether the day's bytes do not permit sending the pending update now. */
-    private var heldBack = false
+    /** True if the limit of bytes a day does not permit to send the pending update now. */
+    private var waitsForQuota = false
 
     var session: Session = releases.recovered(storage.session())
         private set
 
-    /** Whether a plan is in work, or an answer or the model of an offer may still come. */
+    /** True if a plan is in work, or an answer or the model of an offer may still come. */
     val waiting: Boolean
         get() = when (session.stage) {
             Stage.WORKING -> true
-            Stage.PENDING -> !heldBack || offerExpected
+            Stage.PENDING -> !waitsForQuota || offerExpected
             Stage.DECLINED, Stage.ANSWERED -> offerExpected
         }
 
     private val offerExpected: Boolean get() = downloads.expected || releases.ready(session)
 
-    /** Whether [work] would begin something. */
+    /** True if [work] would begin something. */
     val hasWork: Boolean
         get() = clock.steadySeconds() >= readyAtS && (planReady != null || releases.ready(session))
 
-    /** The plan that is to be carried out, where all that it needs is here: what an offer or the model in use lacks may never come. */
+    /**
+     * Plan to carry out, if all its blobs are here. An offer or the model in use may lack theirs
+     * forever.
+     */
     private val planReady: Plan?
         get() = session.plan?.takeIf { session.stage == Stage.WORKING && downloads.has(PlanWork.blobsOf(it)) }
 
@@ -80,30 +84,30 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
         link.subscribe(listOf("plan", "reply", "release", "want").map { topics.device(deviceId, it) } + topics.aggregator)
     }
 
-    /** Acts on one event. */
+    /** Process one event. */
     fun handle(event: LinkEvent) {
         when (event) {
             is LinkUp -> {
-                log.write(Log.Level.INFO, "connected device=$deviceId")
+                log.write(Log.Level.INFO, "Connected: device=$deviceId")
                 outbox.connected = true
-                readyAtS = clock.steadySeconds() + HEAR_S
+                readyAtS = clock.steadySeconds() + STATUS_WAIT_S
                 checkIn()
                 resume()
             }
             is LinkDown -> {
                 outbox.connected = false
-                log.write(Log.Level.WARNING, "connection lost, trying again device=$deviceId reason=${event.reason}")
+                log.write(Log.Level.WARNING, "Connection lost, trying again: device=$deviceId reason=${event.reason}")
             }
             is Delivery -> {
                 bytesReceived += event.payload.size
                 traffic.add(event.payload.size)
-                when (val came = admission.admit(event)) {
-                    is Admitted.OfPlan -> onPlan(came.plan, came.text)
-                    is Admitted.OfReply -> onReply(came.reply)
-                    is Admitted.OfRelease -> onRelease(came.release)
-                    is Admitted.OfWant -> if (sending.onWant(came.want, session)) retry.begin()
-                    is Admitted.OfStatus -> onStatus(came.status)
-                    is Admitted.OfBlob -> onBlob(came.digest, came.payload)
+                when (val message = admission.admit(event)) {
+                    is Admitted.OfPlan -> onPlan(message.plan, message.text)
+                    is Admitted.OfReply -> onReply(message.reply)
+                    is Admitted.OfRelease -> onRelease(message.release)
+                    is Admitted.OfWant -> if (sending.onWant(message.want, session)) retry.begin()
+                    is Admitted.OfStatus -> onStatus(message.status)
+                    is Admitted.OfBlob -> onBlob(message.digest, message.payload)
                     null -> {}
                 }
             }
@@ -111,8 +115,8 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
     }
 
     /**
-     * Sends or asks again what had no answer for too long, says once a minute that the device is here, and declines a plan whose time is over
-     * before all that it needs has come.
+     * Repeat unanswered messages, send the heartbeat, and decline a plan whose deadline passed
+     * before its blobs came.
      */
     fun tick() {
         outbox.beat()
@@ -123,7 +127,7 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
                 if (action is Action.Decline) decline(plan, action)
             }
         }
-        if (retry.isDue && outbox.connected) { // what is published without a connection would wait in the link, again and again
+        if (retry.isDue && outbox.connected) { // without a connection, every repetition would be queued in the link
             retry.tried()
             downloads.ask(again = true)
             sendUpdate(again = true)
@@ -132,9 +136,9 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
     }
 
     /**
-     * Carries out the plan that was taken, or tries the model that was offered, once all that they need is here.
+     * Carry out the accepted plan, or try the offered model, once all blobs are here.
      *
-     * @throws Stopped it was told to stop
+     * @throws Stopped the client is stopping
      */
     fun work() {
         if (!hasWork) return
@@ -142,12 +146,12 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
         try {
             if (plan != null) carryOut(plan) else tryOffer()
         } catch (missing: MissingBlob) {
-            log.write(Log.Level.WARNING, "fetching again what was damaged device=$deviceId blob=${missing.digest}")
+            log.write(Log.Level.WARNING, "Damaged blob fetched again: device=$deviceId blob=${missing.digest}")
             prepare()
         }
     }
 
-    /** Lets the graphs go. */
+    /** Release the graphs. */
     override fun close() {
         traffic.save()
         loaded.close()
@@ -161,8 +165,8 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
             is Action.Decline -> decline(plan, action)
             is Action.Work -> {
                 storage.dropUpdate()
-                val alone = contained { planWork.checkAlone(plan) }
-                if (alone is Contained.Failed) giveUp(plan, alone) else prepare()
+                val check = contained { planWork.checkWithoutBundle(plan) }
+                if (check is Contained.Failed) giveUp(plan, check) else prepare()
             }
             else -> {}
         }
@@ -170,8 +174,8 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
 
     private fun onReply(reply: Reply) {
         if (reply is Refuse) {
-            val what = "refused device=$deviceId about=${printable(reply.about)} reason=${reply.reason}"
-            log.write(Log.Level.WARNING, "$what: ${printable(reply.detail)}")
+            val refusal = "Message refused by the service: device=$deviceId about=${printable(reply.about)} reason=${reply.reason}"
+            log.write(Log.Level.WARNING, "$refusal: ${printable(reply.detail)}")
             if (reply.reason == "unknown-device") checkIn()
         }
         val (changed, action) = Rounds.onReply(session, reply)
@@ -194,7 +198,7 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
 
     private fun onBlob(name: String, payload: ByteArray) {
         try {
-            if (downloads.onBlob(name, payload)) retry.begin() // something comes: nothing needs to be asked for again
+            if (downloads.onBlob(name, payload)) retry.begin() // blobs are coming: nothing has to be asked for again now
         } catch (error: IOException) { // the disk is full, for instance
             val plan = session.plan?.takeIf { session.stage == Stage.WORKING && name in PlanWork.blobsOf(it) } ?: throw error
             giveUp(plan, Contained.Failed(reasonOf(error), describe(error)))
@@ -204,7 +208,7 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
     }
 
     private fun onStatus(status: AggregatorStatus) {
-        if (!time.heard(status.epoch, status.atS)) return
+        if (!time.hear(status.epoch, status.atS)) return
         readyAtS = minOf(readyAtS, clock.steadySeconds())
         if (status.online && status.bootId != bootId) {
             bootId = status.bootId
@@ -213,13 +217,16 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
     }
 
     private fun checkIn() {
-        outbox.checkIn(loaded.digest, own.models(session))
-        outbox.inUse(releases.said(session))
+        outbox.checkIn(loaded.digest, personalModels.models(session))
+        outbox.inUse(releases.report(session))
         sendUpdate()
         downloads.ask()
     }
 
-    /** Goes on with a plan that a restart interrupted; if its update was finished before the stop, it is not made again. */
+    /**
+     * Resume a plan that a restart interrupted. An update that was finished before the restart is
+     * sent.
+     */
     private fun resume() {
         val plan = session.plan
         if (plan != null && session.stage == Stage.WORKING) {
@@ -237,7 +244,7 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
         return update.runId == plan.runId && update.round == plan.round && update.attempt == plan.attempt
     }
 
-    /** Fetches what the plan, the model in use and the one that was offered need and is not here. */
+    /** Fetch the missing blobs of the plan, the model in use and the offered model. */
     private fun prepare() {
         if (overTraffic()) return
         val plan = session.plan?.takeIf { session.stage == Stage.WORKING }
@@ -245,7 +252,10 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
         if (downloads.want(needed + releases.blobs(session))) retry.begin()
     }
 
-    /** Whether more bytes came and went than a day may have: then nothing is fetched, and a plan that is being worked on is declined. */
+    /**
+     * Return true if the limit of bytes a day is exceeded. Then nothing is fetched, and a plan in
+     * work is declined.
+     */
     private fun overTraffic(): Boolean {
         val exceeded = traffic.exceeds(policy.maxBytesADay) ?: return false
         downloads.want(emptySet())
@@ -259,44 +269,44 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
         val (started, action) = Rounds.expired(session, plan, time.nowS()) ?: Rounds.onStart(session, plan)
         save(started)
         if (action is Action.Decline) return decline(plan, action)
-        storage.keepBlobs(PlanWork.blobsOf(plan) + releases.kept(session))
+        storage.keepBlobs(PlanWork.blobsOf(plan) + releases.stored(session))
         try {
             val opened = contained { planWork.open(plan, session.versions) }
             if (opened !is Contained.Done) return giveUp(plan, opened as Contained.Failed)
             save(session.copy(versions = session.versions + (opened.value.name to opened.value.version)))
-            val done = contained {
+            val outcome = contained {
                 planWork.carryOut(plan, storage.private(plan.runId, plan.round), bytesReceived, ::onStep, ::between)
             }
-            if (done !is Contained.Done) return giveUp(plan, done as Contained.Failed)
-            finish(plan, done.value)
+            if (outcome !is Contained.Done) return giveUp(plan, outcome as Contained.Failed)
+            finish(plan, outcome.value)
         } catch (stopped: Stopped) {
             save(Rounds.onStopped(session))
             throw stopped
         } catch (missing: MissingBlob) {
-            save(Rounds.onStopped(session)) // the client did not end: it is no try
+            save(Rounds.onStopped(session)) // the client did not end, so this does not count as a try
             throw missing
         }
     }
 
-    /** Stores the update, and then sends it, if the day's bytes permit that. */
+    /** Store the update, and then send it, if the limit of bytes a day permits it. */
     private fun finish(plan: Plan, finished: FinishedPlan) {
         traffic.exceeds(policy.maxBytesADay, finished.payload.size)?.let {
             return giveUp(plan, Contained.Failed(DeclineReason.POLICY, it))
         }
         try {
-            save(own.put(session, plan, finished))
-            val private = finished.private.filterKeys { Names.roleOf(it) != Names.KEPT }
+            save(personalModels.put(session, plan, finished))
+            val private = finished.private.filterKeys { Names.roleOf(it) != Names.PERSONAL }
             try {
                 storage.putUpdate(plan.runId, plan.round, finished.payload, private)
             } catch (_: IOException) {
-                storage.dropCheckpoint() // so there may be space
+                storage.dropCheckpoint() // to free its space
                 storage.putUpdate(plan.runId, plan.round, finished.payload, private)
             }
         } catch (error: IOException) {
-            return giveUp(plan, Contained.Failed(DeclineReason.FAILED, "the update cannot be stored: ${describe(error)}"))
+            return giveUp(plan, Contained.Failed(DeclineReason.FAILED, "the update cannot be stored; free some space: ${describe(error)}"))
         }
         save(Rounds.onExecuted(session, plan, digest(finished.payload)))
-        log.write(Log.Level.INFO, "round done device=$deviceId round=${plan.round} steps=${finished.numSteps}")
+        log.write(Log.Level.INFO, "Plan carried out: device=$deviceId round=${plan.round} steps=${finished.numSteps}")
         bytesReceived = 0
         progress(Progress.Uploading)
         retry.begin()
@@ -305,7 +315,10 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
 
     private fun onStep(step: Long, of: Long) = progress(Progress.Training(step, of))
 
-    /** A checkpoint of the plan in work is on the disk, after so many [runs] of a graph; whether work goes on from it now. */
+    /**
+     * Store the session after a checkpoint of the plan was written, at [runs] runs of graphs.
+     * [resumed]: true if the work resumes from it now.
+     */
     private fun progressed(plan: Plan, runs: Long, resumed: Boolean) =
         save(if (resumed) Rounds.onResumed(session, plan, runs) else Rounds.onProgress(session, plan, runs))
 
@@ -318,10 +331,10 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
         if (!releases.ready(session)) return
         save(Offers.onTrying(session))
         releases.take(session, ::between, ::save)
-        if (outbox.connected) outbox.inUse(releases.said(session)) // else after the next check-in
+        if (outbox.connected) outbox.inUse(releases.report(session)) // else after the next check-in
     }
 
-    /** The plan is not carried out. What it had loaded is let go, in case that is what was wrong. */
+    /** Decline the plan, and release its graphs, in case they were the cause. */
     private fun giveUp(plan: Plan, failed: Contained.Failed) {
         contained { loaded.close() }
         progress(Progress.Waiting)
@@ -335,27 +348,30 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
         prepare()
     }
 
-    /** Sends the pending update, if the day's bytes permit that. Without a connection it waits for the next one. */
+    /**
+     * Send the pending update, if the limit of bytes a day permits it. Without a connection, the
+     * update waits for the next one.
+     */
     private fun sendUpdate(again: Boolean = false) {
-        heldBack = false
+        waitsForQuota = false
         if (session.stage != Stage.PENDING || !outbox.connected) return
         if (!sending.begin(session, again)) {
-            log.write(Log.Level.WARNING, "the finished update is lost: its plan is carried out again device=$deviceId")
+            log.write(Log.Level.WARNING, "Finished update is lost, its plan is carried out again: device=$deviceId")
             save(session.copy(stage = Stage.WORKING, update = ""))
             return prepare()
         }
-        retry.goOn()
+        retry.ensure()
     }
 
-    /** Whether the day's bytes permit so many of the update to go now. */
+    /** Return true if the limit of bytes a day permits to send so many bytes of the update now. */
     private fun permits(bytes: Int): Boolean {
         val exceeded = traffic.exceeds(policy.maxBytesADay, bytes)
-        heldBack = exceeded != null
-        if (heldBack) log.write(Log.Level.WARNING, "the update waits device=$deviceId: $exceeded")
-        return !heldBack
+        waitsForQuota = exceeded != null
+        if (waitsForQuota) log.write(Log.Level.WARNING, "Update waits: device=$deviceId: $exceeded")
+        return !waitsForQuota
     }
 
-    /** Tries nothing again if nothing waits for an answer. */
+    /** Stop the retries if nothing waits for an answer. */
     private fun rest() {
         if (!downloads.open && session.stage != Stage.PENDING) retry.end()
     }
@@ -369,17 +385,17 @@ internal class Agent(self: Identity, private val link: Link, around: Surrounding
         }
     }
 
-    /** It holds what the device alone may have, and the plan that it is of is over. */
+    /** Delete the checkpoint: its plan is over, and it holds private data. */
     private fun forgetCheckpoint() {
         try {
             storage.dropCheckpoint()
         } catch (error: IOException) {
-            log.write(Log.Level.WARNING, "the checkpoint cannot be deleted device=$deviceId: ${describe(error)}")
+            log.write(Log.Level.WARNING, "Checkpoint not deleted: device=$deviceId: ${describe(error)}")
         }
     }
 
     private companion object {
-        /** A device that has just connected waits so long for the aggregator's status before it starts to work. */
-        const val HEAR_S = 3.0
+        /** Time to wait for the aggregator's status, which has the time, after a new connection. */
+        const val STATUS_WAIT_S = 3.0
     }
 }

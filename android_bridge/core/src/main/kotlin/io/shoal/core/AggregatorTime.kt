@@ -1,31 +1,33 @@
 package io.shoal.core
 
 /**
- * What a device knows of the aggregator's clock (`wire/SPEC.md`, 'Time'): the latest time that an aggregator said, and what has passed since
- * it came, by a clock that cannot be set. It is never later than the aggregator's own clock.
+ * Aggregator's time, estimated from its statuses; never later than its own clock (`wire/SPEC.md`,
+ * 'Time'). The estimate is the latest time of the latest epoch, plus the time since that status
+ * came, by a clock that cannot be set.
  */
 internal class AggregatorTime(private val clock: Clock) {
     private var epoch = -1L
-    private var saidS = Double.NEGATIVE_INFINITY
+    private var atStatusS = Double.NEGATIVE_INFINITY
     private var cameS = 0.0
 
     /**
-     * An aggregator said that its clock shows [atS]. One of a later [epoch] is believed also if its clock was set back. False if the epoch
-     * is over: what the aggregator said is to be ignored.
+     * Set the clock by a status, and return false if its [epoch] is over. [atS] is the aggregator's
+     * time. A status of an epoch that is over is to be ignored; a later epoch may set the clock
+     * back.
      */
-    fun heard(epoch: Long, atS: Double): Boolean {
+    fun hear(epoch: Long, atS: Double): Boolean {
         if (epoch < this.epoch) return false
         if (epoch > this.epoch || atS > nowS()) {
             this.epoch = epoch
-            saidS = atS
+            atStatusS = atS
             cameS = clock.steadySeconds()
         }
         return true
     }
 
-    /** Unix time in seconds; minus infinity before anything was said. */
-    fun nowS(): Double = saidS + (clock.steadySeconds() - cameS)
+    /** Return the Unix time in seconds, or minus infinity before the first status. */
+    fun nowS(): Double = atStatusS + (clock.steadySeconds() - cameS)
 
-    /** The later of the aggregator's clock and the device's own. */
+    /** Return the later of the aggregator's time and the device's own. */
     fun latestS(): Double = maxOf(clock.nowSeconds(), nowS())
 }

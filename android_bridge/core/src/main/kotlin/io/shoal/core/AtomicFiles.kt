@@ -7,7 +7,7 @@ import java.nio.file.Files
 import java.nio.file.StandardCopyOption
 import java.nio.file.StandardOpenOption
 
-/** Writes a file so that after a crash it is the old one or the new one, never a part. */
+/** Write a file so that after a crash it has the old content or the new content, never a part. */
 internal fun writeAtomically(file: File, payload: ByteArray) {
     val temporary = File(file.path + ".new")
     FileOutputStream(temporary).use {

@@ -6,7 +6,10 @@ import java.net.URLDecoder
 import javax.net.ssl.SSLContext
 
 /**
- * Where a broker is, and how to speak to it. With [tls] its certificate must be valid for [host]; null: no TLS. [route] is how it is reached.
+ * Address of a broker.
+ *
+ * @property tls TLS settings; the broker's certificate must be valid for [host]. Null means no TLS.
+ * @property route network over which the broker is reached
  */
 @InternalShoalApi
 public class BrokerAddress(
@@ -21,10 +24,11 @@ public class BrokerAddress(
 
     public companion object {
         /**
-         * Reads `mqtt://[USER:PASSWORD@]HOST[:PORT]`, or `mqtts://` for TLS; [tls] is then the context to use ([TlsFiles.context], or one
-         * whose key lies in the Android keystore), without one the system's authorities are trusted.
+         * Parse `mqtt://[USER:PASSWORD@]HOST[:PORT]`, or `mqtts://` for TLS.
          *
-         * @throws ConfigException not such an address
+         * @param tls context for `mqtts://` ([TlsFiles.context], or one whose key lies in the
+         *   Android keystore); null: the system's authorities are trusted
+         * @throws ConfigException the text is no such address
          */
         @JvmOverloads
         public fun parse(url: String, tls: SSLContext? = null, route: Route = Route.System): BrokerAddress {
@@ -37,7 +41,7 @@ public class BrokerAddress(
                 throw ConfigException("broker address '$url': expected mqtt://HOST[:PORT] or mqtts://HOST[:PORT]")
             }
             val secure = uri.scheme == "mqtts"
-            if (!secure && tls != null) throw ConfigException("broker address '$url': certificates need mqtts://")
+            if (!secure && tls != null) throw ConfigException("broker address '$url': certificates need an address that begins with mqtts://")
             val user = uri.rawUserInfo?.split(":", limit = 2)?.map { URLDecoder.decode(it, "UTF-8") }
             val port = if (uri.port != -1) uri.port else if (secure) 8883 else 1883
             val context = if (secure) tls ?: SSLContext.getDefault() else null

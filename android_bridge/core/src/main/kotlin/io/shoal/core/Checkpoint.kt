@@ -9,9 +9,12 @@ import io.shoal.core.wire.hexOf
 import java.security.MessageDigest
 
 /**
- * What a checkpoint was made of (`edge_client/core/checkpoint.py`; `wire/SPEC.md`, 'A checkpoint'). Work goes on from it only where all of
- * this is the same. [plan] is [workDigest] of the plan, which names the bundle and the model by their hashes; [windows] is [windowsDigest] of
- * the device's data.
+ * Inputs of the work (`edge_client/core/checkpoint.py`; `wire/SPEC.md`, 'A checkpoint'). A
+ * checkpoint is resumed only if all of them are unchanged.
+ *
+ * @property client client and its version: another client may make other batches
+ * @property plan [workDigest] of the plan, which names the bundle and the model by their hashes
+ * @property windows [windowsDigest] of the device's data
  */
 internal data class Basis(val format: Long, val client: String, val runtime: String, val plan: String, val windows: String) {
     companion object {
@@ -19,7 +22,7 @@ internal data class Basis(val format: Long, val client: String, val runtime: Str
     }
 }
 
-/** Why a checkpoint that was made of [stored] is not gone on from where there is [now]; empty if it is. */
+/** Return the reason why a checkpoint with the basis [stored] cannot be resumed, or "". */
 internal fun unusable(stored: Basis, now: Basis): String = when {
     stored.format != now.format -> "it has format ${stored.format}, this client has ${now.format}"
     stored.client != now.client || stored.runtime != now.runtime ->
@@ -29,22 +32,30 @@ internal fun unusable(stored: Basis, now: Basis): String = when {
     else -> ""
 }
 
-/** The hash of all that a plan asks for: not its epoch and its deadline, which an aggregator that was started again says anew. */
+/**
+ * Return the hash of a plan without its epoch and its deadline. An aggregator that restarts sends
+ * the same work with another epoch and deadline.
+ */
 internal fun workDigest(plan: Plan): String = digest(encode(plan.copy(epoch = 1, deadlineAtS = 0.0)))
 
-/** The SHA-256 of the shapes, types and values of all windows and labels. */
+/** Return the SHA-256 of the shapes, types and values of all windows and labels. */
 internal fun windowsDigest(windows: Windows): String {
-    val made = MessageDigest.getInstance("SHA-256")
+    val sha256 = MessageDigest.getInstance("SHA-256")
     for (tensor in windows.run { listOf(trainX, trainY, testX, testY, unlabelledX) }) {
-        made.update("$tensor;".toByteArray())
-        made.update(tensor.data.duplicate())
+        sha256.update("$tensor;".toByteArray())
+        sha256.update(tensor.data.duplicate())
     }
-    return hexOf(made.digest())
+    return hexOf(sha256.digest())
 }
 
-/** How often checkpoints are written: so many seconds lie between two, at least, and writing takes at most this share of the time. */
+/**
+ * Pace at which checkpoints are written.
+ *
+ * @param everyS shortest time between two checkpoints (seconds)
+ * @param share largest share of the time that writing may take
+ */
 internal class Pace(private val everyS: Double = EVERY_S, private val share: Double = 0.05) {
-    /** How long work goes on before the next one, after one that took so long. */
+    /** Return the time until the next checkpoint, after one that took [tookS] (seconds). */
     fun pauseS(tookS: Double = 0.0): Double = maxOf(everyS, tookS / share)
 
     companion object {
@@ -53,10 +64,15 @@ internal class Pace(private val everyS: Double = EVERY_S, private val share: Dou
 }
 
 /**
- * Where in the plan a checkpoint was made, between two runs of a graph: in the verb number [verb], after [batches] of its batches, and
- * after [runs] runs of a graph for the plan, a number that only grows. [model] is the one that the device started from, or has chosen;
- * [seconds] is how long the work took so far; [changed] and [tuned] are the tensors of the model that it has changed, for the update and for
- * itself.
+ * Position in a plan, between two runs of a graph.
+ *
+ * @property verb index of the current verb
+ * @property batches number of its batches that are finished
+ * @property runs number of runs of graphs for the plan; it only grows
+ * @property model digest of the model that the device started from, or has chosen
+ * @property seconds duration of the work so far
+ * @property changed names of the model's tensors that were changed for the update
+ * @property tuned names of the model's tensors that were changed for the personal model
  */
 internal data class Place(
     val verb: Int,
@@ -70,11 +86,11 @@ internal data class Place(
     val tuned: List<String>,
 )
 
-/** How far the verb in work is. All of it starts anew with the next verb. */
+/** Progress of the current verb. The next verb starts with a new one. */
 internal class Within {
     var batches = 0L
 
-    /** The examples of the pass in work. */
+    /** Examples of the current pass, in their order. */
     var order: IntArray? = null
 
     /** Sums of the training. */
@@ -85,13 +101,13 @@ internal class Within {
     /** Sums of an evaluation, by the metric's name. */
     val sums = LinkedHashMap<String, Total>()
 
-    /** What a graph gave for each batch. */
+    /** Outputs of a graph, one for each batch. */
     val rows = ArrayList<Tensor>()
 
-    /** Of the candidates that were weighed. */
+    /** Losses of the candidates that were compared. */
     val losses = ArrayList<Double>()
 
-    /** The same, which goes on by itself. */
+    /** Return an independent copy. */
     fun copy(): Within = Within().also {
         it.batches = batches
         it.order = order
@@ -105,8 +121,12 @@ internal class Within {
 }
 
 /**
- * What is done of a plan, and cannot be made again: [tensors] that graphs may read and that are neither the bundle's nor the model's, those
- * of the update ([sent]), and what the verb in work has done so far. Where the device's own noise was is not in it: it is drawn anew.
+ * State of a plan that cannot be made again. The state of the private noise is not part of it: a
+ * resumed device draws new noise.
+ *
+ * @property tensors tensors that graphs may read and that are neither the bundle's nor the model's
+ * @property sent tensors of the update
+ * @property within progress of the current verb
  */
 internal class Checkpoint(
     val place: Place,
@@ -118,5 +138,5 @@ internal class Checkpoint(
     val within: Within,
 )
 
-/** A checkpoint cannot be of this plan, whatever it says: the plan starts anew. */
+/** A checkpoint that cannot be of this plan. The plan starts from the beginning. */
 internal class Unfit(message: String) : WireException(message)

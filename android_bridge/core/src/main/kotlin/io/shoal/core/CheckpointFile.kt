@@ -10,16 +10,19 @@ import io.shoal.core.wire.encodeTensors
 import io.shoal.core.wire.jsonText
 import io.shoal.core.wire.parseJson
 
-/** A checkpoint as a tensor file whose message is its basis and its place (`edge_client/core/checkpoint.py`). */
-internal fun encodeCheckpoint(basis: Basis, made: Checkpoint): ByteArray {
-    val within = made.within
-    val numbers = flat(made.evaluated) + flat(made.trained) + listOf(within.numExamples.toDouble(), within.lossSum, within.numCorrect)
+/**
+ * Return a checkpoint as a tensor file. Its message holds the basis and the place
+ * (`edge_client/core/checkpoint.py`).
+ */
+internal fun encodeCheckpoint(basis: Basis, checkpoint: Checkpoint): ByteArray {
+    val within = checkpoint.within
+    val numbers = flat(checkpoint.evaluated) + flat(checkpoint.trained) + listOf(within.numExamples.toDouble(), within.lossSum, within.numCorrect)
     val tensors = hashMapOf("numbers" to bits(numbers), "losses" to bits(within.losses))
     within.order?.let { order -> tensors["order"] = Tensor.of(LongArray(order.size) { order[it].toLong() }) }
     if (within.rows.isNotEmpty()) tensors["rows"] = concatenate(within.rows)
-    val parts = listOf(made.tensors, made.sent, made.protected, within.sums.mapValues { it.value.bits() })
-    for ((part, held) in PARTS.zip(parts)) held.forEach { (name, tensor) -> tensors["$part/$name"] = tensor }
-    val place = made.place
+    val parts = listOf(checkpoint.tensors, checkpoint.sent, checkpoint.protected, within.sums.mapValues { it.value.bits() })
+    for ((part, partTensors) in PARTS.zip(parts)) partTensors.forEach { (name, tensor) -> tensors["$part/$name"] = tensor }
+    val place = checkpoint.place
     val text = linkedMapOf(
         "basis" to linkedMapOf(
             "format" to basis.format,
@@ -44,9 +47,9 @@ internal fun encodeCheckpoint(basis: Basis, made: Checkpoint): ByteArray {
 }
 
 /**
- * Reads what [encodeCheckpoint] wrote.
+ * Parse the output of [encodeCheckpoint].
  *
- * @throws WireException it is no checkpoint, or a number of it cannot be
+ * @throws WireException it is not a checkpoint, or one of its numbers is impossible
  */
 internal fun decodeCheckpoint(payload: ByteArray): Pair<Basis, Checkpoint> {
     val (tensors, text) = decodeTensors(payload, Limits.OWN_FILES)
@@ -58,7 +61,7 @@ internal fun decodeCheckpoint(payload: ByteArray): Pair<Basis, Checkpoint> {
         part[name.substringAfter('/')] = tensor
     }
     val numbers = numbersOf(others.remove("numbers"), "numbers")
-    if (numbers.size != NUMBERS) throw Malformed("checkpoint: ${numbers.size} numbers, expected $NUMBERS")
+    if (numbers.size != NUMBERS) throw Malformed("checkpoint: expected $NUMBERS numbers, got ${numbers.size}")
     val place = placeOf(message.obj("place"))
     val within = Within().apply {
         batches = place.batches
@@ -66,14 +69,14 @@ internal fun decodeCheckpoint(payload: ByteArray): Pair<Basis, Checkpoint> {
         numExamples = count(numbers[6])
         lossSum = numbers[7]
         numCorrect = numbers[8]
-        others.remove("rows")?.let { if (it.shape.isEmpty()) throw Malformed("checkpoint: rows without a dimension") else rows += it }
+        others.remove("rows")?.let { if (it.shape.isEmpty()) throw Malformed("checkpoint: rows must have at least one dimension") else rows += it }
         losses += numbersOf(others.remove("losses"), "losses").toList()
         parts.getValue("sums").forEach { (name, bits) -> sums[name] = Total(bits.shape, numbersOf(bits, name)) }
     }
     others.keys.minOrNull()?.let { throw unexpected(it) }
-    val (made, sent, protected) = listOf("tensors", "sent", "protected").map(parts::getValue)
-    val measured = Pair(metricsOf(numbers, 0), metricsOf(numbers, 3))
-    return Pair(basisOf(message.obj("basis")), Checkpoint(place, made, sent, protected, measured.first, measured.second, within))
+    val (planTensors, sent, protected) = listOf("tensors", "sent", "protected").map(parts::getValue)
+    val metrics = Pair(metricsOf(numbers, 0), metricsOf(numbers, 3))
+    return Pair(basisOf(message.obj("basis")), Checkpoint(place, planTensors, sent, protected, metrics.first, metrics.second, within))
 }
 
 internal fun basisOf(f: Fields) =
@@ -82,7 +85,7 @@ internal fun basisOf(f: Fields) =
 internal fun randomOf(f: Fields): RandomState {
     val state = f.string("state")
     if (state.length != 32 || !state.all { it in '0'..'9' || it in 'a'..'f' }) {
-        throw Malformed("checkpoint: state '${state.take(40)}' of random numbers")
+        throw Malformed("checkpoint: the state of the random numbers must be 32 hexadecimal digits, got '${state.take(40)}'")
     }
     return RandomState(state, f.intOrNull("half", 0..0xffffffffL))
 }
@@ -104,7 +107,7 @@ private fun keys(f: Fields, name: String): List<String> =
 
 private fun orderOf(tensor: Tensor): IntArray {
     if (tensor.dtype != DType.INT64 || tensor.shape.size != 1) throw Malformed("checkpoint: order is $tensor, expected int64[n]")
-    return tensor.toLongArray().map { if (it in 0..Int.MAX_VALUE) it.toInt() else throw Malformed("checkpoint: window $it") }.toIntArray()
+    return tensor.toLongArray().map { if (it in 0..Int.MAX_VALUE) it.toInt() else throw Malformed("checkpoint: window $it does not exist") }.toIntArray()
 }
 
 private fun flat(metrics: Metrics) = listOf(metrics.numExamples.toDouble(), metrics.lossSum, metrics.numCorrect.toDouble())
@@ -112,9 +115,9 @@ private fun flat(metrics: Metrics) = listOf(metrics.numExamples.toDouble(), metr
 private fun metricsOf(numbers: DoubleArray, at: Int) = Metrics(count(numbers[at]), numbers[at + 1], count(numbers[at + 2]))
 
 private fun count(number: Double): Long =
-    if (number >= 0 && number <= LARGEST_COUNT) number.toLong() else throw Malformed("checkpoint: a count of $number")
+    if (number >= 0 && number <= LARGEST_COUNT) number.toLong() else throw Malformed("checkpoint: the count must be between 0 and 2^53, got $number")
 
-/** float64 numbers as int64 with the same bits: tensor files have no float64. */
+/** Return float64 numbers as int64 with the same bits: tensor files have no float64. */
 private fun bits(numbers: List<Double>): Tensor = Tensor.of(LongArray(numbers.size) { numbers[it].toRawBits() })
 
 private fun numbersOf(bits: Tensor?, name: String): DoubleArray {
@@ -124,7 +127,7 @@ private fun numbersOf(bits: Tensor?, name: String): DoubleArray {
     return bits.toLongArray().map(Double::fromBits).toDoubleArray()
 }
 
-private fun unexpected(name: String) = Malformed("checkpoint: tensor '${name.take(80)}' was not expected")
+private fun unexpected(name: String) = Malformed("checkpoint: unexpected tensor '${name.take(80)}'")
 
 private val PARTS = listOf("tensors", "sent", "protected", "sums")
 private const val NUMBERS = 9

@@ -4,10 +4,11 @@ import io.shoal.core.wire.Plan
 import java.io.IOException
 
 /**
- * When a checkpoint of a plan is written, and when work goes on from one, for one plan at a time. A device trains as well without one:
- * whatever is wrong with a checkpoint or with the disk costs a line of the log.
+ * Checkpoints of one plan at a time. A device can train without checkpoints, so a fault in a
+ * checkpoint or on the disk is logged and never raised.
  *
- * @param progressed told of each checkpoint that is on the disk: how often a graph was run until then, and whether work goes on from it now
+ * @param progressed called for each checkpoint on the disk, with the number of graph runs up to it
+ *   and true if the work resumes from it now
  */
 internal class Checkpoints(
     private val deviceId: String,
@@ -24,45 +25,45 @@ internal class Checkpoints(
     private var beforeS = 0.0
     private var dueS = Double.POSITIVE_INFINITY
 
-    /** How long the plan's work took so far, that of earlier starts included. */
+    /** Seconds spent on the plan so far, earlier starts of the client included. */
     val workedS: Double get() = beforeS + clock.steadySeconds() - beganS
 
-    /** Work on a plan begins; the checkpoint that it goes on from, or null. */
+    /** Begin a plan, and return the checkpoint to resume from, or null. */
     fun begin(plan: Plan, executor: Executor): Checkpoint? {
         this.plan = plan
         this.executor = executor
         beforeS = 0.0
         beganS = clock.steadySeconds()
         dueS = beganS + pace.pauseS()
-        val made = stored(plan, executor) ?: return null
-        beforeS = made.place.seconds
-        progressed(plan, made.place.runs, true)
-        log.write(Log.Level.INFO, "going on device=$deviceId round=${plan.round} verb=${made.place.verb} runs=${made.place.runs}")
-        return made
+        val checkpoint = stored(plan, executor) ?: return null
+        beforeS = checkpoint.place.seconds
+        progressed(plan, checkpoint.place.runs, true)
+        log.write(Log.Level.INFO, "Plan resumed from a checkpoint: device=$deviceId round=${plan.round} verb=${checkpoint.place.verb} runs=${checkpoint.place.runs}")
+        return checkpoint
     }
 
-    /** The plan starts anew. */
+    /** Delete the checkpoint and log the problem; the plan starts from the beginning. */
     fun drop(problem: String) {
-        log.write(Log.Level.WARNING, "the checkpoint is dropped, the plan starts anew device=$deviceId: $problem")
+        log.write(Log.Level.WARNING, "Checkpoint dropped, the plan starts again: device=$deviceId: $problem")
         beforeS = 0.0
         try {
             storage.dropCheckpoint()
         } catch (error: IOException) {
-            log.write(Log.Level.WARNING, "the checkpoint cannot be deleted device=$deviceId: $error")
+            log.write(Log.Level.WARNING, "Checkpoint not deleted: device=$deviceId: $error")
         }
     }
 
-    /** Before each batch: writes one if it is time to. */
+    /** Write a checkpoint if one is due. Called before each batch. */
     fun between() {
         if (clock.steadySeconds() >= dueS) write()
     }
 
-    /** Writes one now, between two batches. */
+    /** Write a checkpoint now. Call it only between two batches. */
     fun write() {
         val (plan, executor) = Pair(plan ?: return, executor ?: return)
         if (dueS == Double.POSITIVE_INFINITY) return
         val beganS = clock.steadySeconds()
-        val made = try {
+        val checkpoint = try {
             executor.checkpoint(workedS).also { storage.putCheckpoint(encoded(plan, executor, it)) }
         } catch (error: IOException) { // the disk is full, for instance
             return failed(error, beganS)
@@ -72,29 +73,31 @@ internal class Checkpoints(
             return failed(error, null)
         }
         dueS = clock.steadySeconds().let { it + pace.pauseS(it - beganS) }
-        progressed(plan, made.place.runs, false)
+        progressed(plan, checkpoint.place.runs, false)
     }
 
-    private fun encoded(plan: Plan, executor: Executor, made: Checkpoint): ByteArray {
-        val size = listOf(made.tensors, made.sent, made.protected).sumOf { part -> part.values.sumOf { it.data.limit().toLong() } }
-        if (size > MOST_BYTES) throw LimitExceeded("it has $size bytes, at most $MOST_BYTES are written")
-        return encodeCheckpoint(basis(plan, executor), made)
+    private fun encoded(plan: Plan, executor: Executor, checkpoint: Checkpoint): ByteArray {
+        val size = listOf(checkpoint.tensors, checkpoint.sent, checkpoint.protected).sumOf { part -> part.values.sumOf { it.data.limit().toLong() } }
+        if (size > MOST_BYTES) throw LimitExceeded("the checkpoint has $size bytes: at most $MOST_BYTES are written")
+        return encodeCheckpoint(basis(plan, executor), checkpoint)
     }
 
-    /** [beganS]: null where no later one of the same plan would do better. */
+    /**
+     * Log a failed checkpoint. [beganS] is null if no later checkpoint of this plan can succeed.
+     */
     private fun failed(error: Throwable, beganS: Double?) {
-        log.write(Log.Level.WARNING, "no checkpoint is written, work goes on device=$deviceId: ${describe(error)}")
+        log.write(Log.Level.WARNING, "Checkpoint not written, work continues: device=$deviceId: ${describe(error)}")
         dueS = if (beganS == null) Double.POSITIVE_INFINITY else clock.steadySeconds().let { it + pace.pauseS(it - beganS) }
     }
 
     private fun basis(plan: Plan, executor: Executor) =
         Basis(Basis.FORMAT, Outbox.CLIENT, runtime, workDigest(plan), executor.windowsDigest)
 
-    /** The checkpoint on the disk, if it is of this plan and these windows. */
+    /** Return the checkpoint on the disk, or null if it is not of this plan and its windows. */
     private fun stored(plan: Plan, executor: Executor): Checkpoint? {
         val problem = try {
-            val (basis, made) = decodeCheckpoint(storage.checkpoint() ?: return null)
-            unusable(basis, basis(plan, executor)).ifEmpty { return made }
+            val (basis, checkpoint) = decodeCheckpoint(storage.checkpoint() ?: return null)
+            unusable(basis, basis(plan, executor)).ifEmpty { return checkpoint }
         } catch (error: IOException) {
             describe(error)
         } catch (error: WireException) {
@@ -107,7 +110,10 @@ internal class Checkpoints(
     }
 
     companion object {
-        /** A larger checkpoint is not written: an app's memory holds it twice while it is. */
+        /**
+         * Size of the largest checkpoint that is written. While writing, an app's memory holds it
+         * twice.
+         */
         const val MOST_BYTES = 64L * 1024 * 1024
     }
 }

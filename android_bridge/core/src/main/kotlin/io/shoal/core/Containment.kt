@@ -2,16 +2,16 @@ package io.shoal.core
 
 import io.shoal.core.wire.DeclineReason
 
-/** Work is left because the client was told to stop; no error of the plan's. */
+/** A request to stop the client, raised before the work is finished; not an error of the plan. */
 internal class Stopped : RuntimeException()
 
-/** A blob that the work needs is not here: it was damaged, and has to be fetched again. */
-internal class MissingBlob(val digest: String) : RuntimeException("blob $digest is not here")
+/** A stored blob that is missing or damaged. It must be fetched again. */
+internal class MissingBlob(val digest: String) : RuntimeException("blob $digest is missing")
 
-/** A plan asks for more than the device's owner permits; the text begins with the rule. */
+/** A plan that breaks a rule of the policy. The text begins with the rule. */
 internal class PolicyBroken(message: String) : ShoalException(message)
 
-/** What became of a piece of work on what somebody else made. */
+/** Outcome of work on data that came from outside. */
 internal sealed interface Contained<out T> {
     class Done<T>(val value: T) : Contained<T>
 
@@ -19,8 +19,9 @@ internal sealed interface Contained<out T> {
 }
 
 /**
- * The second ring around what comes from outside: whatever [body] throws, errors of memory and of native libraries included, becomes a
- * reason. Only what says that the work is to go on later passes: [Stopped] and [MissingBlob]. Nothing is stored within it.
+ * Run [body], the second ring around faults: every error that it throws, of memory and of native
+ * libraries too, becomes a reason to decline. Only the requests to go on later pass: [Stopped] and
+ * [MissingBlob]. Nothing is stored within it.
  */
 internal inline fun <T> contained(body: () -> T): Contained<T> = try {
     Contained.Done(body())
@@ -32,7 +33,7 @@ internal inline fun <T> contained(body: () -> T): Contained<T> = try {
     Contained.Failed(reasonOf(error), describe(error))
 }
 
-/** The reason of a decline for what was thrown while a plan was carried out. */
+/** Return the reason of the decline that reports an error from a plan. */
 internal fun reasonOf(error: Throwable): DeclineReason = when (error) {
     is PolicyBroken -> DeclineReason.POLICY
     is DataException -> DeclineReason.DATA
@@ -40,7 +41,7 @@ internal fun reasonOf(error: Throwable): DeclineReason = when (error) {
     else -> DeclineReason.FAILED
 }
 
-/** What was thrown in at most 1,000 characters on one line; it fails itself in no case. */
+/** Return the text of an error on one line of at most 1,000 characters. It never throws. */
 internal fun describe(error: Throwable): String = try {
     shortened(printable(if (error is ShoalException) error.message.orEmpty() else error.toString()))
 } catch (_: Throwable) {

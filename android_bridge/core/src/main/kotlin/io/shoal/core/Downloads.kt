@@ -7,11 +7,12 @@ import io.shoal.core.wire.digest
 import java.io.IOException
 
 /**
- * The blobs that the device lacks: subscribed to, and asked for again by [fetch]. One that has not come though it was asked for three times
- * may never come. It is still asked for, but it is no longer [expected].
+ * Blobs that the device lacks. It subscribes to them, and asks for them again by [fetch]. A blob
+ * that did not come after three requests may never come: it is still asked for, but no longer
+ * [expected].
  *
- * In place of a large blob its pieces are named, which [openPieces] reads. The device then subscribes to those that it lacks, a few at a time,
- * and keeps what it has over restarts.
+ * A large blob comes as a list of its pieces, which [openPieces] reads. The device subscribes to
+ * the missing pieces, a few at a time, and keeps those that came over restarts.
  */
 internal class Downloads(
     private val topics: Topics,
@@ -22,25 +23,28 @@ internal class Downloads(
     private val mostBytes: Int,
     private val fetch: (String) -> Unit,
 ) {
-    /** By digest, how often each was asked for since something of it came. */
+    /** Number of requests for each missing blob since a part of it came, by digest. */
     private val wanted = sortedMapOf<String, Int>()
 
-    /** By blob, what comes in pieces. */
+    /** Partial blobs, by digest. */
     private val parts = sortedMapOf<String, BlobPart>()
 
-    /** The pieces that are subscribed to. */
+    /** Pieces that the device is subscribed to. */
     private var awaited = emptySet<String>()
 
-    /** Whether something is missing. */
+    /** True if a blob is missing. */
     val open: Boolean get() = wanted.isNotEmpty()
 
-    /** Whether something that is missing may still come. */
-    val expected: Boolean get() = wanted.values.any { it < MOST_ASKS }
+    /** True if a missing blob may still come. */
+    val expected: Boolean get() = wanted.values.any { it < MOST_REQUESTS }
 
-    /** Whether none of these blobs is waited for. */
+    /** Return true if none of these blobs is missing. */
     fun has(names: Set<String>): Boolean = names.none { it in wanted }
 
-    /** Waits for these blobs, as far as they are not here, and for no others: what an earlier plan needed may never come. Whether one is new. */
+    /**
+     * Wait for those of these blobs that are not here, and for no others: a blob of an earlier plan
+     * may never come. Return true if one of them is new.
+     */
     fun want(names: Set<String>): Boolean {
         val missing = names.filterNot(storage::hasBlob)
         val (gone, new) = Pair(wanted.keys - missing.toSet(), missing - wanted.keys)
@@ -54,9 +58,9 @@ internal class Downloads(
     }
 
     /**
-     * Takes a blob or a piece that came, or what names a blob's pieces; whether it was of use.
+     * Accept a blob, a piece or a list of pieces, and return true if it was of use.
      *
-     * @throws LimitExceeded the blob is larger than this device takes
+     * @throws LimitExceeded the blob is larger than this device accepts
      */
     fun onBlob(name: String, payload: ByteArray): Boolean {
         if (name !in wanted && name !in awaited) return false
@@ -65,33 +69,36 @@ internal class Downloads(
             if (digest(payload) == name) return store(name, payload)
             return name !in awaited && onPieces(name, payload)
         } catch (error: IOException) { // it is asked for again later; there may be room then
-            log.write(Log.Level.WARNING, "cannot store blob $name of ${payload.size} bytes: $error")
+            log.write(Log.Level.WARNING, "Blob not stored: blob=$name bytes=${payload.size}: $error")
             return false
         }
     }
 
-    /** Asks for everything that is missing; [again]: also for pieces that should be on their way, and for what names them. */
+    /**
+     * Ask for all missing blobs. [again]: true also asks for the pieces that are under way, and for
+     * their lists.
+     */
     fun ask(again: Boolean = false) {
         if (again && parts.isNotEmpty()) link.subscribe(parts.keys.map(topics::blob))
-        val asked = if (again) wanted.keys + awaited else wanted.keys - parts.keys
-        asked.forEach(fetch)
-        for (name in asked) wanted.computeIfPresent(name) { _, asks -> asks + 1 }
+        val requested = if (again) wanted.keys + awaited else wanted.keys - parts.keys
+        requested.forEach(fetch)
+        for (name in requested) wanted.computeIfPresent(name) { _, requests -> requests + 1 }
     }
 
     private fun onPieces(name: String, payload: ByteArray): Boolean {
         val pieces = try {
-            openPieces(payload).also { if (it.digest != name) throw Malformed("these are the pieces of ${it.digest}") }
+            openPieces(payload).also { if (it.digest != name) throw Malformed("list of the pieces of another blob, ${it.digest}") }
         } catch (error: LimitExceeded) {
             throw error
         } catch (error: WireException) {
-            log.write(Log.Level.WARNING, "ignored a blob whose hash is not its name, and that names no pieces: $name: ${error.message}")
+            log.write(Log.Level.WARNING, "Blob ignored, its bytes have another hash and list no pieces: blob=$name: ${error.message}")
             return false
         }
         link.unsubscribe(listOf(topics.blob(name)))
         wanted[name] = 0
         if (parts[name]?.pieces != pieces) {
             parts[name] = storage.part(pieces)
-            goOn(name)
+            acceptComplete(name)
         }
         return true
     }
@@ -106,12 +113,15 @@ internal class Downloads(
             storage.putBlob(name, payload)
             arrived(name)
         }
-        changed.keys.forEach(::goOn)
+        changed.keys.forEach(::acceptComplete)
         return true
     }
 
-    /** Takes a blob of which nothing is missing any more, and waits for the next pieces. One that is not what its hash says comes anew. */
-    private fun goOn(blob: String) {
+    /**
+     * Accept a blob if all its pieces are here, and wait for the next pieces. If the blob has
+     * another hash, it is fetched from the beginning.
+     */
+    private fun acceptComplete(blob: String) {
         val part = parts[blob]
         if (part != null && part.missing.isEmpty()) {
             if (storage.finish(part)) {
@@ -130,7 +140,7 @@ internal class Downloads(
         link.unsubscribe(listOf(topics.blob(name)))
     }
 
-    /** Subscribes to the next pieces, and to none that is here. */
+    /** Subscribe to the next missing pieces, and unsubscribe from the others. */
     private fun awaitPieces() {
         val unknown = wanted.keys - parts.keys
         val next = parts.values.flatMap { part -> part.missing.take(WINDOW).map { part.pieces.pieces[it] } }.distinct().take(WINDOW).toSet()
@@ -141,6 +151,6 @@ internal class Downloads(
     }
 
     private companion object {
-        const val MOST_ASKS = 3
+        const val MOST_REQUESTS = 3
     }
 }

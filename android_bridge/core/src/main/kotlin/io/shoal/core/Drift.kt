@@ -7,18 +7,22 @@ import kotlin.math.min
 import kotlin.math.sqrt
 
 /**
- * Whether a device's data have moved since its last survey (`edge_client/live/drift.py`, which says why and how far). An app keeps the
- * [features] of the windows that it had when it was surveyed, and says in [Health.moved] whether those since then have moved against them.
+ * Test if a device's data have moved since its last survey (`edge_client/live/drift.py` gives the
+ * reason and the threshold). An app stores the [features] of the windows that it had at the survey,
+ * and reports in [Health.moved] if the windows since then have moved against them.
  */
 @InternalShoalApi
 public object Drift {
-    /** Two sets of windows that are farther apart are not one device's data as they were. */
+    /** Largest distance between two sets of windows whose data have not moved. */
     public const val MOVED: Double = 0.02
 
-    /** Windows that a set needs to be compared. */
+    /** Minimum number of windows in a set that can be compared. */
     public const val FEWEST: Int = 64
 
-    /** What the windows of x (n, channels, time) are known by: of each, the mean and the logarithm of the deviation of each channel. */
+    /**
+     * Return the features of each window of x (n, channels, time): mean and logarithm of the
+     * standard deviation of each channel.
+     */
     public fun features(x: Tensor): List<DoubleArray> {
         val (count, channels) = x.shape
         val length = x.size / maxOf(1, count * channels)
@@ -35,7 +39,10 @@ public object Drift {
         }
     }
 
-    /** How far two sets of windows, given by their features, are apart; about 0 where only chance is between them. */
+    /**
+     * Return the distance between two sets of windows, given by their features. It is about 0 if
+     * they differ by chance only.
+     */
     public fun distance(one: List<DoubleArray>, other: List<DoubleArray>): Double {
         val width = one.first().size
         val differences = (0 until width).sumOf { feature ->
@@ -46,11 +53,14 @@ public object Drift {
         return differences / width - CHANCE * sqrt(1.0 / one.size + 1.0 / other.size)
     }
 
-    /** Whether two sets are too far apart for one device whose data stay what they are. Sets that are too small have not moved. */
+    /**
+     * Return true if the data have moved between two sets of windows. Sets that are too small have
+     * not moved.
+     */
     public fun hasMoved(before: List<DoubleArray>, now: List<DoubleArray>): Boolean =
         min(before.size, now.size) >= FEWEST && before.first().size == now.first().size && distance(before, now) > MOVED
 
-    /** The share of sorted numbers that are not above [at]. */
+    /** Return the share of sorted numbers that are not above [at]. */
     private fun share(sorted: DoubleArray, at: Double): Double {
         var low = 0
         var high = sorted.size

@@ -6,21 +6,24 @@ import io.shoal.core.wire.digest
 import io.shoal.core.wire.isName
 import io.shoal.core.wire.jsonText
 import io.shoal.core.wire.parseJson
-import java.security.MessageDigest
 import java.security.GeneralSecurityException
+import java.security.MessageDigest
 import java.security.cert.X509Certificate
 
-/** A device's P-256 key, wherever it is kept: it need not be able to leave that place. */
+/** P-256 key of a device. It may lie in a store that it cannot leave. */
 @InternalShoalApi
 public interface EnrolmentKey {
-    /** The SubjectPublicKeyInfo, DER. */
+    /** SubjectPublicKeyInfo of the key, DER. */
     public val publicKey: ByteArray
 
-    /** ECDSA with SHA-256 over [bytes], DER. */
+    /** Return the signature of [bytes]: ECDSA with SHA-256, DER. */
     public fun sign(bytes: ByteArray): ByteArray
 }
 
-/** All that an enrolled device needs to take part; [certificate], [authority] and [trust] are PEM, [policy] is a suggestion (TOML). */
+/**
+ * Credentials and addresses that an enrolled device needs to take part. [certificate], [authority]
+ * and [trust] are PEM. [policy] is a suggestion, TOML.
+ */
 @InternalShoalApi
 public class Enrolled internal constructor(
     public val deviceId: String,
@@ -32,40 +35,47 @@ public class Enrolled internal constructor(
     public val policy: String,
 )
 
-/** A service refuses a device; [reason] is one of the table in `wire/SPEC.md`, "Enrolment". */
+/**
+ * A refusal of a device by a service. [reason] is one of the table in `wire/SPEC.md`, "Enrolment".
+ */
 @InternalShoalApi
 public class EnrolmentRefused(public val reason: String, message: String) : ConfigException(message)
 
-/** What a service answers to a device that wants to be enrolled. */
+/** Answer of a service to a device that asks to be enrolled. */
 @InternalShoalApi
 public sealed class EnrolmentAnswer {
     /** The device is enrolled. */
     public class Done internal constructor(public val enrolled: Enrolled) : EnrolmentAnswer()
 
-    /** Somebody has to approve the device; it asks again after [retryS] seconds. */
+    /** An operator has to approve the device, which asks again after [retryS] seconds. */
     public class Waiting internal constructor(public val deviceId: String, public val retryS: Double) : EnrolmentAnswer()
 }
 
-/** Enrolls a device at the service at [address], and renews its certificate (`wire/SPEC.md`, "Enrolment"). It blocks; it keeps nothing. */
+/**
+ * Enrolment of a device at the service at [address], and renewal of its certificate
+ * (`wire/SPEC.md`, "Enrolment"). The functions block, and store nothing.
+ */
 @InternalShoalApi
 public class Enrolment(private val address: String, private val nowMs: () -> Long = System::currentTimeMillis) {
     private val service = EnrolmentService(address)
 
     /**
-     * Asks once. The same token and [key] may ask again and again, and get the same answer. [wanted] is the id that the device wants; the
-     * token's, or one of the key, where it is empty. [attest] says of a nonce what somebody who is trusted with that says of this app and
-     * phone; a service may require it.
+     * Ask once to be enrolled. The same token and [key] may ask again, and get the same answer.
      *
-     * @throws ConfigException the token cannot be used, or another service answers; [EnrolmentRefused] if the service refuses
-     * @throws LinkException the service cannot be reached, or has too much to do
+     * @param wanted id that the device wants; empty for the token's id, or an id made from the key
+     * @param attest function that returns an attestation of this app and phone for a nonce, if the
+     *   service requires one
+     * @throws ConfigException the token is invalid, or another service answers; [EnrolmentRefused]
+     *   if the service refuses
+     * @throws LinkException the service cannot be reached, or is overloaded
      */
     public fun enrol(token: String, key: EnrolmentKey, wanted: String = "", attest: ((nonce: String) -> String)? = null): EnrolmentAnswer {
-        val read = EnrolmentToken.parse(token)
-        if (wanted.isNotEmpty() && !isName(wanted)) throw ConfigException("device id '$wanted': expected 1 to 64 of A-Z a-z 0-9 . _ -")
-        val authority = service.authority(read.authority)
-        val asked = linkedMapOf("token" to read.text, "request" to signingRequest(wanted, key.publicKey, key::sign))
-        attest?.let { asked["attestation"] = it(attestationNonce(read.text, key.publicKey)) }
-        val answer = answer(service.post("/enrolment/enrol", jsonText(asked), authority))
+        val parsedToken = EnrolmentToken.parse(token)
+        if (wanted.isNotEmpty() && !isName(wanted)) throw ConfigException("device id '$wanted': expected 1 to 64 characters of A-Z a-z 0-9 . _ -")
+        val authority = service.authority(parsedToken.authority)
+        val request = linkedMapOf("token" to parsedToken.text, "request" to signingRequest(wanted, key.publicKey, key::sign))
+        attest?.let { request["attestation"] = it(attestationNonce(parsedToken.text, key.publicKey)) }
+        val answer = answer(service.post("/enrolment/enrol", jsonText(request), authority))
         return when (answer.string("type")) {
             "waiting" -> EnrolmentAnswer.Waiting(answer.name("device_id"), answer.double("retry_s"))
             "enrolled" -> EnrolmentAnswer.Done(checked(answer, key, authority, wanted))
@@ -74,78 +84,78 @@ public class Enrolment(private val address: String, private val nowMs: () -> Lon
     }
 
     /**
-     * Another certificate (PEM) for the same [key] before [certificate] ends; due when [isDue] says so. [authority] is what the device was
-     * enrolled with.
+     * Return a new certificate (PEM) for the same [key], before [certificate] expires; see [isDue].
      *
-     * @throws ConfigException the service answers what it must not; [EnrolmentRefused] if it refuses
-     * @throws LinkException the service cannot be reached, or has too much to do
+     * @param authority authority (PEM) that the device was enrolled with
+     * @throws ConfigException the answer is invalid; [EnrolmentRefused] if the service refuses
+     * @throws LinkException the service cannot be reached, or is overloaded
      */
     public fun renew(certificate: String, authority: String, key: EnrolmentKey): String = contained {
         val old = certificateOf(certificate)
         val deviceId = commonName(old)
         val request = signingRequest(deviceId, key.publicKey, key::sign)
         val signature = hex(key.sign("shoal-enrolment-renew\n${digest(request.toByteArray())}".toByteArray()))
-        val asked = jsonText(mapOf("certificate" to certificate, "request" to request, "signature" to signature))
-        val answer = answer(service.post("/enrolment/renew", asked, certificateOf(authority)))
+        val body = jsonText(mapOf("certificate" to certificate, "request" to request, "signature" to signature))
+        val answer = answer(service.post("/enrolment/renew", body, certificateOf(authority)))
         if (answer.string("type") != "renewed") refuse(answer)
         answer.string("certificate").also { check(certificateOf(it), key, certificateOf(authority), deviceId) }
     }
 
-    /** Whether so much of a certificate's time is over that it is to be renewed. */
+    /** Return true if a certificate is due for renewal. */
     public fun isDue(certificate: String): Boolean {
-        val read = certificateOf(certificate)
-        return nowMs() > read.notBefore.time + RENEW_AFTER * (read.notAfter.time - read.notBefore.time)
+        val parsed = certificateOf(certificate)
+        return nowMs() > parsed.notBefore.time + RENEW_AFTER * (parsed.notAfter.time - parsed.notBefore.time)
     }
 
     private fun checked(answer: Fields, key: EnrolmentKey, authority: X509Certificate, wanted: String): Enrolled = contained {
         val deviceId = answer.name("device_id")
-        if (wanted.isNotEmpty() && deviceId != wanted) throw Malformed("it is for $deviceId, and $wanted was wanted")
+        if (wanted.isNotEmpty() && deviceId != wanted) throw Malformed("it enrols $deviceId instead of $wanted")
         check(certificateOf(answer.string("certificate")), key, authority, deviceId)
-        val given = certificateOf(answer.string("authority"))
-        if (given != authority) throw Malformed("its authority is not the one that the token knows")
+        val answerAuthority = certificateOf(answer.string("authority"))
+        if (answerAuthority != authority) throw Malformed("its authority is not the token's")
         val trust = answer.string("trust")
-        if (PublicKey.parse(trust).isEmpty()) throw Malformed("it has no root key")
+        if (PublicKey.parse(trust).isEmpty()) throw Malformed("it contains no root key")
         val broker = answer.string("broker")
-        if (!broker.startsWith("mqtts://")) throw Malformed("the broker is $broker, expected mqtts://")
+        if (!broker.startsWith("mqtts://")) throw Malformed("the broker must be mqtts://HOST[:PORT], got $broker")
         val certificate = answer.string("certificate")
         Enrolled(deviceId, answer.name("fleet"), broker, certificate, answer.string("authority"), trust, answer.string("policy", ""))
     }
 
     private fun check(certificate: X509Certificate, key: EnrolmentKey, authority: X509Certificate, deviceId: String) {
         if (!certificate.publicKey.encoded.contentEquals(key.publicKey)) throw Malformed("the certificate is for another key")
-        if (commonName(certificate) != deviceId) throw Malformed("the certificate is for ${commonName(certificate)}, not for $deviceId")
+        if (commonName(certificate) != deviceId) throw Malformed("the certificate is for device ${commonName(certificate)} instead of $deviceId")
         if (certificate.extendedKeyUsage != listOf(CLIENT)) throw Malformed("the certificate is not for a client")
         try {
             certificate.verify(authority.publicKey)
             certificate.checkValidity(java.util.Date(nowMs()))
         } catch (error: GeneralSecurityException) {
-            throw Malformed("the certificate is not of this authority, or not valid by this device's clock: ${error.message}")
+            throw Malformed("the certificate is not signed by this authority, or not valid by this device's clock: ${error.message}")
         }
     }
 
     private fun commonName(certificate: X509Certificate): String {
         val name = certificate.subjectX500Principal.name
         val id = name.removePrefix("CN=")
-        if (id == name || !isName(id)) throw Malformed("the certificate is for $name, expected a device's id alone")
+        if (id == name || !isName(id)) throw Malformed("the certificate must name a device's id alone, got $name")
         return id
     }
 
     private fun answer(payload: ByteArray): Fields = try {
         Fields(parseJson(payload), "answer").also { it.oneOf("type", TYPES) }
     } catch (error: WireException) {
-        throw LinkException("$address: it answers nothing that is known: ${error.message}", error)
+        throw LinkException("$address: invalid answer, is this the enrolment address of the service? ${error.message}", error)
     }
 
     private fun refuse(answer: Fields): Nothing {
-        val told = "$address refuses: ${answer.string("reason", "")}: ${answer.string("detail", "")}"
+        val refusal = "$address refused the enrolment: ${answer.string("reason", "")}: ${answer.string("detail", "")}"
         val reason = answer.string("reason", "")
-        throw if (reason in LATER) LinkException(told) else EnrolmentRefused(reason, told)
+        throw if (reason in LATER) LinkException(refusal) else EnrolmentRefused(reason, refusal)
     }
 
     private fun <T> contained(act: () -> T): T = try {
         act()
     } catch (error: WireException) {
-        throw ConfigException("what $address answered cannot be used: ${error.message}", error)
+        throw ConfigException("$address: invalid answer: ${error.message}", error)
     }
 
     private companion object {
@@ -156,7 +166,10 @@ public class Enrolment(private val address: String, private val nowMs: () -> Lon
     }
 }
 
-/** What an attestation has to be of: this token, and the key that is to get the certificate. 43 characters of URL-safe base64. */
+/**
+ * Return the nonce that an attestation must contain: a hash of the token and of the key for the
+ * certificate, in 43 characters of URL-safe base64.
+ */
 internal fun attestationNonce(token: String, publicKey: ByteArray): String {
     val of = "shoal-attestation\n${digest(token.toByteArray())}\n${digest(publicKey)}"
     return java.util.Base64.getUrlEncoder().withoutPadding().encodeToString(MessageDigest.getInstance("SHA-256").digest(of.toByteArray()))

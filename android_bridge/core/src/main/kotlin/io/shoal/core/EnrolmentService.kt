@@ -18,36 +18,38 @@ import javax.net.ssl.TrustManager
 import javax.net.ssl.TrustManagerFactory
 import javax.net.ssl.X509TrustManager
 
-/** The service at [address] (`https://HOST[:PORT]`), spoken to over HTTPS. */
+/** Client of the enrolment service at [address] (`https://HOST[:PORT]`), over HTTPS. */
 internal class EnrolmentService(private val address: String) {
     private val root: URL = try {
         URL(address).also { if (it.protocol != "https" || it.host.isEmpty() || it.path.trim('/').isNotEmpty()) throw MalformedURLException() }
     } catch (_: MalformedURLException) {
-        throw ConfigException("address '$address': expected https://HOST[:PORT]")
+        throw ConfigException("address must be https://HOST[:PORT], got '$address'")
     }
 
     /**
-     * The certificate of the service's authority, whose SHA-256 is [fingerprint]. What comes is public, and is judged by that alone.
+     * Return the certificate of the service's authority, which must have the SHA-256 [fingerprint].
+     * The download itself is not protected, and needs no protection: the fingerprint decides.
      *
      * @throws LinkException the service cannot be reached
-     * @throws ConfigException another one answers
+     * @throws ConfigException another service answers
      */
     fun authority(fingerprint: String): X509Certificate {
         val certificate = try {
             certificateOf(exchange("/enrolment/authority", null, arrayOf(Anybody), verifies = false).decodeToString())
         } catch (_: Malformed) {
-            throw ConfigException("$address: it answers no certificate: is it where devices are enrolled?")
+            throw ConfigException("$address answers without a certificate; is it the address for enrolment?")
         }
-        val found = digest(certificate.encoded)
-        if (found != fingerprint) {
-            val told = "another service is there, its authority was made anew, or somebody is in between"
-            throw ConfigException("$address: its authority has the fingerprint ${found.take(16)}, expected ${fingerprint.take(16)}: $told")
+        val actual = digest(certificate.encoded)
+        if (actual != fingerprint) {
+            val causes = "it is another service, its authority is a new one, or somebody intercepts the connection"
+            throw ConfigException("$address: its authority must have the token's fingerprint ${fingerprint.take(16)}, got ${actual.take(16)}; $causes")
         }
         return certificate
     }
 
     /**
-     * Posts [message] to a service that [authority] has issued its certificate to; the answer's bytes.
+     * Post [message] to the service and return its answer. Its certificate must be signed by
+     * [authority].
      *
      * @throws LinkException the service cannot be reached, or another one answers
      */
@@ -75,9 +77,9 @@ internal class EnrolmentService(private val address: String) {
                 connection.outputStream.use { it.write(body) }
             }
             val stream = if (connection.responseCode < 400) connection.inputStream else connection.errorStream
-            return stream?.use(::bounded) ?: throw LinkException("$address: it answers ${connection.responseCode}, and nothing more")
+            return stream?.use(::bounded) ?: throw LinkException("$address: empty answer with HTTP status ${connection.responseCode}")
         } catch (error: SSLException) {
-            throw LinkException("$address: it is not the service that was expected, or this device's clock is wrong: ${error.message}", error)
+            throw LinkException("$address: the TLS connection failed; this is another service, or this device's clock is wrong: ${error.message}", error)
         } catch (error: IOException) {
             throw LinkException("$address: no connection: ${error.message}", error)
         } finally {
@@ -92,7 +94,7 @@ internal class EnrolmentService(private val address: String) {
             val count = stream.read(part)
             if (count < 0) return out.toByteArray()
             out.write(part, 0, count)
-            if (out.size() > MOST_BYTES) throw IOException("more than $MOST_BYTES bytes")
+            if (out.size() > MOST_BYTES) throw IOException("answer of more than $MOST_BYTES bytes")
         }
     }
 
@@ -111,7 +113,7 @@ internal class EnrolmentService(private val address: String) {
     }
 }
 
-/** The first certificate of a PEM text. */
+/** Return the first certificate of a PEM text. */
 internal fun certificateOf(pem: String): X509Certificate = try {
     CertificateFactory.getInstance("X.509").generateCertificate(ByteArrayInputStream(pem.toByteArray())) as X509Certificate
 } catch (error: CertificateException) {

@@ -4,8 +4,8 @@ import io.shoal.core.wire.digest
 import java.util.Base64
 
 /**
- * What a person hands a device so that it is enrolled (`wire/SPEC.md`, "Enrolment"). [authority] is the SHA-256 of the certificate of the
- * service's authority, by which the device knows the service.
+ * Token by which a device is enrolled (`wire/SPEC.md`, "Enrolment"). [authority] is the SHA-256 of
+ * the certificate of the service's authority, by which the device recognises the service.
  */
 @InternalShoalApi
 public class EnrolmentToken private constructor(public val text: String, internal val secret: ByteArray, public val authority: String) {
@@ -16,23 +16,23 @@ public class EnrolmentToken private constructor(public val text: String, interna
         private const val SUM_CHARACTERS = 6
 
         /**
-         * Reads a token.
+         * Parse a token.
          *
-         * @throws ConfigException it is none, or was damaged on the way
+         * @throws ConfigException the text is not a token, or was damaged on the way
          */
-        public fun parse(given: String): EnrolmentToken {
-            val text = given.trim()
+        public fun parse(input: String): EnrolmentToken {
+            val text = input.trim()
             val bytes = try {
                 Base64.getUrlDecoder().decode(text.removePrefix(PREFIX))
             } catch (_: IllegalArgumentException) {
                 ByteArray(0)
             }
             if (!text.startsWith(PREFIX) || text.length != PREFIX.length + 68 || bytes.size != BODY_BYTES + SUM_CHARACTERS / 2) {
-                throw ConfigException("token of ${text.length} characters: expected $PREFIX and 68 more, as `shoal enrol token` prints it")
+                throw ConfigException("token of ${text.length} characters: expected $PREFIX and 68 more characters, as `shoal enrol token` prints it")
             }
             val body = bytes.copyOf(BODY_BYTES)
             if (digest(body).take(SUM_CHARACTERS) != hex(bytes.copyOfRange(BODY_BYTES, bytes.size))) {
-                throw ConfigException("token: a character of it is wrong; copy it again")
+                throw ConfigException("token: one of its characters is wrong; copy it again")
             }
             return EnrolmentToken(text, body.copyOf(SECRET_BYTES), hex(body.copyOfRange(SECRET_BYTES, BODY_BYTES)))
         }

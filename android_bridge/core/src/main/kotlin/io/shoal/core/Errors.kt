@@ -3,23 +3,9 @@ package io.shoal.core
 import java.util.Locale
 
 /**
- * Everything that Shoal throws on purpose; the same tree as that of the Python side (`wire/errors.py`).
+ * Base of all errors that Shoal throws on purpose. The tree is that of the Python side
+ * (`wire/errors.py`).
  *
- * ```
- * ShoalException
- * ├── DataException        windows that cannot be used
- * ├── ConfigException      a setting that cannot be used
- * │   └── EnrolmentRefused     a service does not enrol this device, or not again
- * ├── LinkException        the broker cannot be reached, or refuses the connection
- * └── WireException        something arrived that the protocol does not allow
- *     ├── UnknownTopic     a topic that this protocol version does not have
- *     ├── Malformed        bytes that are no message: wrong JSON, wrong type, wrong value
- *     ├── LimitExceeded    larger than the limits allow; thrown before memory is taken
- *     ├── WrongLayout      tensors whose names, data types or shapes are not those expected
- *     ├── Untrusted        a message that no trusted key has vouched for
- *     └── BundleException  a bundle that must not be loaded
- *         ├── TamperedBundle   a file's hash, or the signature, does not fit
- *         └── StaleBundle      an older version in place of a newer one
  * ```
  */
 public open class ShoalException(message: String, cause: Throwable? = null) : Exception(printable(message), cause)
@@ -41,7 +27,7 @@ public open class WireException(message: String) : ShoalException(message)
 /** A topic that this protocol version does not have. */
 internal class UnknownTopic(message: String) : WireException(message)
 
-/** Bytes that are no message of this protocol. */
+/** Bytes that are not a message of this protocol. */
 @InternalShoalApi
 public class Malformed(message: String) : WireException(message)
 

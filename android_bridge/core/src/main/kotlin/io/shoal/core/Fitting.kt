@@ -5,29 +5,33 @@ import io.shoal.core.wire.Tasks
 import io.shoal.core.wire.Window
 
 /**
- * These windows as the task of a bundle takes them: all of them as windows to train and test on where it needs no labels.
+ * Return these windows as a bundle's task takes them. If it needs no labels, windows without labels
+ * become windows to train and test on.
  *
- * @throws DataException their labels are not those of the task
+ * @throws DataException the labels are not those of the task
  */
-internal fun Windows.takenFor(manifest: Manifest): Windows {
+internal fun Windows.forTask(manifest: Manifest): Windows {
     if (!manifest.needsLabels) return if (numUnlabelled == 0 && trainY.shape.size == 1 && testY.shape.size == 1) this else withoutLabels()
     val (train, test) = Pair(fitLabels(inOrder(trainY, manifest), manifest, "train"), fitLabels(inOrder(testY, manifest), manifest, "test"))
     return if (train === trainY && test === testY) this else Windows(trainX, train, testX, test, unlabelledX)
 }
 
-/** Labels with the columns of [names] in the order of the bundle's. */
+/** Return labels with their columns, called [names], in the order of the bundle's names. */
 private fun Windows.inOrder(y: Tensor, manifest: Manifest): Tensor {
     val expected = manifest.classes
     if (manifest.task !in setOf(Tasks.MULTI_LABEL, Tasks.REGRESSION) || names == expected || y.shape.drop(1) != listOf(names.size)) return y
     if (names.sorted() != expected.sorted()) {
-        throw DataException("labels are called ${names.joinToString()}, and the bundle's are ${expected.joinToString()}")
+        throw DataException("labels: expected the names ${expected.joinToString()}, got ${names.joinToString()}")
     }
     val columns = Tensor(y.dtype, listOf(y.size, 1), y.data)
     val from = IntArray(expected.size) { names.indexOf(expected[it]) }
     return Tensor(y.dtype, y.shape, columns.take(IntArray(y.size) { it / from.size * from.size + from[it % from.size] }).data)
 }
 
-/** The labels of the training windows that [takenFor] has, and how many it has for testing. */
+/**
+ * Return the labels of the training windows that [forTask] returns, and the number of its test
+ * windows.
+ */
 internal fun Windows.labelsFor(needsLabels: Boolean): Pair<Tensor, Int> {
     if (needsLabels) return Pair(trainY, numTest)
     val (train, test) = splitUnlabelled(numTrain, numTest, numUnlabelled)
@@ -35,16 +39,17 @@ internal fun Windows.labelsFor(needsLabels: Boolean): Pair<Tensor, Int> {
 }
 
 /**
- * How many windows a device trains on and how many it tests on, in a task that needs no labels: those without a label come after those with
- * one, and where none was set apart for testing, the last quarter of all is.
+ * Return the number of training windows and of test windows in a task that needs no labels. Windows
+ * without a label come after those with one. If the device has no test windows, the last quarter of
+ * all is for testing.
  */
 internal fun splitUnlabelled(numTrain: Int, numTest: Int, numUnlabelled: Int): Pair<Int, Int> {
     val count = numTrain + numUnlabelled
-    val heldBack = if (numTest > 0 || numUnlabelled == 0) 0 else count / 4
-    return Pair(count - heldBack, if (numTest > 0) numTest else heldBack)
+    val testShare = if (numTest > 0 || numUnlabelled == 0) 0 else count / 4
+    return Pair(count - testShare, if (numTest > 0) numTest else testShare)
 }
 
-/** The windows for a task that needs no labels. */
+/** Return the windows for a task that needs no labels. */
 private fun Windows.withoutLabels(): Windows {
     val x = concatenate(listOf(trainX, unlabelledX))
     val (cut, _) = splitUnlabelled(numTrain, numTest, numUnlabelled)
@@ -53,9 +58,10 @@ private fun Windows.withoutLabels(): Windows {
 }
 
 /**
- * These windows, of the type that a bundle asks for.
+ * Return these windows in the type that a bundle takes.
  *
- * @throws DataException ids are asked for, and these are measurements, or a value is out of the vocabulary
+ * @throws DataException the bundle takes ids and these are measurements, or an id is not in the
+ *   vocabulary
  */
 internal fun Windows.fitting(window: Window): Windows {
     val (train, test) = Pair(fitting(trainX, window, "training windows"), fitting(testX, window, "test windows"))
@@ -65,10 +71,13 @@ internal fun Windows.fitting(window: Window): Windows {
 }
 
 /**
- * Examples (n, window) of the type that [window] has: ids are checked, and whole numbers are measurements where no ids are asked for; of
- * its length where it has windows that are padded ([padded]). [origin] begins the error.
+ * Return examples (n, window) in the type of [window]. Ids are checked. Whole numbers become
+ * measurements if the bundle takes no ids. Shorter windows are padded, if the bundle has [padded]
+ * windows.
  *
- * @throws DataException ids are asked for, and these are measurements, or a value is out of the vocabulary
+ * @param origin beginning of the error's text
+ * @throws DataException the bundle takes ids and these are measurements, or an id is not in the
+ *   vocabulary
  */
 internal fun fitting(x: Tensor, window: Window, origin: String): Tensor {
     if (window.vocabulary == 0) {
@@ -78,26 +87,26 @@ internal fun fitting(x: Tensor, window: Window, origin: String): Tensor {
     }
     if (x.dtype != DType.INT64) {
         if (x.size == 0) return Tensor.allocate(DType.INT64, x.shape)
-        throw DataException("$origin: x is $x, expected whole numbers, ids from 0 to ${window.vocabulary - 1}")
+        throw DataException("$origin: x must hold ids from 0 to ${window.vocabulary - 1}, whole numbers, got $x")
     }
     val ids = x.longs()
     val perWindow = if (x.rows == 0) 1 else x.size / x.rows
     for (i in 0 until x.size) {
         val id = ids.get()
         if (id !in 0 until window.vocabulary) {
-            throw DataException("$origin: x holds the id $id in window ${i / perWindow}: expected ids from 0 to ${window.vocabulary - 1}")
+            throw DataException("$origin: x must hold ids from 0 to ${window.vocabulary - 1}, got $id in window ${i / perWindow}")
         }
     }
     return x
 }
 
 /**
- * Examples to predict, at least one, [fitting] what a bundle called [name] asks for.
+ * Return examples to predict, at least one, as [fitting] makes them for the bundle called [name].
  *
- * @throws DataException they have another shape, there is none, or as [fitting]
+ * @throws DataException they have another shape, there are none, or [fitting] fails
  */
 internal fun examples(x: Tensor, window: Window, name: String): Tensor {
-    val made = if (x.shape.isEmpty()) x else fitting(x, window, "examples to predict")
-    if (made.shape.drop(1) == window.shape && x.rows > 0) return made
-    throw DataException("examples $x, bundle $name expects ${window.dtype} of at least one by ${window.shape}")
+    val examples = if (x.shape.isEmpty()) x else fitting(x, window, "examples to predict")
+    if (examples.shape.drop(1) == window.shape && x.rows > 0) return examples
+    throw DataException("examples: expected at least one of ${window.dtype}${window.shape} for bundle $name, got $x")
 }

@@ -16,12 +16,14 @@ import java.util.Locale
 import java.util.TreeMap
 
 /**
- * A [Storage] in a folder of its own: `device.json session.json update checkpoint private.RUN.ROUND current before failures traffic.json
- * blobs/SHA256 blobs/SHA256.part`. All files but `session.json`, which has its hash in its second line, and the blobs, which have it in their
- * names, begin with the SHA-256 of the rest. A file that was damaged is deleted, with a line in the [log].
+ * [Storage] in a folder of its own, with the files `device.json session.json update checkpoint
+ * private.RUN.ROUND current before failures traffic.json blobs/SHA256 blobs/SHA256.part`.
+ * `session.json` has its hash in its second line, blobs have it in their names, and all other files
+ * begin with the SHA-256 of the rest. A damaged file is deleted, with a line in the [log].
  *
- * @param owner whose it is: its model, and what it keeps, were made of one device's data; null: nobody asks
- * @throws ConfigException the folder cannot be made or written, or is another device's
+ * @param owner device that must own the folder, whose model and private tensors were made from that
+ *   device's data; null for no check
+ * @throws ConfigException the folder cannot be created or written, or is another device's
  */
 @InternalShoalApi
 public class FolderStorage @JvmOverloads constructor(private val folder: File, private val log: Log = Log.SILENT, owner: Owner? = null) : Storage {
@@ -36,37 +38,40 @@ public class FolderStorage @JvmOverloads constructor(private val folder: File, p
     private val trafficFile = File(folder, "traffic.json")
 
     init {
-        if (!blobs.isDirectory && !blobs.mkdirs() || !blobs.canWrite()) throw ConfigException("state folder $folder: it cannot be written")
+        if (!blobs.isDirectory && !blobs.mkdirs() || !blobs.canWrite()) throw ConfigException("state folder $folder: cannot be created or written")
         owner?.let(::claim)
     }
 
-    /** Notes whose it is. A full disk is no reason not to start. */
+    /** Store the owner. A failed write is logged only: the client starts with a full disk, too. */
     private fun claim(owner: Owner) {
-        val file = readAs(ownerFile, "whose it is is noted anew") {
+        val file = readAs(ownerFile, "its owner is stored again") {
             Fields(parseJson(checked(it)), "device").run { Pair(Owner(string("device_id"), string("fleet")), positive("format", FORMAT)) }
         }
         if (file != null && file.second != FORMAT) {
             throw ConfigException(
-                "state folder $folder: format ${file.second}, this client reads format $FORMAT; name a folder of its own, or empty this one",
+                "state folder $folder has format ${file.second}, and this client reads format $FORMAT; use another folder, or empty this one",
             )
         }
-        val noted = file?.first
-        if (noted != null && noted != owner) {
+        val stored = file?.first
+        if (stored != null && stored != owner) {
             throw ConfigException(
-                "state folder $folder: it is that of $noted, and this is $owner, which must not answer with another device's model and memory; " +
-                    "name a folder of its own, or empty this one",
+                "state folder $folder belongs to $stored, and this is $owner, which must not use another device's model and memory; " +
+                    "use another folder, or empty this one",
             )
         }
-        if (noted == owner) return
+        if (stored == owner) return
         try {
             writeChecked(ownerFile, jsonText(mapOf("device_id" to owner.deviceId, "fleet" to owner.fleet, "format" to FORMAT)).toByteArray())
         } catch (error: IOException) {
-            log.write(Log.Level.WARNING, "state folder $folder: whose it is cannot be noted: $error")
+            log.write(Log.Level.WARNING, "Owner of the state folder not stored: folder=$folder: $error")
         }
     }
 
-    /** The session; a new one where the file was damaged: nothing but a finished update, and which versions were used, is lost by that. */
-    override fun session(): Session = readAs(sessionFile, "the device starts afresh", ::decodeSession) ?: Session()
+    /**
+     * Return the session, or a new one if the file was damaged. Only a finished update and the
+     * versions of used bundles are lost by that.
+     */
+    override fun session(): Session = readAs(sessionFile, "the device starts anew", ::decodeSession) ?: Session()
 
     override fun save(session: Session): Unit = writeAtomically(sessionFile, encodeSession(session))
 
@@ -90,10 +95,10 @@ public class FolderStorage @JvmOverloads constructor(private val folder: File, p
         if (private.isNotEmpty()) writeChecked(File(folder, name), encodeTensors(private))
         writeChecked(updateFile, payload)
         privateFiles(runId, round).dropLast(2).forEach(::delete)
-        forgetRuns()
+        deleteOldRuns()
     }
 
-    override fun update(): ByteArray? = readAs(updateFile, "its round is worked on again", ::checked)
+    override fun update(): ByteArray? = readAs(updateFile, "its plan is carried out again", ::checked)
 
     override fun updateSize(): Long = maxOf(0, updateFile.length() - DIGEST_BYTES)
 
@@ -102,12 +107,12 @@ public class FolderStorage @JvmOverloads constructor(private val folder: File, p
 
     override fun dropUpdate(): Unit = delete(updateFile)
 
-    override fun checkpoint(): ByteArray? = readAs(checkpointFile, "the plan starts anew", ::checked)
+    override fun checkpoint(): ByteArray? = readAs(checkpointFile, "the plan starts again", ::checked)
 
     override fun putCheckpoint(payload: ByteArray) {
         try {
             writeChecked(checkpointFile, payload)
-        } catch (error: IOException) { // what was begun on a full disk must not fill it further
+        } catch (error: IOException) { // a partial file must not fill the disk further
             delete(File(checkpointFile.path + NEW))
             throw error
         }
@@ -119,38 +124,42 @@ public class FolderStorage @JvmOverloads constructor(private val folder: File, p
     }
 
     override fun private(runId: String, round: Long): Tensors = privateFiles(runId, round - 1).asReversed().firstNotNullOfOrNull { file ->
-        readAs(file, "what this device had for itself is as it was before, or starts anew") { decodeTensors(checked(it), Limits.OWN_FILES).tensors }
+        readAs(file, "the private tensors of an earlier round are used, or new ones") { decodeTensors(checked(it), Limits.OWN_FILES).tensors }
     }.orEmpty()
 
-    override fun current(): Current? = currentIn(currentFile, "the model before answers") ?: before()
+    override fun current(): Current? = currentIn(currentFile, "the model before it answers") ?: before()
 
-    override fun before(): Current? = currentIn(beforeFile, "there is no model before")
+    override fun before(): Current? = currentIn(beforeFile, "there is no model to go back to")
 
     private fun currentIn(file: File, follows: String): Current? = readAs(file, follows) {
         val (private, text) = decodeTensors(checked(it), Limits.OWN_FILES)
         val f = Fields(parseJson(text.toByteArray()), "current")
-        Current(f.digest("bundle"), f.digest("model"), f.string("run"), private, f.count("release", 0), f.string("group", ""), f.maybeDigest("kept"), f.string("alone", ""))
+        Current(
+            f.digest("bundle"), f.digest("model"), f.string("run"), private, f.count("release", 0), f.string("group", ""),
+            f.maybeDigest("personal_model"), f.string("alone", ""),
+        )
     }
 
     override fun saveCurrent(current: Current) {
-        if (currentIn(currentFile, "the model before stays") != null) writeAtomically(beforeFile, currentFile.readBytes())
+        if (currentIn(currentFile, "the model before it stays") != null) writeAtomically(beforeFile, currentFile.readBytes())
         delete(failuresFile)
         writeCurrent(current)
     }
 
     /**
-     * Forgets what the device has learned from its windows: private tensors, what it has kept of models, a finished update, the plan and
-     * its checkpoint. The model in use stays, without what the device has for itself, and so do the numbers by which older bundles and
-     * releases are told. Any device may use what is left.
+     * Delete what was learned from the device's windows: private tensors, personal models, a
+     * finished update, the plan and its checkpoint. The model in use stays, without its personal
+     * model, and so do the numbers by which older bundles and releases are recognised. Any device
+     * may use the rest of the folder.
      */
     public fun erase() {
-        val (known, model) = Pair(session(), current())
+        val (before, model) = Pair(session(), current())
         model?.let { writeCurrent(Current(it.bundle, it.model, it.run, emptyMap(), it.release, it.group)) }
         val session = Session(
-            versions = known.versions,
-            offeredEpoch = known.offeredEpoch,
-            released = known.released,
-            releasedEpoch = known.releasedEpoch,
+            versions = before.versions,
+            offeredEpoch = before.offeredEpoch,
+            released = before.released,
+            releasedEpoch = before.releasedEpoch,
         )
         save(session)
         dropUpdate()
@@ -162,54 +171,57 @@ public class FolderStorage @JvmOverloads constructor(private val folder: File, p
     }
 
     private fun writeCurrent(current: Current) {
-        val about = linkedMapOf("bundle" to current.bundle, "model" to current.model, "run" to current.run)
-        val more = linkedMapOf("release" to current.release, "group" to current.group, "kept" to current.kept, "alone" to current.alone)
+        val about = linkedMapOf("bundle" to current.bundle, "model" to current.model, "run" to current.run, "group" to current.group)
+        val more = linkedMapOf("release" to current.release, "personal_model" to current.personalModel, "alone" to current.alone)
         val text = jsonText(about + more)
         writeChecked(currentFile, encodeTensors(current.private, text))
     }
 
-    override fun failures(): Long = readAs(failuresFile, "failures are counted from here on") { payload ->
-        checked(payload).decodeToString().toLongOrNull() ?: throw Malformed("not a number")
+    override fun failures(): Long = readAs(failuresFile, "failures are counted from 0") { payload ->
+        checked(payload).decodeToString().toLongOrNull() ?: throw Malformed("its content is not a number")
     } ?: 0
 
     override fun saveFailures(count: Long): Unit = writeChecked(failuresFile, count.toString().toByteArray())
 
-    override fun traffic(): Map<Long, Long> = readAs(trafficFile, "bytes are counted from here on") {
+    override fun traffic(): Map<Long, Long> = readAs(trafficFile, "bytes are counted from 0") {
         val hours = Fields(parseJson(checked(it)), "traffic").map("hours") { bytes, path -> Fields.countOf(bytes, path) }
-        hours.mapKeys { (hour, _) -> hour.toLongOrNull() ?: throw Malformed("an hour '$hour'") }
+        hours.mapKeys { (hour, _) -> hour.toLongOrNull() ?: throw Malformed("'$hour' is not an hour") }
     }.orEmpty()
 
     override fun saveTraffic(hours: Map<Long, Long>): Unit =
         writeChecked(trafficFile, jsonText(mapOf("hours" to hours.mapKeys { it.key.toString() })).toByteArray())
 
-    /** The files of a run's private tensors up to a round, the earliest first. */
+    /** Return the files of a run's private tensors up to a round, the earliest first. */
     private fun privateFiles(runId: String, upTo: Long): List<File> = privateFiles()[runId].orEmpty().filterKeys { it <= upTo }.values.toList()
 
-    /** All files of private tensors, by run and round. */
+    /** Return all files of private tensors, by run and round. */
     private fun privateFiles(): Map<String, Map<Long, File>> {
-        val found = HashMap<String, TreeMap<Long, File>>()
+        val files = HashMap<String, TreeMap<Long, File>>()
         for (file in filesIn(folder)) {
             val (run, round) = PRIVATE.matchEntire(file.name)?.destructured ?: continue
-            found.getOrPut(run) { TreeMap() }[round.toLong()] = file
+            files.getOrPut(run) { TreeMap() }[round.toLong()] = file
         }
-        return found
+        return files
     }
 
-    /** Deletes the private tensors of all but the last few runs. */
-    private fun forgetRuns() {
+    /** Delete the private tensors of all but the last few runs. */
+    private fun deleteOldRuns() {
         val runs = privateFiles().values.sortedByDescending { files -> files.values.maxOf { it.lastModified() } }
         runs.drop(KEPT_RUNS).flatMap { it.values }.forEach(::delete)
     }
 
     private fun filesIn(folder: File): List<File> = folder.listFiles()?.toList() ?: throw IOException("$folder cannot be read")
 
-    /** What [read] makes of a file; null where the file is missing. Where it was damaged it is deleted, with a warning that says what [follows]. */
+    /**
+     * Return what [read] makes of a file, or null if it is missing or damaged. A damaged file is
+     * deleted, with a warning that ends with [follows].
+     */
     private fun <T> readAs(file: File, follows: String, read: (ByteArray) -> T): T? {
         if (!file.exists()) return null
         return try {
             read(Files.readAllBytes(file.toPath()))
         } catch (_: java.nio.file.NoSuchFileException) {
-            null // another thread forgot it meanwhile
+            null // another thread deleted it
         } catch (error: WireException) {
             damaged(file, follows, error)
         } catch (error: IOException) {
@@ -219,7 +231,7 @@ public class FolderStorage @JvmOverloads constructor(private val folder: File, p
 
     private fun damaged(file: File, follows: String, error: Exception): Nothing? {
         if (!file.exists()) return null // another thread forgot it meanwhile
-        log.write(Log.Level.WARNING, "$file: damaged (${error.message}), it is deleted: $follows")
+        log.write(Log.Level.WARNING, "File is damaged and deleted, $follows: file=$file: ${error.message}")
         delete(file)
         return null
     }
@@ -237,10 +249,13 @@ public class FolderStorage @JvmOverloads constructor(private val folder: File, p
     }
 
     private companion object {
-        /** A round's number has at least eight digits, so that names are in the order of rounds. */
+        /**
+         * Name of a file of private tensors. The round has at least eight digits, so that names
+         * sort by round.
+         */
         val PRIVATE = Regex("private\\.(.+)\\.([0-9]{8,18})")
 
-        /** Private tensors of so many runs are kept. */
+        /** Number of runs whose private tensors stay stored. */
         const val KEPT_RUNS = 4
 
         /** Format of state folders that this client reads and writes. */

@@ -5,7 +5,12 @@ import io.shoal.core.wire.Limits
 import io.shoal.core.wire.Policy
 import io.shoal.core.wire.PublicKey
 
-/** Who a device is and what its owner settled: its name, whom it trusts (no key: anybody), what it permits (null: what is usual). */
+/**
+ * Name of a device, and its owner's decisions.
+ *
+ * @property trusted root keys; without any, every message is believed
+ * @property policy what the owner permits; null for the defaults
+ */
 internal class Identity(
     val deviceId: String,
     val fleet: String,
@@ -13,8 +18,12 @@ internal class Identity(
     val policy: Policy? = null,
 )
 
-/** What a device trains with and keeps its memory in, and what it learns of the world from. [mostBytes]: of a model, an update. */
-internal class Surroundings(
+/**
+ * Everything around a device's agent: its data, storage, runtime, clocks and listeners.
+ *
+ * @property mostBytes size of the largest model and update
+ */
+internal class Environment(
     val windows: Windows,
     val storage: Storage,
     val loader: GraphLoader,

@@ -8,8 +8,8 @@ import io.shoal.core.wire.decodeTensors
 import java.io.Closeable
 
 /**
- * The bundle in use: verified before anything in it is used, and loaded until another one takes its place. Without [windows] it only
- * predicts.
+ * Bundle in use, verified before any use, and loaded until another bundle replaces it. Without
+ * [windows] it can only predict.
  */
 internal class LoadedBundle(
     private val storage: Storage,
@@ -22,14 +22,14 @@ internal class LoadedBundle(
     private var graphs: Graphs? = null
     private var executor: Executor? = null
 
-    /** The digest of the bundle whose graphs are loaded, or empty. */
+    /** Digest of the bundle whose graphs are loaded, or empty. */
     val digest: String get() = if (executor == null) "" else bundle?.digest.orEmpty()
 
     /**
-     * This bundle, verified.
+     * Return this bundle, verified.
      *
-     * @throws BundleException it is not to be trusted
-     * @throws MissingBlob it is not here
+     * @throws BundleException the bundle is not trusted
+     * @throws MissingBlob the bundle is not here
      */
     fun verified(name: String): Bundle {
         bundle?.let { if (it.digest == name) return it }
@@ -38,11 +38,11 @@ internal class LoadedBundle(
     }
 
     /**
-     * The executor of this bundle; its graphs are loaded.
+     * Return the executor of this bundle, with its graphs loaded.
      *
-     * @throws BundleException it is not to be trusted, or not for this device
-     * @throws DataException the device's windows do not fit it
-     * @throws MissingBlob it is not here
+     * @throws BundleException the bundle is not trusted, or not for this device
+     * @throws DataException the device's windows do not fit the bundle
+     * @throws MissingBlob the bundle is not here
      */
     fun executor(name: String): Executor {
         val verified = verified(name)
@@ -51,10 +51,10 @@ internal class LoadedBundle(
         return Executor(verified, opened, windows ?: noWindows(verified.manifest.window.shape), noise).also { executor = it }
     }
 
-    /** The tensors of a blob. */
+    /** Return the tensors of a blob. */
     fun tensors(name: String): Tensors = decodeTensors(read(name), Limits.RECEIVED).tensors
 
-    /** Lets the graphs go. */
+    /** Release the graphs. */
     override fun close() {
         val closing = graphs
         bundle = null

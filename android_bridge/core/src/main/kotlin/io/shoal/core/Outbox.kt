@@ -2,6 +2,7 @@ package io.shoal.core
 
 import io.shoal.core.wire.CheckIn
 import io.shoal.core.wire.Decline
+import io.shoal.core.wire.DeclineReason
 import io.shoal.core.wire.DeviceStatus
 import io.shoal.core.wire.Fetch
 import io.shoal.core.wire.InUse
@@ -14,37 +15,40 @@ import io.shoal.core.wire.UpdateOffer
 import io.shoal.core.wire.encode
 import io.shoal.core.wire.encodePiece
 
-/** What a device says to its aggregator (`edge_client/agent/outbox.py`). It publishes on the device's topics, and counts the bytes. */
+/**
+ * Messages from a device to its aggregator (`edge_client/agent/outbox.py`). The outbox publishes on
+ * the device's topics, and counts the bytes.
+ */
 internal class Outbox(
     private val self: Identity,
     private val topics: Topics,
     private val link: Link,
     private val traffic: Traffic,
-    private val around: Surroundings,
+    private val environment: Environment,
 ) {
     private var nextBeatS = Double.POSITIVE_INFINITY
 
-    /** Whether the broker is there, as far as the device has heard. */
+    /** True if the link is up. */
     var connected: Boolean = false
 
-    /** Says that the device is here, if it has not for a while: before the aggregator would wonder. */
+    /** Send a heartbeat if one is due. */
     fun beat() {
-        if (connected && around.clock.steadySeconds() >= nextBeatS) sayHere()
+        if (connected && environment.clock.steadySeconds() >= nextBeatS) sendHeartbeat()
     }
 
     /**
-     * Says that the device is here, and what it has; [bundle] is the digest of the one that is loaded, or empty, [kept] are the models of which
-     * it holds what it has kept.
+     * Check in, and send a heartbeat. [bundle] is the digest of the loaded bundle, or empty. [personalModels]
+     * are the digests of the models that have a personal model.
      */
-    fun checkIn(bundle: String, kept: List<String>) {
-        val health = (contained { around.health() } as? Contained.Done)?.value ?: Health() // an app's own code is no reason to stay away
+    fun checkIn(bundle: String, personalModels: List<String>) {
+        val health = (contained { environment.health() } as? Contained.Done)?.value ?: Health() // an error in the app's own code must not prevent the check-in
         val message = CheckIn(
             deviceId = self.deviceId,
-            numTrain = around.windows.numTrain.toLong(),
-            numTest = around.windows.numTest.toLong(),
+            numTrain = environment.windows.numTrain.toLong(),
+            numTest = environment.windows.numTest.toLong(),
             bundle = bundle,
             client = CLIENT,
-            runtime = around.loader.runtime,
+            runtime = environment.loader.runtime,
             batteryPercent = health.batteryPercent,
             unmetered = health.unmetered,
             policy = self.policy,
@@ -53,44 +57,45 @@ internal class Outbox(
             temperatureC = health.temperatureC,
             charging = health.charging,
             idle = health.idle,
-            classes = toldClasses(self.policy ?: Policy(), around.windows.trainY),
+            classes = reportedClasses(self.policy ?: Policy(), environment.windows.trainY),
             moved = health.moved,
             encodings = listOf(Quantised.INT8),
-            numUnlabelled = around.windows.numUnlabelled.toLong(),
-            kept = kept,
+            numUnlabelled = environment.windows.numUnlabelled.toLong(),
+            personalModels = personalModels,
         )
-        say("check-in", message)
-        sayHere()
+        send("check-in", message)
+        sendHeartbeat()
     }
 
-    /** Says which release is in use. */
-    fun inUse(message: InUse): Unit = say("in-use", message)
+    /** Report which release is in use. */
+    fun inUse(message: InUse): Unit = send("in-use", message)
 
-    /** Says that a plan is not carried out. */
+    /** Tell the aggregator that a plan is not carried out. */
     fun decline(plan: Plan, action: Action.Decline) {
         val (reason, detail) = action
-        around.log.write(Log.Level.ERROR, "declined round ${plan.round} device=${self.deviceId} reason=${reason.text}: $detail")
-        say("decline", Decline(plan.runId, plan.epoch, plan.round, plan.attempt, self.deviceId, reason, detail, action.proof))
+        val level = if (reason == DeclineReason.POLICY) Log.Level.INFO else Log.Level.ERROR
+        environment.log.write(level, "Plan declined: round=${plan.round} device=${self.deviceId} reason=${reason.text}: $detail")
+        send("decline", Decline(plan.runId, plan.epoch, plan.round, plan.attempt, self.deviceId, reason, detail, action.proof))
     }
 
-    /** Asks the aggregator to publish a blob. */
-    fun fetch(digest: String): Unit = say("fetch", Fetch(self.deviceId, digest))
+    /** Ask the aggregator to publish a blob. */
+    fun fetch(digest: String): Unit = send("fetch", Fetch(self.deviceId, digest))
 
-    /** Offers a large update. */
-    fun offer(offer: UpdateOffer): Unit = say("offer", offer)
+    /** Offer a large update. */
+    fun offer(offer: UpdateOffer): Unit = send("offer", offer)
 
-    /** Sends a piece of one. */
+    /** Send a piece of a large update. */
     fun piece(piece: Piece, payload: ByteArray): Unit = publish("piece", encodePiece(piece, payload))
 
-    /** Sends a finished update. */
+    /** Send a finished update. */
     fun update(payload: ByteArray): Unit = publish("update", payload)
 
-    private fun sayHere() {
-        say("status", DeviceStatus(self.deviceId, true), true)
-        nextBeatS = around.clock.steadySeconds() + HEARTBEAT_S
+    private fun sendHeartbeat() {
+        send("status", DeviceStatus(self.deviceId, true), true)
+        nextBeatS = environment.clock.steadySeconds() + HEARTBEAT_S
     }
 
-    private fun say(kind: String, message: Message, retain: Boolean = false): Unit = publish(kind, encode(message), retain)
+    private fun send(kind: String, message: Message, retain: Boolean = false): Unit = publish(kind, encode(message), retain)
 
     private fun publish(kind: String, payload: ByteArray, retain: Boolean = false) {
         traffic.add(payload.size)
@@ -98,10 +103,10 @@ internal class Outbox(
     }
 
     companion object {
-        /** The version of Shoal that this client is of (`wire/version.py`). */
+        /** Version of this client (`wire/version.py`). */
         const val CLIENT = "shoal 0.1.0"
 
-        /** A connected device says at least every 60 s that it is here. */
+        /** Interval of heartbeats; a device must send one at least every 60 s. */
         private const val HEARTBEAT_S = 45.0
     }
 }

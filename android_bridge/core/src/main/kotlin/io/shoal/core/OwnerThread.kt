@@ -7,14 +7,15 @@ import java.util.concurrent.Future
 import kotlin.concurrent.thread
 
 /**
- * One thread that owns graphs which must not be used by two: they are loaded, run and let go on it alone, whoever calls. What trains has one
- * and what answers another, so that an answer waits for no batch of a training.
+ * Thread that owns graphs, which must not be used by two threads: they are loaded, run and released
+ * on it alone, whoever calls. Training has one such thread and predictions another, so that a
+ * prediction does not wait for a batch of a training.
  */
 @InternalShoalApi
 public class OwnerThread(name: String) {
     private val tasks = Executors.newSingleThreadExecutor { task -> thread(start = false, isDaemon = true, name = name) { task.run() } }
 
-    /** A loader whose graphs are used on this thread alone, over [loader]. */
+    /** Return a loader that makes [loader]'s graphs and uses them on this thread alone. */
     public fun owned(loader: GraphLoader): GraphLoader = object : GraphLoader {
         override val runtime: String get() = loader.runtime
 
@@ -30,7 +31,10 @@ public class OwnerThread(name: String) {
         }
     }
 
-    /** Runs [body] on the thread; what it throws is thrown here. An interruption of the caller is remembered, not obeyed. */
+    /**
+     * Run [body] on the thread, and throw its errors here. An interruption of the caller is
+     * remembered, not obeyed.
+     */
     private fun <T> call(body: () -> T): T {
         val result: Future<T> = tasks.submit(body)
         var interrupted = false

@@ -9,27 +9,29 @@ import io.shoal.core.wire.decodeTensors
 import io.shoal.core.wire.digest
 import io.shoal.core.wire.encodeTensors
 
-/** A model that an app brings along: it answers until the fleet has given this device one. */
+/** Model that an app has among its assets. It answers until the device has a model of the fleet. */
 @InternalShoalApi
 public object Packaged {
-    /** What [Current.run] says of such a model. A run's name is made at random, and never this. */
+    /** [Current.run] of such a model. A run's own name is random, and never this one. */
     public const val RUN: String = "packaged"
 
     /**
-     * Puts a bundle's model into use, unless one of the fleet is. Whether another model is in use from now on.
+     * Take a bundle's model into use, unless a model of the fleet is in use. Return true if another
+     * model is in use from now on.
      *
      * @param payload the bundle; one of the [trusted] keys must have signed it
-     * @param weights the model's tensors (`shoal models export --to NAME.safetensors`); null: the bundle's initial values. What a bundle
-     *   receives beside them, and neither names, starts at zero.
-     * @throws WireException the bundle is not to be trusted, or the tensors are not its model's
+     * @param weights the model's tensors (`shoal models export --to NAME.safetensors`); null: the
+     *   bundle's initial values. Tensors that a bundle receives beside them, and neither names,
+     *   start at zero.
+     * @throws WireException the bundle is not trusted, or the tensors are not its model's
      */
     public fun install(storage: Storage, payload: ByteArray, weights: ByteArray?, trusted: List<PublicKey>): Boolean {
-        val held = storage.current()
-        if (held != null && held.run != RUN) return false
+        val current = storage.current()
+        if (current != null && current.run != RUN) return false
         val bundle = Bundle.unpack(payload, trusted)
         val model = encodeTensors(tensors(bundle, weights))
         val name = digest(model)
-        if (held != null && held.bundle == bundle.digest && held.model == name) return false
+        if (current != null && current.bundle == bundle.digest && current.model == name) return false
         storage.putBlob(bundle.digest, payload)
         storage.putBlob(name, model)
         storage.saveCurrent(Current(bundle.digest, name, RUN, emptyMap()))
@@ -38,19 +40,19 @@ public object Packaged {
 
     private fun tensors(bundle: Bundle, weights: ByteArray?): Tensors {
         val specs = bundle.manifest.received()
-        val given = weights?.let { decodeTensors(it, Limits.RECEIVED).tensors }.orEmpty()
-        val made = specs.associate { it.key to (given[it.key] ?: bundle.initial[it.key] ?: Tensor.allocate(it.dtype, it.shape)) }
+        val weightTensors = weights?.let { decodeTensors(it, Limits.RECEIVED).tensors }.orEmpty()
+        val modelTensors = specs.associate { it.key to (weightTensors[it.key] ?: bundle.initial[it.key] ?: Tensor.allocate(it.dtype, it.shape)) }
         val what = "packaged model of bundle ${bundle.manifest.name}"
         if (weights != null) {
-            val own = specs.filter { it.role != Names.RECEIVED }.map { it.key }
-            (own - given.keys).firstOrNull()?.let { throw WrongLayout("$what: its weights have no tensor $it") }
+            val required = specs.filter { it.role != Names.RECEIVED }.map { it.key }
+            (required - weightTensors.keys).firstOrNull()?.let { throw WrongLayout("$what: its weights lack the tensor $it") }
         }
-        checkLayout(made + given, specs.map { it.layout }, what)
-        for ((key, tensor) in made) {
+        checkLayout(modelTensors + weightTensors, specs.map { it.layout }, what)
+        for ((key, tensor) in modelTensors) {
             if (tensor.dtype == DType.FLOAT32 && tensor.toFloatArray().any { !it.isFinite() }) {
-                throw WrongLayout("$what: $key is not finite")
+                throw WrongLayout("$what: tensor $key must be finite")
             }
         }
-        return made
+        return modelTensors
     }
 }

@@ -13,7 +13,10 @@ import java.nio.file.StandardCopyOption
 import java.nio.file.StandardOpenOption
 import java.security.MessageDigest
 
-/** Pieces of a blob in a [file] at their places (`host/part_file.py`). Each that is there when it is opened is hashed. */
+/**
+ * Pieces of a blob in a [file], at their places (`host/part_file.py`). Existing pieces are hashed
+ * when it opens.
+ */
 internal class PartFile(private val file: File, override val pieces: Pieces) : BlobPart {
     private val lacking = sortedSetOf<Int>()
     override val missing: Collection<Int> get() = lacking
@@ -21,10 +24,10 @@ internal class PartFile(private val file: File, override val pieces: Pieces) : B
     init {
         RandomAccessFile(file, "rw").use { opened ->
             if (opened.length() > pieces.numBytes) opened.setLength(pieces.numBytes)
-            val held = opened.length()
+            val length = opened.length()
             for ((index, name) in pieces.pieces.withIndex()) {
                 val (offset, size) = Pair(pieces.offset(index), pieces.size(index))
-                if (offset + size > held || digest(opened.part(offset, size)) != name) lacking += index
+                if (offset + size > length || digest(opened.part(offset, size)) != name) lacking += index
             }
         }
     }
@@ -40,7 +43,10 @@ internal class PartFile(private val file: File, override val pieces: Pieces) : B
         return true
     }
 
-    /** Gives the file the name [target] if its bytes have the hash that they are to have; else it is deleted. Whether they have. */
+    /**
+     * Rename the file to [target] if its bytes have the expected hash, or delete it. Return true if
+     * they have.
+     */
     fun finish(target: File): Boolean {
         val whole = MessageDigest.getInstance("SHA-256")
         RandomAccessFile(file, "rw").use { opened ->
@@ -57,7 +63,7 @@ internal class PartFile(private val file: File, override val pieces: Pieces) : B
     }
 }
 
-/** So many bytes of a file, from an offset on. */
+/** Return [size] bytes of a file from an offset on. */
 internal fun RandomAccessFile.part(offset: Long, size: Int): ByteArray {
     seek(offset)
     return ByteArray(size).also(::readFully)

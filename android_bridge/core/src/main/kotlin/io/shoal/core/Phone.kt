@@ -10,17 +10,20 @@ import io.shoal.core.wire.Topics
 import io.shoal.core.wire.encode
 
 /**
- * A device: its id and fleet, where its broker is, what it trains on and with. The entry point of an app.
+ * Client of one device, and the entry point of an app: its id and fleet, its broker, its data and
+ * its runtime.
  *
- * @param trusted the root keys: one of them must have signed a bundle, or vouched for who signs plans and replies
- * @param insecure without trusted keys anybody who can write to the broker rules this device: that has to be said
- * @param policy what plans may ask of this device; null: what is usual
- * @param health asked at every check-in
- * @param noise where private noise comes from
- * @param mostBytes of the largest model and update
- * @param progress told what the device is doing, by the thread that does it
- * @param checkpointS work on a plan goes on for so many seconds, at least, between two checkpoints
- * @throws ConfigException neither trusted keys nor [insecure], or a name that cannot be one
+ * @param trusted root keys; one of them must have signed a bundle, or vouched for the signer of a
+ *   plan or reply
+ * @param insecure true to permit no trusted keys: then anybody who can write to the broker rules
+ *   this device
+ * @param policy what plans may ask of this device; null for the defaults
+ * @param health function that is called at every check-in
+ * @param noise source of private noise
+ * @param mostBytes size of the largest model and update
+ * @param progress called with the state of the work, on the thread that works
+ * @param checkpointS shortest time between two checkpoints of a plan (seconds)
+ * @throws ConfigException there are no trusted keys and [insecure] is false, or a name is invalid
  */
 @InternalShoalApi
 public class Phone(
@@ -45,30 +48,31 @@ public class Phone(
     private val status = topics.device(deviceId, "status")
     private val clientId = "$fleet.$deviceId"
     private val self = Identity(deviceId, fleet, trusted, policy)
-    private val around = Surroundings(windows, storage, loader, health, clock, log, noise, mostBytes, progress, Pace(checkpointS))
+    private val environment = Environment(windows, storage, loader, health, clock, log, noise, mostBytes, progress, Pace(checkpointS))
 
     init {
         if (trusted.isEmpty() && !insecure) throw ConfigException("no trusted key: anybody could rule this device; 'insecure' permits that")
-        if (trusted.isEmpty()) log.write(Log.Level.WARNING, "insecure: without a trusted key every plan and every bundle is believed")
+        if (trusted.isEmpty()) log.write(Log.Level.WARNING, "Insecure: without a trusted key, anybody who reaches the broker can give this device work")
     }
 
-    /** What a [job] came to. */
+    /** Outcome of a [job]. */
     public enum class Outcome {
-        /** Nothing is left to do here; the next job finds what comes until then. */
+        /** There is nothing to do now. */
         IDLE,
 
-        /** Something waits for an answer or a download; another job should follow soon. */
+        /** An answer or a download is outstanding; another job should follow soon. */
         UNFINISHED,
 
-        /** It was asked to stop. */
+        /** The job was asked to stop. */
         STOPPED,
     }
 
     /**
-     * One job: connects, checks in, does what is there to do, and disconnects. It stays until nothing came and nothing was to do for
-     * [idleMs], at most [limitMs], or until [stop] says so; both are looked at between two batches of a training, and while it connects. The broker keeps the
-     * session, so that what comes until the next job is not lost. Where a training is ended so, it leaves a checkpoint, and the next job goes
-     * on from there.
+     * Run one job: connect, check in, do the pending work, and disconnect. The job ends when
+     * nothing came and nothing was to do for [idleMs], at the latest after [limitMs], or when
+     * [stop] returns true; both are tested between two batches of a training, and while connecting.
+     * The broker keeps the session, so that messages that come before the next job are not lost. An
+     * interrupted training leaves a checkpoint, from which the next job resumes.
      *
      * @throws LinkException no broker within [connectMs], or it refuses this device
      */
@@ -98,7 +102,7 @@ public class Phone(
     }
 
     /**
-     * Takes part until [stop] says so (asked several times a second), over lost connections.
+     * Take part until [stop] returns true (called several times a second), over lost connections.
      *
      * @throws LinkException the broker refuses this device
      */
@@ -108,11 +112,17 @@ public class Phone(
         }
     }
 
-    /** Predictions by the model in use; [onReplaced] is told when another one answers from then on. */
+    /**
+     * Return a predictor with the model in use. [onReplaced] is called when another model answers
+     * from then on.
+     */
     @JvmOverloads
     public fun predictor(onReplaced: (Current) -> Unit = {}): Predictor = Predictor(storage, loader, trusted, onReplaced)
 
-    /** One event, or, where none is there to be read, what there is to do. Whether anything happened. */
+    /**
+     * Process one event, or, if there is none, do the pending work. Return true if anything
+     * happened.
+     */
     private fun step(agent: Agent, link: Link): Boolean {
         val hasWork = agent.hasWork
         val event = link.receive(if (hasWork) 0 else POLL_MS)
@@ -121,7 +131,10 @@ public class Phone(
         return event != null || hasWork
     }
 
-    /** Runs [body] on a connection; null where [stop] ended it, before there was one or in the midst of a plan. */
+    /**
+     * Run [body] on a connection. Return null if [stop] ended it, before there was one or in the
+     * middle of a plan.
+     */
     private fun <T> connected(connectMs: Long?, hurry: () -> Boolean, stop: () -> Boolean, body: (Agent, MqttLink) -> T): T? {
         val gone = encode(DeviceStatus(deviceId, false))
         val link = try {
@@ -130,7 +143,7 @@ public class Phone(
             if (hurry()) return null else throw error
         }
         return link.use {
-            Agent(self, link, around, stop).use { agent ->
+            Agent(self, link, environment, stop).use { agent ->
                 try {
                     body(agent, link)
                 } catch (_: Stopped) {
@@ -145,7 +158,7 @@ public class Phone(
     public companion object {
         private const val POLL_MS = 250L
 
-        /** What the seconds between two checkpoints are unless the app says others. */
+        /** Default of the shortest time between two checkpoints (seconds). */
         public const val CHECKPOINT_S: Double = Pace.EVERY_S
     }
 }

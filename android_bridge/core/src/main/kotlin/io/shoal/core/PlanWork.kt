@@ -10,10 +10,16 @@ import io.shoal.core.wire.Update
 import io.shoal.core.wire.checkSums
 import io.shoal.core.wire.encodeUpdate
 
-/** A plan that was carried out: the update's bytes, the model that it started from, and what the device has for itself. */
+/**
+ * Finished plan: the update's bytes, the model that it started from, and the tensors that the
+ * device stores.
+ */
 internal class FinishedPlan(val payload: ByteArray, val model: String, val private: Tensors, val numSteps: Long)
 
-/** Carries out one plan at a time: checks the whole of it against the bundle and the policy, then runs it. It stores nothing. */
+/**
+ * Work on one plan at a time: the whole plan is checked against the bundle and the policy, then
+ * carried out. Nothing is stored.
+ */
 internal class PlanWork(
     private val deviceId: String,
     private val windows: Windows,
@@ -23,26 +29,27 @@ internal class PlanWork(
     private val mostBytes: Int,
 ) {
     /**
-     * Refuses a plan of which the policy can be seen to forbid something without its bundle.
+     * Check a plan against the rules of the policy that need no bundle.
      *
-     * @throws PolicyBroken it does
+     * @throws PolicyBroken the plan breaks one of them
      */
-    fun checkAlone(plan: Plan) {
-        val any = policy.copy(bundles = null)
-        val broken = listOf(true, false).map { labels -> // its task may need none
+    fun checkWithoutBundle(plan: Plan) {
+        val anyBundle = policy.copy(bundles = null)
+        val broken = listOf(true, false).map { labels -> // the bundle's task may need no labels
             val (y, numTest) = windows.labelsFor(labels)
-            brokenRule(any, plan, "", emptySet(), y, numTest)
+            brokenRule(anyBundle, plan, "", emptySet(), y, numTest)
         }
         if (null !in broken) throw PolicyBroken(broken.first()!!)
     }
 
     /**
-     * Verifies the plan's bundle, checks the plan against the policy and loads the bundle's graphs.
+     * Verify the plan's bundle, check the plan against the policy, and load the bundle's graphs.
      *
      * @throws PolicyBroken the policy forbids the plan
-     * @throws BundleException the bundle must not be used, or is older than the one of its name in [versions]
+     * @throws BundleException the bundle must not be used, or is older than the one of its name in
+     *   [versions]
      * @throws DataException the device's windows do not fit
-     * @throws Malformed the bundle has no such graph
+     * @throws Malformed the bundle has no graph of this name
      */
     fun open(plan: Plan, versions: Map<String, Long>): Manifest {
         val manifest = loaded.verified(plan.bundle).manifest
@@ -51,17 +58,17 @@ internal class PlanWork(
         val measuring = manifest.graphs.filterValues { it.responses.isNotEmpty() }.keys
         brokenRule(policy, plan, manifest.name, measuring, y, numTest)?.let { throw PolicyBroken(it) }
         val unknown = plan.verbs.mapNotNull(::graphOf).firstOrNull { it !in manifest.graphs }
-        if (unknown != null) throw Malformed("plan: no graph '$unknown', bundle ${manifest.name} has ${manifest.graphs.keys.sorted()}")
+        if (unknown != null) throw Malformed("plan: no graph '$unknown' in bundle ${manifest.name}; its graphs: ${manifest.graphs.keys.sorted().joinToString()}")
         loaded.executor(plan.bundle)
         return manifest
     }
 
     /**
-     * Runs the plan whose bundle [open] has loaded, from its checkpoint on if there is one. [between] is called before every run of a graph,
-     * and may throw.
+     * Carry out the plan whose bundle [open] has loaded, from its checkpoint on if there is one.
+     * [between] is called before every run of a graph; an exception from it ends the work.
      *
-     * @throws PolicyBroken it took longer than the policy permits
-     * @throws ShoalException it cannot be carried out
+     * @throws PolicyBroken the plan took longer than the policy permits
+     * @throws ShoalException the plan cannot be carried out
      */
     fun carryOut(plan: Plan, private: Tensors, bytesReceived: Long, onStep: (Long, Long) -> Unit, between: () -> Unit): FinishedPlan {
         val executor = loaded.executor(plan.bundle)
@@ -91,12 +98,15 @@ internal class PlanWork(
         checkSums(update)
         val payload = encodeUpdate(update, Quantised.encoded(result.tensors, plan.encoding, plan.seed, deviceId))
         if (payload.size > mostBytes) {
-            throw LimitExceeded("an update of ${payload.size} bytes: at most $mostBytes can be sent")
+            throw LimitExceeded("update of ${payload.size} bytes: at most $mostBytes can be sent")
         }
         return FinishedPlan(payload, result.model, result.private, result.numSteps)
     }
 
-    /** Between two runs of a graph. */
+    /**
+     * Write a checkpoint if one is due, and enforce the limit of time. Called between two runs of a
+     * graph.
+     */
     private fun paused(between: () -> Unit) {
         try {
             between()
@@ -112,7 +122,7 @@ internal class PlanWork(
     }
 
     companion object {
-        /** The blobs that a plan needs. */
+        /** Return the blobs that a plan needs. */
         fun blobsOf(plan: Plan): Set<String> = buildSet {
             add(plan.bundle)
             add(plan.model)

@@ -13,10 +13,11 @@ import io.shoal.core.wire.Train
 import io.shoal.core.wire.Verb
 
 /**
- * How many windows of each class a check-in says there are, from the classes [y] of the training windows. Null where the policy does not
- * permit to tell it, where labels are no classes, or where a class number is not one of the first [CheckIn.MOST_CLASSES].
+ * Return the number of windows of each class for a check-in, from the classes [y] of the training
+ * windows. Null if the policy does not permit it, if labels are not classes, or if a class number
+ * is not below [CheckIn.MOST_CLASSES].
  */
-internal fun toldClasses(policy: Policy, y: Tensor): List<Long>? =
+internal fun reportedClasses(policy: Policy, y: Tensor): List<Long>? =
     if (policy.tellClasses && y.shape.size == 1) countsOf(y.toLongArray()) else null
 
 private fun countsOf(y: LongArray): List<Long>? {
@@ -27,10 +28,13 @@ private fun countsOf(y: LongArray): List<Long>? {
 }
 
 /**
- * What in a plan is against the policy (`wire/SPEC.md`, 'Policy'): the rule's name, a colon, and what was asked; null if nothing is. Pure.
+ * Return the rule that the plan breaks, a colon and what the plan demands, or null (`wire/SPEC.md`,
+ * 'Policy'). Pure. The rules on seconds and bytes are enforced while the plan is carried out.
  *
- * [bundle] is the bundle's name, [measuring] its graphs that have responses, [y] the labels of the training windows. The rules on seconds
- * and bytes are kept while the plan is carried out.
+ * @param bundle name of the plan's bundle
+ * @param measuring graphs of the bundle that have responses
+ * @param y labels of the training windows
+ * @param numTest number of test windows
  */
 internal fun brokenRule(policy: Policy, plan: Plan, bundle: String, measuring: Set<String>, y: Tensor, numTest: Int): String? {
     for (verb in plan.verbs) {
@@ -45,7 +49,7 @@ internal fun brokenRule(policy: Policy, plan: Plan, bundle: String, measuring: S
     return unprotected(policy, plan.verbs, measuring) ?: tooFewWindows(policy, plan.verbs, measuring, y, numTest)
 }
 
-/** The graph that a verb runs; null for one that runs none. */
+/** Return the graph that a verb runs, or null if it runs none. */
 internal fun graphOf(verb: Verb): String? = when (verb) {
     is Train -> verb.graph
     is Evaluate -> verb.graph
@@ -60,8 +64,9 @@ private fun epochsOf(train: Train, numTrain: Int): Double =
     if (numTrain - numHeldOut(numTrain, train.holdout) < train.least) 0.0 else train.steps?.let { it.toDouble() * train.batchSize / maxOf(1, numTrain) } ?: train.epochs.toDouble()
 
 /**
- * What leaves the device without the clipping and noise that the policy asks for. No mechanism covers what a graph measures, and a graph may
- * measure a gradient: nothing of that leaves, before training or after it.
+ * Return the rule on clipping and noise that the plan breaks, or null. Neither clipping nor noise
+ * covers what a graph measures, and a graph may measure a gradient. So no such measurement may
+ * leave the device, before training or after it.
  */
 private fun unprotected(policy: Policy, verbs: List<Verb>, measuring: Set<String>): String? {
     val leastNoise = policy.minNoiseMultiplier ?: 0.0
@@ -81,8 +86,9 @@ private fun unprotected(policy: Policy, verbs: List<Verb>, measuring: Set<String
 }
 
 /**
- * A report over fewer windows than the policy asks for. What unreported verbs left is in all that is reported after them but in how well a
- * model answers.
+ * Return the rule `min_windows` with the verb whose report is over too few windows, or null. An
+ * unreported verb changes what later reports are made of, so its windows count for them too. Only
+ * the accuracy of a model's answers is exempt.
  */
 private fun tooFewWindows(policy: Policy, verbs: List<Verb>, measuring: Set<String>, y: Tensor, numTest: Int): String? {
     var behind = y.rows
@@ -101,8 +107,9 @@ private fun tooFewWindows(policy: Policy, verbs: List<Verb>, measuring: Set<Stri
 }
 
 /**
- * How many windows with labels a verb is over, or all of them for one over tensors that reports. Null where it is over none and measures
- * nothing: a training that is left out, a split that has no window.
+ * Return the number of windows with labels that a verb is over. A verb that reports something of
+ * tensors alone counts as over all windows. Null if the verb is over no window and measures
+ * nothing: a training that is skipped, or an empty split.
  */
 private fun windowsOf(verb: Verb, y: Tensor, numTest: Int): Int? = when (verb) {
     is Train -> (y.rows - numHeldOut(y.rows, verb.holdout)).takeIf { it >= verb.least }
@@ -118,16 +125,19 @@ private fun windowsOf(verb: Verb, y: Tensor, numTest: Int): Int? = when (verb) {
     is Annotate, is Protect -> null
 }
 
-/** How many windows with labels an evaluation of the split `windows` is over at least, however many there are without. None where it reports
- * the first ones: two such reports, of which one is over a window more, would tell of that window. */
+/**
+ * Return the number of windows with labels that an evaluation of the split `windows` is over at
+ * least. It is 0 if it reports the first ones: two reports that differ by one window would reveal
+ * that window.
+ */
 private fun firstWindows(verb: Evaluate, y: Tensor): Int {
     if (verb.most > 0 && verb.report) return 0
-    val held = heldOut(y, verb.holdout)
+    val isHeldOut = heldOut(y, verb.holdout)
     val ranks = Split.ranks(y.rows, if (verb.most > 0) y.rows else 0)
-    return (0 until y.rows).count { (verb.holdout == 0.0 || held[it]) && (verb.most == 0L || ranks[it] < verb.most) }
+    return (0 until y.rows).count { (verb.holdout == 0.0 || isHeldOut[it]) && (verb.most == 0L || ranks[it] < verb.most) }
 }
 
-/** Whether something that the verb's graph gives leaves the device. */
+/** Return true if the verb sends an output of its graph. */
 private fun reports(verb: Verb): Boolean = when (verb) {
     is Train -> verb.report
     is Evaluate -> verb.report

@@ -6,11 +6,14 @@ import java.io.Closeable
 import java.io.IOException
 
 /**
- * Predictions by the model in use on this device, with what the device keeps for itself. Needs no connection. It takes up a newer model when
- * one has come into use; what plans do does not touch it. If the model in use is damaged, the one before answers. Used by one thread at a time.
+ * Predictions by the model in use on this device, with its personal model. They need no connection,
+ * and training does not affect them. A newer model in use is loaded at the next prediction. If the
+ * model in use is damaged, the model before it answers. Used by one thread at a time.
  *
- * @param trusted one of these keys must have signed the model's bundle; none: it is checked for damage alone
- * @param onReplaced told when another model answers from then on, before it does, by the thread that predicts
+ * @param trusted root keys, one of which must have signed the model's bundle; without any, it is
+ *   tested for damage alone
+ * @param onReplaced called before another model answers for the first time, on the thread that
+ *   predicts
  */
 @InternalShoalApi
 public class Predictor @JvmOverloads constructor(
@@ -23,20 +26,23 @@ public class Predictor @JvmOverloads constructor(
     private var model: Pair<String, Tensors>? = null
     private var answering: Current? = null
 
-    /** The model that answers now, or null before there is one. */
+    /** Model that answers now, or null before there is one. */
     public val current: Current? get() = storage.current()
 
-    /** The classes of the model that answered last, in the order of its probabilities; empty before one has. */
+    /**
+     * Classes of the model that answered last, in the order of its probabilities; empty before the
+     * first answer.
+     */
     public val classes: List<String> get() = answering?.let { loaded.verified(it.bundle).manifest.classes }.orEmpty()
 
-    /** What the model that answered last has learned; empty before one has. */
+    /** Task of the model that answered last; empty before the first answer. */
     public val task: String get() = answering?.let { loaded.verified(it.bundle).manifest.task }.orEmpty()
 
     /**
-     * Class probabilities (n, classes) float32 of examples [x] (n, window), or what the task answers in their place. What fails, but for [x] itself, is counted and reported.
+     * Return class probabilities (n, classes) float32 of examples [x] (n, window), or the numbers
+     * of another task. Every failure but that of a wrong [x] is counted and reported.
      *
-     * @throws ConfigException no model was released to this device and no run has finished on it, or its model was damaged and is not here
-     *   again yet
+     * @throws ConfigException there is no model yet, or it is damaged and not fetched again yet
      * @throws ShoalException the model cannot answer for these examples
      */
     public fun predict(x: Tensor): Tensor = try {
@@ -48,7 +54,10 @@ public class Predictor @JvmOverloads constructor(
         throw error
     }
 
-    /** One more failure, [where] it is one. It is not counted on a full disk, nor where the phone leaves meanwhile: the answer matters more. */
+    /**
+     * Count one more failure, if [where] returns true. A full disk, or a phone that leaves its
+     * fleet meanwhile, must not prevent the error's report, so the failure is not counted then.
+     */
     private fun count(where: () -> Boolean = { true }) {
         try {
             if (where()) storage.saveFailures(storage.failures() + 1)
@@ -58,7 +67,7 @@ public class Predictor @JvmOverloads constructor(
 
     private fun attempt(x: Tensor): Tensor = try {
         answer(storage.current(), x)
-    } catch (_: MissingBlob) { // another model came into use meanwhile and the old one was forgotten, or it is damaged
+    } catch (_: MissingBlob) { // another model came into use and the old one was deleted, or it is damaged
         try {
             answer(storage.current(), x)
         } catch (missing: MissingBlob) {
@@ -66,15 +75,15 @@ public class Predictor @JvmOverloads constructor(
         }
     }
 
-    /** The answer of the model before. */
+    /** Return the answer of the model before the one in use. */
     private fun stand(x: Tensor, missing: MissingBlob): Tensor = try {
         answer(storage.before() ?: throw missing, x).also { count() }
     } catch (_: MissingBlob) {
-        throw ConfigException("the model of this device is damaged: the next job fetches it again", missing)
+        throw ConfigException("the model of this device is damaged; the next job fetches it again", missing)
     }
 
     private fun answer(current: Current?, x: Tensor): Tensor {
-        if (current == null) throw ConfigException("this device has no model yet: none was released to it, and no run has finished on it")
+        if (current == null) throw ConfigException("This device has no model yet; it gets one by a release or at the end of a campaign")
         val executor = loaded.executor(current.bundle)
         val tensors = model?.takeIf { it.first == current.model }?.second ?: loaded.tensors(current.model)
         model = current.model to tensors
@@ -84,8 +93,8 @@ public class Predictor @JvmOverloads constructor(
         return executor.predict(tensors, current.private, x)
     }
 
-    private fun keyOf(current: Current) = listOf(current.release, current.bundle, current.model, current.run, current.kept)
+    private fun keyOf(current: Current) = listOf(current.release, current.bundle, current.model, current.run, current.personalModel)
 
-    /** Lets the graphs go. */
+    /** Release the graphs. */
     override fun close(): Unit = loaded.close()
 }

@@ -4,24 +4,28 @@ import io.shoal.core.random.Generator
 import io.shoal.core.wire.Names
 import io.shoal.core.wire.compareUtf8
 
-/** The change that an update carries, in eight bits a number (`wire/SPEC.md`, 'Updates in int8'; the same bytes as `wire/arrays/quantised.py`). */
+/**
+ * Encoding of an update's change in eight bits per number (`wire/SPEC.md`, 'Updates in int8'; the
+ * bytes are those of `wire/arrays/quantised.py`).
+ */
 internal object Quantised {
-    /** The name of the encoding, as check-ins and plans have it. */
+    /** Name of the encoding in check-ins and plans. */
     const val INT8 = "int8"
 
-    /** So many numbers share a scale. */
+    /** Number of values that share a scale. */
     private const val BLOCK = 256
 
-    /** A block's greatest magnitude becomes this, or its negative. */
+    /** Value for a block's greatest magnitude, or its negative. */
     private const val LARGEST = 127f
 
-    /** In the seed of the rounding: it is drawn for nothing else. */
+    /** Part of the seed of the rounding, which nothing else uses. */
     private const val DRAW = 0x18L
 
     /**
-     * An update's tensors in the encoding that its plan asks for. In int8 two tensors take the place of all `delta/NAME` of float32. If one of
-     * these holds a value that is not finite, the update stays as it is: it is refused for that value. The rounding is drawn from the plan's
-     * [seed] and from [deviceId].
+     * Return an update's tensors in the encoding that its plan asks for. In int8 two tensors
+     * replace all `delta/NAME` of float32. If one of these has a value that is not finite, the
+     * tensors are returned unchanged: the update is refused for that value. The rounding is random,
+     * with the plan's [seed] and [deviceId] as its seed.
      */
     fun encoded(tensors: Tensors, encoding: String, seed: Long, deviceId: String): Tensors {
         val keys = tensors.keys.filter { Names.roleOf(it) == Names.DELTA && tensors.getValue(it).dtype == DType.FLOAT32 }

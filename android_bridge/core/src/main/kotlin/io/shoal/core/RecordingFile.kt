@@ -11,7 +11,10 @@ import java.math.BigInteger
 import java.nio.charset.CharacterCodingException
 import java.nio.charset.CodingErrorAction
 
-/** How columns of recordings begin that say a name which is there or not, or a quantity; and the columns that are no channels. */
+/**
+ * Prefixes of columns of recordings: a name that applies or not, a quantity; and names of columns
+ * that are not channels.
+ */
 internal const val NAMED = "label."
 internal const val TARGET = "target."
 internal const val LABEL = "label"
@@ -20,80 +23,88 @@ private const val CLASSES = "classes.txt"
 private val ENDS = listOf("csv", "parquet")
 
 /**
- * The recordings of a folder, `*.csv` by name, as `shoal-edge --data FOLDER` reads them: a header, and then a sample a row. A column `t` is
- * ignored, `label` is a class, by its number or by a name that `classes.txt` lists one a line; `label.NAME` is 1 or 0, `target.NAME` a
- * quantity, and all others are channels. An empty cell says nothing.
+ * Return the recordings of a folder, `*.csv` by name, in the format of `shoal-edge --data FOLDER`:
+ * a header, and then one sample per row. The column `t` is ignored. `label` is a class, by its
+ * number or by a name that `classes.txt` lists, one per line. `label.NAME` is 1 or 0, `target.NAME`
+ * a quantity, and all other columns are channels. An empty cell has no label.
  *
- * @throws DataException there is none, one cannot be read, or their channels differ; or a class is listed twice
+ * @throws DataException there are no recordings, one cannot be read, their channels differ, or a
+ *   class is listed twice
  */
 public fun readRecordings(folder: File): List<Recording> {
     val files = folder.listFiles { file -> !file.name.startsWith(".") && file.extension in ENDS }.orEmpty().sortedBy { it.name }
-    if (files.isEmpty()) throw DataException("data folder $folder: expected recordings as *.csv")
-    files.firstOrNull { it.extension != ENDS[0] }?.let { throw DataException("$it: expected recordings as *.csv, which a phone reads") }
+    if (files.isEmpty()) throw DataException("data folder $folder must have recordings as *.csv")
+    files.firstOrNull { it.extension != ENDS[0] }?.let { throw DataException("$it is not *.csv, the only recordings that a phone reads") }
     val list = File(folder, CLASSES)
     val classes = if (list.exists()) text(list) { it.readLines().filter(String::isNotEmpty) } else emptyList()
     val twice = classes.groupBy { it }.values.firstOrNull { it.size > 1 }
-    if (twice != null) throw DataException("$list: it lists '${twice[0]}' twice: expected each class once")
+    if (twice != null) throw DataException("$list lists class '${twice[0]}' twice; list each class once")
     val (first, recording) = readRecording(files[0], classes)
     return listOf(recording) + files.drop(1).map { file ->
-        val (channels, made) = readRecording(file, classes)
-        if (channels != first) throw DataException("$file: channels $channels, ${files[0].name} has $first")
-        made
+        val (channels, other) = readRecording(file, classes)
+        if (channels != first) throw DataException("$file: channels must be $first, as in ${files[0].name}, got $channels")
+        other
     }
 }
 
-/** One file of [readRecordings], and the names of its channels; [classes] are the names of classes, none where they are numbers. */
+/**
+ * Return the names of the channels of one file of [readRecordings], and the recording. [classes]
+ * are the names of classes, none if they are numbers.
+ */
 @InternalShoalApi
 public fun readRecording(file: File, classes: List<String>): Pair<List<String>, Recording> = text(file) { reader ->
     val rows = rows(reader).iterator()
     val header = Header(file, if (rows.hasNext()) rows.next() else emptyList())
-    val (samples, labels, said) = Triple(ArrayList<FloatArray>(), ArrayList<Long>(), ArrayList<Double>())
+    val (samples, labels, values) = Triple(ArrayList<FloatArray>(), ArrayList<Long>(), ArrayList<Double>())
     for ((number, row) in rows.withIndex()) {
         val line = Line(header, number + 2, row)
         samples += FloatArray(header.places.size) { line.sample(header.places[it]) }
         labels += if (header.label < 0) NO_LABEL else line.label(header.label, classes)
-        header.said.mapTo(said) { line.said(it) }
+        header.valueColumns.mapTo(values) { line.value(it) }
     }
     val width = header.places.size
-    val made = Tensor.of(FloatArray(samples.size * width) { samples[it / width][it % width] }, listOf(samples.size, width))
-    val names = header.said.map { header.names[it].substringAfter('.') }
-    val own = if (names.isEmpty()) Recording(made, labels.toLongArray()) else Recording(made, NamedLabels(names, header.areQuantities, said.toDoubleArray()))
-    Pair(header.places.map { header.names[it] }, own)
+    val sampleTensor = Tensor.of(FloatArray(samples.size * width) { samples[it / width][it % width] }, listOf(samples.size, width))
+    val names = header.valueColumns.map { header.names[it].substringAfter('.') }
+    val recording = if (names.isEmpty()) Recording(sampleTensor, labels.toLongArray()) else Recording(sampleTensor, NamedLabels(names, header.areQuantities, values.toDoubleArray()))
+    Pair(header.places.map { header.names[it] }, recording)
 }
 
-/** What a header says: the [places] of channels, of the [label], -1 where there is none, and of what is [said] by name. */
+/**
+ * Header of a file: the [places] of channels, of the [label] (-1 if there is none) and of
+ * [valueColumns], which are names or quantities.
+ */
 private class Header(val file: File, val names: List<String>) {
     val label = names.indexOf(LABEL)
     val areQuantities = names.any { it.startsWith(TARGET) }
-    val said = names.indices.filter { names[it].startsWith(NAMED) || names[it].startsWith(TARGET) }
-    val places = names.indices.filter { names[it] != TIME && it != label && it !in said }
+    val valueColumns = names.indices.filter { names[it].startsWith(NAMED) || names[it].startsWith(TARGET) }
+    val places = names.indices.filter { names[it] != TIME && it != label && it !in valueColumns }
 
     init {
         val kinds = listOf(label >= 0, names.any { it.startsWith(NAMED) }, areQuantities)
         val near = names.firstOrNull { it !in setOf(TIME, LABEL) && it.lowercase() in setOf(TIME, LABEL) }
         val expected = when {
-            names.distinct().size < names.size -> "a name of its own for each column"
-            near != null -> "'${near.lowercase()}' for '$near', or another name for a channel"
-            kinds.count { it } > 1 -> "$LABEL, or ${NAMED}NAME of each name, or ${TARGET}NAME of each quantity, not both"
-            NAMED in names || TARGET in names -> "a name of its own for each after the point"
-            places.isEmpty() -> "a channel"
+            names.distinct().size < names.size -> "have a name of its own for each column"
+            near != null -> "have '${near.lowercase()}' for '$near', or another name for a channel"
+            kinds.count { it } > 1 -> "have labels of one kind: $LABEL, or ${NAMED}NAME for each name, or ${TARGET}NAME for each quantity"
+            NAMED in names || TARGET in names -> "have different names after the point"
+            places.isEmpty() -> "have a channel"
             else -> null
         }
-        if (expected != null) throw DataException("$file: header $names: expected $expected")
+        if (expected != null) throw DataException("$file: the header must $expected, got $names")
     }
 }
 
-/** A row of cells. */
+/** Row of cells. */
 private class Line(private val header: Header, private val number: Int, private val row: List<String>) {
     init {
         if (row.size > header.names.size) wrong("${row.size} cells", "${header.names.size}, as the header has")
     }
 
-    /** A channel's value. */
+    /** Return the value of a channel. */
     fun sample(place: Int): Float = number(place).toFloat().also { if (!it.isFinite()) wrong(place, FINITE) }
 
-    /** What a column of a name or a quantity says; NaN where it says nothing. */
-    fun said(place: Int): Double {
+    /** Return the value of a name or a quantity, or NaN if the cell is empty. */
+    fun value(place: Int): Double {
         if (cell(place).isEmpty()) return Double.NaN
         val number = number(place)
         val fits = if (header.areQuantities) Math.abs(number) <= Float.MAX_VALUE else number == 0.0 || number == 1.0
@@ -101,7 +112,7 @@ private class Line(private val header: Header, private val number: Int, private 
         return number
     }
 
-    /** The number of a class, of those that [classes] names, or of any. */
+    /** Return the number of a class: of one of [classes], or any number if there are none. */
     fun label(place: Int, classes: List<String>): Long {
         val text = cell(place)
         if (text.isEmpty()) return NO_LABEL
@@ -128,7 +139,7 @@ private class Line(private val header: Header, private val number: Int, private 
     }
 }
 
-/** The text of a file in UTF-8, with or without a mark at its beginning. */
+/** Read the text of a file in UTF-8, with or without a byte order mark. */
 private fun <T> text(file: File, read: (BufferedReader) -> T): T = try {
     val decoder = Charsets.UTF_8.newDecoder().onMalformedInput(CodingErrorAction.REPORT).onUnmappableCharacter(CodingErrorAction.REPORT)
     InputStreamReader(file.inputStream(), decoder).buffered().use { reader ->
@@ -137,19 +148,22 @@ private fun <T> text(file: File, read: (BufferedReader) -> T): T = try {
         read(reader)
     }
 } catch (error: CharacterCodingException) {
-    throw DataException("$file: expected text in UTF-8")
+    throw DataException("$file is not text in UTF-8")
 } catch (error: IOException) {
     throw DataException("$file: not readable: ${error.message}")
 }
 
 private const val MARK = 0xFEFF
 
-/** Rows of comma-separated cells without the blanks around them; a cell in quotation marks may hold commas and line breaks. Empty lines are none. */
+/**
+ * Return rows of comma-separated cells without surrounding blanks. A cell in quotation marks may
+ * contain commas and line breaks. Empty lines are skipped.
+ */
 private fun rows(reader: Reader): Sequence<List<String>> = sequence {
     var cells = ArrayList<String>()
     val cell = StringBuilder()
     var quoted = false
-    var started = false // whether the line has anything
+    var started = false // true if the line is not empty
     var at = reader.read()
     while (at >= 0) {
         val char = at.toChar()

@@ -2,39 +2,48 @@
 
 package io.shoal.core
 
-/** A sensor's samples in time order, (n, channels) float32, and what is said of each: its class, or [named] labels or quantities. */
+/**
+ * Samples (n, channels) float32 of sensors in time order, each with its class, or with the labels
+ * or quantities in [named].
+ */
 public class Recording private constructor(public val samples: Tensor, public val labels: LongArray, public val named: NamedLabels?) {
-    /** [labels] are class numbers (n), [NO_LABEL] where nobody has said it. */
+    /**
+     * Create a recording with class numbers [labels] (n), [NO_LABEL] for a sample without a label.
+     */
     public constructor(samples: Tensor, labels: LongArray) : this(samples, labels, null)
 
-    /** Samples that have labels by name, or quantities. */
+    /** Create a recording with labels by name, or with quantities. */
     public constructor(samples: Tensor, named: NamedLabels) : this(samples, LongArray(samples.rows) { NO_LABEL }, named)
 }
 
 /**
- * Labels or quantities of n samples, by name: [numbers] (n, names), row by row, NaN where nothing is said. They are quantities where
- * [areQuantities], else 1 for each of the [names] that is there and 0 for others.
+ * Labels or quantities of n samples, by name. [numbers] (n, names) are in rows, NaN if there is no
+ * label. If [areQuantities] is true they are quantities, else 1 for each of the [names] that
+ * applies and 0 for the others.
  */
 public class NamedLabels(public val names: List<String>, public val areQuantities: Boolean, public val numbers: DoubleArray)
 
 /**
- * Cuts recordings into windows of [length] samples, one every [stride] samples, as `edge_client/data/recordings.py` does: the first
- * 75 % of each recording are for training; windows are cut on either side of that point, so that none is shared. The label of a window is
+ * Return recordings cut into windows of [length] samples, one every [stride] samples, as
+ * `edge_client/data/recordings.py` cuts them. The first 75 % of each recording are for training. No
+ * window crosses that point. The label of a window is
  *
- * - its class, where all its samples have the same; other windows are left out. With [steps] it is the class of each of so many equal parts,
- *   [NO_LABEL] of one whose samples differ, and no window is left out;
- * - of each name 1 where it is there for at least half of the samples of which it is said, else 0;
- * - the mean of each quantity over the samples of which it is said.
+ * - its class, if all its samples have the same one. Other windows are left out. With [steps] it is
+ *   the class of each of so many equal parts, [NO_LABEL] for a part whose samples differ, and no
+ *   window is left out;
+ * - for each name 1 if it applies to at least half of the samples that have a label for it, else 0;
+ * - the mean of each quantity over the samples that have it.
  *
- * Windows of whose samples nothing is said, or not every name or quantity, of either side, are those of `unlabelledX`.
+ * Windows without any label, or without one of the names or quantities, become `unlabelledX`.
  *
- * @throws DataException recordings that do not fit each other or the [steps], a value that is not finite, or no window but for testing
+ * @throws DataException recordings do not fit each other or the [steps], a value is not finite, or
+ *   there is no window to train on
  */
 @JvmOverloads
 public fun windowsOf(recordings: List<Recording>, length: Int, stride: Int, steps: Int = 0): Windows {
-    require(length > 0 && stride > 0) { "windows of $length samples every $stride" }
+    require(length > 0 && stride > 0) { "length and stride must be above 0, got $length and $stride" }
     if (steps != 0 && (steps < 2 || length % steps != 0)) {
-        throw DataException("windows of $length samples in $steps steps: expected a number from 2 that divides them")
+        throw DataException("steps must be a number from 2 that divides the $length samples of a window, got $steps")
     }
     val first = recordings.firstOrNull()
     val channels = first?.samples?.shape?.getOrNull(1) ?: 0
@@ -48,29 +57,29 @@ public fun windowsOf(recordings: List<Recording>, length: Int, stride: Int, step
     }
     val unlabelled = parts.flatten().filter { it.label == null }
     val labelled = parts.map { part -> part.filter { it.label != null } }
-    if (labelled[0].isEmpty() && unlabelled.isEmpty()) throw DataException("no recording has $length samples in a row with one label, or without")
+    if (labelled[0].isEmpty() && unlabelled.isEmpty()) throw DataException("no recording has $length consecutive samples with the same label, or without labels")
     val (train, test) = labelled.map { Pair(stacked(it, channels, length), labels(it, first?.named, steps)) }
     return Windows(train.first, train.second, test.first, test.second, stacked(unlabelled, channels, length), first?.named?.names.orEmpty())
 }
 
-/** The class number of samples that nobody has labelled. */
+/** Class number of samples without a label. */
 public const val NO_LABEL: Long = -1
 
 private fun check(recording: Recording, first: Recording, channels: Int, steps: Int) {
     val (samples, named) = Pair(recording.samples, recording.named)
     if (samples.dtype != DType.FLOAT32 || samples.shape != listOf(recording.labels.size, channels)) {
-        throw DataException("a recording of ${recording.labels.size} labels has samples $samples, expected float32[${recording.labels.size}, $channels]")
+        throw DataException("recording of ${recording.labels.size} labels: its samples must be float32[${recording.labels.size}, $channels], got $samples")
     }
     if (named != null && named.numbers.size != samples.rows * named.names.size) {
-        throw DataException("a recording of ${samples.rows} samples has ${named.numbers.size} numbers for ${named.names}")
+        throw DataException("recording of ${samples.rows} samples: expected ${samples.rows * named.names.size} numbers for ${named.names}, got ${named.numbers.size}")
     }
     if (columns(named) != columns(first.named)) throw DataException("recordings say ${columns(named)} and ${columns(first.named)} of their samples")
-    if (steps != 0 && named != null) throw DataException("steps have classes, expected a column label, and there are ${columns(named)}")
+    if (steps != 0 && named != null) throw DataException("windows of steps need a column label with classes, got ${columns(named)}")
 }
 
 private fun columns(named: NamedLabels?) = named?.run { names.map { (if (areQuantities) TARGET else NAMED) + it } } ?: listOf(LABEL)
 
-/** Where a window begins, and its label, of one number or several; null where it has none. */
+/** Start of a window, and its label, of one number or several; null if it has none. */
 private class Cut(val recording: Recording, val start: Int, val label: DoubleArray?)
 
 private fun cuts(recording: Recording, part: IntRange, length: Int, stride: Int, steps: Int): List<Cut> =
@@ -84,14 +93,14 @@ private fun cuts(recording: Recording, part: IntRange, length: Int, stride: Int,
         Cut(recording, start, label.takeUnless { numbers -> if (named != null) numbers.any { it.isNaN() } else numbers.all { it == NO_CLASS } })
     }
 
-/** The class that [length] samples from [start] on have; null where they differ. */
+/** Return the class that [length] samples from [start] on have, or null if they differ. */
 private fun one(labels: LongArray, start: Int, length: Int): Double? =
     labels[start].toDouble().takeIf { (start until start + length).all { labels[it] == labels[start] } }
 
-/** Each name or quantity of such a window; NaN for one of which nothing is said. */
+/** Return a window's value for each name or quantity, NaN if no sample has that label. */
 private fun numbersOf(named: NamedLabels, start: Int, length: Int) = DoubleArray(named.names.size) { name ->
-    val known = (start until start + length).map { named.numbers[it * named.names.size + name] }.filterNot { it.isNaN() }
-    val mean = known.sum() / known.size
+    val labelled = (start until start + length).map { named.numbers[it * named.names.size + name] }.filterNot { it.isNaN() }
+    val mean = labelled.sum() / labelled.size
     if (named.areQuantities || mean.isNaN()) mean else if (mean >= PRESENT) 1.0 else 0.0
 }
 
@@ -106,7 +115,7 @@ private fun labels(cuts: List<Cut>, named: NamedLabels?, steps: Int): Tensor {
     }
 }
 
-/** The windows (n, channels, length). */
+/** Return the windows (n, channels, length). */
 private fun stacked(cuts: List<Cut>, channels: Int, length: Int): Tensor {
     val windows = Tensor.allocate(DType.FLOAT32, listOf(cuts.size, channels, length))
     val target = windows.floats()
@@ -121,6 +130,6 @@ private fun stacked(cuts: List<Cut>, channels: Int, length: Int): Tensor {
 
 private const val TEST_SHARE = 0.25
 
-/** A name that is there for so much of a window is there. */
+/** Minimum share of a window's samples to which a name must apply. */
 private const val PRESENT = 0.5
 private const val NO_CLASS = NO_LABEL.toDouble()

@@ -1,36 +1,39 @@
 package io.shoal.core
 
-/** When to try again what had no answer (`edge_client/core/backoff.py`): after a pause that doubles each time. */
+/**
+ * Time of the next retry of a request that waits for an answer (`edge_client/core/backoff.py`).
+ * Every retry doubles the pause.
+ */
 internal class Retry(private val clock: Clock) {
     private var pauseS = FIRST_PAUSE_S
     private var atS = Double.POSITIVE_INFINITY
 
-    /** Whether it is time to try again. */
+    /** True if a retry is due. */
     val isDue: Boolean get() = clock.steadySeconds() >= atS
 
-    /** Something new waits for an answer. */
+    /** Start the retries of a new request with the shortest pause. */
     fun begin() {
         pauseS = FIRST_PAUSE_S
         atS = clock.steadySeconds() + pauseS
     }
 
-    /** Something waits for an answer; if something did before, nothing changes. */
-    fun goOn() {
+    /** Start the retries of a request, unless retries are under way already. */
+    fun ensure() {
         if (atS == Double.POSITIVE_INFINITY) begin()
     }
 
-    /** It was tried again; the next pause is twice as long. */
+    /** Double the pause after a retry. */
     fun tried() {
         pauseS = minOf(pauseS * 2, LONGEST_PAUSE_S)
         atS = clock.steadySeconds() + pauseS
     }
 
-    /** The other side asked to be left alone for so long. */
+    /** Put the next retry off by the pause that the other side demands (seconds). */
     fun after(seconds: Double) {
         atS = clock.steadySeconds() + maxOf(LEAST_PAUSE_S, seconds)
     }
 
-    /** Nothing waits any more. */
+    /** Stop the retries: nothing waits for an answer. */
     fun end() {
         pauseS = FIRST_PAUSE_S
         atS = Double.POSITIVE_INFINITY

@@ -8,7 +8,10 @@ import io.shoal.core.wire.Plan
 import io.shoal.core.wire.Refuse
 import io.shoal.core.wire.Reply
 
-/** What the agent does next: work on the plan, send the pending update, decline a plan, drop the update, or nothing. */
+/**
+ * Next action of the agent: work on the plan, send the pending update, decline a plan, drop the
+ * update, or nothing.
+ */
 internal sealed interface Action {
     object Work : Action
 
@@ -18,48 +21,57 @@ internal sealed interface Action {
 
     object Nothing : Action
 
-    /** [proof] goes with the reason `stale`. */
+    /** [proof] belongs to the reason `stale`. */
     data class Decline(val reason: DeclineReason, val detail: String, val proof: String = "") : Action
 }
 
 /**
- * What a device does about the next message (`wire/SPEC.md`, 'Order of plans'); pure, the same rules as `edge_client/core/session.py`: a plan
- * is carried out once; a finished update is kept until the aggregator acknowledges or refuses it; what speaks for an earlier start of the
- * aggregator than the device has heard is answered with the proof of the later one; work that ends the client again and again is not
- * started for ever.
+ * Reaction of a device to the next message (`wire/SPEC.md`, 'Order of plans'); pure, with the rules
+ * of `edge_client/core/session.py`. A plan is carried out once. A finished update is kept until the
+ * aggregator acknowledges or refuses it. A plan from an earlier epoch than the latest one is
+ * answered with the proof of the later epoch. Work that ends the client repeatedly is given up.
  */
 internal object Rounds {
-    /** How often work on one plan is started, at most; likewise taking one offered model into use. */
+    /** Maximum number of starts of work on one plan, and of starts to take up one offered model. */
     const val MOST_TRIES = 5
 
-    /** A plan arrived. [text]: as it came; [nowS]: what the device knows of the aggregator's clock. */
+    /**
+     * Return the session and the action after a plan came. [text] is the plan as it came, with its
+     * signatures; [nowS] is the aggregator's time, as well as the device knows it.
+     */
     fun onPlan(session: Session, plan: Plan, text: String, nowS: Double): Pair<Session, Action> {
-        val held = session.plan
-        if (held != null && plan.epoch < held.epoch) {
-            val detail = "the plan's epoch is ${plan.epoch}, a plan of epoch ${held.epoch} came before"
-            return Pair(session, Action.Decline(DeclineReason.STALE, detail, session.taken))
+        val lastPlan = session.plan
+        if (lastPlan != null && plan.epoch < lastPlan.epoch) {
+            val detail = "the plan's epoch is ${plan.epoch}, a plan of epoch ${lastPlan.epoch} came before"
+            return Pair(session, Action.Decline(DeclineReason.STALE, detail, session.planText))
         }
-        if (held != null && sameWork(held, plan)) {
-            val newer = session.copy(plan = plan, taken = text)
+        if (lastPlan != null && sameWork(lastPlan, plan)) {
+            val newer = session.copy(plan = plan, planText = text)
             if (session.stage == Stage.PENDING) return Pair(newer, Action.Send)
             if (session.stage == Stage.WORKING) return Pair(newer, Action.Nothing)
-            if (plan.epoch == held.epoch) {
+            if (plan.epoch == lastPlan.epoch) {
                 return Pair(session, session.reason?.let { Action.Decline(it, session.detail) } ?: Action.Nothing)
             }
-        } else if (held != null && held.runId == plan.runId && held.epoch == plan.epoch && ORDER.compare(plan, held) < 0) {
+        } else if (lastPlan != null && lastPlan.runId == plan.runId && lastPlan.epoch == plan.epoch && ORDER.compare(plan, lastPlan) < 0) {
             return Pair(session, Action.Nothing)
         }
-        val taken = session.copy(plan = plan, taken = text, stage = Stage.WORKING, tries = 0, reached = 0, update = "", reason = null, detail = "")
-        return expired(taken, plan, nowS) ?: Pair(taken, Action.Work)
+        val accepted = session.copy(plan = plan, planText = text, stage = Stage.WORKING, tries = 0, reached = 0, update = "", reason = null, detail = "")
+        return expired(accepted, plan, nowS) ?: Pair(accepted, Action.Work)
     }
 
-    /** The plan's deadline is over, as far as the device knows: it is declined. Else null. */
+    /**
+     * Return the session and the decline if the plan's deadline passed, as far as the device knows,
+     * or null.
+     */
     fun expired(session: Session, plan: Plan, nowS: Double): Pair<Session, Action>? {
         if (!(nowS > plan.deadlineAtS)) return null
         return onDeclined(session, plan, DeclineReason.EXPIRED, "its deadline was over ${(nowS - plan.deadlineAtS).toLong()} s ago")
     }
 
-    /** Work on the [plan], which was taken, is about to start. To be saved before it does. */
+    /**
+     * Return the session and the action before work on the [plan] starts. Save the session before
+     * the work starts: a start that ends the client has to count.
+     */
     fun onStart(session: Session, plan: Plan): Pair<Session, Action> {
         if (session.tries >= MOST_TRIES) {
             val detail = "work on it was started ${session.tries} times and ended this client each time"
@@ -68,39 +80,47 @@ internal object Rounds {
         return Pair(session.copy(tries = session.tries + 1), Action.Work)
     }
 
-    /** The client ends in good order: the work that it leaves did not fail. */
+    /** Return the session at an orderly stop of the client: the unfinished work did not fail. */
     fun onStopped(session: Session): Session =
         if (session.stage == Stage.WORKING) session.copy(tries = maxOf(0, session.tries - 1)) else session
 
     /**
-     * A checkpoint of the work lies on disk, after so many [runs] of a graph. Work that comes further than ever before does not fail, however
-     * often it is ended; a graph that ends the client is met again at the same place.
+     * Return the session after a checkpoint was stored, at [runs] runs of graphs. Work that gets
+     * further than before does not fail, however often it is interrupted: the tries count anew. A
+     * graph that ends the client ends it at the same place again.
      */
     fun onProgress(session: Session, plan: Plan, runs: Long): Session =
         if (isWorkedOn(session, plan) && session.tries > 0 && runs > session.reached) session.copy(tries = 0, reached = runs) else session
 
     /**
-     * Work that was started goes on from a checkpoint, after so many [runs] of a graph. If that is further than ever, the starts before this one
-     * came further; this one has not yet.
+     * Return the session after work resumed from a checkpoint, at [runs] runs of graphs. If that is
+     * further than before, the starts before this one made progress and do not count as tries. This
+     * start has made none yet.
      */
     fun onResumed(session: Session, plan: Plan, runs: Long): Session =
         if (isWorkedOn(session, plan) && runs > session.reached) session.copy(tries = minOf(session.tries, 1), reached = runs) else session
 
-    /** Whether no work was left between two sessions: none was done, or the same goes on. */
+    /** Return true if no work was abandoned between two sessions: none was done, or it goes on. */
     fun stillWorks(before: Session, after: Session): Boolean =
         before.stage != Stage.WORKING || before.plan == null || isWorkedOn(after, before.plan)
 
-    /** The plan was carried out and its update, with this digest, is stored. If another plan came meanwhile, that one stays. */
+    /**
+     * Return the session after the plan was carried out and its update, with this digest, was
+     * stored. If another plan came in the meantime, that plan stays.
+     */
     fun onExecuted(session: Session, plan: Plan, update: String): Session =
         if (isWorkedOn(session, plan)) session.copy(stage = Stage.PENDING, update = update, tries = 0) else session
 
-    /** The plan is not carried out; it is not tried again. If another plan came meanwhile, that one stays. */
+    /**
+     * Return the session and the action after the plan was declined. It is not tried again. If
+     * another plan came in the meantime, that plan stays.
+     */
     fun onDeclined(session: Session, plan: Plan, reason: DeclineReason, detail: String): Pair<Session, Action> {
         val declined = session.copy(stage = Stage.DECLINED, reason = reason, detail = detail, tries = 0)
         return Pair(if (isWorkedOn(session, plan)) declined else session, Action.Decline(reason, detail))
     }
 
-    /** The aggregator answered. */
+    /** Return the session and the action after the aggregator answered. */
     fun onReply(session: Session, reply: Reply): Pair<Session, Action> = when (reply) {
         is Finish -> Pair(onFinish(session, reply), Action.Nothing)
         is Acknowledge -> onAnswer(session, reply.update)
@@ -108,17 +128,22 @@ internal object Rounds {
         is Busy -> Pair(session, Action.Nothing)
     }
 
-    /** Whether two plans are the same round and attempt of the same run: one update answers both. */
+    /**
+     * Return true if both plans are the same attempt of the same round: one update answers both.
+     */
     fun sameWork(one: Plan, other: Plan): Boolean = one.runId == other.runId && ORDER.compare(one, other) == 0
 
-    /** The model that a finish names is to be taken into use. One that failed before is not tried again because it is offered again. */
+    /**
+     * Return the session with the model that a finish offers. A model that failed before is not
+     * tried again just because it is offered again.
+     */
     private fun onFinish(session: Session, reply: Finish): Session {
         if (reply.epoch < maxOf(session.offeredEpoch, session.plan?.epoch ?: 0)) return session
         val over = session.stage == Stage.WORKING && session.plan?.runId == reply.runId
-        val known = session.copy(offeredEpoch = reply.epoch)
-        val heard = if (over) known.copy(stage = Stage.ANSWERED, tries = 0) else known
+        val current = session.copy(offeredEpoch = reply.epoch)
+        val next = if (over) current.copy(stage = Stage.ANSWERED, tries = 0) else current
         val same = session.offer?.let { listOf(it.run, it.bundle, it.model) } == listOf(reply.runId, reply.bundle, reply.model)
-        return if (reply.releases || same) heard else heard.copy(offer = Offer(reply.epoch, reply.runId, reply.bundle, reply.model))
+        return if (reply.releases || same) next else next.copy(offer = ModelOffer(reply.epoch, reply.runId, reply.bundle, reply.model))
     }
 
     private fun onAnswer(session: Session, update: String): Pair<Session, Action> {

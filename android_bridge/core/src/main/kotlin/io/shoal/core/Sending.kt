@@ -11,7 +11,10 @@ import io.shoal.core.wire.digest
 import io.shoal.core.wire.offset
 import io.shoal.core.wire.size
 
-/** The finished update on its way to the aggregator: whole, or offered and then sent in pieces (`edge_client/agent/sending.py`). */
+/**
+ * Transfer of the finished update to the aggregator: whole, or offered and sent in pieces
+ * (`edge_client/agent/sending.py`).
+ */
 internal class Sending(
     private val deviceId: String,
     private val storage: Storage,
@@ -22,8 +25,9 @@ internal class Sending(
     private val sent = HashSet<Int>()
 
     /**
-     * Sends the update of a session, or offers it, if the day's bytes permit that. False: the update is lost. [again]: what was sent of it may
-     * be lost, since nothing was heard for a while; over a connection that was cut the link sends it again by itself.
+     * Send the update of a session, or offer it, if the limit of bytes a day permits it. Return
+     * false if the update is lost. [again]: true if earlier pieces may be lost because no answer
+     * came. After a mere reconnection they are not: the link sends them again by itself.
      */
     fun begin(session: Session, again: Boolean): Boolean {
         if (again) sent.clear()
@@ -47,7 +51,7 @@ internal class Sending(
         return true
     }
 
-    /** Sends the pieces that the aggregator wants, but for those that are on their way; whether the update is still pending. */
+    /** Send the wanted pieces that are not under way. Return true if the update is pending. */
     fun onWant(want: Want, session: Session): Boolean {
         val pieces = offered
         if (pieces == null || want.update != pieces.digest || session.stage != Stage.PENDING || session.update != want.update) return false

@@ -3,51 +3,52 @@ package io.shoal.core
 import io.shoal.core.wire.DeclineReason
 import io.shoal.core.wire.Plan
 
-/** How far a device is with the last plan that it took. */
+/** State of the last plan that a device accepted. */
 @InternalShoalApi
 public enum class Stage {
-    /** It works on it, or waits for what it needs. */
+    /** The device works on it, or waits for its blobs. */
     WORKING,
 
-    /** Its update awaits an answer. */
+    /** Its update waits for an answer. */
     PENDING,
 
     /** It was declined. */
     DECLINED,
 
-    /** Its update was answered, or nothing is to be done. */
+    /** Its update was answered, or there is no plan. */
     ANSWERED,
 }
 
 /**
- * A device's memory between messages (`edge_client/core/session.py`).
+ * Memory of a device between messages (`edge_client/core/session.py`).
  *
- * @param plan the last plan that was taken
- * @param taken that plan as it came, with its signatures
- * @param tries how often work on it was started and did not end
- * @param update the pending update's digest; its bytes lie in the storage
- * @param reason why the plan was declined; [detail] says it in words
- * @param versions by name, the newest version of a bundle that was used
- * @param offer the last model that was offered, and what became of it
- * @param offeredEpoch the greatest epoch of a `Finish`
- * @param released the number of the last release that was given; [releasedEpoch] is the epoch that it came from
- * @param kept what the device has kept, of which models
- * @param reached how far work on the plan came: how often a graph had been run for it at the last checkpoint for which [tries] was set back
+ * @param plan last plan that was accepted
+ * @param planText text of that plan as it came, with its signatures
+ * @param tries number of starts of work on it that did not end, since its last progress
+ * @param update digest of the pending update; its bytes are in the storage
+ * @param reason reason why the plan was declined; [detail] is the explanation
+ * @param versions newest version of each bundle that was used, by the bundle's name
+ * @param offer last model that was offered, with its outcome
+ * @param offeredEpoch greatest epoch of a `Finish`
+ * @param released number of the last release that came; [releasedEpoch] is its epoch
+ * @param personalModels personal models of the device
+ * @param reached furthest point of the work, at which [tries] was last reset (number of runs of
+ *   graphs)
  */
 @InternalShoalApi
 public data class Session(
     val plan: Plan? = null,
-    val taken: String = "",
+    val planText: String = "",
     val stage: Stage = Stage.ANSWERED,
     val tries: Int = 0,
     val update: String = "",
     val reason: DeclineReason? = null,
     val detail: String = "",
     val versions: Map<String, Long> = emptyMap(),
-    val offer: Offer? = null,
+    val offer: ModelOffer? = null,
     val offeredEpoch: Long = 0,
     val released: Long = 0,
     val releasedEpoch: Long = 0,
-    val kept: List<Kept> = emptyList(),
+    val personalModels: List<PersonalModel> = emptyList(),
     val reached: Long = 0,
 )

@@ -11,11 +11,14 @@ import io.shoal.core.wire.metrics
 import io.shoal.core.wire.parseJson
 import java.util.Locale
 
-/** A session as two lines: JSON, as the Python side keeps it (`edge_client/core/session.py`), and the SHA-256 of that line. */
+/**
+ * Return a session as two lines: JSON, in the format of the Python side
+ * (`edge_client/core/session.py`), and the SHA-256 of that line.
+ */
 internal fun encodeSession(session: Session): ByteArray {
     val fields = linkedMapOf(
         "plan" to session.plan?.let(::fieldsOf),
-        "taken" to session.taken,
+        "plan_text" to session.planText,
         "stage" to session.stage.name.lowercase(Locale.ROOT),
         "tries" to session.tries,
         "update" to session.update,
@@ -26,14 +29,18 @@ internal fun encodeSession(session: Session): ByteArray {
         "offered_epoch" to session.offeredEpoch,
         "released" to session.released,
         "released_epoch" to session.releasedEpoch,
-        "kept" to session.kept.map(::fieldsOf),
+        "personal_models" to session.personalModels.map(::fieldsOf),
         "reached" to session.reached,
     )
     val line = jsonText(fields).toByteArray()
     return line + '\n'.code.toByte() + digest(line).toByteArray()
 }
 
-/** @throws Malformed not a session, or one that was damaged */
+/**
+ * Parse the output of [encodeSession].
+ *
+ * @throws Malformed it is not a session, or was damaged
+ */
 internal fun decodeSession(payload: ByteArray): Session {
     val end = payload.indexOf('\n'.code.toByte())
     val line = if (end < 0) payload else payload.copyOf(end)
@@ -43,23 +50,23 @@ internal fun decodeSession(payload: ByteArray): Session {
     val f = Fields(parseJson(line), "session")
     return Session(
         plan = f.objectOrNull("plan") { messageOf(it) as? Plan ?: throw Malformed("session: its plan is another message") },
-        taken = f.string("taken"),
+        planText = f.string("plan_text"),
         stage = Stage.valueOf(f.oneOf("stage", Stage.entries.map { it.name.lowercase(Locale.ROOT) }).uppercase(Locale.ROOT)),
         tries = f.count("tries").toInt(),
         update = f.maybeDigest("update"),
-        reason = f.stringOrNull("reason")?.let { said -> DeclineReason.entries.firstOrNull { it.text == said } },
+        reason = f.stringOrNull("reason")?.let { name -> DeclineReason.entries.firstOrNull { it.text == name } },
         detail = f.string("detail"),
         versions = f.map("versions") { it, path -> Fields.countOf(it, path) },
         offer = f.objectOrNull("offer", ::offerOf),
         offeredEpoch = f.count("offered_epoch"),
         released = f.count("released"),
         releasedEpoch = f.count("released_epoch"),
-        kept = f.list("kept", emptyList()) { it, path -> keptOf(Fields(it, path)) },
+        personalModels = f.list("personal_models", emptyList()) { it, path -> personalModelOf(Fields(it, path)) },
         reached = f.count("reached", 0),
     )
 }
 
-private fun fieldsOf(offer: Offer) = linkedMapOf(
+private fun fieldsOf(offer: ModelOffer) = linkedMapOf(
     "epoch" to offer.epoch,
     "run_id" to offer.run,
     "bundle" to offer.bundle,
@@ -74,7 +81,7 @@ private fun fieldsOf(offer: Offer) = linkedMapOf(
     "latency_ms" to offer.latencyMs,
 )
 
-private fun offerOf(f: Fields) = Offer(
+private fun offerOf(f: Fields) = ModelOffer(
     epoch = f.count("epoch"),
     run = f.string("run_id"),
     bundle = f.digest("bundle"),
@@ -89,7 +96,7 @@ private fun offerOf(f: Fields) = Offer(
     again = f.bool("is_again", false),
 )
 
-private fun fieldsOf(kept: Kept) =
-    linkedMapOf("run_id" to kept.run, "bundle" to kept.bundle, "model" to kept.model, "tensors" to kept.tensors)
+private fun fieldsOf(personalModel: PersonalModel) =
+    linkedMapOf("run_id" to personalModel.run, "bundle" to personalModel.bundle, "model" to personalModel.model, "tensors" to personalModel.tensors)
 
-internal fun keptOf(f: Fields) = Kept(f.string("run_id"), f.digest("bundle"), f.digest("model"), f.digest("tensors"))
+internal fun personalModelOf(f: Fields) = PersonalModel(f.string("run_id"), f.digest("bundle"), f.digest("model"), f.digest("tensors"))

@@ -4,11 +4,11 @@ import java.io.ByteArrayOutputStream
 import java.util.Base64
 
 /**
- * A certificate signing request (PKCS#10, RFC 2986) in PEM for an ECDSA P-256 key: the subject is the common name [name] alone, or
- * nothing where that is empty.
+ * Return a certificate signing request (PKCS#10, RFC 2986) in PEM for an ECDSA P-256 key. Its
+ * subject is the common name [name] alone, or empty if [name] is empty.
  *
- * @param publicKey the key's SubjectPublicKeyInfo, DER
- * @param sign ECDSA with SHA-256 over the bytes it is given, DER
+ * @param publicKey SubjectPublicKeyInfo of the key, DER
+ * @param sign function that returns the signature of bytes: ECDSA with SHA-256, DER
  */
 @InternalShoalApi
 public fun signingRequest(name: String, publicKey: ByteArray, sign: (ByteArray) -> ByteArray): String {
@@ -32,7 +32,10 @@ private fun sequence(vararg parts: ByteArray): ByteArray = der(SEQUENCE, parts.f
 
 private fun objectId(vararg bytes: Int): ByteArray = der(OBJECT_ID, ByteArray(bytes.size) { bytes[it].toByte() })
 
-/** Tag, length, value (X.690); a length above 127 takes as many bytes as it needs, after their number. */
+/**
+ * Return tag, length and value (X.690). A length above 127 takes as many bytes as it needs, after
+ * their number.
+ */
 private fun der(tag: Int, value: ByteArray): ByteArray {
     val out = ByteArrayOutputStream()
     out.write(tag)

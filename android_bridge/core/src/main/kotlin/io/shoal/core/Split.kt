@@ -5,8 +5,11 @@ import io.shoal.core.wire.Label
 import io.shoal.core.wire.Names
 
 /**
- * The examples that a verb `evaluate` goes over: [x] and [y], and in [order] which of them, in the order of batches. [labelled]: they are
- * training windows alone, each with its entry in the columns of these. [places]: further inputs, a number for each example.
+ * Examples that a verb `evaluate` goes over: [x] and [y], and in [order] their indexes in the order
+ * of batches.
+ *
+ * @property labelled true if they are training windows alone, each with an entry in the columns
+ * @property places further inputs, one number for each example
  */
 internal class Split private constructor(
     val x: Tensor,
@@ -16,7 +19,10 @@ internal class Split private constructor(
     val places: Tensors,
 ) {
     companion object {
-        /** The split of this name (`train test holdout windows unlabelled`) of a device's windows, with such a [label]. */
+        /**
+         * Return the split of this name (`train test holdout windows unlabelled`) of a device's
+         * windows, with labels like [label].
+         */
         fun of(windows: Windows, label: Label, name: String, holdout: Double, most: Long = 0): Split = when (name) {
             "test" -> Split(windows.testX, windows.testY, shuffled(windows.numTest), false, emptyMap())
             "windows", "unlabelled" -> everyWindow(windows, label, name, holdout, most)
@@ -28,18 +34,21 @@ internal class Split private constructor(
             else -> Split(windows.trainX, windows.trainY, shuffled(windows.numTrain), true, emptyMap())
         }
 
-        /** The training windows, unless only those without labels are asked for, and after them these, whose [label] is [noLabels]; without
-         * those of the rank [most] or above, unless it is 0 (`wire/SPEC.md`, 'Windows'). */
+        /**
+         * Return the training windows, unless the name asks for windows without labels alone, and
+         * after them the windows without labels, whose label is [noLabels]. Windows of the rank
+         * [most] or above are left out, unless it is 0 (`wire/SPEC.md`, 'Windows').
+         */
         private fun everyWindow(windows: Windows, label: Label, name: String, holdout: Double, most: Long): Split {
             val labelled = windows.numTrain
-            val made = ranks(labelled, windows.numUnlabelled)
-            val chosen = made.indices.filter { (most == 0L || made[it] < most) && (name == "windows" || it >= labelled) }.toIntArray()
+            val windowRanks = ranks(labelled, windows.numUnlabelled)
+            val chosen = windowRanks.indices.filter { (most == 0L || windowRanks[it] < most) && (name == "windows" || it >= labelled) }.toIntArray()
             val (first, others) = chosen.partition { it < labelled }
             val mask = heldOut(windows.trainY, holdout)
             val places = mapOf(
-                Names.RANK to FloatArray(chosen.size) { made[chosen[it]].toFloat() },
+                Names.RANK to FloatArray(chosen.size) { windowRanks[chosen[it]].toFloat() },
                 Names.COUNT to FloatArray(chosen.size) { chosen.size.toFloat() },
-                Names.HELD to FloatArray(chosen.size) { if (chosen[it] < labelled && mask[chosen[it]]) 1f else 0f },
+                Names.HOLDOUT to FloatArray(chosen.size) { if (chosen[it] < labelled && mask[chosen[it]]) 1f else 0f },
             )
             val unlabelled = windows.unlabelledX.take(IntArray(others.size) { others[it] - labelled })
             val x = concatenate(listOf(windows.trainX.take(first.toIntArray()), unlabelled))
@@ -47,8 +56,11 @@ internal class Split private constructor(
             return Split(x, y, shuffled(chosen.size), false, places.mapValues { Tensor.of(it.value) })
         }
 
-        /** In which order windows are preferred where not all can be used: the rank of each. Of the first ranks, [IN_TURN] go to windows with
-         * labels and one to a window without, in turn, as far as there are such. */
+        /**
+         * Return the rank of each window, by which windows are preferred if not all can be used.
+         * The ranks go in turn to [IN_TURN] windows with labels and one without, while there are
+         * both.
+         */
         fun ranks(numLabelled: Int, numUnlabelled: Int): IntArray {
             val (labelled, unlabelled) = Pair(spread(numLabelled), spread(numUnlabelled).map { numLabelled + it })
             val order = ArrayList<Int>(numLabelled + numUnlabelled)
@@ -58,17 +70,17 @@ internal class Split private constructor(
                 order += window
             }
             while (next < numLabelled) order += labelled[next++]
-            return IntArray(order.size).also { made -> order.forEachIndexed { rank, window -> made[window] = rank } }
+            return IntArray(order.size).also { ranks -> order.forEachIndexed { rank, window -> ranks[window] = rank } }
         }
 
         private fun spread(count: Int): List<Int> = (0 until count).sortedBy { ((it + 1) * GOLDEN) % 1.0 }
 
         private const val GOLDEN = 0.6180339887498949
 
-        /** So many windows with labels come before each one without. */
+        /** Number of windows with labels that are taken before each window without a label. */
         private const val IN_TURN = 3
 
-        /** Recordings are sorted by class; a batch should not be. */
+        /** Return a random order: recordings are sorted by class, and a batch should not be. */
         private fun shuffled(count: Int): IntArray = Generator(0).permutation(count)
     }
 }

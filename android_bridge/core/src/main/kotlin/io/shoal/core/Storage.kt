@@ -3,10 +3,14 @@ package io.shoal.core
 import io.shoal.core.wire.Pieces
 
 /**
- * The model that answers, whatever the run of the day is doing: the digests of its [bundle] and its tensors [model], the [run] that it came
- * from, and what the device has for itself beside it. [kept] is the digest of what it has kept of this model, where that is used; empty where
- * the model answers alone, and [alone] says why it did when it came into use; empty where nothing was kept then. [release] is the release's number, 0 if a finished run offered it;
- * [group] is what its group is called.
+ * Model in use: the digests of its [bundle] and of its tensors [model], the [run] that it came
+ * from, and the device's own tensors beside it.
+ *
+ * @property personalModel digest of its personal model, empty if the model answers alone
+ * @property alone reason why it answered alone when it came into use; empty if the device had no
+ *   personal model then
+ * @property release number of the release; 0 if a finished run offered it
+ * @property group name of its group
  */
 @InternalShoalApi
 public class Current(
@@ -16,101 +20,113 @@ public class Current(
     public val private: Tensors,
     public val release: Long = 0,
     public val group: String = "",
-    public val kept: String = "",
+    public val personalModel: String = "",
     public val alone: String = "",
 )
 
-/** A blob that comes in pieces; those that are here outlive a restart. */
+/** Partial blob. Its pieces outlive a restart. */
 @InternalShoalApi
 public interface BlobPart {
-    /** What it is cut into. */
+    /** List of its pieces. */
     public val pieces: Pieces
 
-    /** The indexes of pieces that are not here, in order. */
+    /** Indexes of the missing pieces, in order. */
     public val missing: Collection<Int>
 
-    /** Keeps a piece; whether it is here now. If not, its bytes are not those of this piece. */
+    /**
+     * Store a piece, and return true if it is here now. Otherwise its bytes are not those of this
+     * piece.
+     */
     public fun put(index: Int, payload: ByteArray): Boolean
 }
 
 /**
- * What must survive a restart of the device. Every write is complete or did not happen. What was damaged since it was written is taken
- * for missing.
+ * State of a device that must survive a restart. Every write is complete or did not happen. Damaged
+ * data count as missing.
  */
 @InternalShoalApi
 public interface Storage {
-    /** The session as last saved; a new one at first. */
+    /** Return the session that was saved last, or a new one. */
     public fun session(): Session
 
-    /** Saves the session. */
+    /** Save the session. */
     public fun save(session: Session)
 
-    /** A downloaded blob, or null. Its bytes have this SHA-256. */
+    /** Return a stored blob, or null. Its bytes have this SHA-256. */
     public fun blob(digest: String): ByteArray?
 
-    /** Whether a blob is here; [blob] may still find it damaged. */
+    /** Return true if a blob is here. [blob] may still find it damaged. */
     public fun hasBlob(digest: String): Boolean = blob(digest) != null
 
-    /** Keeps a downloaded blob. */
+    /** Store a blob. */
     public fun putBlob(digest: String, payload: ByteArray)
 
-    /** A blob that comes in pieces, with those that are kept already. */
+    /** Return the partial blob of these pieces: a new one, or the one that exists. */
     public fun part(pieces: Pieces): BlobPart
 
-    /** Keeps a part of which nothing is missing as a blob. If its bytes do not have their hash it is forgotten, and this is false. */
+    /**
+     * Store a complete partial blob as a blob, and return true. If its bytes have another hash,
+     * delete it and return false.
+     */
     public fun finish(part: BlobPart): Boolean
 
-    /** Forgets every blob but these, and every part of one. */
+    /** Delete all blobs and partial blobs except those of these digests. */
     public fun keepBlobs(digests: Set<String>)
 
-    /** Keeps a finished update, and the private tensors as they are after that round. */
+    /** Store a finished update and the private tensors after its round. */
     public fun putUpdate(runId: String, round: Long, payload: ByteArray, private: Tensors)
 
-    /** The update kept by [putUpdate], or null. */
+    /** Return the stored update, or null. */
     public fun update(): ByteArray?
 
-    /** How many bytes it has; 0 if there is none. */
+    /** Return the size of the stored update, 0 if there is none. */
     public fun updateSize(): Long
 
-    /** So many of its bytes, from an offset on. */
+    /** Return [size] bytes of the stored update from an offset on. */
     public fun updatePart(offset: Long, size: Int): ByteArray
 
-    /** Forgets the kept update. */
+    /** Delete the stored update. */
     public fun dropUpdate()
 
-    /** What [putCheckpoint] kept; null if there is nothing, or if it was damaged: then it is deleted. */
+    /** Return the stored checkpoint, or null if there is none. A damaged checkpoint is deleted. */
     public fun checkpoint(): ByteArray?
 
-    /** Keeps this in place of the one before. */
+    /** Store a checkpoint in place of the previous one. */
     public fun putCheckpoint(payload: ByteArray)
 
-    /** Forgets it. */
+    /** Delete the checkpoint. */
     public fun dropCheckpoint()
 
     /**
-     * The private tensors (`private/NAME`) as they were before this round of this run; empty at first. A round that is carried out again
-     * after a crash starts from the same ones.
+     * Return a run's private tensors (`private/NAME`) as they were before this round; empty at
+     * first. A round that is repeated after a crash starts from the same tensors.
      */
     public fun private(runId: String, round: Long): Tensors
 
-    /** The model in use, or the one before if what says so is damaged; null before there is one, and never again. */
+    /**
+     * Return the model in use, or the one before it if its file is damaged. Null before the first
+     * one, and never again.
+     */
     public fun current(): Current?
 
-    /** The model that was in use before that one, or null. */
+    /** Return the model that was in use before, or null. */
     public fun before(): Current?
 
-    /** Puts another model in use; the one before is kept until the next. No prediction by it has failed yet. */
+    /**
+     * Take another model into use. The previous one stays stored until the next, and the count of
+     * failures starts at 0.
+     */
     public fun saveCurrent(current: Current)
 
-    /** How many predictions have failed since the model in use was taken up. */
+    /** Return the number of failed predictions since the model in use was taken up. */
     public fun failures(): Long
 
-    /** Keeps what [failures] gives back. */
+    /** Store the number of [failures]. */
     public fun saveFailures(count: Long)
 
-    /** The bytes that came and went, by the hour of Unix time. */
+    /** Return the bytes sent and received, by the hour of Unix time. */
     public fun traffic(): Map<Long, Long>
 
-    /** Keeps what [traffic] gives back. */
+    /** Store the [traffic]. */
     public fun saveTraffic(hours: Map<Long, Long>)
 }

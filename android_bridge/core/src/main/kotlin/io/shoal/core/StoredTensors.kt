@@ -4,8 +4,10 @@ import io.shoal.core.wire.Names
 import io.shoal.core.wire.TensorSpec
 
 /**
- * Of what the device has [stored] of its own in a run, what a plan goes on from (`edge_client/core/kept.py`): [private] tensors as the manifest
- * says them, since another version of the bundle may have others, and columns of as many windows as the device trains on.
+ * Return those of the device's [stored] tensors that a plan can start from
+ * (`edge_client/core/kept.py`): tensors that the manifest calls [private], in its types and shapes,
+ * since another version of the bundle may have others; and columns with one row for each window
+ * that the device trains on.
  */
 internal fun usable(private: List<TensorSpec>, stored: Tensors, numTrain: Int): Tensors {
     val layouts = private.associate { it.key to it.layout }

@@ -5,7 +5,7 @@ import java.nio.ByteOrder
 import java.nio.FloatBuffer
 import java.nio.LongBuffer
 
-/** A data type of the protocol; a number of it takes [size] bytes. */
+/** Data type of the protocol. A number of it takes [size] bytes. */
 public enum class DType(internal val fileName: String, internal val manifestName: String, public val size: Int) {
     BOOL("BOOL", "bool", 1),
     UINT8("U8", "uint8", 1),
@@ -18,65 +18,69 @@ public enum class DType(internal val fileName: String, internal val manifestName
     override fun toString(): String = manifestName
 }
 
-/** Named tensors. */
+/** Tensors by name. */
 @InternalShoalApi
 public typealias Tensors = Map<String, Tensor>
 
 /**
- * A row-major array of numbers. [data] holds them little-endian, from position 0 to its limit; nobody writes into it after the tensor
- * was handed on. Buffers made here are direct, so that native code reads them where they lie.
+ * Row-major array of numbers. [data] holds them little-endian, from position 0 to its limit, and
+ * never changes after the tensor was handed on. Buffers that are allocated here are direct, so that
+ * native code reads them in place.
  */
 public class Tensor(public val dtype: DType, public val shape: List<Int>, data: ByteBuffer) {
-    /** The numbers; the buffer's own position never moves: read through [floats], [longs] or a duplicate. */
+    /**
+     * Numbers. The buffer's own position never moves: read through [floats], [longs] or a
+     * duplicate.
+     */
     public val data: ByteBuffer = data.slice().order(ByteOrder.LITTLE_ENDIAN)
 
     init {
         require(this.data.limit().toLong() == numBytes(dtype, shape)) {
-            "${this.data.limit()} bytes for a tensor $dtype$shape of ${numBytes(dtype, shape)}"
+            "tensor $dtype$shape: expected ${numBytes(dtype, shape)} bytes of data, got ${this.data.limit()}"
         }
     }
 
-    /** How many numbers it holds. */
+    /** Count of its numbers. */
     public val size: Int get() = data.limit() / dtype.size
 
-    /** The first dimension; of a scalar 1. */
+    /** Size of the first dimension, 1 for a scalar. */
     public val rows: Int get() = shape.firstOrNull() ?: 1
 
     /**
-     * A fresh view of a float32 tensor's numbers.
+     * Return a new view of a float32 tensor's numbers.
      *
-     * @throws IllegalStateException a tensor of another type
+     * @throws IllegalStateException the tensor has another type
      */
     public fun floats(): FloatBuffer = viewed(DType.FLOAT32).asFloatBuffer()
 
     /**
-     * A fresh view of an int64 tensor's numbers.
+     * Return a new view of an int64 tensor's numbers.
      *
-     * @throws IllegalStateException a tensor of another type
+     * @throws IllegalStateException the tensor has another type
      */
     public fun longs(): LongBuffer = viewed(DType.INT64).asLongBuffer()
 
-    /** A copy of what [floats] shows. */
+    /** Return a copy of [floats]. */
     public fun toFloatArray(): FloatArray = FloatArray(size).also { floats().get(it) }
 
-    /** A copy of what [longs] shows. */
+    /** Return a copy of [longs]. */
     public fun toLongArray(): LongArray = LongArray(size).also { longs().get(it) }
 
-    /** The rows at [chosen], in that order. */
+    /** Return the rows at [chosen], in that order. */
     public fun take(chosen: IntArray): Tensor {
         val rowBytes = if (rows == 0) 0 else data.limit() / rows
-        val taken = allocate(dtype, listOf(chosen.size) + shape.drop(1))
+        val selected = allocate(dtype, listOf(chosen.size) + shape.drop(1))
         val source = data.duplicate()
-        val target = taken.data.duplicate()
+        val target = selected.data.duplicate()
         for (row in chosen) {
             source.limit((row + 1) * rowBytes)
             source.position(row * rowBytes)
             target.put(source)
         }
-        return taken
+        return selected
     }
 
-    /** Whether type, shape and every bit of [other] are the same. */
+    /** Return true if type, shape and every bit of [other] are the same. */
     override fun equals(other: Any?): Boolean =
         other is Tensor && dtype == other.dtype && shape == other.shape && data.duplicate() == other.data.duplicate()
 
@@ -85,36 +89,39 @@ public class Tensor(public val dtype: DType, public val shape: List<Int>, data: 
     override fun toString(): String = "$dtype$shape"
 
     public companion object {
-        /** The bytes that a tensor of this type and shape takes; more than an Int holds where a header promises it. */
+        /**
+         * Return the size of a tensor of this type and shape (bytes). A header may promise more
+         * than an Int can hold.
+         */
         internal fun numBytes(dtype: DType, shape: List<Int>): Long =
             shape.fold(dtype.size.toLong()) { product, n -> multiply(product, n.toLong()) }
 
         private fun multiply(a: Long, b: Long): Long = if (a != 0L && b > Long.MAX_VALUE / a) Long.MAX_VALUE else a * b
 
-        /** A tensor of zeros, to be written through its [data] before it is handed on. */
+        /** Return a tensor of zeros, to be written through its [data] before it is handed on. */
         @JvmStatic
         public fun allocate(dtype: DType, shape: List<Int>): Tensor =
             Tensor(dtype, shape, ByteBuffer.allocateDirect(Math.toIntExact(numBytes(dtype, shape))))
 
-        /** A float32 tensor with these numbers; without a shape a vector. */
+        /** Return a float32 tensor with these numbers, by default a vector. */
         @JvmStatic
         @JvmOverloads
         public fun of(numbers: FloatArray, shape: List<Int> = listOf(numbers.size)): Tensor =
             allocate(DType.FLOAT32, shape).also { it.floats().put(numbers) }
 
-        /** An int64 tensor with these numbers; without a shape a vector. */
+        /** Return an int64 tensor with these numbers, by default a vector. */
         @JvmStatic
         @JvmOverloads
         public fun of(numbers: LongArray, shape: List<Int> = listOf(numbers.size)): Tensor =
             allocate(DType.INT64, shape).also { it.longs().put(numbers) }
 
-        /** A float32 scalar. */
+        /** Return a float32 scalar. */
         @InternalShoalApi
         public fun scalar(number: Float): Tensor = of(floatArrayOf(number), emptyList())
     }
 
     private fun viewed(expected: DType): ByteBuffer {
-        check(dtype == expected) { "a tensor of $dtype read as $expected" }
+        check(dtype == expected) { "tensor of $dtype cannot be read as $expected" }
         return data.duplicate().order(ByteOrder.LITTLE_ENDIAN)
     }
 }

@@ -14,20 +14,23 @@ import javax.net.ssl.KeyManagerFactory
 import javax.net.ssl.SSLContext
 import javax.net.ssl.TrustManagerFactory
 
-/** TLS settings from PEM files; a key in the Android keystore needs none of this, but an [SSLContext] of its own. */
+/**
+ * TLS settings from PEM files. A key in the Android keystore needs an [SSLContext] of its own
+ * instead.
+ */
 @InternalShoalApi
 public object TlsFiles {
     /**
-     * A context that trusts the authorities in [ca] alone (null: the system's), and shows the certificate in [certificate] with the private
-     * key in [key] (PKCS#8, not encrypted).
+     * Return a context that trusts the authorities in [ca] alone (null: the system's), and shows
+     * the certificate in [certificate] with the private key in [key] (PKCS#8, not encrypted).
      *
-     * @throws ConfigException a file cannot be read or is not what it should be
+     * @throws ConfigException a file cannot be read, or has other content
      */
     public fun context(ca: File?, certificate: File? = null, key: File? = null): SSLContext = try {
-        if ((certificate == null) != (key == null)) throw ConfigException("a certificate needs its key, and a key its certificate")
+        if ((certificate == null) != (key == null)) throw ConfigException("TLS files: give both a certificate and its key, or neither")
         val trust = ca?.let { file -> trustManagers(certificates(file)) }
-        val own = if (certificate != null && key != null) keyManagers(certificates(certificate), privateKey(key)) else null
-        SSLContext.getInstance("TLS").apply { init(own, trust, null) }
+        val keyManagers = if (certificate != null && key != null) keyManagers(certificates(certificate), privateKey(key)) else null
+        SSLContext.getInstance("TLS").apply { init(keyManagers, trust, null) }
     } catch (error: IOException) {
         throw ConfigException("TLS files: ${error.message}", error)
     } catch (error: GeneralSecurityException) {
@@ -47,14 +50,14 @@ public object TlsFiles {
     private fun emptyStore() = KeyStore.getInstance(KeyStore.getDefaultType()).apply { load(null, null) }
 
     private fun certificates(file: File): List<Certificate> {
-        val found = file.inputStream().use { CertificateFactory.getInstance("X.509").generateCertificates(it) }.toList()
-        return found.ifEmpty { throw ConfigException("$file: holds no certificate") }
+        val certificates = file.inputStream().use { CertificateFactory.getInstance("X.509").generateCertificates(it) }.toList()
+        return certificates.ifEmpty { throw ConfigException("$file: contains no certificate") }
     }
 
     private fun privateKey(file: File): PrivateKey {
         val text = file.readText()
         val body = text.substringAfter("-----BEGIN PRIVATE KEY-----", "").substringBefore("-----END PRIVATE KEY-----", "")
-        if (body.isBlank()) throw ConfigException("$file: expected a PKCS#8 key; openssl pkcs8 -topk8 -nocrypt -in $file makes one")
+        if (body.isBlank()) throw ConfigException("$file: expected a PKCS#8 key; convert it with `openssl pkcs8 -topk8 -nocrypt -in $file`")
         val spec = try {
             PKCS8EncodedKeySpec(Base64.getMimeDecoder().decode(body))
         } catch (error: IllegalArgumentException) {
@@ -67,6 +70,6 @@ public object TlsFiles {
                 continue // the key is of the other kind
             }
         }
-        throw ConfigException("$file: neither an EC nor an RSA key")
+        throw ConfigException("$file: expected an EC or RSA key, got another kind")
     }
 }

@@ -1,27 +1,36 @@
 package io.shoal.core
 
-/** The bytes that came and went in the last 24 hours, by the hour; kept over restarts. The device's own clock counts the hours. */
+/**
+ * Bytes sent and received in the last 24 hours, by the hour. They are kept over restarts. The
+ * device's own clock counts the hours.
+ */
 internal class Traffic(private val storage: Storage, private val clock: Clock) {
     private val hours = HashMap(storage.traffic())
     private var unsaved = 0L
 
-    /** Counts bytes that came or went. */
+    /** Count bytes that were sent or received. */
     fun add(bytes: Int) {
         hours[hour()] = (hours[hour()] ?: 0) + bytes
         unsaved += bytes
         if (unsaved >= SAVED_EVERY) save()
     }
 
-    /** How many there were in the last 24 hours. Hours that have not been yet, by a clock that was set back, count too. */
+    /**
+     * Return the bytes of the last 24 hours. Hours in the future, by a clock that was set back,
+     * count too.
+     */
     fun lastDay(): Long = hours.entries.sumOf { (hour, bytes) -> if (hour >= hour() - DAY_HOURS) bytes else 0 }
 
-    /** How `max_bytes_a_day` is broken, with so many bytes [more]; null if it is not. [most] null: it is not set. */
+    /**
+     * Return how [more] bytes would break the rule `max_bytes_a_day`, or null if they would not.
+     * [most] is the limit, null for none.
+     */
     fun exceeds(most: Long?, more: Int = 0): String? {
         val bytes = lastDay() + more
         return if (most == null || bytes <= most) null else "max_bytes_a_day: $bytes in 24 hours, $most are permitted"
     }
 
-    /** Stores the count, without what is older than a day. */
+    /** Store the counts, without those older than a day. */
     fun save() {
         if (unsaved == 0L) return
         hours.keys.removeAll { it < hour() - DAY_HOURS }

@@ -9,10 +9,11 @@ import kotlin.concurrent.thread
 private const val ASK_MS = 50L
 
 /**
- * What [body] comes to, on a thread of its own, or null as soon as [giveUp] says so: looking up a host or a TLS handshake cannot be
- * interrupted, and whoever is told to end must not wait for it. What [body] comes to after that is given to [abandoned].
+ * Run [body] on a thread of its own and return its result, or return null as soon as [giveUp]
+ * returns true. Looking up a host and a TLS handshake cannot be interrupted, and a client that is
+ * asked to stop must not wait for them. A result that comes later is passed to [abandoned].
  *
- * @throws Throwable what [body] throws
+ * @throws Throwable an error of [body]
  */
 @InternalShoalApi
 public fun <T : Any> unless(giveUp: () -> Boolean, abandoned: (T) -> Unit = {}, body: () -> T): T? {
@@ -27,7 +28,7 @@ public fun <T : Any> unless(giveUp: () -> Boolean, abandoned: (T) -> Unit = {}, 
                 try {
                     abandoned(task.get())
                 } catch (_: ExecutionException) {
-                    // it came to nothing
+                    // there is no result to abandon
                 }
             }
             return null

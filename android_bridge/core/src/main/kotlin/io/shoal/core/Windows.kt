@@ -3,13 +3,18 @@ package io.shoal.core
 import io.shoal.core.wire.Window
 
 /**
- * A device's examples: x (n, channels, time) float32 in sensor units, or int64 ids of words or events; y (n) int64 class numbers, or (n, steps) of
- * the steps of a window, -1 for one without a label, or (n, names) int64 of several labels, 1 for each name that is there and 0 for others, or
- * (n, quantities) float32. [unlabelledX] holds windows that nobody has labelled, shaped as
- * those of [trainX]; empty where there are none. [names] are those of several labels or of quantities, in the order of their columns, where
- * the data say them.
+ * Examples of a device.
  *
- * @throws DataException data types, shapes or lengths do not fit each other, or a value is not finite
+ * x (n, channels, time) is float32 in sensor units, or int64 ids of words or events. y is one of:
+ * (n) int64 class numbers; (n, steps) int64 class numbers of the steps of a window, -1 for a step
+ * without a label; (n, names) int64, 1 for each name that applies and 0 for the others; (n,
+ * quantities) float32.
+ *
+ * @property unlabelledX windows without labels, shaped like those of [trainX]; it may be empty
+ * @property names names of labels or quantities, in the order of their columns, if the data have
+ *   them
+ * @throws DataException data types, shapes or lengths do not fit each other, or a value is not
+ *   finite
  */
 public class Windows @JvmOverloads constructor(
     public val trainX: Tensor,
@@ -23,7 +28,7 @@ public class Windows @JvmOverloads constructor(
         check("train", trainX, trainY)
         check("test", testX, testY)
         if (unlabelledX.dtype != trainX.dtype || unlabelledX.shape.size != trainX.shape.size || unlabelledX.shape.drop(1) != trainX.shape.drop(1)) {
-            throw DataException("windows without labels are x $unlabelledX, expected them as those for training, $trainX")
+            throw DataException("windows without labels must be shaped like those for training, $trainX; got $unlabelledX")
         }
         checkFinite("unlabelled", unlabelledX)
     }
@@ -37,10 +42,13 @@ public class Windows @JvmOverloads constructor(
     /** Number of windows without labels. */
     public val numUnlabelled: Int get() = unlabelledX.rows
 
-    /** Some windows of this device, with labels or without: of those for training where there are any, else of those that there are. */
+    /** Training windows of this device, or if there are none, its other windows. */
     internal val some: Tensor get() = listOf(trainX, testX, unlabelledX).firstOrNull { it.rows > 0 } ?: trainX
 
-    /** The first windows of [some], at most so many; one of zeros where the device has none. */
+    /**
+     * Return the first windows of [some], at most [most]; one of zeros if the device has no
+     * windows.
+     */
     internal fun some(most: Int, window: Window): Tensor =
         if (some.rows > 0) some.take(IntArray(minOf(some.rows, most)) { it }) else Tensor.allocate(window.dtype, listOf(1) + window.shape)
 
@@ -49,7 +57,7 @@ public class Windows @JvmOverloads constructor(
         val fits = x.dtype == trainX.dtype && x.dtype in TYPES && x.shape.size in 3..4 && labelled
         if (!fits) {
             val labels = "int64[n], int64[n, steps], int64[n, names] or float32[n, quantities]"
-            throw DataException("$split windows are x $x and y $y, expected float32 or int64[n, channels, time] and $labels")
+            throw DataException("$split windows must be x float32 or int64[n, channels, time] and y $labels; got x $x and y $y")
         }
         checkFinite(split, x)
     }
@@ -58,7 +66,7 @@ public class Windows @JvmOverloads constructor(
         if (x.dtype != DType.FLOAT32) return
         val numbers = x.floats()
         while (numbers.hasRemaining()) {
-            if (!numbers.get().isFinite()) throw DataException("$split windows hold values that are not finite")
+            if (!numbers.get().isFinite()) throw DataException("$split windows must be finite")
         }
     }
 

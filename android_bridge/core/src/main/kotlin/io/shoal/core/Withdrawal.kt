@@ -9,7 +9,10 @@ import io.shoal.core.wire.digest
 import io.shoal.core.wire.encode
 import java.security.SecureRandom
 
-/** A device's owner agrees no longer (`wire/SPEC.md`, 'Withdrawal'): the aggregator is told, and says that it knows. */
+/**
+ * Withdrawal of a device by its owner (`wire/SPEC.md`, 'Withdrawal'): the device tells the
+ * aggregator, which confirms it.
+ */
 @InternalShoalApi
 public class Withdrawal(
     private val deviceId: String,
@@ -24,29 +27,29 @@ public class Withdrawal(
     private val admission = Admission(Identity(deviceId, fleet, trusted), topics, time, log)
 
     /**
-     * Whether the aggregator confirmed it within [answerMs]. What was said stays at the broker either way: an aggregator that is away learns
-     * of it when it comes back.
+     * Tell the aggregator, and return true if it confirmed the withdrawal within [answerMs]. The
+     * message stays at the broker in any case: an aggregator that is away receives it later.
      *
      * @throws LinkException no broker within [connectMs], or it refuses this device
      */
     public fun tell(connectMs: Long = 30_000, answerMs: Long = 30_000, stop: () -> Boolean = { false }): Boolean {
         val status = topics.device(deviceId, "status")
-        val said = encode(DeviceStatus(deviceId, false, random()))
-        // The will is the same: a connection that breaks must not say something else in its place.
-        return MqttLink.connect(broker, "$fleet.$deviceId", Will(status, said), connectMs, stop, log, topics::limit, hurry = stop).use { link ->
+        val message = encode(DeviceStatus(deviceId, false, random()))
+        // The will is the same message: a broken connection must not replace it by another one.
+        return MqttLink.connect(broker, "$fleet.$deviceId", Will(status, message), connectMs, stop, log, topics::limit, hurry = stop).use { link ->
             link.subscribe(listOf(topics.device(deviceId, "reply"), topics.aggregator))
-            link.publish(status, said, retain = true)
-            confirmed(link, digest(said), answerMs, stop)
+            link.publish(status, message, retain = true)
+            isConfirmed(link, digest(message), answerMs, stop)
         }
     }
 
-    private fun confirmed(link: Link, said: String, answerMs: Long, stop: () -> Boolean): Boolean {
+    private fun isConfirmed(link: Link, digest: String, answerMs: Long, stop: () -> Boolean): Boolean {
         val endNs = System.nanoTime() + answerMs * 1_000_000
         while (System.nanoTime() < endNs && !stop()) {
-            val came = (link.receive(POLL_MS) as? Delivery)?.let(admission::admit)
-            if (came is Admitted.OfStatus) time.heard(came.status.epoch, came.status.atS)
-            val reply = (came as? Admitted.OfReply)?.reply
-            if (reply is Acknowledge && reply.update == said) return true
+            val message = (link.receive(POLL_MS) as? Delivery)?.let(admission::admit)
+            if (message is Admitted.OfStatus) time.hear(message.status.epoch, message.status.atS)
+            val reply = (message as? Admitted.OfReply)?.reply
+            if (reply is Acknowledge && reply.update == digest) return true
         }
         return false
     }

@@ -210,13 +210,13 @@ class AgentTest {
     @Test
     fun `an earlier epoch gets the proof of the later one`() {
         val device = device().up()
-        val taken = Fixture.plan(3, epoch = 7)
-        device.plan(taken)
+        val accepted = Fixture.plan(3, epoch = 7)
+        device.plan(accepted)
         device.plan(Fixture.plan(4, epoch = 6))
         val decline = device.declines().single()
         assertEquals(listOf(DeclineReason.STALE, 6L, 4L), listOf(decline.reason, decline.epoch, decline.round))
-        assertEquals(Fixture.signed(taken).decodeToString(), decline.proof)
-        assertEquals(taken, storage().session().plan)
+        assertEquals(Fixture.signed(accepted).decodeToString(), decline.proof)
+        assertEquals(accepted, storage().session().plan)
     }
 
     @Test
@@ -229,7 +229,7 @@ class AgentTest {
         device.plan(Fixture.plan().copy(deviceId = "another"))
         device.reply(Fixture.finish().copy(deviceId = "another"))
         assertEquals(before, device.agent.session)
-        assertEquals(5, device.said.count { "ignored" in it })
+        assertEquals(5, device.log.count { "ignored" in it })
         val trusting = FakeAggregator(FolderStorage(File(folder, "trusting")), emptyList()).up()
         trusting.unsigned(trusting.topics.device("phone", "plan"), Fixture.plan())
         trusting.offer()
@@ -249,7 +249,10 @@ class AgentTest {
         assertNull(storage().update())
     }
 
-    /** Ends the process, as it were, at its write number [at], before or after it took place. */
+    /**
+     * Storage that simulates the end of the process at its write number [at], before or after the
+     * write.
+     */
     private class Killed : Error()
 
     private class Mortal(private val storage: Storage, private val at: Int, private val after: Boolean) : Storage by storage {
@@ -289,21 +292,24 @@ class AgentTest {
         }
     }
 
-    /** Two rounds with an aggregator that counts each round's first update and acknowledges equal ones, and a finish; what it counted. */
+    /**
+     * Run two rounds, with an aggregator that counts each round's first update and acknowledges
+     * equal ones, and a finish; return the counted updates.
+     */
     private fun twoRounds(folder: File, killAt: Int, after: Boolean): Map<Long, ByteArray> {
         val counted = HashMap<Long, ByteArray>()
         var device = FakeAggregator(Mortal(FolderStorage(folder), killAt, after))
         var restarts = 0
-        fun until(done: () -> Boolean, step: () -> Unit) {
-            while (!done()) {
+        fun until(isOver: () -> Boolean, step: () -> Unit) {
+            while (!isOver()) {
                 try {
                     device.up()
                     step()
                     device.offer()
                     for (payload in device.sent("update")) {
                         val number = decodeUpdate(payload).first.round
-                        val known = counted.getOrPut(number) { payload }
-                        assertEquals(decodeUpdate(known).second, decodeUpdate(payload).second, "another update of the same round")
+                        val first = counted.getOrPut(number) { payload }
+                        assertEquals(decodeUpdate(first).second, decodeUpdate(payload).second, "another update of the same round")
                         device.reply(Acknowledge("phone", digest(payload)))
                     }
                 } catch (_: Killed) {

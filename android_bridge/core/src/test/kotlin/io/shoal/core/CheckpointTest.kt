@@ -19,9 +19,12 @@ import kotlin.test.assertEquals
 import kotlin.test.assertFailsWith
 import kotlin.test.assertTrue
 
-/** Work that is ended at any place goes on there, with the same bits; whatever lies in place of a checkpoint is refused. */
+/**
+ * Work that is ended at any place resumes there, with the same bits; anything else in place of a
+ * checkpoint is refused.
+ */
 class CheckpointTest {
-    /** As if the process had ended. */
+    /** Simulated end of the process. */
     private class Ended : RuntimeException()
 
     private class Case(val plan: Plan, val before: Tensors)
@@ -34,7 +37,10 @@ class CheckpointTest {
 
     private fun tensors(name: String) = decodeTensors(Fixture.blob(name)).tensors
 
-    /** Noise that is the same, whenever it is drawn: a checkpoint does not hold where a device's own noise was. */
+    /**
+     * Noise that is always the same: a checkpoint does not have the state of a device's private
+     * noise.
+     */
     private fun executor() = Executor(Fixture.bundle, FakeGraphs(), Fixture.windows, Noise { 0.25 })
 
     private fun run(case: Case, executor: Executor = executor(), resumed: Checkpoint? = null, between: () -> Unit = {}): PlanResult =
@@ -42,7 +48,10 @@ class CheckpointTest {
 
     private fun basis(plan: Plan) = Basis(1, "shoal", "fake", workDigest(plan), "0".repeat(64))
 
-    /** The checkpoint where the work is ended before its next run number [at]; null if it is done before. */
+    /**
+     * Return the checkpoint of work that is ended before run number [at], or null if it is finished
+     * before.
+     */
     private fun endedAt(case: Case, at: Int, resumed: Checkpoint? = null): ByteArray? {
         val executor = executor()
         var written: ByteArray? = null
@@ -60,19 +69,19 @@ class CheckpointTest {
         return null
     }
 
-    private fun told(result: PlanResult) =
+    private fun outputsOf(result: PlanResult) =
         listOf(result.model, "${result.evaluated}", "${result.trained}", result.numSteps, result.tensors, result.private)
 
     @Test
     fun `work that ends at any run of a graph goes on with the same bits`() {
         var ends = 0
         for (case in cases) {
-            val whole = told(run(case))
+            val whole = outputsOf(run(case))
             var at = 0
             while (true) {
-                val (_, made) = decodeCheckpoint(endedAt(case, at) ?: break)
-                assertEquals(Pair(at.toLong(), 1.5), Pair(made.place.runs, made.place.seconds))
-                assertEquals(whole, told(run(case, resumed = made)), "plan ${case.plan.round}, ended before run $at")
+                val (_, checkpoint) = decodeCheckpoint(endedAt(case, at) ?: break)
+                assertEquals(Pair(at.toLong(), 1.5), Pair(checkpoint.place.runs, checkpoint.place.seconds))
+                assertEquals(whole, outputsOf(run(case, resumed = checkpoint)), "plan ${case.plan.round}, ended before run $at")
                 at++
                 ends++
             }
@@ -83,13 +92,13 @@ class CheckpointTest {
     @Test
     fun `jobs of one batch each come to the end`() {
         for (case in cases) {
-            var made: Checkpoint? = null
+            var checkpoint: Checkpoint? = null
             while (true) {
-                val before = made?.place?.runs ?: 0
-                made = decodeCheckpoint(endedAt(case, 1, made) ?: break).second
-                assertEquals(before + 1, made.place.runs)
+                val before = checkpoint?.place?.runs ?: 0
+                checkpoint = decodeCheckpoint(endedAt(case, 1, checkpoint) ?: break).second
+                assertEquals(before + 1, checkpoint.place.runs)
             }
-            assertEquals(told(run(case)), told(run(case, resumed = made)), "plan ${case.plan.round}")
+            assertEquals(outputsOf(run(case)), outputsOf(run(case, resumed = checkpoint)), "plan ${case.plan.round}")
         }
     }
 
@@ -97,8 +106,8 @@ class CheckpointTest {
     fun `it reads what it wrote`() {
         for (case in cases) for (at in listOf(0, 3, 7)) {
             val written = endedAt(case, at) ?: continue
-            val (basis, made) = decodeCheckpoint(written)
-            assertContentEquals(written, encodeCheckpoint(basis, made))
+            val (basis, checkpoint) = decodeCheckpoint(written)
+            assertContentEquals(written, encodeCheckpoint(basis, checkpoint))
         }
     }
 
@@ -136,20 +145,20 @@ class CheckpointTest {
     @Test
     fun `a checkpoint of other tensors, verbs or windows is unfit`() {
         val case = cases[1]
-        val (_, made) = decodeCheckpoint(endedAt(case, 4)!!)
-        fun like(tensors: Tensors = made.tensors, protected: Tensors = made.protected, place: Place = made.place, within: Within = made.within) =
-            Checkpoint(place, tensors, made.sent, protected, made.evaluated, made.trained, within)
+        val (_, checkpoint) = decodeCheckpoint(endedAt(case, 4)!!)
+        fun like(tensors: Tensors = checkpoint.tensors, protected: Tensors = checkpoint.protected, place: Place = checkpoint.place, within: Within = checkpoint.within) =
+            Checkpoint(place, tensors, checkpoint.sent, protected, checkpoint.evaluated, checkpoint.trained, within)
         val three = Tensor.of(FloatArray(3))
         val wrong = listOf(
-            like(tensors = made.tensors + ("shared/w" to three)),
-            like(tensors = made.tensors + ("shared/other" to three)),
-            like(tensors = made.tensors + ("column/weight" to three)),
+            like(tensors = checkpoint.tensors + ("shared/w" to three)),
+            like(tensors = checkpoint.tensors + ("shared/other" to three)),
+            like(tensors = checkpoint.tensors + ("column/weight" to three)),
             like(protected = mapOf("shared/b" to Tensor.of(LongArray(3)))),
-            like(place = made.place.copy(verb = 3)),
-            like(place = made.place.copy(model = "0".repeat(64))),
-            like(place = made.place.copy(changed = listOf("shared/none"))),
-            like(within = made.within.copy().apply { order = IntArray(41) { it + 1 } }),
-            like(within = made.within.copy().apply { order = IntArray(5) { it } }.also { it.batches = 1 }),
+            like(place = checkpoint.place.copy(verb = 3)),
+            like(place = checkpoint.place.copy(model = "0".repeat(64))),
+            like(place = checkpoint.place.copy(changed = listOf("shared/none"))),
+            like(within = checkpoint.within.copy().apply { order = IntArray(41) { it + 1 } }),
+            like(within = checkpoint.within.copy().apply { order = IntArray(5) { it } }.also { it.batches = 1 }),
         )
         for (other in wrong) assertFailsWith<Unfit> { run(case, resumed = other) }
     }
@@ -157,9 +166,9 @@ class CheckpointTest {
     @Test
     fun `a checkpoint that lost what a later verb reads is unfit`() {
         val case = cases.first { (it.plan.verbs.getOrNull(1) as? Apply)?.graph == "shift" }
-        val made = generateSequence(0) { it + 1 }.mapNotNull { endedAt(case, it) }.map { decodeCheckpoint(it).second }.first { it.place.verb == 1 }
-        val lost = Checkpoint(made.place, made.tensors - "response/places.held", made.sent, made.protected, made.evaluated, made.trained, made.within)
-        assertEquals(made.tensors.size - 1, lost.tensors.size)
+        val checkpoint = generateSequence(0) { it + 1 }.mapNotNull { endedAt(case, it) }.map { decodeCheckpoint(it).second }.first { it.place.verb == 1 }
+        val lost = Checkpoint(checkpoint.place, checkpoint.tensors - "response/places.holdout", checkpoint.sent, checkpoint.protected, checkpoint.evaluated, checkpoint.trained, checkpoint.within)
+        assertEquals(checkpoint.tensors.size - 1, lost.tensors.size)
         assertFailsWith<Unfit> { run(case, resumed = lost) }
     }
 
@@ -215,9 +224,9 @@ class CheckpointTest {
     fun `its size is that of what the plan has changed`() {
         val case = Case(Fixture.plan(verbs = listOf(Train(8), Evaluate())), emptyMap())
         val written = endedAt(case, 3)!!
-        val (_, made) = decodeCheckpoint(written)
-        assertEquals(setOf("shared/w", "shared/b", "statistic/n.running_mean", "statistic/n.running_var", "private/p", "slot/m"), made.tensors.keys)
-        val numbers = (made.tensors.values + made.sent.values).sumOf { it.data.limit() } + 8 * made.within.order!!.size
+        val (_, checkpoint) = decodeCheckpoint(written)
+        assertEquals(setOf("shared/w", "shared/b", "statistic/n.running_mean", "statistic/n.running_var", "private/p", "slot/m"), checkpoint.tensors.keys)
+        val numbers = (checkpoint.tensors.values + checkpoint.sent.values).sumOf { it.data.limit() } + 8 * checkpoint.within.order!!.size
         assertTrue(written.size < numbers + 4096, "${written.size} bytes for $numbers of numbers")
     }
 }

@@ -23,7 +23,7 @@ import kotlin.test.assertContentEquals
 import kotlin.test.assertEquals
 import kotlin.test.assertTrue
 
-/** The last plan of `personal`, over the outputs that graphs of a real model gave the Python client. */
+/** The last plan of `personal`, over the outputs of a real model's graphs in the Python client. */
 class ClosingTest {
     private val folder = fromPython("closing")
     private val bundle by lazy {
@@ -48,12 +48,12 @@ class ClosingTest {
     @Test
     fun `devices keep different candidates, tell which unless they are not asked, and nothing of their training`() {
         val results = cases().associate { it.name to carriedOut(it).second }
-        val kept = results.mapNotNull { (_, result) -> result.tensors[KEPT]?.toFloatArray()?.toList() }
-        assertTrue(kept.toSet().size > 1 && kept.all { it.sum() == 1f }, "$kept")
-        assertEquals(results.keys - "silent", results.filterValues { KEPT in it.tensors }.keys)
+        val choices = results.mapNotNull { (_, result) -> result.tensors[CHOICE]?.toFloatArray()?.toList() }
+        assertTrue(choices.toSet().size > 1 && choices.all { it.sum() == 1f }, "$choices")
+        assertEquals(results.keys - "silent", results.filterValues { CHOICE in it.tensors }.keys)
         for ((name, result) in results) {
             assertEquals(Metrics(), result.trained, name)
-            assertTrue(result.private.keys.any { Names.roleOf(it) == Names.KEPT }, name)
+            assertTrue(result.private.keys.any { Names.roleOf(it) == Names.PERSONAL }, name)
         }
         assertTrue(results.getValue("silent").tensors.isEmpty())
         assertEquals(results.getValue("all").private, results.getValue("silent").private, "it keeps the same all the same")
@@ -69,7 +69,10 @@ class ClosingTest {
         return Pair(graphs, result)
     }
 
-    /** Gives what the same run gave Python, once every input has been found to be the same. */
+    /**
+     * Graphs that return the outputs of the same run in Python, after a check that every input is
+     * the same.
+     */
     private class Recorded(private val case: File) : Graphs {
         override val maxBatch: Int? = null
         private val runs = Fields(parseJson("{\"runs\":${File(case, "runs.json").readText()}}".toByteArray()), "runs.json")
@@ -90,6 +93,6 @@ class ClosingTest {
     }
 
     private companion object {
-        const val KEPT = "response/choose.kept"
+        const val CHOICE = "response/choose.choice"
     }
 }

@@ -15,7 +15,7 @@ import kotlin.test.assertEquals
 import kotlin.test.assertFailsWith
 import kotlin.test.assertTrue
 
-/** What goes wrong in a plan, a bundle or a runtime stays there. */
+/** Faults in a plan, a bundle or a runtime end nothing else. */
 class ContainmentTest {
     @TempDir
     lateinit var folder: File
@@ -24,13 +24,13 @@ class ContainmentTest {
 
     private fun device(policy: Policy? = null, loader: GraphLoader = FakeLoader()) = FakeAggregator(storage(), policy = policy, loader = loader)
 
-    /** So many of the training windows. */
+    /** Return some of the training windows. */
     private fun first(count: Int): Windows {
         val (all, chosen) = Pair(Fixture.windows, IntArray(count) { it })
         return Windows(all.trainX.take(chosen), all.trainY.take(chosen), all.testX, all.testY)
     }
 
-    /** A loader that fails, or whose graphs do. */
+    /** Loader that fails, or whose graphs do. */
     private class Failing(private val inLoad: Throwable? = null, private val inRun: Throwable? = null) : GraphLoader {
         override val runtime = "failing"
 
@@ -48,17 +48,17 @@ class ContainmentTest {
             val storage = FolderStorage(File(folder, "$number")).apply { save(Session(versions = versions)) }
             val device = FakeAggregator(storage, Fixture.keys, windows = windows)
             val foreign = FakeAggregator(storage, keys)
-            val asked = if (keys === Fixture.keys) device else foreign
-            asked.up()
-            if (keys === Fixture.keys) asked.plan(Fixture.plan(verbs = listOf(verb))) else asked.plan()
-            asked.offer()
-            return asked.declines().joinToString { "${it.reason.text}: ${it.detail}" }
+            val receiver = if (keys === Fixture.keys) device else foreign
+            receiver.up()
+            if (keys === Fixture.keys) receiver.plan(Fixture.plan(verbs = listOf(verb))) else receiver.plan()
+            receiver.offer()
+            return receiver.declines().joinToString { "${it.reason.text}: ${it.detail}" }
         }
         assertEquals("", declined(1, Fixture.otherKeys, emptyMap(), Train(8)), "a plan by a stranger is not even declined")
-        assertTrue("bundle: bundle fake: version 3 offered, version 4" in declined(2, Fixture.keys, mapOf("fake" to 4), Evaluate()))
+        assertTrue("bundle: bundle fake: version 3 is older than version 4" in declined(2, Fixture.keys, mapOf("fake" to 4), Evaluate()))
         assertTrue("failed: graph 'predict'" in declined(3, Fixture.keys, emptyMap(), Train(8, graph = "predict")))
         assertTrue("failed: plan: no graph 'none'" in declined(4, Fixture.keys, emptyMap(), Annotate("none", "x")))
-        assertTrue("data: 1 training windows" in declined(5, Fixture.keys, emptyMap(), Train(8), first(1)))
+        assertTrue("data: Training needs at least 2 windows, got 1" in declined(5, Fixture.keys, emptyMap(), Train(8), first(1)))
         assertTrue("policy: min_windows" in declined(6, Fixture.keys, emptyMap(), Train(8), first(0)))
         assertEquals("", declined(7, Fixture.keys, emptyMap(), Train(8, least = 1), first(0)), "the verb is left out")
     }

@@ -2,8 +2,8 @@ package io.shoal.core
 
 import io.shoal.core.wire.Bundle
 import io.shoal.core.wire.Evaluate
-import io.shoal.core.wire.Policy
 import io.shoal.core.wire.Fetch
+import io.shoal.core.wire.Policy
 import io.shoal.core.wire.Train
 import io.shoal.core.wire.decode
 import io.shoal.core.wire.decodeTensors
@@ -18,7 +18,7 @@ import kotlin.test.assertFailsWith
 import kotlin.test.assertNull
 import kotlin.test.assertTrue
 
-/** The model in use: what finished runs offer, and what answers. */
+/** The model in use: offers of finished runs, and the model that answers. */
 class CurrentTest {
     @TempDir
     lateinit var folder: File
@@ -29,7 +29,7 @@ class CurrentTest {
 
     private fun device(loader: GraphLoader = FakeLoader()) = FakeAggregator(storage(), loader = loader).up()
 
-    /** A model of the bundle's layout whose weights are all this value. */
+    /** Return a model of the bundle's layout whose weights are all this value. */
     private fun model(value: Float): ByteArray = encodeTensors(
         decodeTensors(Fixture.model).tensors.mapValues { (_, it) -> Tensor.of(FloatArray(it.size) { value }, it.shape) },
     )
@@ -39,8 +39,8 @@ class CurrentTest {
         for ((permitted, used) in listOf(listOf("other") to false, listOf("other", Fixture.bundle.manifest.name) to true)) {
             val device = FakeAggregator(storage(), policy = Policy(bundles = permitted)).up()
             device.finish(model(1f))
-            assertEquals(used, device.said.any { "is in use" in it }, "$permitted")
-            assertEquals(!used, device.said.any { "the policy does not permit the bundle" in it }, "$permitted")
+            assertEquals(used, device.log.any { "Model in use: " in it }, "$permitted")
+            assertEquals(!used, device.log.any { "the policy does not permit the bundle" in it }, "$permitted")
             folder.deleteRecursively()
         }
     }
@@ -51,7 +51,7 @@ class CurrentTest {
         offer()
     }
 
-    /** Graphs of which one answers another thing. */
+    /** Graphs of which one has another answer. */
     private class Answering(private val answer: (Tensor) -> Tensor) : GraphLoader by FakeLoader() {
         override fun load(bundle: Bundle): Graphs = object : Graphs by FakeGraphs() {
             override fun run(graph: String, inputs: Tensors): Tensors =
@@ -67,7 +67,7 @@ class CurrentTest {
         device.offer()
         device.reply(Fixture.finish())
         assertEquals(listOf(19, 3), predictor().use { it.predict(Fixture.windows.testX) }.shape)
-        assertTrue(device.said.any { "is in use" in it })
+        assertTrue(device.log.any { "Model in use: " in it })
         assertFailsWith<DataException> { predictor().predict(Tensor.allocate(DType.FLOAT32, listOf(3, 2, 5))) }
         assertFailsWith<DataException> { predictor().predict(Fixture.windows.testX.take(IntArray(0))) }
     }
@@ -120,7 +120,7 @@ class CurrentTest {
             val device = device(failing)
             if (start == 0) device.finish(model(1f)) else device.offer()
             repeat(3) { device.offer() }
-            tried += device.said.count { "is not used" in it }
+            tried += device.log.count { "Offered model not taken into use" in it }
             assertTrue(!device.agent.waiting)
         }
         assertEquals(3, tried)

@@ -38,8 +38,8 @@ class DriftTest {
         val x = Tensor.of(FloatArray(rows.size * 8) { rows[it / 8][it % 8].toFloat() }, listOf(rows.size, 2, 4))
         val expected = vectors.list("features", item = ::numbers)
         assertEquals(expected.size, rows.size)
-        for ((row, found) in expected.zip(Drift.features(x))) {
-            for (i in row.indices) assertEquals(row[i], found[i], 1e-6)
+        for ((row, features) in expected.zip(Drift.features(x))) {
+            for (i in row.indices) assertEquals(row[i], features[i], 1e-6)
         }
     }
 

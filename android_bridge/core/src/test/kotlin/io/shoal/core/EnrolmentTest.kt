@@ -21,7 +21,7 @@ class EnrolmentTest {
     private val vectors = (parseJson(File(repository, "wire/vectors/enrolment.json").readBytes()) as JsonObject).fields
     private val key = MemoryKey()
 
-    /** A service of the Python side: its address, and tokens by what they are. */
+    /** A service of the Python side: its address, and tokens by their kind. */
     private val service by lazy { Fields(parseJson(fromPython("enrolment.json").readBytes()), "service") }
     private val enrolment by lazy { Enrolment(service.string("url")) }
 
@@ -58,15 +58,15 @@ class EnrolmentTest {
 
     @Test
     fun `what is refused says why`() {
-        assertTold("used: another key has used this token") { enrolment.enrol(service.string("used"), key) }
-        assertTold("other-name: this token is for phone-9") { enrolment.enrol(service.string("bound"), key, "phone-2") }
-        assertTold("device id") { enrolment.enrol(service.string("bound"), key, "../x") }
+        assertRefused("used: pi-1 has used this token, with another key") { enrolment.enrol(service.string("used"), key) }
+        assertRefused("other-name: this token is for phone-9") { enrolment.enrol(service.string("bound"), key, "phone-2") }
+        assertRefused("device id") { enrolment.enrol(service.string("bound"), key, "../x") }
         assertIs<EnrolmentAnswer.Waiting>(enrolment.enrol(service.string("approve"), key, "phone-3"))
     }
 
     @Test
     fun `another service gets nothing`() {
-        assertTold("its authority has the fingerprint") { enrolment.enrol(service.string("elsewhere"), key) }
+        assertRefused("its authority must have the token's fingerprint") { enrolment.enrol(service.string("elsewhere"), key) }
         assertFailsWith<LinkException> { Enrolment(service.string("url").replace("localhost", "127.0.0.1")).enrol(service.string("approve"), key) }
         assertFailsWith<LinkException> { Enrolment("https://localhost:1").enrol(service.string("approve"), key) }
         for (wrong in listOf("http://localhost", "localhost", "https://localhost/x")) assertFailsWith<ConfigException>(wrong) { Enrolment(wrong) }
@@ -75,10 +75,10 @@ class EnrolmentTest {
     @Test
     fun `a certificate that is not valid by the device's clock is not taken`() {
         val late = Enrolment(service.string("url")) { System.currentTimeMillis() + 100L * 86_400_000 }
-        assertTold("not valid by this device's clock") { late.enrol(service.string("clock"), key) }
+        assertRefused("not valid by this device's clock") { late.enrol(service.string("clock"), key) }
     }
 
-    private fun assertTold(text: String, act: () -> Unit) {
+    private fun assertRefused(text: String, act: () -> Unit) {
         val error = assertFailsWith<ConfigException> { act() }
         assertTrue(text in error.message.orEmpty(), error.message)
     }

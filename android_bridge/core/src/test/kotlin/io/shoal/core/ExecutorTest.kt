@@ -144,7 +144,7 @@ class ExecutorTest {
         assertFailsWith<Malformed> { answer(ofIds, none, numbers) }
         assertFailsWith<Malformed> { answer(Fixture.bundle, Fixture.windows, ids) }
         val outside = Tensor.of(LongArray(24) { it.toLong() }, SENT)
-        assertTrue("expected ids from 0 to 8" in assertFailsWith<DataException> { answer(ofIds, none, outside) }.message!!)
+        assertTrue("must hold ids from 0 to 8" in assertFailsWith<DataException> { answer(ofIds, none, outside) }.message!!)
     }
 
     @Test

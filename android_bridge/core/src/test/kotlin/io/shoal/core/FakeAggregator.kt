@@ -11,7 +11,7 @@ import io.shoal.core.wire.decode
 import io.shoal.core.wire.digest
 import io.shoal.core.wire.encode
 
-/** A link to nobody: what the device published and subscribed to. */
+/** Link without a broker, which records publications and subscriptions of the device. */
 internal class FakeLink : Link {
     val published = ArrayList<Pair<String, ByteArray>>()
     val subscribed = LinkedHashSet<String>()
@@ -33,7 +33,7 @@ internal class FakeLink : Link {
     override fun close() = Unit
 }
 
-/** The device `phone` of the fleet `f`, and the aggregator's and the broker's side of its conversation. */
+/** The device `phone` of the fleet `f`, and the side of the aggregator and the broker. */
 internal class FakeAggregator(
     val storage: Storage,
     keys: List<PublicKey> = Fixture.keys,
@@ -47,19 +47,19 @@ internal class FakeAggregator(
     val topics = Topics("f")
     val link = FakeLink()
     val clock = TestClock()
-    val said = ArrayList<String>()
+    val log = ArrayList<String>()
 
-    /** What is on offer besides the fixture's bundle and model. */
+    /** Blobs that the broker has besides the fixture's bundle and model. */
     val blobs = ArrayList<ByteArray>().apply { addAll(listOf(Fixture.payload, Fixture.model)) }
-    private val log = Log { level, line -> said += "$level $line" }
+    private val logger = Log { level, line -> log += "$level $line" }
     val agent = Agent(
         Identity("phone", "f", keys, policy),
         link,
-        Surroundings(windows, storage, loader, health, clock = clock, log = log, noise = { 0.25 }, pace = pace),
+        Environment(windows, storage, loader, health, clock = clock, log = logger, noise = { 0.25 }, pace = pace),
         stop,
     )
 
-    /** Connects; the retained status comes at once. */
+    /** Connect; the retained status comes at once. */
     fun up(status: Boolean = true) = apply {
         agent.handle(LinkUp)
         if (status) status()
@@ -70,19 +70,19 @@ internal class FakeAggregator(
 
     fun deliver(topic: String, message: Message) = agent.handle(Delivery(topic, Fixture.signed(message)))
 
-    /** A plan, and the work that it makes. */
+    /** Deliver a plan, and do its work. */
     fun plan(plan: Plan = Fixture.plan()) = deliver(topics.device("phone", "plan"), plan).also { work() }
 
     fun reply(message: Message) = deliver(topics.device("phone", "reply"), message).also { work() }
 
-    /** Delivers the blobs that it waits for, as retained publications. */
+    /** Deliver the blobs that the device waits for, as retained publications. */
     fun deliverBlobs() {
         for (payload in blobs) {
             if (topics.blob(digest(payload)) in link.subscribed) agent.handle(Delivery(topics.blob(digest(payload)), payload))
         }
     }
 
-    /** [deliverBlobs], and the work that they make. */
+    /** Call [deliverBlobs], and do the work that follows. */
     fun offer() {
         deliverBlobs()
         work()
@@ -110,6 +110,6 @@ internal class FakeAggregator(
         agent.tick()
     }
 
-    /** A message as somebody writes it who has no key. */
+    /** Deliver a message of somebody without a key. */
     fun unsigned(topic: String, message: Message) = agent.handle(Delivery(topic, encode(message))).also { work() }
 }

@@ -2,7 +2,10 @@ package io.shoal.core
 
 import io.shoal.core.wire.Bundle
 
-/** The same graphs as `tests/android/kotlin_vectors.py` has: a few float32 operations, which notice in which order their examples come. */
+/**
+ * The graphs of `tests/android/kotlin_vectors.py`: a few float32 operations that depend on the
+ * order of their examples.
+ */
 class FakeGraphs(override val maxBatch: Int? = null) : Graphs {
     var closed = false
         private set
@@ -26,7 +29,7 @@ class FakeGraphs(override val maxBatch: Int? = null) : Graphs {
             }
             "places" -> places(inputs)
             "shift" -> {
-                val moved = first(inputs, "response/places.held") / 64
+                val moved = first(inputs, "response/places.holdout") / 64
                 mapOf(
                     "next/shared/b" to each(inputs, "shared/b") { b, _ -> b + moved },
                     "next/statistic/n.running_mean" to each(inputs, "statistic/n.running_mean") { m, _ -> m - moved },
@@ -80,13 +83,13 @@ class FakeGraphs(override val maxBatch: Int? = null) : Graphs {
 
     private fun places(i: Tensors): Tensors {
         val sums = sums(i)
-        val (index, held) = listOf("batch/rank", "batch/held").map { i.getValue(it).toFloatArray() }
+        val (index, holdout) = listOf("batch/rank", "batch/holdout").map { i.getValue(it).toFloatArray() }
         val y = i.getValue("batch/y").toLongArray()
         fun sum(of: (Int) -> Float) = Tensor.scalar(sums.indices.sumOf { of(it).toDouble() }.toFloat())
         return mapOf(
             "metric/place" to sum { (sums[it] + 1) * index[it] },
             "metric/count" to sum { i.getValue("batch/count").toFloatArray()[it] },
-            "metric/held" to sum { sums[it] * held[it] },
+            "metric/holdout" to sum { sums[it] * holdout[it] },
             "metric/label" to sum { sums[it] * y[it] },
         )
     }
@@ -108,7 +111,7 @@ class FakeGraphs(override val maxBatch: Int? = null) : Graphs {
     private fun order(i: Tensors): Float = (sums(i).withIndex().sumOf { (at, sum) -> sum.toDouble() * (at + 1) } / 65536).toFloat()
 }
 
-/** Loads [FakeGraphs], whatever the bundle. */
+/** Loader of [FakeGraphs] for every bundle. */
 class FakeLoader(private val maxBatch: Int? = null) : GraphLoader {
     override val runtime = "fake"
     val loaded = ArrayList<FakeGraphs>()

@@ -18,18 +18,18 @@ import java.security.spec.EdECPrivateKeySpec
 import java.security.spec.NamedParameterSpec
 import java.util.Base64
 
-/** The fake bundle, windows and blobs that the Python side wrote. */
+/** Fake bundle, windows and blobs that the Python side wrote. */
 object Fixture {
     val folder: File get() = fromPython("executor")
     val payload: ByteArray by lazy { File(folder, "bundle.zip").readBytes() }
 
-    /** Two root keys; the second signed the bundle, and vouches for the service. */
+    /** Two root keys. The second signed the bundle, and vouches for the service. */
     val keys: List<PublicKey> by lazy { PublicKey.parse(File(folder, "trust.pem").readText()) }
     val otherKeys: List<PublicKey> by lazy { PublicKey.parse(File(folder, "other.pem").readText()) }
     val bundle: Bundle by lazy { Bundle.unpack(payload, keys) }
     val windows: Windows by lazy { windowsIn(File(folder, "windows.safetensors")) }
 
-    /** The first plan's model. */
+    /** Model of the first plan. */
     val model: ByteArray by lazy { blob(io.shoal.core.wire.decode<Plan>(File(folder, "cases/01/plan.json").readBytes()).model) }
 
     fun blob(name: String): ByteArray = File(folder, "blobs/$name").readBytes()
@@ -55,7 +55,10 @@ object Fixture {
     internal fun release(number: Long, model: ByteArray = this.model, bundle: ByteArray = payload, run: String = "run", epoch: Long = 5): Release =
         Release("phone", epoch, number, "left", run, digest(bundle), digest(model))
 
-    /** A message as the aggregator of the fleet `f` signs it, with the service key that the Python side had vouched for. */
+    /**
+     * Return a message that the aggregator of the fleet `f` signed, with the service key of the
+     * Python side's voucher.
+     */
     fun signed(message: Message): ByteArray {
         val text = encode(message)
         val signature = Signature.getInstance("Ed25519").run {
@@ -73,7 +76,7 @@ object Fixture {
     }
 }
 
-/** Both clocks of a device: [nowS] may be set, [steadyS] goes on. */
+/** Clocks of a device: [nowS] may be set, [steadyS] only grows. */
 class TestClock(var nowS: Double = 100.0, var steadyS: Double = 50.0) : Clock {
     override fun nowSeconds(): Double = nowS
 

@@ -17,9 +17,9 @@ class FolderStorageTest {
     @TempDir
     lateinit var folder: File
 
-    private val said = ArrayList<String>()
+    private val log = ArrayList<String>()
 
-    private fun storage(owner: Owner? = null) = FolderStorage(folder, { level, line -> said += "$level $line" }, owner)
+    private fun storage(owner: Owner? = null) = FolderStorage(folder, { level, line -> log += "$level $line" }, owner)
 
     private fun tensors(value: Float): Tensors = mapOf("private/p" to Tensor.of(floatArrayOf(value)))
 
@@ -27,7 +27,7 @@ class FolderStorageTest {
 
     private val session = Session(
         Fixture.plan(4), "as it came\n{}", Stage.DECLINED, 3, "a".repeat(64), DeclineReason.DATA, "why\n", mapOf("fake" to 3L),
-        Offer(5, "r", "b".repeat(64), "c".repeat(64), 7, "left", 2, "no", Metrics(3, 1.5, 2), latencyMs = 0.25), 5, 7, 6,
+        ModelOffer(5, "r", "b".repeat(64), "c".repeat(64), 7, "left", 2, "no", Metrics(3, 1.5, 2), latencyMs = 0.25), 5, 7, 6,
     )
 
     @Test
@@ -38,7 +38,7 @@ class FolderStorageTest {
             putBlob(digest(blob), blob)
             putBlob(digest(byteArrayOf(9)), byteArrayOf(9))
             putUpdate("r", 4, byteArrayOf(3), tensors(4f))
-            for (number in 1L..2L) saveCurrent(Current(bundle, model, "r", tensors(1f), number, kept = digest(byteArrayOf(9))))
+            for (number in 1L..2L) saveCurrent(Current(bundle, model, "r", tensors(1f), number, personalModel = digest(byteArrayOf(9))))
             erase()
         }
         storage().apply {
@@ -46,7 +46,7 @@ class FolderStorageTest {
             assertNull(update())
             assertNull(before())
             assertEquals(emptyMap(), private("r", 5))
-            assertEquals(listOf(bundle, model, "2", ""), current()!!.let { listOf(it.bundle, it.model, "${it.release}", it.kept) })
+            assertEquals(listOf(bundle, model, "2", ""), current()!!.let { listOf(it.bundle, it.model, "${it.release}", it.personalModel) })
             assertEquals(emptyMap(), current()!!.private)
             assertContentEquals(blob, blob(digest(blob)))
             assertNull(blob(digest(byteArrayOf(9))))
@@ -83,7 +83,7 @@ class FolderStorageTest {
         over.set(true)
         reading.join()
         assertEquals(emptyList(), failures.map { it.stackTraceToString() })
-        assertEquals(emptyList(), said, "nothing was found damaged")
+        assertEquals(emptyList(), log, "nothing was damaged")
         assertEquals(writes.toLong(), storage().current()!!.release)
     }
 
@@ -112,7 +112,7 @@ class FolderStorageTest {
             assertNull(update())
         }
         assertEquals(emptyList(), folder.walk().filter { it.extension == "new" }.toList())
-        assertEquals(emptyList(), said)
+        assertEquals(emptyList(), log)
     }
 
     @Test
@@ -160,8 +160,8 @@ class FolderStorageTest {
             val copy = File(folder.parentFile, "copy-${folder.name}").apply { deleteRecursively() }
             folder.copyRecursively(copy)
             File(copy, name).apply { writeBytes(damage(readBytes())) }
-            said.clear()
-            val storage = FolderStorage(copy, { level, line -> said += "$level $line" })
+            log.clear()
+            val storage = FolderStorage(copy, { level, line -> log += "$level $line" })
             assertEquals(if (name == "session.json") Session() else session, storage.session())
             assertEquals(if (name == "current") 2 else 3, storage.current()!!.release, "the model before answers")
             assertEquals(if (name == "before") null else 2L, storage.before()?.release)
@@ -171,8 +171,8 @@ class FolderStorageTest {
             assertEquals(name == "traffic.json", storage.traffic().isEmpty())
             assertEquals(tensors(if (name.endsWith("00002")) 1f else 2f), storage.private("r", 9))
             if (!name.endsWith("00001")) {
-                assertEquals(1, said.size, "$name: $said")
-                assertTrue("WARNING" in said[0] && "damaged" in said[0])
+                assertEquals(1, log.size, "$name: $log")
+                assertTrue("WARNING" in log[0] && "damaged" in log[0])
                 assertTrue(!File(copy, name).exists())
             }
             storage.save(session)
@@ -191,7 +191,7 @@ class FolderStorageTest {
         storage(one).save(Session(released = 7))
         for (wrong in listOf(other, Owner("one", "ring"))) {
             val error = assertFailsWith<ConfigException> { storage(wrong) }
-            assertTrue("it is that of device one of fleet watch, and this is $wrong" in error.message!!)
+            assertTrue("belongs to device one of fleet watch, and this is $wrong" in error.message!!)
         }
         assertEquals(7, storage(one).session().released)
         storage().erase()
@@ -205,11 +205,11 @@ class FolderStorageTest {
         val note = File(folder, "device.json")
         note.writeText("damaged")
         storage(Owner("one", "watch"))
-        assertTrue("whose it is is noted anew" in said.single())
+        assertTrue("its owner is stored again" in log.single())
         val other = """{"device_id":"one","fleet":"watch","format":2}""".toByteArray()
         note.writeBytes(digest(other).toByteArray() + other)
         val error = assertFailsWith<ConfigException> { storage(Owner("one", "watch")) }
-        assertTrue("format 2, this client reads format 1" in error.message!!, error.message)
+        assertTrue("has format 2, and this client reads format 1" in error.message!!, error.message)
     }
 
     @Test

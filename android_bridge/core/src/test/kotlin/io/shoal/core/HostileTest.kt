@@ -30,9 +30,10 @@ import kotlin.test.assertEquals
 import kotlin.test.assertTrue
 
 /**
- * Plans, bundles and models that somebody made who holds a key, or whom the device believes without one, and runtimes that fail in every way.
- * The device has to live, to take a good plan afterwards, and to let nothing leave that its owner's policy forbids. The system property
- * `shoal.hostile` says how many; without it there are enough for some twenty seconds.
+ * Hostile plans, bundles and models, from an attacker who has a key or whom the device believes
+ * without one, and runtimes that fail in every way. The device must survive, accept a good plan
+ * afterwards, and let nothing leave that its owner's policy forbids. The system property
+ * `shoal.hostile` is their number; the default takes some twenty seconds.
  */
 class HostileTest {
     @TempDir
@@ -43,9 +44,9 @@ class HostileTest {
     private val clipNorm = 0.5
     private val policy = Policy(maxClipNorm = clipNorm, maxEpochs = 30.0)
 
-    /** A device's memory, without a disk: a test of so many plans would write for hours. */
+    /** Storage without a disk: writing would take hours with so many plans. */
     private class Memory : Storage {
-        var kept = Session()
+        var stored = Session()
         val blobs = HashMap<String, ByteArray>()
         val private = HashMap<Pair<String, Long>, Tensors>()
         var update: ByteArray? = null
@@ -53,7 +54,7 @@ class HostileTest {
         var used: Current? = null
         var hours: Map<Long, Long> = emptyMap()
 
-        override fun session() = kept
+        override fun session() = stored
 
         override fun checkpoint() = written
 
@@ -66,7 +67,7 @@ class HostileTest {
         }
 
         override fun save(session: Session) {
-            kept = decodeSession(encodeSession(session))
+            stored = decodeSession(encodeSession(session))
         }
 
         override fun blob(digest: String) = blobs[digest]
@@ -121,7 +122,7 @@ class HostileTest {
         }
     }
 
-    /** The fake graphs, of which now and then one throws, or gives what it should not. */
+    /** Fake graphs that sometimes throw an error or have a wrong output. */
     private inner class Hostile : GraphLoader by FakeLoader() {
         override fun load(bundle: Bundle): Graphs {
             if (random.nextInt(40) == 0) throw thrown()
@@ -177,7 +178,7 @@ class HostileTest {
 
     private fun protect() = Protect(listOf(1e-30, 0.1, clipNorm, clipNorm, 2.0, 1e300)[random.nextInt(6)], listOf(0.0, 0.0, 0.1, 1e300)[random.nextInt(4)])
 
-    /** Bundles and models, whole and changed at random. */
+    /** Bundles and models, intact and changed at random. */
     private val blobs: List<ByteArray> by lazy {
         val good = listOf(Fixture.payload, Fixture.model)
         val tensors = decodeTensors(Fixture.model).tensors
@@ -194,7 +195,7 @@ class HostileTest {
         return bytes
     }
 
-    /** The bundle with the flag that says its files are encrypted. */
+    /** Return the bundle with the flag of encrypted files. */
     private fun encrypted(): ByteArray = Fixture.payload.copyOf().also { zip ->
         for (at in 0 until zip.size - 9) if (zip[at] == 'P'.code.toByte() && zip[at + 1] == 'K'.code.toByte() && zip[at + 2] == 1.toByte()) zip[at + 8] = 1
     }
@@ -233,7 +234,7 @@ class HostileTest {
                 device.unsigned(device.topics.device("phone", "reply"), Acknowledge("phone", digest(payload)))
             }
             device.link.published.clear()
-            device.said.clear()
+            device.log.clear()
         }
         val good = FakeAggregator(storage, emptyList(), policy).up(status = false).also { it.clock.steadyS += 4 }
         good.unsigned(good.topics.device("phone", "plan"), Fixture.plan(round + 1, epoch = 5L + count, verbs = listOf(Train(8), Protect(clipNorm))))
@@ -249,7 +250,10 @@ class HostileTest {
     private fun believing(storage: Storage) =
         FakeAggregator(storage, emptyList(), policy, Hostile()).apply { blobs += this@HostileTest.blobs }
 
-    /** Nothing of a training is in an update but what was clipped, and nothing that the bundle does not declare. */
+    /**
+     * Check that an update has no result of training that was not clipped, and nothing that the
+     * bundle does not declare.
+     */
     private fun checkProtected(payload: ByteArray) {
         val (update, tensors) = decodeUpdate(payload)
         val deltas = Names.part(tensors, "delta").values
@@ -261,7 +265,10 @@ class HostileTest {
         }
     }
 
-    /** The test's noise is 0.25 standard deviations everywhere: with it a change is longer than the clipping norm. */
+    /**
+     * Length of the test's noise, which is 0.25 standard deviations everywhere: with it a change is
+     * longer than the clipping norm.
+     */
     private fun noisy(deltas: Collection<Tensor>) = deltas.all { tensor -> tensor.toFloatArray().all { it != 0f } }
 
     @Test

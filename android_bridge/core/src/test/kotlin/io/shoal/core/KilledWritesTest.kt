@@ -1,14 +1,16 @@
 package io.shoal.core
 
+import org.junit.jupiter.api.io.TempDir
 import java.io.File
 import java.util.Random
 import kotlin.concurrent.thread
 import kotlin.test.Test
 import kotlin.test.assertEquals
 import kotlin.test.assertTrue
-import org.junit.jupiter.api.io.TempDir
 
-/** A process whose two threads write into a state folder: what it has written it says, a line each, once the folder has it. */
+/**
+ * Process whose two threads write into a state folder. It prints each completed write on a line.
+ */
 internal object KilledWriter {
     private fun say(line: String) = synchronized(this) { System.out.write("$line\n".toByteArray()); System.out.flush() }
 
@@ -42,8 +44,8 @@ class KilledWritesTest {
         while (models + marks < writes) {
             val (model, mark) = killed(models, marks, 1 + random.nextInt(100), random.nextInt(4_000_000))
             kills++
-            val said = ArrayList<String>()
-            val storage = FolderStorage(folder, { level, line -> said += "$level $line" })
+            val log = ArrayList<String>()
+            val storage = FolderStorage(folder, { level, line -> log += "$level $line" })
             val release = storage.current()?.let { wholeOf(it) } ?: 0
             assertTrue(release in model..model + 1, "model $release is in use, $model was written")
             val before = storage.before()?.let { wholeOf(it) } ?: 0 // it is written first, so it may be the same
@@ -54,26 +56,29 @@ class KilledWritesTest {
             val checkpoint = storage.checkpoint()
             val marked = checkpoint?.distinct()?.singleOrNull()
             assertTrue(marked in setOf(odd.toByte(), (odd + 2).toByte()) || checkpoint == null && odd < 1, "the checkpoint is $marked, $odd was written")
-            assertEquals(emptyList<String>(), said, "nothing is found damaged")
+            assertEquals(emptyList<String>(), log, "nothing is damaged")
             models = release
             marks = mark
         }
         println("${models + marks} writes, $kills kills: nothing is lost or torn")
     }
 
-    /** Starts the writer after these numbers, and kills it so long after its [lines]th line. The last number of either that it had said. */
+    /**
+     * Start the writer after these numbers, and kill it a while after its [lines]th line. Return
+     * the last number that each thread printed.
+     */
     private fun killed(models: Long, marks: Long, lines: Int, afterNs: Int): Pair<Long, Long> {
         val java = File(System.getProperty("java.home"), "bin/java").path
         val command = listOf(java, "-XX:TieredStopAtLevel=1", "-cp", System.getProperty("java.class.path"), KilledWriter::class.java.name)
         val process = ProcessBuilder(command + listOf(folder.path, "$models", "$marks")).redirectError(ProcessBuilder.Redirect.INHERIT).start()
         var (model, mark) = Pair(models, marks)
-        process.inputStream.bufferedReader().useLines { told ->
-            for ((number, line) in told.withIndex()) {
+        process.inputStream.bufferedReader().useLines { output ->
+            for ((number, line) in output.withIndex()) {
                 val (what, last) = line.split(" ").takeIf { it.size == 2 } ?: break // the last line may be cut
                 if (what == "model") model = last.toLong() else mark = last.toLong()
                 if (number + 1 == lines) {
                     Thread.sleep(afterNs / 1_000_000L, afterNs % 1_000_000)
-                    process.toHandle().destroyForcibly() // of the process itself it would close what it has said
+                    process.toHandle().destroyForcibly() // the process's own method would close its output
                 }
             }
         }
@@ -81,7 +86,7 @@ class KilledWritesTest {
         return Pair(model, mark)
     }
 
-    /** The number of a model in use, whose private tensors are its own. */
+    /** Return the number of a model in use, which its private tensors repeat. */
     private fun wholeOf(current: Current): Long {
         assertEquals(modelOf(current.release).private, current.private)
         return current.release

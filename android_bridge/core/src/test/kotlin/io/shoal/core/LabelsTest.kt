@@ -22,8 +22,8 @@ class LabelsTest {
             val manifest = manifest(case.string("task"), case.strings("names"), case.int("steps", 0L..9L).toInt())
             val y = numbers(case, "y")
             if (case.bool("fits")) {
-                val taken = fitLabels(y, manifest, "train")
-                assertEquals(listOf(y.rows) + manifest.label.shape, taken.shape, "$y in ${manifest.task}")
+                val fitting = fitLabels(y, manifest, "train")
+                assertEquals(listOf(y.rows) + manifest.label.shape, fitting.shape, "$y in ${manifest.task}")
             } else {
                 assertFailsWith<DataException>("$y in ${manifest.task}") { fitLabels(y, manifest, "train") }
             }
@@ -36,13 +36,13 @@ class LabelsTest {
         val none = Tensor.of(LongArray(0))
         val manifest = manifest("multi-label", listOf("a", "b"))
         assertTrue(noLabels(2, Label(DType.FLOAT32, listOf(3))).toFloatArray().all { it.isNaN() })
-        val taken = Windows(x.take(IntArray(0)), none, x.take(IntArray(0)), none, x).takenFor(manifest)
-        val split = Split.of(taken, manifest.label, "windows", 0.0)
+        val windows = Windows(x.take(IntArray(0)), none, x.take(IntArray(0)), none, x).forTask(manifest)
+        val split = Split.of(windows, manifest.label, "windows", 0.0)
         assertEquals(Tensor.of(longArrayOf(-1, -1, -1, -1), listOf(2, 2)), split.y)
     }
 }
 
-/** Labels or samples as the vectors have them: type, shape, and the numbers under [key]. */
+/** Return labels or samples of the vectors: type, shape, and the numbers under [key]. */
 internal fun numbers(case: Fields, key: String = "numbers"): Tensor {
     val shape = case.sizes("shape")
     val numbers = case.list(key) { it, _ -> (it as JsonNumber).text.toDouble() }
@@ -52,7 +52,7 @@ internal fun numbers(case: Fields, key: String = "numbers"): Tensor {
     }
 }
 
-/** A bundle of a task with such names. */
+/** Return a bundle's manifest with this task and these names. */
 internal fun manifest(task: String, names: List<String>, steps: Int = 0): Manifest {
     val window = Window(listOf("c"), 4, 1, steps = steps)
     return Manifest("m", 1, "a", emptyMap(), names, window, 2, emptyMap(), emptyList(), emptyMap(), emptyMap(), task = task)

@@ -15,9 +15,9 @@ class PaddingTest {
 
     @Test
     fun `windows of different lengths are padded, or refused, as every implementation does`() {
-        val given = cases.filter { it.has("windows") }
-        assertTrue(given.size >= 8)
-        for (case in given) {
+        val windowCases = cases.filter { it.has("windows") }
+        assertTrue(windowCases.size >= 8)
+        for (case in windowCases) {
             val (windows, length) = Pair(case.list("windows") { it, at -> numbers(Fields(it, at)) }, case.int("length", 1L..9L).toInt())
             val expected = case.objectOrNull("padded") { numbers(it) }
             if (expected == null) assertFailsWith<DataException> { padded(windows, length) } else assertEquals(expected, padded(windows, length))
@@ -26,9 +26,9 @@ class PaddingTest {
 
     @Test
     fun `shorter windows are padded to those of a bundle that has such`() {
-        val given = cases.filter { it.has("x") }
-        assertTrue(given.size >= 6)
-        for (case in given) {
+        val tensorCases = cases.filter { it.has("x") }
+        assertTrue(tensorCases.size >= 6)
+        for (case in tensorCases) {
             val length = case.int("length", 1L..9L).toInt()
             val window = Window(case.strings("channels"), length, length)
             assertEquals(numbers(case.obj("fitted")), fitting(numbers(case.obj("x")), window, "windows"))

@@ -25,7 +25,7 @@ import kotlin.test.assertEquals
 import kotlin.test.assertFailsWith
 import kotlin.test.assertTrue
 
-/** Whole jobs over a real Mosquitto, with an aggregator's side of the conversation. */
+/** Complete jobs over a real Mosquitto, with the aggregator's side of the conversation. */
 class PhoneTest {
     @TempDir
     lateinit var folder: File
@@ -60,7 +60,7 @@ class PhoneTest {
     private fun acknowledge(update: ByteArray) =
         aggregator.publish(topics.device("phone", "reply"), Fixture.signed(Acknowledge("phone", digest(update))))
 
-    /** What the device wrote to a topic next. */
+    /** Return the device's next message on a topic. */
     private fun sent(kind: String): ByteArray {
         val endNs = System.nanoTime() + 20_000_000_000
         while (System.nanoTime() < endNs) {
@@ -129,11 +129,11 @@ class PhoneTest {
     fun `a withdrawal is confirmed by the aggregator alone, for these very bytes, and stays at the broker`() {
         val withdrawal = Withdrawal("phone", "f", address(), Fixture.keys)
         val answering = thread {
-            val said = sent("status")
+            val status = sent("status")
             aggregator.publish(topics.device("phone", "reply"), Fixture.signed(Acknowledge("phone", "a".repeat(64)))) // of something else
-            aggregator.publish(topics.device("phone", "reply"), encode(Acknowledge("phone", digest(said)))) // of nobody with a key
+            aggregator.publish(topics.device("phone", "reply"), encode(Acknowledge("phone", digest(status)))) // of nobody with a key
             Thread.sleep(500)
-            aggregator.publish(topics.device("phone", "reply"), Fixture.signed(Acknowledge("phone", digest(said))))
+            aggregator.publish(topics.device("phone", "reply"), Fixture.signed(Acknowledge("phone", digest(status))))
         }
         val startedNs = System.nanoTime()
         assertTrue(withdrawal.tell(answerMs = 20_000))
@@ -142,8 +142,8 @@ class PhoneTest {
         assertTrue(!withdrawal.tell(answerMs = 300), "nobody answers")
         while (aggregator.receive(300) != null) continue
         val later = MqttLink.connect(address(), "later").apply { subscribe(listOf(topics.device("phone", "status"))) }
-        val kept = generateSequence { later.receive(5_000) }.filterIsInstance<Delivery>().first()
-        assertEquals(listOf(false, true), decode<DeviceStatus>(kept.payload).let { listOf(it.online, it.withdrawn.length == 32) })
+        val retained = generateSequence { later.receive(5_000) }.filterIsInstance<Delivery>().first()
+        assertEquals(listOf(false, true), decode<DeviceStatus>(retained.payload).let { listOf(it.online, it.withdrawn.length == 32) })
         later.vanish()
     }
 
@@ -174,9 +174,9 @@ class PhoneTest {
             Phone("p", "f", address(), Fixture.windows, FolderStorage(File(folder, "none")), loader, emptyList(), insecure, log = log)
         }
         assertFailsWith<ConfigException> { none(false, Log.SILENT) }
-        val said = ArrayList<String>()
-        none(true) { level, line -> said += "$level $line" }
-        assertTrue("WARNING insecure" in said.single())
+        val log = ArrayList<String>()
+        none(true) { level, line -> log += "$level $line" }
+        assertEquals("WARNING Insecure: without a trusted key, anybody who reaches the broker can give this device work", log.single())
     }
 
     @Test
@@ -199,11 +199,11 @@ class PhoneTest {
         }
         val storage = FolderStorage(File(folder, "state"))
         val endNs = System.nanoTime() + 20_000_000_000
-        fun done() = storage.session().let { it.plan?.round == 3L && it.stage == Stage.ANSWERED }
-        while (!done() && System.nanoTime() < endNs) Thread.sleep(20)
+        fun isAnswered() = storage.session().let { it.plan?.round == 3L && it.stage == Stage.ANSWERED }
+        while (!isAnswered() && System.nanoTime() < endNs) Thread.sleep(20)
         stopping = true
         running.join(10_000)
-        assertTrue(done())
+        assertTrue(isAnswered())
         while (decode<DeviceStatus>(sent("status")).online) continue
     }
 }

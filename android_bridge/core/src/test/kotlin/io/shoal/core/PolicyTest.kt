@@ -15,7 +15,7 @@ import kotlin.test.assertEquals
 import kotlin.test.assertNotNull
 import kotlin.test.assertTrue
 
-/** What a device's owner permits, kept by the agent. */
+/** The policy of a device's owner, enforced by the agent. */
 class PolicyTest {
     @TempDir
     lateinit var folder: File

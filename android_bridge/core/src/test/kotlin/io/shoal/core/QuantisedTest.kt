@@ -26,8 +26,8 @@ class QuantisedTest {
 
     private val cases = vectors.getValue("encoded").list().map { (it as JsonObject).fields }
 
-    private fun changeOf(case: Map<String, Json>): Tensors = (case.getValue("changes") as JsonObject).fields.entries.associate { (name, held) ->
-        val (shape, bits) = (held as JsonObject).fields.let { Pair(it.getValue("shape"), it.getValue("bits")) }
+    private fun changeOf(case: Map<String, Json>): Tensors = (case.getValue("changes") as JsonObject).fields.entries.associate { (name, change) ->
+        val (shape, bits) = (change as JsonObject).fields.let { Pair(it.getValue("shape"), it.getValue("bits")) }
         Names.delta(name) to Tensor.of(bits.numbers().map { Float.fromBits(it.toInt()) }.toFloatArray(), shape.numbers().map { it.toInt() })
     }
 

@@ -20,29 +20,29 @@ class RecordingsTest {
         val cases = (parseJson(File(repository, "wire/vectors/recordings.json").readBytes()) as JsonArray).items.map { Fields(it, "recordings.json") }
         assertTrue(cases.size >= 40)
         for (case in cases) {
-            val (name, own) = Pair(case.string("name"), File(folder, case.string("name").hashCode().toString()).apply { mkdir() })
-            for ((file, text) in case.map("files") { it, _ -> (it as JsonString).value }) File(own, file).writeText(text)
+            val (name, caseFolder) = Pair(case.string("name"), File(folder, case.string("name").hashCode().toString()).apply { mkdir() })
+            for ((file, text) in case.map("files") { it, _ -> (it as JsonString).value }) File(caseFolder, file).writeText(text)
             val (length, stride, steps) = listOf("length", "stride", "steps").map { case.int(it, 0L..99L).toInt() }
             val expected = case.objectOrNull("windows") { it }
             if (expected == null) {
-                assertFailsWith<DataException>(name) { windowsOf(readRecordings(own), length, stride, steps) }
+                assertFailsWith<DataException>(name) { windowsOf(readRecordings(caseFolder), length, stride, steps) }
                 continue
             }
-            val cut = windowsOf(readRecordings(own), length, stride, steps)
+            val cut = windowsOf(readRecordings(caseFolder), length, stride, steps)
             assertEquals(expected.strings("names"), cut.names, name)
-            val made = mapOf("train_x" to cut.trainX, "train_y" to cut.trainY, "test_x" to cut.testX, "test_y" to cut.testY)
-            for ((part, tensor) in made + ("unlabelled_x" to cut.unlabelledX)) assertEquals(numbers(expected.obj(part)), tensor, "$name: $part")
+            val parts = mapOf("train_x" to cut.trainX, "train_y" to cut.trainY, "test_x" to cut.testX, "test_y" to cut.testY)
+            for ((part, tensor) in parts + ("unlabelled_x" to cut.unlabelledX)) assertEquals(numbers(expected.obj(part)), tensor, "$name: $part")
         }
     }
 
     @Test
     fun `columns are put in the order of the bundle`() {
-        val said = NamedLabels(listOf("b", "a"), true, DoubleArray(40) { if (it % 2 == 0) 2.5 else 1.5 })
-        val windows = windowsOf(listOf(Recording(Tensor.allocate(DType.FLOAT32, listOf(20, 1)), said)), 4, 4)
-        val taken = windows.takenFor(manifest("regression", listOf("a", "b"))).trainY
-        assertEquals(Tensor.of(floatArrayOf(1.5f, 2.5f, 1.5f, 2.5f, 1.5f, 2.5f), listOf(3, 2)), taken)
-        assertFailsWith<DataException> { windows.takenFor(manifest("regression", listOf("a", "c"))) }
-        assertFailsWith<DataException> { windows.takenFor(manifest("multi-label", listOf("a", "b"))) }
+        val quantities = NamedLabels(listOf("b", "a"), true, DoubleArray(40) { if (it % 2 == 0) 2.5 else 1.5 })
+        val windows = windowsOf(listOf(Recording(Tensor.allocate(DType.FLOAT32, listOf(20, 1)), quantities)), 4, 4)
+        val trainY = windows.forTask(manifest("regression", listOf("a", "b"))).trainY
+        assertEquals(Tensor.of(floatArrayOf(1.5f, 2.5f, 1.5f, 2.5f, 1.5f, 2.5f), listOf(3, 2)), trainY)
+        assertFailsWith<DataException> { windows.forTask(manifest("regression", listOf("a", "c"))) }
+        assertFailsWith<DataException> { windows.forTask(manifest("multi-label", listOf("a", "b"))) }
     }
 
     @Test
@@ -67,8 +67,8 @@ class RecordingsTest {
 
     @Test
     fun `recordings that cannot be used are refused`() {
-        val said = NamedLabels(listOf("a"), false, DoubleArray(29))
-        assertFailsWith<DataException> { windowsOf(listOf(Recording(Tensor.allocate(DType.FLOAT32, listOf(30, 3)), said)), 4, 4) }
+        val labels = NamedLabels(listOf("a"), false, DoubleArray(29))
+        assertFailsWith<DataException> { windowsOf(listOf(Recording(Tensor.allocate(DType.FLOAT32, listOf(30, 3)), labels)), 4, 4) }
         val short = Recording(Tensor.allocate(DType.FLOAT32, listOf(9, 3)), LongArray(9))
         assertFailsWith<DataException> { windowsOf(emptyList(), 8, 8) }
         assertFailsWith<DataException> { windowsOf(listOf(short), 8, 8) }

@@ -17,7 +17,7 @@ import kotlin.test.assertEquals
 import kotlin.test.assertFailsWith
 import kotlin.test.assertTrue
 
-/** Releases: which model answers, whatever comes, and what the device says of it. */
+/** Releases: the model that answers, whatever comes, and the device's report. */
 class ReleasesTest {
     @TempDir
     lateinit var folder: File
@@ -37,30 +37,30 @@ class ReleasesTest {
         offer()
     }
 
-    private fun FakeAggregator.said(): InUse = decode(sent("in-use").last())
+    private fun FakeAggregator.report(): InUse = decode(sent("in-use").last())
 
     private val numTest = Fixture.windows.numTest.toLong()
 
     @Test
     fun `a release answers, and the device says so, also after a restart`() {
         val device = device()
-        assertEquals(InUse("phone"), device.said())
+        assertEquals(InUse("phone"), device.report())
         device.release(3)
-        val said = device.said()
-        assertEquals(listOf(3L, 3L, "", 0L), listOf(said.number, said.offered, said.problem, said.failures))
-        assertEquals(Pair(Metrics(), numTest), Pair(said.before, said.evaluated.numExamples))
-        assertTrue(said.evaluated.lossSum > 0 && said.latencyMs >= 0)
+        val report = device.report()
+        assertEquals(listOf(3L, 3L, "", 0L), listOf(report.number, report.offered, report.problem, report.failures))
+        assertEquals(Pair(Metrics(), numTest), Pair(report.before, report.evaluated.numExamples))
+        assertTrue(report.evaluated.lossSum > 0 && report.latencyMs >= 0)
         assertEquals(Pair(3L, "left"), storage().current()!!.let { Pair(it.release, it.group) })
-        assertEquals(said, device().said())
+        assertEquals(report, device().report())
     }
 
     @Test
     fun `the one in use is evaluated on the same windows`() {
         val device = device()
         device.release(1)
-        val first = device.said()
+        val first = device.report()
         device.release(2, model(2f))
-        assertEquals(first.evaluated, device.said().before)
+        assertEquals(first.evaluated, device.report().before)
     }
 
     @Test
@@ -80,11 +80,11 @@ class ReleasesTest {
         val device = device()
         device.release(1)
         device.release(2, ByteArray(100))
-        val said = device.said()
-        assertEquals(Pair(1L, 2L), Pair(said.number, said.offered))
-        assertTrue(said.problem.isNotEmpty())
+        val report = device.report()
+        assertEquals(Pair(1L, 2L), Pair(report.number, report.offered))
+        assertTrue(report.problem.isNotEmpty())
         device.release(3, model(2f))
-        assertEquals(3, device.said().number)
+        assertEquals(3, device.report().number)
     }
 
     @Test
@@ -97,12 +97,12 @@ class ReleasesTest {
         storage.save((1..Rounds.MOST_TRIES).fold(began) { session, _ -> Offers.onTrying(session) })
         val device = device()
         device.work()
-        val said = device.said()
-        assertEquals(Pair(1L, 2L), Pair(said.number, said.offered))
-        assertTrue("ended this client" in said.problem)
+        val report = device.report()
+        assertEquals(Pair(1L, 2L), Pair(report.number, report.offered))
+        assertTrue("ended this client" in report.problem)
         val again = device()
         again.work()
-        assertEquals(said, again.said(), "what was given up is not tried again")
+        assertEquals(report, again.report(), "what was given up is not tried again")
     }
 
     @Test
@@ -119,7 +119,7 @@ class ReleasesTest {
     fun `the owner may forbid the evaluation`() {
         val device = device(policy = Policy(minWindows = numTest + 1))
         device.release(1)
-        assertEquals(Pair(1L, Metrics()), device.said().let { Pair(it.number, it.evaluated) })
+        assertEquals(Pair(1L, Metrics()), device.report().let { Pair(it.number, it.evaluated) })
     }
 
     @Test
@@ -131,15 +131,15 @@ class ReleasesTest {
         device.plan(Fixture.plan(verbs = listOf(Train(8, holdout = 0.25))))
         device.offer()
         device.release(2, model(2f))
-        assertEquals(listOf(2L, "", Metrics(), Metrics()), device.said().run { listOf(number, problem, evaluated, before) })
+        assertEquals(listOf(2L, "", Metrics(), Metrics()), device.report().run { listOf(number, problem, evaluated, before) })
     }
 
     @Test
     fun `a phone without any window takes a release, and says that nothing was measured`() {
         val device = device(windows = noWindows())
         device.release(1)
-        assertEquals(listOf(1L, "", Metrics(), Metrics()), device.said().run { listOf(number, problem, evaluated, before) })
-        assertTrue(device.said.any { "tried on zeros: this device has no window" in it })
+        assertEquals(listOf(1L, "", Metrics(), Metrics()), device.report().run { listOf(number, problem, evaluated, before) })
+        assertTrue(device.log.any { "tried on zeros: this device has no window" in it })
     }
 
     private fun noWindows(): Windows {
@@ -154,15 +154,15 @@ class ReleasesTest {
         }
         val device = device(failing)
         device.release(1)
-        val first = device.said()
+        val first = device.report()
         assertTrue("OutOfMemoryError" in first.problem)
         val second = device(failing)
-        assertEquals(first, second.said(), "until it has been tried again")
+        assertEquals(first, second.report(), "until it has been tried again")
         second.work()
-        assertEquals(first, second.said())
+        assertEquals(first, second.report())
         val third = device()
         third.work()
-        assertEquals(listOf(1L, "", numTest), third.said().run { listOf(number, problem, evaluated.numExamples) })
+        assertEquals(listOf(1L, "", numTest), third.report().run { listOf(number, problem, evaluated.numExamples) })
     }
 
     @Test
@@ -178,7 +178,7 @@ class ReleasesTest {
         full = false
         val device = FakeAggregator(storage).up()
         device.work()
-        assertEquals(listOf(1L, ""), device.said().run { listOf(number, problem) })
+        assertEquals(listOf(1L, ""), device.report().run { listOf(number, problem) })
     }
 
     @Test
@@ -204,21 +204,21 @@ class ReleasesTest {
             repeat(2) { assertFailsWith<UnsatisfiedLinkError> { predictor.predict(Fixture.windows.testX) } }
         }
         val device = device()
-        assertEquals(2, device.said().failures)
+        assertEquals(2, device.report().failures)
         device.release(2, model(2f))
-        assertEquals(0, device.said().failures)
+        assertEquals(0, device.report().failures)
     }
 
     @Test
     fun `an application is told that another model answers`() {
-        val told = ArrayList<Long>()
+        val released = ArrayList<Long>()
         device().release(1)
-        Predictor(storage(), FakeLoader(), Fixture.keys) { told += it.release }.use { predictor ->
+        Predictor(storage(), FakeLoader(), Fixture.keys) { released += it.release }.use { predictor ->
             predictor.predict(Fixture.windows.testX)
             device().release(2, model(2f))
             repeat(2) { predictor.predict(Fixture.windows.testX) }
             assertEquals(2, predictor.current!!.release)
         }
-        assertEquals(listOf(2L), told)
+        assertEquals(listOf(2L), released)
     }
 }

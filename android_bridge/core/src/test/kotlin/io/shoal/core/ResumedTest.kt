@@ -22,7 +22,7 @@ import kotlin.test.assertNotNull
 import kotlin.test.assertNull
 import kotlin.test.assertTrue
 
-/** A device that is stopped or killed in a plan goes on where it was. */
+/** A device that is stopped or killed during a plan resumes it. */
 class ResumedTest {
     @TempDir
     lateinit var folder: File
@@ -31,10 +31,10 @@ class ResumedTest {
     private val plan get() = Fixture.plan(verbs = verbs)
     private val file get() = File(folder, "checkpoint")
 
-    /** Ends the process, as it were. */
+    /** Simulated end of the process. */
     private class Killed : Error()
 
-    /** Graphs that note what runs, and end the process of [dying] at the run number [last]. */
+    /** Graphs that record their runs, and end the process of [dying] at the run number [last]. */
     private class Mortal(private val last: Int = Int.MAX_VALUE, private val dying: Dying? = null) : GraphLoader {
         override val runtime = "fake"
         val runs = ArrayList<String>()
@@ -59,7 +59,7 @@ class ResumedTest {
         pace: Pace = Pace(),
     ) = FakeAggregator(storage, loader = loader, windows = windows, policy = policy, stop = stop, pace = pace)
 
-    /** The update, without what may differ between two makings of it. */
+    /** Return the update without the parts that may differ between two computations of it. */
     private fun read(payload: ByteArray): Pair<Update, Tensors> =
         decodeUpdate(payload).let { (update, tensors) -> Pair(update.copy(bytesReceived = 0, trainS = 0.0), tensors) }
 
@@ -72,10 +72,10 @@ class ResumedTest {
         return read(device.sent("update").single())
     }
 
-    /** A plan that is stopped in good order before its batch number [at]. */
+    /** Run a plan that is stopped in an orderly way before its batch number [at]. */
     private fun stopped(at: Int, plan: Plan = this.plan) {
-        var asked = 0
-        val device = device(stop = { asked++ >= at }).up()
+        var calls = 0
+        val device = device(stop = { calls++ >= at }).up()
         assertFailsWith<Stopped> {
             device.plan(plan)
             device.offer()
@@ -86,17 +86,20 @@ class ResumedTest {
     @Test
     fun `a stopped plan goes on where it was`() {
         stopped(30)
-        val (_, made) = decodeCheckpoint(FolderStorage(folder).checkpoint()!!)
+        val (_, checkpoint) = decodeCheckpoint(FolderStorage(folder).checkpoint()!!)
         val (loader, all) = Pair(Mortal(), Mortal())
         val device = device(loader = loader).up()
         device.work()
         assertEquals(whole, read(device.sent("update").single()))
         device(FolderStorage(File(folder, "all")), all).up().apply { plan(plan) }.offer()
-        assertEquals(all.runs.size, loader.runs.size + made.place.runs.toInt())
+        assertEquals(all.runs.size, loader.runs.size + checkpoint.place.runs.toInt())
         assertFalse(file.exists())
     }
 
-    /** What a device writes often while it works, held in memory: a disk would need minutes for the thousands of writes of these tests. */
+    /**
+     * Storage that holds in memory the files that are written often: a disk would need minutes for
+     * the thousands of writes of these tests.
+     */
     private class QuickStorage(private val disk: Storage) : Storage by disk {
         private var session = encodeSession(disk.session())
         private var checkpoint: ByteArray? = null
@@ -119,8 +122,8 @@ class ResumedTest {
     }
 
     /**
-     * A storage that ends the process at its write number [at], before or after it took place, or where it is told to. What the agent makes
-     * of that is not stored: from then on every write fails.
+     * Storage that ends the process at its write number [at], before or after the write, or at a
+     * set moment. What the agent does after that is not stored: from then on every write fails.
      */
     private class Dying(
         private val storage: Storage,
@@ -200,16 +203,16 @@ class ResumedTest {
             stopped(30, next)
             file.writeBytes(damage(file.readBytes()))
             val loader = Mortal()
-            val device = device(FolderStorage(folder, { _, line -> said += line }), loader).up()
+            val device = device(FolderStorage(folder, { _, line -> log += line }), loader).up()
             device.work()
             assertEquals(whole.first.copy(round = number + 1L), read(device.sent("update").single()).first)
             assertEquals("survey", loader.runs.first())
-            assertTrue(said.any { "checkpoint: damaged" in it && "the plan starts anew" in it }, "$said")
-            said.clear()
+            assertTrue(log.any { "File is damaged and deleted, the plan starts again" in it && "/checkpoint: " in it }, "$log")
+            log.clear()
         }
     }
 
-    private val said = ArrayList<String>()
+    private val log = ArrayList<String>()
 
     @Test
     fun `a checkpoint of other work is dropped with a warning`() {
@@ -227,7 +230,7 @@ class ResumedTest {
             device.up()
             device.work()
             assertEquals(1, device.sent("update").size)
-            assertEquals(change != "nothing", device.said.any { "the checkpoint is dropped, the plan starts anew" in it }, change)
+            assertEquals(change != "nothing", device.log.any { "Checkpoint dropped, the plan starts again: device=" in it }, change)
             folder.deleteRecursively()
             return loader.runs
         }
@@ -263,9 +266,9 @@ class ResumedTest {
         assertFalse(after { it.up(status = false).apply { status(2e9, "late") }.after(0.0) }, "its deadline is over")
         assertFalse(after { FolderStorage(folder).erase() }, "erased")
         stopped(30)
-        val left = file.readBytes()
+        val payload = file.readBytes()
         device().up().work()
-        file.writeBytes(left)
+        file.writeBytes(payload)
         device()
         assertFalse(file.exists(), "a crash left it beside a finished plan")
     }
@@ -279,7 +282,7 @@ class ResumedTest {
         device.plan(plan)
         device.offer()
         assertEquals(whole, read(device.sent("update").single()))
-        assertTrue(device.said.any { "no checkpoint is written, work goes on" in it })
+        assertTrue(device.log.any { "Checkpoint not written, work continues: device=" in it })
     }
 
     @Test
@@ -329,8 +332,8 @@ class ResumedTest {
     fun `the seconds of a plan are counted over its jobs`() {
         stopped(30)
         val storage = FolderStorage(folder)
-        val (basis, made) = decodeCheckpoint(storage.checkpoint()!!)
-        val late = made.run { Checkpoint(place.copy(seconds = 99.0), tensors, sent, protected, evaluated, trained, within) }
+        val (basis, checkpoint) = decodeCheckpoint(storage.checkpoint()!!)
+        val late = checkpoint.run { Checkpoint(place.copy(seconds = 99.0), tensors, sent, protected, evaluated, trained, within) }
         storage.putCheckpoint(encodeCheckpoint(basis, late))
         val device = device(policy = Policy(maxSeconds = 98.0)).up()
         device.work()
@@ -338,7 +341,7 @@ class ResumedTest {
     }
 
     private companion object {
-        /** A checkpoint before each run of a graph. */
+        /** Pace of a checkpoint before each run of a graph. */
         val EVERY_BATCH = Pace(0.0, 1e9)
     }
 }

@@ -5,10 +5,10 @@ import io.shoal.core.wire.Busy
 import io.shoal.core.wire.DeclineReason
 import io.shoal.core.wire.Fields
 import io.shoal.core.wire.Finish
+import io.shoal.core.wire.JsonObject
 import io.shoal.core.wire.Plan
 import io.shoal.core.wire.Refuse
 import io.shoal.core.wire.Release
-import io.shoal.core.wire.JsonObject
 import io.shoal.core.wire.encode
 import io.shoal.core.wire.parseJson
 import org.junit.jupiter.api.DynamicTest
@@ -45,8 +45,8 @@ class RoundsTest {
                     } else {
                         val (changed, action) = play(session, step)
                         session = changed
-                        assertEquals(step.string("action"), said(action))
-                        assertEquals(said(action) == "decline stale", (action as? Action.Decline)?.proof.orEmpty().isNotEmpty())
+                        assertEquals(step.string("action"), textOf(action))
+                        assertEquals(textOf(action) == "decline stale", (action as? Action.Decline)?.proof.orEmpty().isNotEmpty())
                     }
                     assertEquals(session, decodeSession(encodeSession(session)))
                 }
@@ -55,7 +55,7 @@ class RoundsTest {
         }
     }
 
-    private fun said(action: Action) = when (action) {
+    private fun textOf(action: Action) = when (action) {
         is Action.Decline -> "decline ${action.reason.text}"
         Action.Work -> "work"
         Action.Send -> "send"
@@ -83,21 +83,21 @@ class RoundsTest {
         else -> throw AssertionError(event)
     }
 
-    /** Plays a step that is about models in use: the session, and the model in use. */
+    /** Play a step about models in use; return the session and the model in use. */
     private fun playOffer(session: Session, current: Current?, step: Fields): Pair<Session, Current?> {
-        fun begun(changed: Session): Session = changed.also {
+        fun checkedStart(changed: Session): Session = changed.also {
             val begins = it.offer != session.offer && Offers.open(it, current) != null
             assertEquals(step.string("action"), if (begins) "try" else "none")
         }
         fun model() = step.string("offered").repeat(64)
         return when (val event = step.string("event")) {
             "release" -> Pair(
-                begun(Offers.onRelease(session, Release("d", step.count("epoch"), step.count("number"), "", "r", a, model()))),
+                checkedStart(Offers.onRelease(session, Release("d", step.count("epoch"), step.count("number"), "", "r", a, model()))),
                 current,
             )
             "finish" -> {
                 val finish = Finish("d", step.string("run", "r"), step.count("epoch"), a, model(), step.bool("releases", false))
-                Pair(begun(Rounds.onReply(session, finish).first), current)
+                Pair(checkedStart(Rounds.onReply(session, finish).first), current)
             }
             "try" -> Pair(
                 Offers.onTrying(session).also {
@@ -107,24 +107,24 @@ class RoundsTest {
             )
             "taken" -> {
                 val offer = session.offer!!
-                val own = KeptRules.of(session.kept, offer.bundle, offer.model)?.tensors.orEmpty()
-                val taken = Current(offer.bundle, offer.model, offer.run, emptyMap(), offer.number, kept = own)
-                Pair(Offers.onTaken(Offers.onMeasured(session, Measured(), "b", 1)), taken)
+                val tensors = PersonalModelRules.of(session.personalModels, offer.bundle, offer.model)?.tensors.orEmpty()
+                val next = Current(offer.bundle, offer.model, offer.run, emptyMap(), offer.number, personalModel = tensors)
+                Pair(Offers.onTaken(Offers.onMeasured(session, Measurement(), "b", 1)), next)
             }
             "failed" -> Pair(Offers.onFailed(session, "failed"), current)
-            "again" -> Pair(begun(Offers.onAgain(session)), current)
+            "again" -> Pair(checkedStart(Offers.onAgain(session)), current)
             "broken off" -> Pair(Offers.onInterrupted(session), current)
             "kept" -> {
-                val kept = Kept("r", a, step.string("of").repeat(64), step.string("tensors").repeat(64))
-                val changed = Offers.onKept(session, kept)
+                val personalModel = PersonalModel("r", a, step.string("of").repeat(64), step.string("tensors").repeat(64))
+                val changed = Offers.onPersonalModel(session, personalModel)
                 assertEquals(step.string("action"), if (Offers.open(changed, current) != null) "try" else "none")
                 Pair(changed, current)
             }
             "report" -> {
-                assertEquals(step.string("used").repeat(64), current?.kept.orEmpty())
-                val said = Offers.inUse(session, "d", current, 0)
-                assertEquals(listOf(step.count("number"), step.count("offered")), listOf(said.number, said.offered))
-                assertEquals(listOf(step.string("problem").isEmpty(), step.bool("alone")), listOf(said.problem.isEmpty(), said.alone.isNotEmpty()))
+                assertEquals(step.string("used").repeat(64), current?.personalModel.orEmpty())
+                val report = Offers.inUse(session, "d", current, 0)
+                assertEquals(listOf(step.count("number"), step.count("offered")), listOf(report.number, report.offered))
+                assertEquals(listOf(step.string("problem").isEmpty(), step.bool("alone")), listOf(report.problem.isEmpty(), report.alone.isNotEmpty()))
                 Pair(session, current)
             }
             else -> throw AssertionError(event)
@@ -142,16 +142,16 @@ class RoundsTest {
             var session = Session()
             var answered: Plan? = null
             repeat(40) {
-                val given = plan(1L + random.nextInt(3), 1L + random.nextInt(4), random.nextInt(2).toLong())
+                val next = plan(1L + random.nextInt(3), 1L + random.nextInt(4), random.nextInt(2).toLong())
                 when (random.nextInt(5)) {
                     0, 1 -> {
                         val before = session.plan
-                        val (changed, action) = onPlan(session, given)
+                        val (changed, action) = onPlan(session, next)
                         if (action == Action.Work) {
-                            assertTrue(before == null || given.epoch >= before.epoch)
+                            assertTrue(before == null || next.epoch >= before.epoch)
                             val last = answered
-                            if (last != null && last.epoch == given.epoch) {
-                                assertTrue(compareValuesBy(given, last, { it.round }, { it.attempt }) > 0)
+                            if (last != null && last.epoch == next.epoch) {
+                                assertTrue(compareValuesBy(next, last, { it.round }, { it.attempt }) > 0)
                             }
                         }
                         session = changed

@@ -18,7 +18,7 @@ import kotlin.test.assertEquals
 import kotlin.test.assertNull
 import kotlin.test.assertTrue
 
-/** What a device knows of the time, and when it speaks. */
+/** The device's estimate of the time, and its heartbeats. */
 class TimeTest {
     @TempDir
     lateinit var folder: File
@@ -77,7 +77,7 @@ class TimeTest {
                 for (step in scenario.list("steps") { it, path -> Fields(it, path) }) {
                     clock.steadyS += step.double("after_s")
                     clock.nowS -= 500 // it is not asked
-                    assertEquals(step.bool("acts"), time.heard(step.count("epoch"), step.double("at_s")))
+                    assertEquals(step.bool("acts"), time.hear(step.count("epoch"), step.double("at_s")))
                     assertEquals(step.double("now_s"), time.nowS())
                 }
             }

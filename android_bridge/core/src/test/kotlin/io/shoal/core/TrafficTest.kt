@@ -10,12 +10,12 @@ import kotlin.test.assertEquals
 import kotlin.test.assertNull
 import kotlin.test.assertTrue
 
-/** The bytes of a day: how they are counted, and what the rule `max_bytes_a_day` does to an update. */
+/** The bytes of a day: their count, and the effect of the rule `max_bytes_a_day` on an update. */
 class TrafficTest {
     @TempDir
     lateinit var folder: File
 
-    /** What is left of 1000 bytes that came at a quarter to the hour. */
+    /** Return the rest of 1000 bytes that came at a quarter to the hour. */
     private fun counted(hours: Double): Long {
         val clock = TestClock(nowS = 3600.0 * 100 + 2700)
         val traffic = Traffic(FolderStorage(File(folder, "$hours")), clock)
@@ -40,7 +40,7 @@ class TrafficTest {
         assertEquals("max_bytes_a_day: 1001 in 24 hours, 1000 are permitted", traffic.exceeds(1000, 1))
     }
 
-    /** A device that was sent a plan, and may have so many bytes a day. */
+    /** Return a device that was sent a plan, and may use so many bytes a day. */
     private fun worked(name: String, most: Long): FakeAggregator {
         val device = FakeAggregator(FolderStorage(File(folder, name)), policy = Policy(maxBytesADay = most)).up()
         device.plan()
@@ -48,7 +48,7 @@ class TrafficTest {
         return device
     }
 
-    /** The bytes of a round until its update is sent, and those of the update. */
+    /** Return the bytes of a round until its update is sent, and those of the update. */
     private fun sizes(): Pair<Long, Int> {
         val device = worked("unlimited", 1_000_000_000)
         device.agent.close()
@@ -75,7 +75,7 @@ class TrafficTest {
         assertTrue(device.agent.waiting, "for the answer")
         device.after(10.0)
         assertEquals(0, device.sent("update").size)
-        assertTrue(device.said.any { "the update waits" in it })
+        assertTrue(device.log.any { "Update waits: device=" in it })
         assertEquals(false, device.agent.waiting)
         device.agent.close()
         val next = FakeAggregator(device.storage, policy = Policy(maxBytesADay = most)).up()

@@ -4,12 +4,15 @@ import io.shoal.core.BundleException
 import io.shoal.core.Graphs
 import io.shoal.core.Tensors
 import io.shoal.core.wire.Bundle
+import org.pytorch.executorch.Module
 import java.io.File
 import java.io.FileOutputStream
 import java.io.IOException
-import org.pytorch.executorch.Module
 
-/** The graphs of one verified bundle. A program goes through [folder] into the runtime when it is first run. */
+/**
+ * Graphs of one verified bundle. A program is written into [folder] and loaded by the runtime when
+ * it is first run.
+ */
 internal class ExecutorchGraphs(private val bundle: Bundle, private val folder: File) : Graphs {
     private val programs = HashMap<String, LoadedProgram>()
 
@@ -17,7 +20,7 @@ internal class ExecutorchGraphs(private val bundle: Bundle, private val folder: 
 
     init {
         folder.mkdirs()
-        val leftover = System.currentTimeMillis() - LEFTOVER_MS // of a process that was killed while it loaded one
+        val leftover = System.currentTimeMillis() - LEFTOVER_MS // files of a process that was killed while loading
         folder.listFiles { file -> file.name.endsWith(SUFFIX) && file.lastModified() < leftover }.orEmpty().forEach { it.delete() }
     }
 
@@ -30,7 +33,10 @@ internal class ExecutorchGraphs(private val bundle: Bundle, private val folder: 
 
     private fun chosen(graph: String) = bundle.program(graph, ExecutorchLoader.XNNPACK, ExecutorchLoader.PORTABLE)
 
-    /** The file goes once the runtime has it open: a bundle in use leaves nothing behind, and nobody can change a program under it. */
+    /**
+     * Load a program. Its file is deleted as soon as the runtime has opened it: then nothing is
+     * left behind, and nobody can change a program in use.
+     */
     private fun load(graph: String): LoadedProgram {
         val (_, bytes) = chosen(graph)
         val what = "bundle ${bundle.manifest.name}: graph '$graph'"
@@ -43,9 +49,9 @@ internal class ExecutorchGraphs(private val bundle: Bundle, private val folder: 
                 file.delete()
             }
         } catch (error: IOException) {
-            throw BundleException("$what cannot be written into $folder: ${error.message}")
-        } catch (error: RuntimeException) { // ExecutorchRuntimeException, and what older versions throw
-            throw BundleException("$what: ExecuTorch does not load it: ${error.message}")
+            throw BundleException("$what: its program cannot be written into $folder: ${error.message}")
+        } catch (error: RuntimeException) { // ExecutorchRuntimeException, and errors of older versions
+            throw BundleException("$what: ExecuTorch cannot load its program: ${error.message}")
         }
         return LoadedProgram(what, bundle.graph(graph), module)
     }
@@ -54,8 +60,9 @@ internal class ExecutorchGraphs(private val bundle: Bundle, private val folder: 
         const val SUFFIX = ".pte"
 
         /**
-         * The runtime has one pool of threads for the whole process, and makes another one with each module that is loaded with a number of
-         * threads, or with 0 for a number of its own, also while a graph runs in it. Less than 0 leaves it alone.
+         * Number of threads that leaves the runtime's pool as it is. The whole process has one
+         * pool. Loading a module with a number of threads, or with 0 for an automatic number, makes
+         * another pool, even while a graph runs in the old one. A negative number does not.
          */
         const val THREADS_AS_THEY_ARE = -1
         const val LEFTOVER_MS = 60_000L

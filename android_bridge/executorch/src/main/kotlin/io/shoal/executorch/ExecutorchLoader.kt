@@ -7,12 +7,14 @@ import io.shoal.core.wire.Bundle
 import java.io.File
 
 /**
- * Runs a bundle's programs with ExecuTorch: those for its XNNPACK backend where the bundle has them, else the portable ones. They run in the
- * threads that the process has for ExecuTorch, whose number stays what it is.
+ * Loader of a bundle's programs for ExecuTorch: those for its XNNPACK backend if the bundle has
+ * them, else the portable ones. They run in the process's threads for ExecuTorch, whose number
+ * stays the same.
  *
- * @param folder where programs are written for the runtime to read, and deleted once it has
- * @param version the runtime's version. A program made by a newer exporter is refused: ExecuTorch promises that a program runs on the
- *   version that made it and on later ones
+ * @param folder folder into which programs are written for the runtime; they are deleted once it
+ *   has read them
+ * @param version version of the runtime. A program of a newer exporter is refused: ExecuTorch
+ *   promises that a program runs on the version of its exporter and on later ones
  */
 @InternalShoalApi
 public class ExecutorchLoader @JvmOverloads constructor(
@@ -27,13 +29,13 @@ public class ExecutorchLoader @JvmOverloads constructor(
     }
 
     public companion object {
-        /** The version of ExecuTorch that this library is built with (`gradle/libs.versions.toml`). */
+        /** Version of ExecuTorch that this library is built with (`gradle/libs.versions.toml`). */
         public const val VERSION: String = "1.5.1"
 
-        /** The runtime's name in bundles and check-ins: programs that may delegate to XNNPACK. */
+        /** Name of the runtime in bundles and check-ins: programs that may delegate to XNNPACK. */
         public const val XNNPACK: String = "executorch"
 
-        /** Programs of portable operators alone. */
+        /** Name of programs of portable operators alone. */
         public const val PORTABLE: String = "executorch-portable"
     }
 }

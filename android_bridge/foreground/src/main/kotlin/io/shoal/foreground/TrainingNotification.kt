@@ -11,7 +11,10 @@ import androidx.work.WorkManager
 import io.shoal.android.ForegroundJob
 import io.shoal.android.ForegroundJobs
 
-/** The notification of a job in the foreground: how far the training has come, and a button that ends the job. Found by its name. */
+/**
+ * Notification of a job in the foreground, with the progress of the training and a button that ends
+ * the job. It is looked up by its name.
+ */
 internal class TrainingNotification : ForegroundJobs {
     override fun info(context: Context, job: ForegroundJob): ForegroundInfo {
         val manager = context.getSystemService(Context.NOTIFICATION_SERVICE) as NotificationManager
@@ -31,7 +34,7 @@ internal class TrainingNotification : ForegroundJobs {
             null -> context.getString(R.string.shoal_notification_text)
             else -> context.getString(R.string.shoal_notification_progress, percent)
         }
-        // The next job is due at its usual time: the owner ends this one, and takes part all the same.
+        // The button ends this job alone: the phone goes on taking part, and the next job is due at its usual time.
         val cancel = Notification.Action.Builder(
             Icon.createWithResource(context, R.drawable.shoal_training),
             context.getString(R.string.shoal_notification_cancel),

@@ -30,10 +30,13 @@ may ask of these phones, as JSON. With --job-seconds each phone runs jobs, one a
 
 private val OPTIONS = setOf("--broker", "--fleet", "--trust", "--insecure", "--policy", "--ca", "--job-seconds", "--checkpoint-seconds", "--id", "--data", "--state")
 
-/** The options of one phone. */
+/** Options of one phone. */
 private class Device(val id: String, val data: File, val state: File)
 
-/** Entry point of a phone on a desktop machine; a [ShoalException] is one line and status 2. */
+/**
+ * Entry point of phones on a desktop machine. A [ShoalException] is reported on one line, with
+ * status 2.
+ */
 public fun main(arguments: Array<String>) {
     try {
         run(arguments.toList())
@@ -46,13 +49,13 @@ public fun main(arguments: Array<String>) {
 private fun run(arguments: List<String>) {
     val options = arguments.chunked(2)
     options.firstOrNull { it.size < 2 || it[0] !in OPTIONS }?.let {
-        throw ConfigException("option ${it[0]} is not known, or has no value\n$USAGE")
+        throw ConfigException("option ${it[0]} is unknown, or has no value\n$USAGE")
     }
     fun values(name: String) = options.filter { it[0] == name }.map { it[1] }
     fun required(name: String) = values(name).lastOrNull() ?: throw ConfigException("$name is missing\n$USAGE")
     val ids = values("--id")
     if (ids.isEmpty() || values("--data").size != ids.size || values("--state").size != ids.size) {
-        throw ConfigException("each phone needs --id, --data and --state\n$USAGE")
+        throw ConfigException("give --id, --data and --state for each phone\n$USAGE")
     }
     val trusted = values("--trust").flatMap { PublicKey.parse(File(it).readText()) }
     val insecure = values("--insecure").lastOrNull() == "yes"
@@ -61,7 +64,7 @@ private fun run(arguments: List<String>) {
     val tls = values("--ca").lastOrNull()?.let { TlsFiles.context(File(it)) }
     val broker = BrokerAddress.parse(required("--broker"), tls)
     fun seconds(name: String) = values(name).lastOrNull()?.let { text ->
-        text.toDoubleOrNull()?.takeIf { it > 0 } ?: throw ConfigException("$name is '$text', expected seconds above 0\n$USAGE")
+        text.toDoubleOrNull()?.takeIf { it > 0 } ?: throw ConfigException("$name must be seconds above 0, got '$text'\n$USAGE")
     }
     val jobMs = seconds("--job-seconds")?.let { (it * 1000).toLong() }
     val checkpointS = seconds("--checkpoint-seconds") ?: Phone.CHECKPOINT_S

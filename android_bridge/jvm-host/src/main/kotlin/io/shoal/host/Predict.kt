@@ -7,7 +7,7 @@ import io.shoal.core.Graphs
 import io.shoal.core.OwnerThread
 import io.shoal.core.Packaged
 import io.shoal.core.Predictor
-import io.shoal.core.RoundMeasured
+import io.shoal.core.RoundMeasurement
 import io.shoal.core.StorageWatcher
 import io.shoal.core.Tensor
 import io.shoal.core.Tensors
@@ -24,17 +24,19 @@ import kotlin.concurrent.thread
 private const val WARM = 50
 private const val TIMES = 400
 
-private object Nobody : StorageWatcher {
+private object NoWatcher : StorageWatcher {
     override fun onModel(current: Current) = Unit
 
-    override fun onRound(measured: RoundMeasured) = Unit
+    override fun onRound(measurement: RoundMeasurement) = Unit
 }
 
 /**
- * Says in ms what a prediction of one window takes: `predict BUNDLE TRUST FOLDER BATCH`. Six numbers on a line: the medians of the graph
- * alone, on the runtime's thread, and of the whole prediction as an app calls it; the first prediction, which verifies the bundle and
- * loads the program; and while another thread trains without a pause on BATCH, a tensor file of `batch/NAME` and `hyper/NAME`: the median
- * step, and the median and the 99th percentile of predictions.
+ * Print the durations of predictions of one window in ms: `predict BUNDLE TRUST FOLDER BATCH`. The
+ * six numbers on a line are the medians of the graph alone, on the runtime's thread, and of the
+ * whole prediction as an app calls it; the first prediction, which verifies the bundle and loads
+ * the program; and while another thread trains without a pause on BATCH, a tensor file of
+ * `batch/NAME` and `hyper/NAME`: the median step, and the median and the 99th percentile of
+ * predictions.
  */
 public fun main(arguments: Array<String>) {
     val (bundleFile, trust, folder, batch) = arguments
@@ -42,7 +44,7 @@ public fun main(arguments: Array<String>) {
     val bundle = Bundle.unpack(payload, keys)
     val x = Tensor.allocate(DType.FLOAT32, listOf(maxOf(1, bundle.manifest.minBatch)) + bundle.manifest.window.shape)
     val owner = OwnerThread("shoal-answering") // as an app's Platform.kt has it
-    val storage = WatchedStorage(FolderStorage(File(folder)), Nobody)
+    val storage = WatchedStorage(FolderStorage(File(folder)), NoWatcher)
     Packaged.install(storage, payload, null, keys)
     val predictor = Predictor(storage, owner.owned(ExecutorchLoader(File(folder, "programs"))), keys)
     val firstMs = timed { predictor.predict(x) }
@@ -53,7 +55,7 @@ public fun main(arguments: Array<String>) {
         predictor.predict(x)
     }
     val (alone, whole) = Pair(ArrayList<Double>(), ArrayList<Double>())
-    repeat(TIMES) { // in turns: what else the machine does disturbs both alike
+    repeat(TIMES) { // in turns, so that other load on the machine disturbs both alike
         alone += timed { graphs.run("predict", inputs) }
         whole += timed { predictor.predict(x) }
     }
@@ -63,31 +65,31 @@ public fun main(arguments: Array<String>) {
     val answer = predictor.predict(x)
     repeat(TIMES) {
         Thread.sleep(1, it * 997_000 % 999_999) // at any moment of a step
-        var said: Tensor? = null
-        during += timed { said = predictor.predict(x) }
-        check(said == answer) { "a prediction beside a training is another one" }
+        var prediction: Tensor? = null
+        during += timed { prediction = predictor.predict(x) }
+        check(prediction == answer) { "training changed a prediction beside it" }
     }
     val steps = training.end()
-    check(training.held == training.alone()) { "a training beside predictions is another one" }
+    check(training.state == training.alone()) { "predictions changed a training beside them" }
     val numbers = listOf(alone, whole).map { it.sorted()[TIMES / 2] } + firstMs + steps.sorted()[steps.size / 2]
     println((numbers + during.sorted()[TIMES / 2] + during.sorted()[TIMES * 99 / 100]).joinToString(" "))
 }
 
-/** A training without a pause, on a thread of its own, from [tensors] on. */
+/** Training without a pause, on a thread of its own, starting from [tensors]. */
 private class Training(private val graphs: Graphs, private val tensors: Tensors) {
     private val over = AtomicBoolean()
     private val steps = ArrayList<Double>()
-    val held = HashMap(tensors)
-    private val working = thread { while (!over.get()) steps += timed { step(held) } }
+    val state = HashMap(tensors)
+    private val working = thread { while (!over.get()) steps += timed { step(state) } }
 
-    private fun step(held: MutableMap<String, Tensor>) {
-        for ((name, tensor) in graphs.run("step", held)) if (Names.roleOf(name) == Names.NEXT) held[Names.nameOf(name)] = tensor
+    private fun step(state: MutableMap<String, Tensor>) {
+        for ((name, tensor) in graphs.run("step", state)) if (Names.roleOf(name) == Names.NEXT) state[Names.nameOf(name)] = tensor
     }
 
-    /** The tensors after as many steps while nothing else runs. */
-    fun alone(): Map<String, Tensor> = HashMap(tensors).also { own -> repeat(steps.size) { step(own) } }
+    /** Return the tensors after as many steps without other work beside them. */
+    fun alone(): Map<String, Tensor> = HashMap(tensors).also { copy -> repeat(steps.size) { step(copy) } }
 
-    /** Ends it; what each step took, in ms. */
+    /** End it, and return the duration of each step (ms). */
     fun end(): List<Double> {
         over.set(true)
         working.join()

@@ -10,8 +10,6 @@ import io.shoal.android.RoundListener
 import io.shoal.android.RoundMetrics
 import io.shoal.core.ShoalException
 import io.shoal.core.Tensor
-import java.util.concurrent.ConcurrentHashMap
-import java.util.concurrent.Executor
 import kotlinx.coroutines.Dispatchers
 import kotlinx.coroutines.channels.Channel
 import kotlinx.coroutines.channels.awaitClose
@@ -22,10 +20,12 @@ import kotlinx.coroutines.flow.asStateFlow
 import kotlinx.coroutines.flow.buffer
 import kotlinx.coroutines.flow.callbackFlow
 import kotlinx.coroutines.withContext
+import java.util.concurrent.ConcurrentHashMap
+import java.util.concurrent.Executor
 
 private val FLOWS = ConcurrentHashMap<Fleet, FleetFlows>()
 
-/** What the fleet does, as flows; the same ones each time. */
+/** Flows of the fleet; the same ones each time. */
 public val Fleet.flows: FleetFlows get() = FLOWS.computeIfAbsent(this) { FleetFlows(it) }
 
 /** State, model and rounds of a fleet as flows. */
@@ -33,13 +33,16 @@ public class FleetFlows internal constructor(fleet: Fleet) {
     private val states = MutableStateFlow(fleet.state)
     private val models = MutableStateFlow<ModelInfo?>(null)
 
-    /** What the phone does for the fleet. */
+    /** State of the phone's work for the fleet. */
     public val state: StateFlow<FleetState> = states.asStateFlow()
 
-    /** The model that answers; null until it was read, or before there is one, and never again. */
+    /** Model that answers; null until it was read, or before the first one, and never again. */
     public val model: StateFlow<ModelInfo?> = models.asStateFlow()
 
-    /** Each round that the phone carries out from the time of the collection on; a slow collector misses none. */
+    /**
+     * Rounds that the phone carries out from the start of the collection on. A slow collector
+     * misses none.
+     */
     public val metrics: Flow<RoundMetrics> = callbackFlow {
         val listener = RoundListener { trySend(it) }
         fleet.addRoundListener(listener, AT_ONCE)
@@ -57,9 +60,9 @@ public class FleetFlows internal constructor(fleet: Fleet) {
 }
 
 /**
- * [Fleet.predict] off the caller's thread, the main thread for example.
+ * Return the result of [Fleet.predict], computed off the caller's thread.
  *
- * @throws ShoalException as [Fleet.predict]
+ * @throws ShoalException like [Fleet.predict]
  */
 @Throws(ShoalException::class, kotlin.coroutines.cancellation.CancellationException::class)
 public suspend fun Fleet.awaitPrediction(x: Tensor): Probabilities = withContext(Dispatchers.IO) { predict(x) }

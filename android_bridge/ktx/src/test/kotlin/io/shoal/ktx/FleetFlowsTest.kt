@@ -23,13 +23,6 @@ import io.shoal.core.wire.Bundle
 import io.shoal.core.wire.Metrics
 import io.shoal.core.wire.Update
 import io.shoal.core.wire.encodeUpdate
-import java.io.File
-import java.util.concurrent.Executor
-import kotlin.test.Test
-import kotlin.test.assertEquals
-import kotlin.test.assertFailsWith
-import kotlin.test.assertIs
-import kotlin.test.assertSame
 import kotlinx.coroutines.CoroutineStart
 import kotlinx.coroutines.async
 import kotlinx.coroutines.delay
@@ -39,6 +32,13 @@ import kotlinx.coroutines.flow.toList
 import kotlinx.coroutines.runBlocking
 import kotlinx.coroutines.withTimeout
 import org.junit.jupiter.api.io.TempDir
+import java.io.File
+import java.util.concurrent.Executor
+import kotlin.test.Test
+import kotlin.test.assertEquals
+import kotlin.test.assertFailsWith
+import kotlin.test.assertIs
+import kotlin.test.assertSame
 
 class FleetFlowsTest {
     @TempDir
@@ -59,7 +59,7 @@ class FleetFlowsTest {
 
         override fun scheduleWithdrawal() = Unit
 
-        override fun attest(by: Attestation, nonce: String): String = throw AssertionError("nothing is attested")
+        override fun attest(provider: Attestation, nonce: String): String = throw AssertionError("nothing is attested")
 
         override fun cancel() = Unit
 
@@ -110,9 +110,9 @@ class FleetFlowsTest {
             val update = Update("r", 1, round, 0, fleet.deviceId, "c".repeat(64), 8, 1, Metrics(2, 1.0, 1), Metrics(8, 4.0, 6))
             fleet.storage().putUpdate("r", round, encodeUpdate(update, emptyMap()), emptyMap())
         }
-        val told = withTimeout(10_000) { rounds.await() }
-        assertEquals((1..100L).toList(), told.map { it.round })
-        assertEquals(listOf(0.5, 0.75, 0.5), told[0].run { trained!!.let { listOf(it.loss, it.accuracy) } + evaluated!!.loss })
+        val metrics = withTimeout(10_000) { rounds.await() }
+        assertEquals((1..100L).toList(), metrics.map { it.round })
+        assertEquals(listOf(0.5, 0.75, 0.5), metrics[0].run { trained!!.let { listOf(it.loss, it.accuracy) } + evaluated!!.loss })
     }
 
     @Test

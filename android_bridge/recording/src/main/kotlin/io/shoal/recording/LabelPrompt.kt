@@ -15,11 +15,15 @@ import io.shoal.core.ConfigException
 import java.text.DateFormat
 import java.util.Date
 
-/** Asks the phone's owner, by a notification with a button for each answer, what they were doing. */
+/**
+ * Prompt that asks the phone's owner about an activity, by a notification with a button for each
+ * answer.
+ */
 public object LabelPrompt {
     /**
-     * Asks about the time from [fromMs] to [untilMs] (Unix time). The answer is kept as a label of that time; without one nothing is. From API
-     * 33 on Android shows it only if the user allowed the app notifications.
+     * Ask about the time from [fromMs] to [untilMs] (Unix time). The answer becomes a label of that
+     * time; without one there is no label. From API 33 on, Android shows the notification only if
+     * the user allowed the app to post some.
      *
      * @param answers labels, the likeliest first: Android shows three buttons
      */
@@ -30,7 +34,7 @@ public object LabelPrompt {
         channel.setDescription(context.getString(R.string.shoal_prompt_channel_description))
         manager.createNotificationChannel(channel)
         val times = DateFormat.getTimeInstance(DateFormat.SHORT)
-        val asked = Notification.Builder(context, CHANNEL)
+        val notification = Notification.Builder(context, CHANNEL)
             .setContentTitle(context.getString(R.string.shoal_prompt_title))
             .setContentText(context.getString(R.string.shoal_prompt_text, times.format(Date(fromMs)), times.format(Date(untilMs))))
             .setSmallIcon(R.drawable.shoal_recording)
@@ -39,9 +43,9 @@ public object LabelPrompt {
         answers.take(BUTTONS).forEachIndexed { number, label ->
             val order = LabelReceiver.order(context, fleet.name, fromMs, untilMs, label)
             val flags = PendingIntent.FLAG_IMMUTABLE or PendingIntent.FLAG_UPDATE_CURRENT
-            asked.addAction(Notification.Action.Builder(icon, label, PendingIntent.getBroadcast(context, number, order, flags)).build())
+            notification.addAction(Notification.Action.Builder(icon, label, PendingIntent.getBroadcast(context, number, order, flags)).build())
         }
-        manager.notify(ID, asked.build())
+        manager.notify(ID, notification.build())
     }
 
     private const val CHANNEL = "io.shoal.prompt"
@@ -49,15 +53,17 @@ public object LabelPrompt {
     internal const val ID = 0x5A0A3
 }
 
-/** Keeps an answer to [LabelPrompt]. Android makes it, by its name in the manifest. */
+/**
+ * Receiver that stores an answer to [LabelPrompt]. Android creates it, by its name in the manifest.
+ */
 internal class LabelReceiver : BroadcastReceiver() {
     override fun onReceive(context: Context, intent: Intent) {
         val (fleet, label) = Pair(intent.getStringExtra(FLEET) ?: return, intent.getStringExtra(LABEL) ?: return)
         (context.getSystemService(Context.NOTIFICATION_SERVICE) as NotificationManager).cancel(LabelPrompt.ID)
         try {
             Shoal.fleet(context, fleet).labels.add(label, intent.getLongExtra(FROM, 0), intent.getLongExtra(UNTIL, 0), LabelSource.PROMPT)
-        } catch (error: ConfigException) { // the phone has left meanwhile
-            android.util.Log.w("Shoal", "an answer is not kept: ${error.message}")
+        } catch (error: ConfigException) { // the phone has left the fleet
+            android.util.Log.w("Shoal", "an answer cannot be stored: ${error.message}")
         }
     }
 

@@ -20,10 +20,12 @@ import io.shoal.android.Shoal
 import io.shoal.core.ConfigException
 
 /**
- * Records a fleet's sensors in the foreground, with a notification that has a button to stop, also while the screen is off. Android starts it
- * again with the same order if it had to end it; what was recorded until then lies on disk. It ends when consent is withdrawn.
+ * Service that records a fleet's sensors in the foreground, with a notification that has a button
+ * to stop, also while the screen is off. Android starts it again with the same order if it had to
+ * end it; the recording so far is on disk. It ends when consent is withdrawn.
  *
- * Start it while the app is in use ([start]): from API 31 on Android lets no app in the background start one.
+ * Start it while the app is in use ([start]): from API 31 on, an app in the background must not
+ * start one.
  */
 public class RecordingService : Service() {
     private val withdrawn = FleetListener { if (it is FleetState.Blocked && it.reason == FleetState.Blocked.Reason.CONSENT) stopSelf() }
@@ -58,22 +60,22 @@ public class RecordingService : Service() {
         super.onDestroy()
     }
 
-    /** Keeps what is being recorded. */
+    /** Store the current recording. */
     private fun finish() {
         fleet?.removeListener(withdrawn)
         fleet = null
-        recorded = null
+        recordedFleet = null
         recorder?.stop()
         recorder = null
     }
 
-    private fun record(asked: Fleet, label: String?) {
-        if (fleet?.name != asked.name) finish() // each fleet has recordings of its own
-        val held = recorder ?: asked.recorder().also { recorder = it }
-        if (held.isRecording) held.label(label) else held.start(label)
-        if (fleet == null) asked.addListener(withdrawn) { it.run() }
-        fleet = asked
-        recorded = asked.name
+    private fun record(next: Fleet, label: String?) {
+        if (fleet?.name != next.name) finish() // each fleet has recordings of its own
+        val open = recorder ?: next.recorder().also { recorder = it }
+        if (open.isRecording) open.label(label) else open.start(label)
+        if (fleet == null) next.addListener(withdrawn) { it.run() }
+        fleet = next
+        recordedFleet = next.name
         if (awake == null) {
             val power = getSystemService(Context.POWER_SERVICE) as PowerManager
             // Sensors without a queue of their own are silent while the processor sleeps.
@@ -110,11 +112,15 @@ public class RecordingService : Service() {
         private const val LABEL = "io.shoal.recording.LABEL"
         private const val STOP = "io.shoal.recording.STOP"
 
-        /** A recording of half a day: one that is forgotten ends by itself. */
+        /**
+         * Maximum duration of a recording, half a day, so that one that is forgotten ends by
+         * itself.
+         */
         private const val MOST_MS = 12L * 60 * 60 * 1000
 
         /**
-         * Begins to record what [label] names, or what nobody names; called again while it records, it goes on under the other label.
+         * Begin to record with this [label], or without one. A call during a recording changes the
+         * label.
          *
          * @throws IllegalStateException from API 31 on, the app is in the background
          */
@@ -124,15 +130,15 @@ public class RecordingService : Service() {
             context.startForegroundService(order(context, fleet.name, label))
         }
 
-        /** The name of the fleet for which the service records. */
+        /** Name of the fleet for which the service records. */
         @Volatile
-        private var recorded: String? = null
+        private var recordedFleet: String? = null
 
-        /** Whether the service records for [fleet] now, for a screen that is shown again. */
+        /** Return true if the service records for [fleet] now, for a screen that is shown again. */
         @JvmStatic
-        public fun isRecording(fleet: Fleet): Boolean = recorded == fleet.name
+        public fun isRecording(fleet: Fleet): Boolean = recordedFleet == fleet.name
 
-        /** Ends the recording, and keeps it. */
+        /** End the recording, and store it. */
         @JvmStatic
         public fun stop(context: Context) {
             context.stopService(Intent(context, RecordingService::class.java))

@@ -6,22 +6,31 @@ import io.shoal.android.RecordedWindows
 import io.shoal.android.Shoal
 import io.shoal.android.WindowSpec
 
-/** What the fleet's model looks at: 128 samples at 50 Hz of accelerometer and gyroscope. */
+/** Windows of the fleet's model: 128 samples at 50 Hz of accelerometer and gyroscope. */
 public class Activities : RecordedWindows(WindowSpec(classes = listOf("still", "walking", "stairs"), length = 128, stride = 64, rateHz = 50.0))
 
-/** The public root key that `shoal export` wrote to `trust.pem`; the private half of this one is nowhere. */
+/**
+ * Public root key, as `shoal export` writes it to `trust.pem`. The private half of this one exists
+ * nowhere.
+ */
 private const val TRUST_PEM = """-----BEGIN PUBLIC KEY-----
 MCowBQYDK2VwAyEAn/rFkoLLld3De0DiKH8u//+pUFKvAcZSdt/7dblJoss=
 -----END PUBLIC KEY-----
 """
 
-/** As `shoal enrol token` prints one; no service knows this one. */
+/** Token, as `shoal enrol token` prints it. No service knows this one. */
 private const val TOKEN = "shoal1.AAECAwQFBgcICQoLDA0OD492_VAbto73H04na8KPKbzhADsMLJ2UeN6Btb_AzeHpx8Q3"
 
-/** A bundle among the app's assets, `device.shoal` of `shoal export`: with it the app answers from the first second. */
+/**
+ * Name of a bundle among the app's assets, `device.shoal` of `shoal export`. With it the app
+ * answers from the first second.
+ */
 private const val MODEL = "activities.shoal"
 
-/** The fleet that this app takes part in. A real app has the token from its own server, one for each phone, and its fleet's root key here. */
+/**
+ * Return the fleet of this app. A real app gets the token from its own server, one for each phone,
+ * and has its fleet's root key here.
+ */
 internal fun activities(context: Context): Fleet = Shoal.fleet(context, "activities") {
     enrol("https://shoal.example:8443", TOKEN)
     trust(TRUST_PEM)

@@ -17,7 +17,10 @@ import io.shoal.core.Tensor
 import io.shoal.recording.RecordingService
 import java.util.concurrent.Executor
 
-/** One screen: take part, record and say what it is, see what the model says, watch a round, and take part no more. */
+/**
+ * Screen of the app: take part, record with a label, see the model's answer, watch a round, and
+ * take part no more.
+ */
 public class MainActivity : Activity() {
     private val main = Executor { runOnUiThread(it) }
     private val states = FleetListener(::showState)
@@ -62,7 +65,7 @@ public class MainActivity : Activity() {
 
     override fun onResume() {
         super.onResume()
-        // the view keeps its text when the phone is turned; meanwhile the recording may have been ended from its notification
+        // the view keeps its text when the phone is turned, and the recording may have been ended from its notification since
         if (!RecordingService.isRecording(fleet)) showRecording(null)
     }
 
@@ -74,14 +77,14 @@ public class MainActivity : Activity() {
     }
 
     private fun record(label: String?) {
-        RecordingService.start(this, fleet, label) // it goes on while the screen is off
+        RecordingService.start(this, fleet, label) // it continues while the screen is off
         showRecording(getString(label?.let(::nameOf) ?: R.string.record_unlabelled))
     }
 
     private fun watch() {
         try {
-            val held = recorder ?: fleet.recorder().also { recorder = it }
-            held.watch(::answer)
+            val open = recorder ?: fleet.recorder().also { recorder = it }
+            open.watch(::answer)
             watching = true
         } catch (error: ShoalException) { // this phone has no such sensor
             text(R.id.live).setText(getString(R.string.state_blocked, error.message.orEmpty()))
@@ -95,16 +98,19 @@ public class MainActivity : Activity() {
         text(R.id.watch).setText(R.string.live_start)
     }
 
-    /** By the recorder's thread: a prediction is not for the main thread. */
+    /**
+     * Show the model's answer for a window. Called on the recorder's thread, since a prediction
+     * must not be made on the main thread.
+     */
     private fun answer(window: Tensor) {
-        val said = try {
+        val words = try {
             val answer = fleet.predict(window)
             val best = answer.best(0)
             getString(R.string.live_answer, getString(nameOf(best)), Math.round(100 * answer.of(0).max()))
         } catch (_: ShoalException) {
             getString(R.string.live_none)
         }
-        runOnUiThread { if (watching) text(R.id.live).setText(said) }
+        runOnUiThread { if (watching) text(R.id.live).setText(words) }
     }
 
     private fun showConsent() {
@@ -144,7 +150,7 @@ public class MainActivity : Activity() {
 
     private fun percentOf(state: FleetState): Int = if (state is FleetState.Training && state.of > 0) (100 * state.step / state.of).toInt() else 0
 
-    /** The words, in the user's language, for one of the model's classes. */
+    /** Return the words, in the user's language, for one of the model's classes. */
     private fun nameOf(label: String): Int = when (label) {
         "still" -> R.string.still
         "walking" -> R.string.walking

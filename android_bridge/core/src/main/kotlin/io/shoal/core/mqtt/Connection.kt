@@ -20,7 +20,7 @@ import javax.net.ssl.SSLException
 import javax.net.ssl.SSLSocket
 import kotlin.concurrent.withLock
 
-/** One connection to a broker, from its CONNACK until something fails; writing is safe from several threads. */
+/** Connection to a broker, from its CONNACK until an error. Several threads may write. */
 internal class Connection private constructor(private val socket: Socket, private val keepAliveMs: Long, private val limit: (String) -> Int) :
     Closeable {
     private val input = DataInputStream(BufferedInputStream(Watched(socket.getInputStream()), CHUNK))
@@ -29,16 +29,16 @@ internal class Connection private constructor(private val socket: Socket, privat
 
     @Volatile private var lastWrittenMs = nowMs()
 
-    /** Since when a ping has had no answer; 0: none is under way. */
+    /** Time of the ping that has no answer yet; 0 if there is none. */
     @Volatile private var pingedMs = 0L
 
-    /** Waits for the next packet. */
+    /** Return the next packet, and wait for it if necessary. */
     fun read(): Packet = readPacket(input, limit)
 
-    /** Whether nobody has ended it here. */
+    /** True if it was not closed here. */
     val isOpen: Boolean get() = !socket.isClosed
 
-    /** Sends the parts of one packet. */
+    /** Send the parts of one packet. */
     fun write(vararg parts: ByteArray): Unit = writing.withLock {
         for (part in parts) {
             for (start in part.indices step CHUNK) {
@@ -50,8 +50,9 @@ internal class Connection private constructor(private val socket: Socket, privat
     }
 
     /**
-     * Called every few seconds: pings a broker that heard nothing for half of the keep-alive, and ends a connection on which a ping has had
-     * no answer, or a packet that is being written no progress, for a whole one.
+     * Ping a broker that received nothing for half of the keep-alive time, and close a connection
+     * whose ping had no answer, or whose current packet made no progress, for the whole of it.
+     * Called every few seconds.
      */
     fun watch() {
         val nowMs = nowMs()
@@ -74,16 +75,19 @@ internal class Connection private constructor(private val socket: Socket, privat
         }
     }
 
-    /** Ends it without a word, so that the broker publishes the will. */
+    /** Close it without a DISCONNECT packet, so that the broker publishes the will. */
     override fun close() {
         try {
             socket.close()
         } catch (_: IOException) {
-            // it is gone already
+            // it is closed already
         }
     }
 
-    /** Notes that the broker is alive whenever bytes come, also in the middle of a long packet. */
+    /**
+     * Stream that registers that the broker is alive whenever bytes come, also in the middle of a
+     * long packet.
+     */
     private inner class Watched(stream: InputStream) : FilterInputStream(stream) {
         override fun read(): Int = super.read().also { pingedMs = 0 }
 
@@ -94,7 +98,7 @@ internal class Connection private constructor(private val socket: Socket, privat
         private const val CHUNK = 64 * 1024
         private const val ANSWER_MS = 10_000
         private val REFUSALS = mapOf(
-            1 to "it does not speak MQTT 3.1.1",
+            1 to "it does not support MQTT 3.1.1",
             2 to "it does not accept the client id",
             3 to "it is not available",
             4 to "wrong user name or password",
@@ -102,10 +106,12 @@ internal class Connection private constructor(private val socket: Socket, privat
         )
 
         /**
-         * Connects and logs in to a persistent session, at the first of the host's addresses that takes a connection.
+         * Connect and log in to a persistent session, at the first of the host's addresses that
+         * accepts a connection.
          *
-         * @throws LinkException the broker's certificate is not to be trusted, or it refuses this client: trying again would not help
-         * @throws IOException nobody answers, or not as a broker does
+         * @throws LinkException the broker's certificate is not trusted, or the broker refuses this
+         *   client: trying again would not help
+         * @throws IOException no broker answers
          */
         fun open(address: BrokerAddress, clientId: String, will: Will?, keepAliveS: Int, limit: (String) -> Int): Connection {
             val plain = connected(address)
@@ -116,7 +122,7 @@ internal class Connection private constructor(private val socket: Socket, privat
                 val connection = Connection(socket, keepAliveS * 1000L, limit)
                 val last = will?.let { it.topic to it.payload }
                 connection.write(Packets.connect(clientId, keepAliveS, last, address.username, address.password))
-                val answer = connection.read() as? Packet.ConnAck ?: throw ProtocolException("its first packet was no CONNACK")
+                val answer = connection.read() as? Packet.ConnAck ?: throw ProtocolException("the broker's first packet is not a CONNACK")
                 if (answer.code != 0) refused(address, clientId, answer.code)
                 socket.soTimeout = 0
                 return connection
@@ -126,7 +132,10 @@ internal class Connection private constructor(private val socket: Socket, privat
             }
         }
 
-        /** A host may have an address of each family, of which the phone's network carries one. */
+        /**
+         * Return a connected socket. A host may have an address of each family, of which the
+         * phone's network supports one.
+         */
         private fun connected(address: BrokerAddress): Socket {
             val failures = ArrayList<IOException>()
             for (each in address.route.addresses(address.host)) {
@@ -148,12 +157,12 @@ internal class Connection private constructor(private val socket: Socket, privat
             val socket = context.socketFactory.createSocket(plain, address.host, address.port, true) as SSLSocket
             socket.enabledProtocols = socket.supportedProtocols.filter { it == "TLSv1.2" || it == "TLSv1.3" }.toTypedArray()
             socket.sslParameters = socket.sslParameters.apply { endpointIdentificationAlgorithm = "HTTPS" }
-            socket.soTimeout = ANSWER_MS // Android's sockets do not look at that of the socket below
+            socket.soTimeout = ANSWER_MS // Android's sockets ignore the timeout of the socket below
             try {
                 socket.startHandshake()
             } catch (error: SSLException) {
                 val lost = generateSequence<Throwable>(error) { it.cause }.any { it is EOFException || it is SocketException }
-                if (lost) throw error // the broker went away meanwhile, as one that restarts does
+                if (lost) throw error // the broker closed the connection, perhaps to restart
                 throw LinkException("broker $address: TLS failed: ${error.message}", error)
             }
             return socket
@@ -162,7 +171,7 @@ internal class Connection private constructor(private val socket: Socket, privat
         private fun refused(address: BrokerAddress, clientId: String, code: Int): Nothing {
             val why = REFUSALS[code] ?: "code $code"
             if (code == 3) throw ProtocolException(why)
-            throw LinkException("broker $address: refused client '$clientId': $why")
+            throw LinkException("broker $address refused client '$clientId': $why")
         }
 
         private fun nowMs() = System.nanoTime() / 1_000_000

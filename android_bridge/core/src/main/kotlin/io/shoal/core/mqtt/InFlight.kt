@@ -11,7 +11,10 @@ internal class InFlight {
     private val open = LinkedHashMap<Int, Publication>()
     private var lastId = 0
 
-    /** A publication under way. It is written by one thread at a time, and at most once to each connection. */
+    /**
+     * Publication under way. It is written by one thread at a time, and at most once to each
+     * connection.
+     */
     class Publication(val id: Int, val topic: String, val payload: ByteArray, val retain: Boolean) {
         private var writtenTo: Connection? = null
 
@@ -24,29 +27,32 @@ internal class InFlight {
         }
     }
 
-    /** Notes a publication; null where the same one still waits for its acknowledgement, and sending it again would say nothing new. */
+    /**
+     * Add a publication and return it. Return null if an equal one still waits for its
+     * acknowledgement: sending it again would be of no use.
+     */
     fun add(topic: String, payload: ByteArray, retain: Boolean): Publication? = lock.withLock {
         if (!retain && open.values.any { it.topic == topic && it.payload.contentEquals(payload) }) return null
         val id = newId()
         Publication(id, topic, payload, retain).also { open[id] = it }
     }
 
-    /** A packet identifier that no publication has. */
+    /** Return a packet identifier that no publication has. */
     fun newId(): Int = lock.withLock {
         do lastId = lastId % 0xffff + 1 while (lastId in open)
         lastId
     }
 
-    /** The broker has this publication. */
+    /** Remove a publication that the broker acknowledged. */
     fun acknowledge(id: Int): Unit = lock.withLock {
         open.remove(id)
         if (open.isEmpty()) emptied.signalAll()
     }
 
-    /** Sends every open publication that this connection has not seen, in order. */
+    /** Send every open publication that this connection has not sent, in order. */
     fun resend(connection: Connection): Unit = lock.withLock { open.values.toList() }.forEach { it.writeTo(connection) }
 
-    /** Waits until all are acknowledged, at most [timeoutMs]. */
+    /** Wait until all are acknowledged, at most [timeoutMs]. */
     fun awaitEmpty(timeoutMs: Long): Unit = lock.withLock {
         var leftNs = TimeUnit.MILLISECONDS.toNanos(timeoutMs)
         while (open.isNotEmpty() && leftNs > 0) leftNs = emptied.awaitNanos(leftNs)

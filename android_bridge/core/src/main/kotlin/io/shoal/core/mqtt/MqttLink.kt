@@ -19,9 +19,10 @@ import java.util.concurrent.TimeUnit
 import kotlin.concurrent.thread
 
 /**
- * A [Link] over MQTT 3.1.1. Two threads of its own: one connects, reads, and connects again; one watches that the broker is alive. After
- * a new connection subscriptions are renewed, and publications without an acknowledgement sent again. Whatever is thrown on these threads
- * ends a connection at most.
+ * [Link] over MQTT 3.1.1, with two threads of its own: one connects, reads, and connects again; one
+ * watches that the broker is alive. After a new connection, subscriptions are renewed, and
+ * publications without an acknowledgement are sent again. An error on these threads ends a
+ * connection at most.
  */
 internal class MqttLink private constructor(
     private val address: BrokerAddress,
@@ -42,7 +43,7 @@ internal class MqttLink private constructor(
     @Volatile private var connection: Connection? = null
 
     private class Incoming(val event: LinkEvent?, val from: Connection? = null, val id: Int? = null, val failure: LinkException? = null) {
-        /** What it takes in memory, as far as that comes from outside. */
+        /** Size in memory of the parts that come from outside. */
         val bytes: Int get() = if (event is Delivery) event.payload.size + OVERHEAD else 0
     }
 
@@ -56,16 +57,24 @@ internal class MqttLink private constructor(
         send { it.write(Packets.unsubscribe(inFlight.newId(), topics)) }
     }
 
-    /** @throws LimitExceeded the payload is above 64 MiB */
+    /**
+     * Publish (QoS 1) without waiting for an answer.
+     *
+     * @throws LimitExceeded the payload is above 64 MiB
+     */
     override fun publish(topic: String, payload: ByteArray, retain: Boolean) {
         if (payload.size > MAX_PAYLOAD) throw LimitExceeded("payload of ${payload.size} bytes: at most $MAX_PAYLOAD can be published")
         val publication = inFlight.add(topic, payload, retain) ?: return
         send { publication.writeTo(it) }
     }
 
-    /** @throws LinkException the broker refuses this client for good */
+    /**
+     * Return the next event, or null after [timeoutMs].
+     *
+     * @throws LinkException the broker refuses this client for good
+     */
     override fun receive(timeoutMs: Long): LinkEvent? {
-        unacknowledged?.let { done -> send { if (it === done.from) it.write(Packets.pubAck(done.id!!)) } }
+        unacknowledged?.let { last -> send { if (it === last.from) it.write(Packets.pubAck(last.id!!)) } }
         unacknowledged = null
         val next = events.poll(timeoutMs, TimeUnit.MILLISECONDS) ?: return null
         room.give(next.bytes)
@@ -74,9 +83,12 @@ internal class MqttLink private constructor(
         return next.event
     }
 
-    /** Sends what is queued (for a few seconds, or less where there is hurry), then disconnects without the will. The broker keeps the session. */
+    /**
+     * Send the queued publications (for a few seconds, or less in a hurry), then disconnect without
+     * the will. The broker keeps the session.
+     */
     override fun close() {
-        unacknowledged?.let { done -> send { if (it === done.from) it.write(Packets.pubAck(done.id!!)) } }
+        unacknowledged?.let { last -> send { if (it === last.from) it.write(Packets.pubAck(last.id!!)) } }
         unacknowledged = null
         if (connection != null) inFlight.awaitEmpty(if (hurry()) HURRY_MS else FLUSH_MS)
         closed.countDown()
@@ -84,13 +96,16 @@ internal class MqttLink private constructor(
         connection?.close()
     }
 
-    /** Ends the connection as a crash would: the broker publishes the will. For tests. */
+    /** Close the connection as a crash would: the broker publishes the will. For tests. */
     internal fun vanish() {
         closed.countDown()
         connection?.close()
     }
 
-    /** Ends the connection, as a network does; the link comes back by itself. For tests. */
+    /**
+     * Close the connection as a network failure would: the link connects again by itself. For
+     * tests.
+     */
     internal fun interrupt() {
         connection?.close()
     }
@@ -100,7 +115,7 @@ internal class MqttLink private constructor(
         try {
             write(current)
         } catch (_: IOException) {
-            current.close() // the reading thread finds out, and connects again
+            current.close() // the reading thread notices, and connects again
         }
     }
 
@@ -125,17 +140,17 @@ internal class MqttLink private constructor(
                 events += Incoming(null, failure = error)
                 return null
             } catch (error: Throwable) {
-                say(Log.Level.INFO, "no connection to broker $address, trying again: $error")
+                writeLog(Log.Level.INFO, "No connection to the broker, trying again: broker=$address: $error")
             }
         }
         return null
     }
 
-    /** Reads until the connection ends; why it did. */
+    /** Read until the connection ends, and return the reason why it did. */
     private fun serve(current: Connection): String {
         try {
             connection = current
-            if (isClosed()) throw IOException("closed while it was connecting")
+            if (isClosed()) throw IOException("closed while connecting")
             val renewed = synchronized(topics) { topics.toList() }
             if (renewed.isNotEmpty()) current.write(Packets.subscribe(inFlight.newId(), renewed))
             inFlight.resend(current)
@@ -157,11 +172,11 @@ internal class MqttLink private constructor(
                 events += incoming
             }
             is Packet.TooLarge -> {
-                say(Log.Level.WARNING, "refused ${packet.bytes} bytes on topic ${printable(packet.topic.take(200))}: too large")
+                writeLog(Log.Level.WARNING, "Message refused, too large: bytes=${packet.bytes} topic=${printable(packet.topic.take(200))}")
                 packet.id?.let { current.write(Packets.pubAck(it)) } // or it would come again for ever
             }
             is Packet.PubAck -> inFlight.acknowledge(packet.id)
-            is Packet.SubAck -> if (REFUSED in packet.codes) say(Log.Level.WARNING, "broker $address: refused a subscription")
+            is Packet.SubAck -> if (REFUSED in packet.codes) writeLog(Log.Level.WARNING, "The broker refused a subscription: broker=$address")
             is Packet.UnsubAck, is Packet.PingResp -> {}
             is Packet.ConnAck -> throw ProtocolException("a second CONNACK")
         }
@@ -172,17 +187,17 @@ internal class MqttLink private constructor(
             try {
                 connection?.watch()
             } catch (error: Throwable) {
-                say(Log.Level.WARNING, "the connection to broker $address is ended: $error")
+                writeLog(Log.Level.WARNING, "Connection to the broker ended: broker=$address: $error")
                 connection?.close()
             }
         }
     }
 
-    private fun say(level: Log.Level, line: String) {
+    private fun writeLog(level: Log.Level, line: String) {
         try {
             log.write(level, line)
         } catch (_: Throwable) {
-            // a log that fails is no reason to end
+            // an error of the log must not end the link
         }
     }
 
@@ -204,10 +219,12 @@ internal class MqttLink private constructor(
         private const val STEADY_NS = 30_000_000_000L
 
         /**
-         * Connects; tries for [waitMs] (null: for ever, or until [giveUp] says so). A publication with more bytes than [limit] says for
-         * its topic is refused. A link that is closed while [hurry] says so keeps nobody waiting.
+         * Connect, trying for [waitMs] (null: without end, or until [giveUp] returns true). A
+         * publication with more bytes than [limit] returns for its topic is refused. If [hurry]
+         * returns true, closing the link does not wait.
          *
-         * @throws LinkException no broker in that time; or at once where TLS fails or the broker refuses this client
+         * @throws LinkException no broker in that time; at once if TLS fails or the broker refuses
+         *   this client
          */
         fun connect(
             address: BrokerAddress,
@@ -225,13 +242,13 @@ internal class MqttLink private constructor(
             while (true) {
                 try {
                     val first = unless(giveUp, Connection::close) { Connection.open(address, clientId, will, keepAliveS, limit) }
-                        ?: throw IOException("it was given up")
+                        ?: throw IOException("connecting was given up")
                     return MqttLink(address, clientId, will, log, keepAliveS, limit, hurry).apply { start(first) }
                 } catch (error: IOException) {
                     val pauseMs = pause.nextMs()
                     val late = waitMs != null && (System.nanoTime() - startedNs) / 1_000_000 + pauseMs > waitMs
                     if (late || giveUp()) throw LinkException("broker $address: no connection: $error", error)
-                    log.write(Log.Level.INFO, "no connection to broker $address, trying again: $error")
+                    log.write(Log.Level.INFO, "No connection to the broker, trying again: broker=$address: $error")
                     val wakeNs = System.nanoTime() + pauseMs * 1_000_000
                     while (System.nanoTime() < wakeNs && !giveUp()) Thread.sleep(minOf(pauseMs, POLL_MS))
                 }

@@ -7,16 +7,19 @@ import java.io.IOException
 import java.nio.ByteBuffer
 import java.nio.charset.CharacterCodingException
 
-/** The other side broke MQTT's rules, or refused us; the connection is of no more use. */
+/** Packet that breaks MQTT's rules, or a refusal. The connection is of no more use. */
 internal class ProtocolException(message: String) : IOException(message)
 
-/** What a broker sends (MQTT 3.1.1, OASIS 2014, chapter 3). */
+/** Packet from a broker (MQTT 3.1.1, OASIS 2014, chapter 3). */
 internal sealed interface Packet {
     data class ConnAck(val sessionPresent: Boolean, val code: Int) : Packet
 
     class Publish(val topic: String, val payload: ByteArray, val id: Int?) : Packet
 
-    /** A publication of which the payload was not kept: it is larger than its topic may have, or there is no memory for it. */
+    /**
+     * Publication whose payload was discarded: it is larger than its topic permits, or there is no
+     * memory for it.
+     */
     data class TooLarge(val topic: String, val bytes: Int, val id: Int?) : Packet
 
     data class PubAck(val id: Int) : Packet
@@ -28,23 +31,25 @@ internal sealed interface Packet {
     data object PingResp : Packet
 }
 
-/** A payload has at most this many bytes. */
+/** Maximum size of a payload. */
 internal const val MAX_PAYLOAD = 64 * 1024 * 1024
 
-/** A topic with its length, and a packet identifier, beside the payload. */
+/** Maximum size of a packet: topic with its length, packet identifier, payload. */
 private const val MAX_PACKET = MAX_PAYLOAD + 2 + 0xffff + 2
 
 /**
- * Reads one packet. A payload with more bytes than [limit] says for its topic is read past, without taking memory for it.
+ * Read one packet. A payload with more bytes than [limit] returns for its topic is skipped without
+ * taking memory for it.
  *
- * @throws ProtocolException one that a broker must not send, or a payload above [MAX_PAYLOAD]; thrown before memory for it is taken
+ * @throws ProtocolException a broker must not send such a packet, or the payload is above
+ *   [MAX_PAYLOAD]; thrown before memory for it is taken
  */
 internal fun readPacket(input: DataInputStream, limit: (String) -> Int = { MAX_PAYLOAD }): Packet {
     val first = input.readUnsignedByte()
     val length = readLength(input)
-    if (length > MAX_PACKET) throw ProtocolException("a packet of $length bytes: at most $MAX_PACKET are accepted")
+    if (length > MAX_PACKET) throw ProtocolException("packet of $length bytes: at most $MAX_PACKET are accepted")
     if (first ushr 4 == PUBLISH) return readPublication(input, first and 0xf, length, limit)
-    if (length > MAX_SMALL) throw ProtocolException("a packet of type ${first ushr 4} with $length bytes")
+    if (length > MAX_SMALL) throw ProtocolException("packet of type ${first ushr 4} of $length bytes: at most $MAX_SMALL are accepted")
     val body = ByteArray(length)
     input.readFully(body)
     return Reader(ByteBuffer.wrap(body), first).packet()
@@ -52,14 +57,14 @@ internal fun readPacket(input: DataInputStream, limit: (String) -> Int = { MAX_P
 
 private fun readPublication(input: DataInputStream, flags: Int, length: Int, limit: (String) -> Int): Packet {
     val qos = flags shr 1 and 3
-    if (qos > 1) throw ProtocolException("a publication with QoS $qos, none was asked for")
-    if (length < 2) throw ProtocolException("a packet of type $PUBLISH that is too short")
+    if (qos > 1) throw ProtocolException("publication with QoS $qos: at most 1 was requested")
+    if (length < 2) throw ProtocolException("packet of type $PUBLISH: too short")
     val topicBytes = input.readUnsignedShort()
     val rest = length - 2 - topicBytes - 2 * qos
-    if (rest < 0) throw ProtocolException("a packet of type $PUBLISH that is too short")
+    if (rest < 0) throw ProtocolException("packet of type $PUBLISH: too short")
     val topic = topicOf(ByteArray(topicBytes).also(input::readFully))
     val id = if (qos == 1) input.readUnsignedShort() else null
-    if (id == 0) throw ProtocolException("packet identifier 0")
+    if (id == 0) throw ProtocolException("packet identifier 0 is not permitted")
     val payload = if (rest <= limit(topic)) roomFor(rest) else null
     if (payload == null) {
         skip(input, rest)
@@ -77,11 +82,11 @@ private fun roomFor(bytes: Int): ByteArray? = try {
 
 private fun skip(input: DataInputStream, bytes: Int) {
     val scratch = ByteArray(minOf(bytes, SCRATCH))
-    var left = bytes
-    while (left > 0) {
-        val size = minOf(left, scratch.size)
+    var remaining = bytes
+    while (remaining > 0) {
+        val size = minOf(remaining, scratch.size)
         input.readFully(scratch, 0, size)
-        left -= size
+        remaining -= size
     }
 }
 
@@ -89,9 +94,9 @@ private fun topicOf(bytes: ByteArray): String {
     val text = try {
         Charsets.UTF_8.newDecoder().decode(ByteBuffer.wrap(bytes)).toString()
     } catch (_: CharacterCodingException) {
-        throw ProtocolException("a topic that is not UTF-8")
+        throw ProtocolException("topic: not UTF-8")
     }
-    if (text.isEmpty() || text.any { it in "+#\u0000" }) throw ProtocolException("a publication to no topic")
+    if (text.isEmpty() || text.any { it in "+#\u0000" }) throw ProtocolException("publication with an empty topic, or one with a wildcard")
     return text
 }
 
@@ -102,7 +107,7 @@ private fun readLength(input: DataInputStream): Int {
         length = length or (byte and 0x7f shl shift)
         if (byte < 0x80) return length
     }
-    throw ProtocolException("a packet's length has more than four bytes")
+    throw ProtocolException("packet length of more than four bytes")
 }
 
 private class Reader(private val body: ByteBuffer, first: Int) {
@@ -110,40 +115,43 @@ private class Reader(private val body: ByteBuffer, first: Int) {
     private val flags = first and 0xf
 
     fun packet(): Packet {
-        if (flags != 0) throw ProtocolException("a packet of type $type with flags $flags")
+        if (flags != 0) throw ProtocolException("packet of type $type: flags $flags must be 0")
         val packet = when (type) {
             CONNACK -> connAck()
             PUBACK -> Packet.PubAck(id())
             SUBACK -> Packet.SubAck(id(), List(body.remaining()) { byte() })
             UNSUBACK -> Packet.UnsubAck(id())
             PINGRESP -> Packet.PingResp
-            else -> throw ProtocolException("a packet of type $type, which no broker sends")
+            else -> throw ProtocolException("packet of type $type: no broker sends it")
         }
-        if (body.hasRemaining()) throw ProtocolException("a packet of type $type with ${body.remaining()} bytes too many")
+        if (body.hasRemaining()) throw ProtocolException("packet of type $type: ${body.remaining()} bytes too many")
         return packet
     }
 
     private fun connAck(): Packet {
         val acknowledge = byte()
-        if (acknowledge > 1) throw ProtocolException("CONNACK with flags $acknowledge")
+        if (acknowledge > 1) throw ProtocolException("CONNACK: flags $acknowledge must be 0 or 1")
         return Packet.ConnAck(acknowledge == 1, byte())
     }
 
-    private fun id(): Int = short().also { if (it == 0) throw ProtocolException("packet identifier 0") }
+    private fun id(): Int = short().also { if (it == 0) throw ProtocolException("packet identifier 0 is not permitted") }
 
     private fun short(): Int = byte() shl 8 or byte()
 
     private fun byte(): Int = if (body.hasRemaining()) body.get().toInt() and 0xff else tooShort()
 
-    private fun tooShort(): Nothing = throw ProtocolException("a packet of type $type that is too short")
+    private fun tooShort(): Nothing = throw ProtocolException("packet of type $type: too short")
 }
 
-/** Makes what a client sends: a packet without the payload of a publication. */
+/** Encoder of a client's packets, without the payload of a publication. */
 internal object Packets {
     val PING: ByteArray = frame(0xc0)
     val DISCONNECT: ByteArray = frame(0xe0)
 
-    /** A persistent session ([clientId] names it), with a retained will of QoS 1. */
+    /**
+     * Return a CONNECT packet for a persistent session, named by [clientId], with a retained will
+     * of QoS 1.
+     */
     fun connect(clientId: String, keepAliveS: Int, will: Pair<String, ByteArray>?, username: String?, password: String?): ByteArray {
         val flags = (if (will != null) 0x2c else 0) or (if (username != null) 0x80 else 0) or (if (password != null) 0x40 else 0)
         return frame(0x10) {
@@ -162,7 +170,7 @@ internal object Packets {
         }
     }
 
-    /** What comes before the payload of a publication of QoS 1. */
+    /** Return the start of a PUBLISH packet of QoS 1, before its payload. */
     fun publish(topic: String, id: Int, payloadBytes: Int, retain: Boolean, again: Boolean): ByteArray =
         frame(0x32 or (if (retain) 1 else 0) or (if (again) 8 else 0), payloadBytes) {
             text(topic)
@@ -186,7 +194,7 @@ internal object Packets {
 
     private fun DataOutputStream.text(text: String) {
         val bytes = text.toByteArray()
-        require(bytes.size <= 0xffff && '\u0000' !in text) { "MQTT cannot carry the text '${text.take(80)}'" }
+        require(bytes.size <= 0xffff && '\u0000' !in text) { "text '${text.take(80)}' cannot be sent by MQTT: at most 65535 bytes, without a zero character" }
         writeShort(bytes.size)
         write(bytes)
     }
@@ -212,6 +220,6 @@ private const val SUBACK = 9
 private const val UNSUBACK = 11
 private const val PINGRESP = 13
 
-/** Only a publication is ever long. */
+/** Maximum size of a packet other than a publication. */
 private const val MAX_SMALL = 1024 * 1024
 private const val SCRATCH = 16 * 1024

@@ -4,22 +4,22 @@ import java.util.concurrent.TimeUnit
 import java.util.concurrent.locks.ReentrantLock
 import kotlin.concurrent.withLock
 
-/** Bounds the bytes that were read and not yet handled: at most [most], or one payload alone. */
+/** Limit of the bytes that were read and not yet handled: at most [most], or one payload alone. */
 internal class Room(private val most: Int) {
     private val lock = ReentrantLock()
-    private val given = lock.newCondition()
-    private var taken = 0L
+    private val freed = lock.newCondition()
+    private var reserved = 0L
 
-    /** Waits until there is room for so many bytes, while [needed]. */
+    /** Reserve so many bytes. Wait until there is room for them, while [needed] returns true. */
     fun take(bytes: Int, needed: () -> Boolean): Unit = lock.withLock {
-        while (taken > 0 && taken + bytes > most && needed()) given.await(POLL_MS, TimeUnit.MILLISECONDS)
-        taken += bytes
+        while (reserved > 0 && reserved + bytes > most && needed()) freed.await(POLL_MS, TimeUnit.MILLISECONDS)
+        reserved += bytes
     }
 
-    /** So many bytes are about to be handled. */
+    /** Free so many bytes that are about to be handled. */
     fun give(bytes: Int): Unit = lock.withLock {
-        taken -= bytes
-        given.signalAll()
+        reserved -= bytes
+        freed.signalAll()
     }
 
     private companion object {

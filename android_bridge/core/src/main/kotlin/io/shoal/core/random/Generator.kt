@@ -3,15 +3,15 @@ package io.shoal.core.random
 import java.util.Locale
 
 /**
- * Where a [Generator] is, as far as its seed does not say it: 128 bits in hexadecimal digits, and the half of the last 64 bits that was not used
- * yet.
+ * State of a [Generator] beyond its seed: 128 bits in hexadecimal digits, and the half of the last
+ * 64 bits that was not used yet.
  */
 internal data class RandomState(val state: String, val half: Long?)
 
 /**
- * What `numpy.random.default_rng(seeds)` draws, number for number: the generator PCG64 (M. E. O'Neill. PCG: a family of simple fast
- * space-efficient statistically good algorithms for random number generation, 2014; variant XSL RR 128/64) seeded by [SeedSequence].
- * Not for secrets.
+ * Generator of the same numbers as `numpy.random.default_rng(seeds)`: PCG64 (M. E. O'Neill. PCG: a
+ * family of simple fast space-efficient statistically good algorithms for random number generation,
+ * 2014; variant XSL RR 128/64) seeded by [SeedSequence]. Not for secrets.
  */
 internal class Generator(vararg seeds: Long) {
     private var high = 0L
@@ -30,10 +30,10 @@ internal class Generator(vararg seeds: Long) {
         advance()
     }
 
-    /** Where it is. */
+    /** Return the state. */
     fun state() = RandomState("%016x%016x".format(Locale.ROOT, high, low), if (hasHalf) half.toLong() and LOW else null)
 
-    /** Goes on from where another one of the same seeds was. */
+    /** Set the state to that of another generator of the same seeds. */
     fun put(state: RandomState) {
         high = java.lang.Long.parseUnsignedLong(state.state.take(16), 16)
         low = java.lang.Long.parseUnsignedLong(state.state.drop(16), 16)
@@ -41,7 +41,7 @@ internal class Generator(vararg seeds: Long) {
         half = (state.half ?: 0L).toInt()
     }
 
-    /** A random order of 0 until [count], as `permutation(count)`. */
+    /** Return a random order of 0 until [count], as `permutation(count)` does. */
     fun permutation(count: Int): IntArray {
         val order = IntArray(count) { it }
         for (i in count - 1 downTo 1) {
@@ -51,10 +51,13 @@ internal class Generator(vararg seeds: Long) {
         return order
     }
 
-    /** [count] numbers in [0, 1), as `random(count, float32)`. */
+    /** Return [count] numbers in [0, 1), as `random(count, float32)` does. */
     fun floats(count: Int): FloatArray = FloatArray(count) { (nextInt() ushr 8) * (1.0f / (1 shl 24)) }
 
-    /** A number of 0 to [most], by drawing as many bits as it has until they are not above it. */
+    /**
+     * Return a number from 0 to [most]: as many bits as it has are drawn until they are not above
+     * it.
+     */
     private fun upTo(most: Int): Int {
         val mask = -1 ushr Integer.numberOfLeadingZeros(most)
         while (true) {
@@ -63,7 +66,7 @@ internal class Generator(vararg seeds: Long) {
         }
     }
 
-    /** 32 bits: the low half of a draw, then its high half. */
+    /** Return 32 bits: the low half of a draw, then its high half. */
     private fun nextInt(): Int {
         if (hasHalf) {
             hasHalf = false
@@ -93,7 +96,7 @@ internal class Generator(vararg seeds: Long) {
         const val MULTIPLIER_LOW = 4865540595714422341L
         const val LOW = 0xffffffffL
 
-        /** The upper 64 of the 128 bits of an unsigned product. */
+        /** Return the upper 64 of the 128 bits of an unsigned product. */
         fun multiplyHigh(a: Long, b: Long): Long {
             val cross = (a and LOW) * (b ushr 32) + ((a and LOW) * (b and LOW) ushr 32)
             val middle = (a ushr 32) * (b and LOW) + (cross and LOW)

@@ -4,39 +4,42 @@ import io.shoal.core.InternalShoalApi
 import java.nio.ByteBuffer
 import java.security.SecureRandom
 
-/** Standard normal numbers that the aggregator cannot repeat. */
+/** Source of standard normal numbers that the aggregator cannot reproduce. */
 @InternalShoalApi
 public fun interface Noise {
-    /** The next number. */
+    /** Return the next number. */
     public fun next(): Double
 
     public companion object {
-        /** Noise from the operating system's entropy. */
+        /** Return noise from the operating system's entropy. */
         public fun fromEntropy(): Noise = PolarNoise(SecureRandom())
     }
 }
 
-/** The polar method (G. Marsaglia, T. A. Bray. A convenient method for generating normal variables. SIAM Review 6, 1964) over [source]. */
+/**
+ * Noise by the polar method (G. Marsaglia, T. A. Bray. A convenient method for generating normal
+ * variables. SIAM Review 6, 1964) over [source].
+ */
 private class PolarNoise(private val source: SecureRandom) : Noise {
     private val bytes = ByteArray(8192)
     private val numbers = ByteBuffer.wrap(bytes).asLongBuffer().apply { position(limit()) }
-    private var kept = Double.NaN
+    private var spare = Double.NaN
 
     override fun next(): Double {
-        if (!kept.isNaN()) return kept.also { kept = Double.NaN }
+        if (!spare.isNaN()) return spare.also { spare = Double.NaN }
         while (true) {
             val x = symmetric()
             val y = symmetric()
             val square = x * x + y * y
             if (square < 1 && square > 0) {
                 val factor = Math.sqrt(-2 * Math.log(square) / square)
-                kept = y * factor
+                spare = y * factor
                 return x * factor
             }
         }
     }
 
-    /** A number in [-1, 1), one of 2^53. */
+    /** Return a number in [-1, 1), one of 2^53. */
     private fun symmetric(): Double {
         if (!numbers.hasRemaining()) {
             source.nextBytes(bytes)

@@ -1,8 +1,9 @@
 package io.shoal.core.random
 
 /**
- * Numpy's `SeedSequence`: turns a few whole numbers into the state of a generator, the same state that numpy makes of them
- * (M. E. O'Neill. Developing a seed_seq alternative, 2015; numpy/random/bit_generator.pyx).
+ * Numpy's `SeedSequence`: turns a few whole numbers into the state of a generator, the same state
+ * as in numpy (M. E. O'Neill. Developing a seed_seq alternative, 2015;
+ * numpy/random/bit_generator.pyx).
  */
 internal class SeedSequence(vararg entropy: Long) {
     private val pool = IntArray(POOL)
@@ -21,7 +22,7 @@ internal class SeedSequence(vararg entropy: Long) {
         }
     }
 
-    /** The next-to-be state of a generator: [count] numbers of 64 bits. */
+    /** Return the initial state of a generator: [count] numbers of 64 bits. */
     fun state(count: Int): LongArray {
         var constant = INIT_B
         val words = IntArray(2 * count) { i ->
@@ -46,7 +47,7 @@ internal class SeedSequence(vararg entropy: Long) {
     }
 
     private fun words(number: Long): List<Int> {
-        require(number >= 0) { "entropy $number: expected no negative number" }
+        require(number >= 0) { "entropy must not be negative, got $number" }
         return if (number ushr 32 == 0L) listOf(number.toInt()) else listOf(number.toInt(), (number ushr 32).toInt())
     }
 

@@ -9,7 +9,10 @@ import io.shoal.core.TamperedBundle
 import io.shoal.core.Tensor
 import io.shoal.core.Tensors
 
-/** A verified bundle: [files] holds the bytes of each file by name, [digest] is the hash of the whole archive. */
+/**
+ * Verified bundle. [files] are the bytes of each file by name; [digest] is the hash of the whole
+ * archive.
+ */
 @InternalShoalApi
 public class Bundle private constructor(
     public val manifest: Manifest,
@@ -17,28 +20,32 @@ public class Bundle private constructor(
     public val digest: String,
 ) {
     /**
-     * The initial value of every tensor that has one, by `ROLE/NAME`; not to be written into. A private, slot or memory tensor for which the file has
-     * no value starts at zero.
+     * Initial value of every tensor that has one, by `ROLE/NAME`. Do not write into them. A
+     * private, slot or memory tensor without a value in the file starts at zero.
      *
-     * @throws LimitExceeded those that start at zero take more memory than a bundle may
+     * @throws LimitExceeded the tensors that start at zero take more memory than a bundle may
      */
     public val initial: Tensors by lazy {
-        val held = decodeTensors(files.getValue(INITIAL), Limits.RECEIVED).tensors
-        val zero = manifest.ofRole(Names.PRIVATE, Names.SLOT, Names.MEMORY).filter { it.key !in held }
+        val stored = decodeTensors(files.getValue(INITIAL), Limits.RECEIVED).tensors
+        val zero = manifest.ofRole(Names.PRIVATE, Names.SLOT, Names.MEMORY).filter { it.key !in stored }
         var size = 0L
         for (spec in zero) { // a shape may promise more bytes than a Long holds
             size += minOf(Tensor.numBytes(spec.dtype, spec.shape), MAX_BYTES + 1L)
             if (size > MAX_BYTES) throw LimitExceeded("bundle ${manifest.name}: its tensors that start at zero take more than $MAX_BYTES bytes")
         }
-        held + zero.associate { it.key to Tensor.allocate(it.dtype, it.shape) }
+        stored + zero.associate { it.key to Tensor.allocate(it.dtype, it.shape) }
     }
 
-    /** @throws BundleException the bundle has no such graph */
+    /**
+     * Return the graph of this name.
+     *
+     * @throws BundleException the bundle has no such graph
+     */
     public fun graph(name: String): Graph = manifest.graphs[name]
-        ?: throw BundleException("bundle ${manifest.name}: no graph '$name', it has ${manifest.graphs.keys.sorted().joinToString()}")
+        ?: throw BundleException("bundle ${manifest.name}: no graph '$name'; its graphs: ${manifest.graphs.keys.sorted().joinToString()}")
 
     /**
-     * A graph's program for the first of these [runtimes] that it has one for, and its bytes.
+     * Return a graph's program for the first of these [runtimes] that has one, and its bytes.
      *
      * @throws BundleException the bundle has no such graph, or no program of it for any of them
      */
@@ -46,17 +53,19 @@ public class Bundle private constructor(
         val programs = graph(graph).programs
         val program = runtimes.firstNotNullOfOrNull { programs[it] }
         if (program == null) {
-            val has = if (programs.isEmpty()) "it was exported for ONNX alone" else "it has ${programs.keys.sorted().joinToString()}"
-            throw BundleException("bundle ${manifest.name}: graph '$graph' has no program for ${runtimes.joinToString(" or ")}, $has")
+            val others = programs.keys.sorted().joinToString().ifEmpty { "none; it was exported for ONNX alone" }
+            throw BundleException(
+                "bundle ${manifest.name}: graph '$graph' has no program for ${runtimes.joinToString(" or ")}; its programs: $others",
+            )
         }
         return Pair(program, files.getValue(program.file))
     }
 
     /**
-     * Refuses a bundle that was exported with a newer [runtime] than this device's [version] of it. A bundle that does not name the
-     * runtime in `created_by` is not refused here; it has no programs for it.
+     * Check that the bundle was not exported with a newer [runtime] than this device's [version] of
+     * it. A bundle whose `created_by` does not name the runtime passes; it has no programs for it.
      *
-     * @throws BundleException it needs a newer one
+     * @throws BundleException the bundle needs a newer runtime
      */
     public fun require(runtime: String, version: String) {
         val needed = manifest.createdBy[runtime] ?: return
@@ -66,7 +75,7 @@ public class Bundle private constructor(
     }
 
     public companion object {
-        /** A bundle has at most this many bytes. */
+        /** Maximum size of a bundle (bytes). */
         public const val MAX_BYTES: Int = 64 * 1024 * 1024
 
         private const val MANIFEST = "manifest.json"
@@ -74,12 +83,13 @@ public class Bundle private constructor(
         private const val INITIAL = "initial.safetensors"
 
         /**
-         * Reads and verifies a bundle. With [trusted] keys, a signature by one of them is required; without any only the hashes are
-         * checked.
+         * Read and verify a bundle. If there are [trusted] keys, one of them must have signed it.
+         * Otherwise only the hashes are checked.
          *
-         * @throws LimitExceeded larger than [MAX_BYTES]
-         * @throws TamperedBundle a hash or the signature does not fit
-         * @throws BundleException not a bundle, a file is missing, or a format this version does not know
+         * @throws LimitExceeded it is larger than [MAX_BYTES]
+         * @throws TamperedBundle a hash or the signature does not match
+         * @throws BundleException it is not a bundle, lacks a file, or has a format that this
+         *   version does not know
          */
         public fun unpack(payload: ByteArray, trusted: List<PublicKey> = emptyList()): Bundle {
             if (payload.size > MAX_BYTES) throw LimitExceeded("bundle of ${payload.size} bytes: at most $MAX_BYTES are accepted")
@@ -97,14 +107,15 @@ public class Bundle private constructor(
         }
 
         /**
-         * Refuses an older version than the one that [known] (name to version) says was loaded before.
+         * Check that the bundle is not older than the [versions] that were loaded before, by the
+         * bundle's name.
          *
          * @throws StaleBundle it is older
          */
-        public fun checkVersion(manifest: Manifest, known: Map<String, Long>) {
-            val loaded = known[manifest.name] ?: return
+        public fun checkVersion(manifest: Manifest, versions: Map<String, Long>) {
+            val loaded = versions[manifest.name] ?: return
             if (manifest.version < loaded) {
-                throw StaleBundle("bundle ${manifest.name}: version ${manifest.version} offered, version $loaded was loaded before")
+                throw StaleBundle("bundle ${manifest.name}: version ${manifest.version} is older than version $loaded, which was loaded before")
             }
         }
 
@@ -117,23 +128,27 @@ public class Bundle private constructor(
 
         private fun checkFiles(manifest: Manifest, entries: Map<String, ByteArray>) {
             val what = "bundle ${manifest.name}"
-            if (manifest.format != 1L) throw BundleException("$what: format ${manifest.format}, this version reads format 1")
+            if (manifest.format != 1L) throw BundleException("$what: format ${manifest.format}; this Shoal reads format 1")
             if (entries.keys != manifest.files.keys) {
-                throw TamperedBundle("$what: holds ${entries.keys.sorted()}, its manifest names ${manifest.files.keys.sorted()}")
+                val listed = manifest.files.keys.sorted().joinToString()
+                throw TamperedBundle("$what: its files are ${entries.keys.sorted().joinToString()}, but its manifest names $listed")
             }
             for ((name, data) in entries) {
                 if (digest(data) != manifest.files[name]) {
-                    throw TamperedBundle("$what: $name has SHA-256 ${digest(data)}, its manifest says ${manifest.files[name]}")
+                    throw TamperedBundle("$what: $name has SHA-256 ${digest(data)}, but its manifest says ${manifest.files[name]}")
                 }
             }
             val named = manifest.graphs.values.flatMap { graph -> listOf(graph.file) + graph.programs.values.map { it.file } } + INITIAL
             val missing = named.toSortedSet() - entries.keys
-            if (missing.isNotEmpty()) throw BundleException("$what: $missing missing")
+            if (missing.isNotEmpty()) throw BundleException("$what: missing files: ${missing.sorted().joinToString()}")
         }
     }
 }
 
-/** Compares `1.3.1`-like versions by their numbers; what follows them (`+cpu`, `a0`, `-SNAPSHOT`) does not count. */
+/**
+ * Compare versions like `1.3.1` by their numbers. What follows the numbers (`+cpu`, `a0`,
+ * `-SNAPSHOT`) does not count.
+ */
 internal fun compareVersions(one: String, other: String): Int {
     val (a, b) = listOf(one, other).map { text -> text.takeWhile { it.isDigit() || it == '.' }.split('.').map { it.toIntOrNull() ?: 0 } }
     return (0 until maxOf(a.size, b.size)).map { a.getOrElse(it) { 0 }.compareTo(b.getOrElse(it) { 0 }) }.firstOrNull { it != 0 } ?: 0

@@ -4,8 +4,9 @@ import java.math.BigInteger
 import java.security.MessageDigest
 
 /**
- * Verification of Ed25519 signatures (RFC 8032, sections 5.1.3 and 5.1.7). Android has it only since API 33. It handles public data alone,
- * so its time may depend on them; one verification takes some tens of milliseconds.
+ * Verification of Ed25519 signatures (RFC 8032, sections 5.1.3 and 5.1.7), which Android has only
+ * since API 33. All data are public, so its time may depend on them. One verification takes some
+ * tens of milliseconds.
  */
 internal object Ed25519 {
     private val P = BigInteger.ONE.shiftLeft(255) - BigInteger.valueOf(19)
@@ -14,10 +15,10 @@ internal object Ed25519 {
     private val ROOT_OF_MINUS_ONE = BigInteger.valueOf(2).modPow((P - BigInteger.ONE) / BigInteger.valueOf(4), P)
     private val BASE = requireNotNull(decode(ByteArray(32) { if (it == 0) 0x58 else 0x66 }))
 
-    /** A point in extended homogeneous coordinates: x = X/Z, y = Y/Z, T = XY/Z. */
+    /** Point in extended homogeneous coordinates: x = X/Z, y = Y/Z, T = XY/Z. */
     internal class Point(val x: BigInteger, val y: BigInteger, val z: BigInteger, val t: BigInteger)
 
-    /** The point that 32 bytes encode; null where they encode none. */
+    /** Return the point that 32 bytes encode, or null if they encode none. */
     fun decode(encoded: ByteArray): Point? {
         if (encoded.size != 32) return null
         val number = littleEndian(encoded)
@@ -33,7 +34,10 @@ internal object Ed25519 {
         return Point(x, y, BigInteger.ONE, (x * y).mod(P))
     }
 
-    /** Whether the signature R, S fits: the encoding of S·B − k·A is R, with k the hash of R, A and the message. */
+    /**
+     * Return true if the signature R, S is valid: the encoding of S·B − k·A is R, with k the hash
+     * of R, A and the message.
+     */
     fun verify(key: Point, encodedKey: ByteArray, signature: ByteArray, message: ByteArray): Boolean {
         if (signature.size != 64) return false
         val r = signature.copyOf(32)
@@ -75,7 +79,7 @@ internal object Ed25519 {
         return sum
     }
 
-    /** A square root of u/v; null where there is none. */
+    /** Return a square root of u/v, or null if there is none. */
     private fun root(u: BigInteger, v: BigInteger): BigInteger? {
         val v3 = (v * v * v).mod(P)
         val power = (P - BigInteger.valueOf(5)).shiftRight(3)

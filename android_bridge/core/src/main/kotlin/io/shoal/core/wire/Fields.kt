@@ -4,8 +4,9 @@ import io.shoal.core.Malformed
 import java.math.BigInteger
 
 /**
- * A JSON object being read, with the checks of `wire/messages.py`. Each function reads one field; one without a default must be there.
- * Fields that nobody asks for are ignored. [path] says in errors where the object lies.
+ * Reader of a JSON object, with the checks of `wire/messages.py`. Each function reads one field; a
+ * field without a default must be present. Other fields are ignored. [path] names the object in
+ * errors.
  */
 internal class Fields(value: Json, private val path: String) {
     private val fields = (value as? JsonObject)?.fields ?: throw Malformed("$path: expected an object, got ${value.kind}")
@@ -13,10 +14,10 @@ internal class Fields(value: Json, private val path: String) {
     fun string(key: String, default: String? = null): String =
         read(key, default) { (it as? JsonString)?.value ?: wrong(key, "str", it) }
 
-    /** Null where the key is missing or null. */
+    /** Return a text, or null if the key is missing or null. */
     fun stringOrNull(key: String): String? = if (isNull(key)) null else string(key)
 
-    /** At most [most] characters. */
+    /** Return a text of at most [most] characters. */
     fun text(key: String, default: String? = null, most: Int = TEXT_LENGTH): String =
         check(key, string(key, default), "at most $most characters") { it.codePointCount(0, it.length) <= most }
 
@@ -53,7 +54,7 @@ internal class Fields(value: Json, private val path: String) {
     fun doubleOrNull(key: String, expected: String, allowed: (Double) -> Boolean): Double? =
         if (isNull(key)) null else double(key, null, expected, allowed)
 
-    /** A share in [0, 1). */
+    /** Return a share in [0, 1). */
     fun share(key: String): Double = double(key, 0.0, "in [0, 1)") { it >= 0 && it < 1 }
 
     fun <T> list(key: String, default: List<T>? = null, item: (Json, String) -> T): List<T> = read(key, default) { value ->
@@ -71,17 +72,21 @@ internal class Fields(value: Json, private val path: String) {
 
     fun doubles(key: String, default: Map<String, Double>? = null): Map<String, Double> = map(key, default) { it, at -> number(at, it) }
 
-    /** The array of sizes under a key; see [sizesOf]. */
+    /** Return the array of sizes of a key; see [sizesOf]. */
     fun sizes(key: String): List<Int> = sizesOf(fields[key] ?: missing(key), "$path.$key")
 
-    /** The array of names under a key; null where the key is missing or null. */
+    /** Return the array of names of a key, or null if the key is missing or null. */
     fun namesOrNull(key: String): List<String>? = if (isNull(key)) null else list(key, item = ::nameOf)
 
-    /** The array of names under a key, at most [most] of them; empty where the key is missing. */
+    /**
+     * Return the array of names of a key, at most [most], or an empty one if the key is missing.
+     */
     fun namesOrNone(key: String, most: Int): List<String> =
         check(key, list(key, emptyList(), ::nameOf), "at most $most names") { it.size <= most }
 
-    /** The array of SHA-256 under a key, at most [most] of them; null where the key is missing or null. */
+    /**
+     * Return the array of SHA-256 of a key, at most [most], or null if the key is missing or null.
+     */
     fun digestsOrNull(key: String, most: Int): List<String>? {
         if (isNull(key)) return null
         val digests = list(key) { it, at -> (it as? JsonString)?.value?.takeIf(::isDigest) ?: throw Malformed("$at: expected a SHA-256") }
@@ -91,7 +96,9 @@ internal class Fields(value: Json, private val path: String) {
     private fun nameOf(value: Json, at: String): String =
         (value as? JsonString)?.value?.takeIf(::isName) ?: throw Malformed("$at: expected a name")
 
-    /** The array of counts under a key, at most [most] of them; null where the key is missing or null. */
+    /**
+     * Return the array of counts of a key, at most [most], or null if the key is missing or null.
+     */
     fun countsOrNull(key: String, most: Int): List<Long>? {
         if (isNull(key)) return null
         val counts = list(key) { it, at ->
@@ -100,12 +107,12 @@ internal class Fields(value: Json, private val path: String) {
         return check(key, counts, "at most $most counts") { it.size <= most }
     }
 
-    /** An object under a key, read by [item]; null where the key is missing or null. */
+    /** Return the object of a key, read by [item], or null if the key is missing or null. */
     fun <T> objectOrNull(key: String, item: (Fields) -> T): T? = if (isNull(key)) null else item(obj(key))
 
     fun obj(key: String): Fields = Fields(fields[key] ?: missing(key), "$path.$key")
 
-    /** Whether there is such a field. */
+    /** Return true if there is a field of this name. */
     fun has(key: String): Boolean = key in fields
 
     private fun isNull(key: String) = (fields[key] ?: JsonNull) === JsonNull
@@ -141,12 +148,12 @@ internal class Fields(value: Json, private val path: String) {
         val COUNT = 0L..(1L shl 53)
         val POSITIVE = 1L..(1L shl 31)
 
-        /** A whole number of 0 or more. */
+        /** Return a whole number of at least 0. */
         fun countOf(value: Json, path: String): Long =
             (value as? JsonNumber)?.takeIf { it.isInteger }?.text?.toLongOrNull()?.takeIf { it >= 0 }
                 ?: throw Malformed("$path: expected a count")
 
-        /** A list of sizes, each 0 or more and no more than an array can have. */
+        /** Return a list of sizes, each at least 0 and no larger than an array can be. */
         fun sizesOf(value: Json, path: String): List<Int> {
             val items = (value as? JsonArray)?.items ?: throw Malformed("$path: expected array, got ${value.kind}")
             return items.map { size ->
@@ -158,9 +165,9 @@ internal class Fields(value: Json, private val path: String) {
     }
 }
 
-/** Whether a fleet's or device's name may stand in a topic: 1 to 64 of `A-Z a-z 0-9 . _ -`. */
+/** Return true if a name may be part of a topic: 1 to 64 characters of `A-Z a-z 0-9 . _ -`. */
 internal fun isName(text: String): Boolean =
     text.length in 1..64 && text.all { it in 'A'..'Z' || it in 'a'..'z' || it in '0'..'9' || it in "._-" }
 
-/** Whether a text is a SHA-256 in lower-case hexadecimal digits. */
+/** Return true if a text is a SHA-256 in lower-case hexadecimal digits. */
 internal fun isDigest(text: String): Boolean = text.length == 64 && text.all { it in '0'..'9' || it in 'a'..'f' }

@@ -5,9 +5,9 @@ import java.nio.ByteBuffer
 import java.nio.charset.CharacterCodingException
 import java.nio.charset.CodingErrorAction
 
-/** A JSON value as it was read. */
+/** JSON value. */
 internal sealed interface Json {
-    /** What an error calls it. */
+    /** Name of its type in errors. */
     val kind: String
 }
 
@@ -23,7 +23,7 @@ internal data class JsonString(val value: String) : Json {
     override val kind get() = "str"
 }
 
-/** A number as it was written: whether it is an integer shows in its text. */
+/** Number as it was written: its text shows if it is an integer. */
 internal data class JsonNumber(val text: String) : Json {
     val isInteger: Boolean get() = text.none { it == '.' || it == 'e' || it == 'E' }
     override val kind get() = if (isInteger) "int" else "float"
@@ -38,10 +38,11 @@ internal object JsonNull : Json {
 }
 
 /**
- * Reads one JSON value of RFC 8259 from UTF-8, as strictly as the Python side does: no byte order mark, no lone surrogates, no control
- * characters in strings. Of a key that comes twice the last value counts. The caller bounds the size; values nest at most [MAX_DEPTH] deep.
+ * Parse one JSON value of RFC 8259 from UTF-8, as strictly as the Python side: no byte order mark,
+ * no lone surrogates, no control characters in strings. If a key comes twice, the last value
+ * counts. The caller bounds the size. Values nest at most [MAX_DEPTH] deep.
  *
- * @throws Malformed anything else; the text says where
+ * @throws Malformed it is anything else; the text says where
  */
 internal fun parseJson(payload: ByteArray, from: Int = 0, length: Int = payload.size - from): Json {
     val decoder = Charsets.UTF_8.newDecoder().onMalformedInput(CodingErrorAction.REPORT)

@@ -5,8 +5,9 @@ import java.math.MathContext
 import java.math.RoundingMode
 
 /**
- * Writes maps, lists, text, numbers, truth values and null as JSON without spaces, to the bytes that msgspec writes: text escaped only
- * where it must be, floating-point numbers by [formatDouble].
+ * Return maps, lists, text, numbers, booleans and null as JSON without spaces, in the bytes that
+ * msgspec writes: text is escaped only where it must be, floating-point numbers are written by
+ * [formatDouble].
  */
 internal fun jsonText(value: Any?): String = StringBuilder().apply { appendJson(value) }.toString()
 
@@ -52,8 +53,10 @@ internal fun StringBuilder.appendJsonString(text: String) {
 }
 
 /**
- * The shortest decimal that reads back as the same number, of those the nearest (R. Giulietti. The Schubfach way to render doubles, 2020,
- * section 2; here by trying, which is slow and short); `1.5`, `100000.0`, `1e-6`, `1.5e16`. Not finite: `null`, as JSON has no such number.
+ * Return the shortest decimal that is read back as the same number, and of those the nearest (R.
+ * Giulietti. The Schubfach way to render doubles, 2020, section 2; found here by trying, which is
+ * slow and short): `1.5`, `100000.0`, `1e-6`, `1.5e16`. The result is `null` if the number is not
+ * finite, since JSON has no such number.
  */
 internal fun formatDouble(value: Double): String {
     if (!value.isFinite()) return "null"
@@ -81,7 +84,10 @@ private fun shortestDecimal(value: Double): BigDecimal {
     return exact.round(MathContext(17, RoundingMode.HALF_EVEN))
 }
 
-/** The nearest decimal first. Beside a power of two it may be nearer to the number below, and one that is farther away reads back. */
+/**
+ * Rounding modes to try, the nearest decimal first. Beside a power of two, the nearest may be read
+ * back as the number below, and one that is farther away is correct.
+ */
 private val ROUNDINGS = listOf(RoundingMode.HALF_EVEN, RoundingMode.FLOOR, RoundingMode.CEILING)
 
 private const val HEX = "0123456789abcdef"

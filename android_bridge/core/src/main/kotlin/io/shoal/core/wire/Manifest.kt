@@ -4,21 +4,25 @@ import io.shoal.core.DType
 import io.shoal.core.InternalShoalApi
 import io.shoal.core.Malformed
 
-/** The name, type and shape of a tensor that a message must carry. */
+/** Name, type and shape of a tensor that a message must contain. */
 internal data class TensorLayout(val name: String, val dtype: DType, val shape: List<Int>)
 
-/** One tensor of a bundle: its name without the role, its role (`shared statistic private slot received`), type and shape. */
+/**
+ * Tensor of a bundle: its name without the role, its role (`shared statistic private slot
+ * received`), type and shape.
+ */
 @InternalShoalApi
 public data class TensorSpec(val name: String, val role: String, val dtype: DType, val shape: List<Int>) {
-    /** The name it has in graphs and tensor files: `ROLE/NAME`. */
+    /** Its name in graphs and tensor files: `ROLE/NAME`. */
     val key: String get() = Names.key(role, name)
 
     internal val layout: TensorLayout get() = TensorLayout(key, dtype, shape)
 }
 
 /**
- * A graph as a program of one runtime, with the graph's inputs and outputs by position; its method is `forward`. It takes batches of at
- * most [maxBatch] examples; [operators] counts what it is made of.
+ * Graph as a program of one runtime, with the graph's inputs and outputs by position. Its method is
+ * `forward`. It accepts batches of at most [maxBatch] examples. [operators] are counts of its
+ * operators by name.
  */
 @InternalShoalApi
 public data class Program(
@@ -29,7 +33,10 @@ public data class Program(
     val memoryBytes: Long = 0,
 )
 
-/** One graph of a bundle. [inputs] and [outputs] are in the graph's order; [programs] by runtime (`executorch`, `executorch-portable`). */
+/**
+ * Graph of a bundle. [inputs] and [outputs] are in the graph's order, [programs] by runtime
+ * (`executorch`, `executorch-portable`).
+ */
 @InternalShoalApi
 public data class Graph(
     val file: String,
@@ -40,8 +47,9 @@ public data class Graph(
 )
 
 /**
- * What one training example is: [channels] x [length] samples, cut every [stride] samples at [rateHz]; with a [height] an image. With
- * [steps], so many parts of it, one after the other in time, have a class each.
+ * Shape of one training example: [channels] x [length] samples at [rateHz], one example every
+ * [stride] samples; an image if [height] is not 0. If [steps] is not 0, an example is cut into so
+ * many parts in time, each with a class.
  */
 @InternalShoalApi
 public data class Window(
@@ -53,14 +61,14 @@ public data class Window(
     val vocabulary: Int = 0,
     val steps: Int = 0,
 ) {
-    /** The type of its values: ids from 0 to below [vocabulary] where there is one, else measurements. */
+    /** Type of its values: ids from 0 to below [vocabulary] if there is one, else measurements. */
     val dtype: DType get() = if (vocabulary > 0) DType.INT64 else DType.FLOAT32
 
-    /** The shape of one example: (channels, length), or (channels, height, length) of an image. */
+    /** Shape of one example: (channels, length), or (channels, height, length) of an image. */
     val shape: List<Int> get() = if (height == 0) listOf(channels.size, length) else listOf(channels.size, height, length)
 }
 
-/** What a bundle holds (`wire/SPEC.md`, 'Bundles'). */
+/** Content of a bundle (`wire/SPEC.md`, 'Bundles'). */
 @InternalShoalApi
 public data class Manifest(
     val name: String,
@@ -76,14 +84,14 @@ public data class Manifest(
     val files: Map<String, String>,
     val columns: Map<String, List<Int>> = emptyMap(),
     val random: Map<String, List<Int>> = emptyMap(),
-    /** What is learned. [classes] names the numbers that `predict` gives; in a reconstruction windows need no labels. */
+    /** Task. [classes] names the numbers of `predict`. A reconstruction needs no labels. */
     val task: String = Tasks.CLASSIFICATION,
     val format: Long = 1,
 ) {
-    /** Whether only windows with labels are trained and tested on. */
+    /** True if only windows with labels are used in training and tests. */
     public val needsLabels: Boolean get() = task != Tasks.RECONSTRUCTION
 
-    /** What the label of a window is. */
+    /** Type and shape of the label of a window. */
     public val label: Label
         get() = when (task) {
             Tasks.SEQUENCE -> Label(DType.INT64, listOf(window.steps))
@@ -92,27 +100,40 @@ public data class Manifest(
             else -> Label(DType.INT64, emptyList())
         }
 
-    /** The shape of what `predict` gives of one window: a number for each name, or for each name of each step. */
+    /**
+     * Shape of the answer of `predict` for one window: a number for each name, or for each name of
+     * each step.
+     */
     public val answer: List<Int>
         get() = if (task == Tasks.SEQUENCE) listOf(window.steps, classes.size) else listOf(classes.size)
 
-    /** The graph that measures what the device answers, with what it has kept: `assess` where there is one, else `evaluate`. */
+    /**
+     * Graph that measures the answers of the device's own model: `assess` if there is one, else
+     * `evaluate`.
+     */
     internal val measuring: String
         get() {
             val outputs = graphs["assess"]?.outputs.orEmpty()
             return if (outputs.containsAll(listOf("loss_sum", "num_correct").map(Names::metric))) "assess" else "evaluate"
         }
 
-    /** The tensors of these roles, in the manifest's order. */
+    /** Return the tensors of these roles, in the manifest's order. */
     public fun ofRole(vararg roles: String): List<TensorSpec> = tensors.filter { it.role in roles }
 
-    /** What a model's blob holds: shared, statistic and received, but for `received/start.NAME`, which the device fills itself. */
+    /**
+     * Return the tensors of a model's blob: shared, statistic and received, except
+     * `received/start.NAME`, which the device sets itself.
+     */
     public fun received(): List<TensorSpec> = ofRole(Names.SHARED, Names.STATISTIC, Names.RECEIVED).filterNot { Names.isStart(it.key) }
 
     internal companion object {
         private val INTS = 1L..Int.MAX_VALUE
 
-        /** @throws Malformed not a manifest */
+        /**
+         * Parse a manifest.
+         *
+         * @throws Malformed it is not a manifest
+         */
         fun parse(payload: ByteArray): Manifest {
             val f = Fields(parseJson(payload), "manifest")
             return Manifest(
@@ -145,7 +166,7 @@ public data class Manifest(
         )
 
         private fun tensor(f: Fields): TensorSpec {
-            val dtype = f.oneOf("dtype", DType.entries.filter { it != DType.INT8 }.map { it.manifestName }) // of updates alone
+            val dtype = f.oneOf("dtype", DType.entries.filter { it != DType.INT8 }.map { it.manifestName }) // int8 is for updates alone
             return TensorSpec(f.string("name"), f.oneOf("role", Names.ROLES), DType.entries.first { it.manifestName == dtype }, f.sizes("shape"))
         }
 

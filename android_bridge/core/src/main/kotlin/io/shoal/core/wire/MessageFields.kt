@@ -2,7 +2,7 @@ package io.shoal.core.wire
 
 import io.shoal.core.Malformed
 
-/** What a message looks like on the wire: one place for writing and reading, in the order and with the checks of `wire/messages.py`. */
+/** Return the fields of a message for the wire, in the order of `wire/messages.py`. */
 internal fun fieldsOf(message: Message): Map<String, Any?> = linkedMapOf<String, Any?>("type" to message.type) + when (message) {
     is CheckIn -> linkedMapOf(
         "device_id" to message.deviceId,
@@ -23,7 +23,7 @@ internal fun fieldsOf(message: Message): Map<String, Any?> = linkedMapOf<String,
         "moved" to message.moved,
         "encodings" to message.encodings,
         "num_unlabelled" to message.numUnlabelled,
-        "kept" to message.kept,
+        "personal_models" to message.personalModels,
     )
     is Fetch -> linkedMapOf("device_id" to message.deviceId, "digest" to message.digest)
     is Pieces -> linkedMapOf(
@@ -129,7 +129,7 @@ internal fun fieldsOf(message: Message): Map<String, Any?> = linkedMapOf<String,
 internal fun fieldsOf(metrics: Metrics) =
     linkedMapOf("num_examples" to metrics.numExamples, "loss_sum" to metrics.lossSum, "num_correct" to metrics.numCorrect)
 
-/** Reads a message of any type. */
+/** Parse a message of any type, with the checks of `wire/messages.py`. */
 internal fun messageOf(f: Fields): Message = when (val type = f.string("type")) {
     "check-in" -> CheckIn(
         deviceId = f.name("device_id"),
@@ -150,7 +150,7 @@ internal fun messageOf(f: Fields): Message = when (val type = f.string("type")) 
         moved = f.bool("moved", false),
         encodings = f.namesOrNone("encodings", CheckIn.MOST_ENCODINGS),
         numUnlabelled = f.count("num_unlabelled", 0),
-        kept = f.digestsOrNull("kept", CheckIn.MOST_HELD),
+        personalModels = f.digestsOrNull("personal_models", CheckIn.MOST_HELD),
     )
     "fetch" -> Fetch(f.name("device_id"), f.digest("digest"))
     "pieces" -> piecesOf(f)
@@ -267,7 +267,7 @@ private fun indexOf(value: Json, path: String): Int =
 
 internal fun metricsOf(f: Fields) = Metrics(f.count("num_examples", 0), f.double("loss_sum", 0.0), f.count("num_correct", 0))
 
-/** Metrics that may be left out. */
+/** Return metrics, which are empty if the key is missing. */
 internal fun Fields.metrics(key: String): Metrics = if (has(key)) metricsOf(obj(key)) else Metrics()
 
 private val REASONS = setOf(

@@ -3,27 +3,32 @@ package io.shoal.core.wire
 import io.shoal.core.InternalShoalApi
 import java.util.Locale
 
-/** One message of the protocol (`wire/messages.py`, `wire/SPEC.md`); [type] says which on the wire. */
+/**
+ * Message of the protocol (`wire/messages.py`, `wire/SPEC.md`). [type] identifies it on the wire.
+ */
 @InternalShoalApi
 public sealed interface Message {
-    /** The value of the field `type`. */
+    /** Value of the field `type`. */
     public val type: String
 }
 
-/** What an aggregator writes to a device's `reply` topic. */
+/** Message on a device's `reply` topic. */
 internal sealed interface Reply : Message {
-    /** The device that it is for. */
+    /** Device that it is for. */
     val deviceId: String
 }
 
-/** Sums over the examples a graph saw; a mean is made only where it is shown. */
+/** Sums over the examples of a graph. Means are computed only for display. */
 @InternalShoalApi
 public data class Metrics(val numExamples: Long = 0, val lossSum: Double = 0.0, val numCorrect: Long = 0)
 
 /**
- * Device to aggregator: here I am, this is what I have. [bundle] is the digest of the bundle it has loaded, or empty; [policy] is what its
- * owner permits, so that the aggregator need not ask in vain. [moved]: its data are no longer those of its last survey. What is null is not
- * known to the device, or not told.
+ * Check-in: from a device to the aggregator, with its facts. What is null is unknown to the device,
+ * or kept private.
+ *
+ * @property bundle digest of the loaded bundle, or empty
+ * @property policy rules of the owner, so that the aggregator requests only what they permit
+ * @property moved true if the data have moved since the last survey
  */
 internal data class CheckIn(
     val deviceId: String,
@@ -36,77 +41,95 @@ internal data class CheckIn(
     val unmetered: Boolean? = null,
     val policy: Policy? = null,
     val hardware: String = "",
-    /** Storage that the client may still take. */
+    /** Storage that the client may still use (bytes). */
     val freeBytes: Long? = null,
     val temperatureC: Double? = null,
-    /** Whether the device runs on outside power. */
+    /** True if the device is connected to power. */
     val charging: Boolean? = null,
-    /** Whether nothing else wants much of its processor, or nobody uses it. */
+    /** True if nothing else needs its processor much, or nobody uses it. */
     val idle: Boolean? = null,
-    /** By class number, how many training windows there are; only where the policy permits it. */
+    /** Number of training windows per class, if the policy permits to tell it. */
     val classes: List<Long>? = null,
     val moved: Boolean = false,
-    /** The encodings of updates that it can make beside float32; some of them may be unknown here. */
+    /** Encodings of updates that it supports besides float32. Some of them may be unknown here. */
     val encodings: List<String> = emptyList(),
-    /** Windows that nobody has labelled. */
+    /** Number of windows without labels. */
     val numUnlabelled: Long = 0,
-    /** The models, by their digests, of which it holds what it has kept: what is damaged does not count. */
-    val kept: List<String>? = null,
+    /** Digests of the models of which the device holds an intact personal model. */
+    val personalModels: List<String>? = null,
 ) : Message {
     override val type: String get() = "check-in"
 
     internal companion object {
-        /** Encodings of which a device says that it has them, at most. */
+        /** Maximum number of encodings in a check-in. */
         const val MOST_ENCODINGS = 16
 
-        /** Classes of which a device tells how many windows it has, at most. */
+        /** Maximum number of classes in a check-in. */
         const val MOST_CLASSES = 1000
 
-        /** Models of which a device says that it has kept something, at most. */
+        /** Maximum number of personal models in a check-in. */
         const val MOST_HELD = 16
     }
 }
 
-/** Device to aggregator: publish this blob, or this piece of one (again), I lack it. */
+/**
+ * Request: from a device to the aggregator, to publish a blob, or a piece of one, which it lacks.
+ */
 internal data class Fetch(val deviceId: String, val digest: String) : Message {
     override val type: String get() = "fetch"
 }
 
 /**
- * Aggregator to device, signed: what is retained in place of a large blob; and part of an [UpdateOffer]. The bytes with the SHA-256 [digest] are
- * these [pieces], by their own SHA-256, in order. Each has [pieceBytes] but for the last, which has the rest.
+ * List of pieces: from the aggregator to a device, signed, in place of a large blob; and part of an
+ * [UpdateOffer]. The bytes with the SHA-256 [digest] are these [pieces], named by their own
+ * SHA-256, in order. Each has [pieceBytes] except the last, which has the rest.
  */
 @InternalShoalApi
 public data class Pieces(val digest: String, val numBytes: Long, val pieceBytes: Long, val pieces: List<String>) : Message {
     override val type: String get() = "pieces"
 }
 
-/** Device to aggregator: an update that is too large to be sent whole, of this round. The aggregator says which pieces it wants. */
+/**
+ * Offer: from a device to the aggregator, of an update of this round that is too large to be sent
+ * whole. The aggregator answers which pieces it wants.
+ */
 internal data class UpdateOffer(val deviceId: String, val runId: String, val round: Long, val pieces: Pieces) : Message {
     override val type: String get() = "offer"
 }
 
-/** Device to aggregator: a piece of the update with this digest. Its bytes follow after a line feed. */
+/**
+ * Piece: from a device to the aggregator, of the update with this digest. Its bytes follow after a
+ * line feed.
+ */
 internal data class Piece(val deviceId: String, val update: String, val index: Int) : Message {
     override val type: String get() = "piece"
 }
 
-/** Aggregator to device, signed: these pieces of the update that was offered, by index, are to be sent next. */
+/**
+ * Request: from the aggregator to a device, signed, to send these pieces of the offered update
+ * next.
+ */
 internal data class Want(val deviceId: String, val update: String, val pieces: List<Int>) : Message {
     override val type: String get() = "want"
 }
 
-/** On the device's status topic, retained, at least every minute; the broker publishes online=false as the device's last will. */
+/**
+ * Heartbeat: on the device's status topic, retained, at least every minute. The broker publishes
+ * online=false as the device's will.
+ */
 internal data class DeviceStatus(
     val deviceId: String,
     val online: Boolean,
-    /** The owner agrees no longer: 128 random bits in hexadecimal digits; else empty. */
+    /** 128 random bits in hexadecimal digits if the owner has withdrawn consent, else empty. */
     val withdrawn: String = "",
 ) : Message {
     override val type: String get() = "status"
 }
 
-/** Device to aggregator: the result of a plan; the tensors travel beside it in the same payload. */
+/**
+ * Update: from a device to the aggregator, the result of a plan. The tensors travel beside it in
+ * the same payload.
+ */
 internal data class Update(
     val runId: String,
     val epoch: Long,
@@ -124,7 +147,7 @@ internal data class Update(
     override val type: String get() = "update"
 }
 
-/** Why a device does not carry out a plan (`wire/SPEC.md`, 'Declines'); on the wire in lower case. */
+/** Reason of a decline (`wire/SPEC.md`, 'Declines'); on the wire in lower case. */
 @InternalShoalApi
 public enum class DeclineReason {
     STALE,
@@ -136,13 +159,14 @@ public enum class DeclineReason {
     QUARANTINED,
     ;
 
-    /** As it stands in a message. */
+    /** Text of the reason in a message. */
     public val text: String get() = name.lowercase(Locale.ROOT)
 }
 
 /**
- * Device to aggregator: the plan of this round is not carried out here, and why. [proof] goes with the reason `stale`: the signed plan of a
- * greater epoch that the device holds, as it came.
+ * Decline: from a device to the aggregator, which does not carry out the plan of this round.
+ * [proof] belongs to the reason `stale`: the signed plan of a greater epoch that the device has, as
+ * it came.
  */
 internal data class Decline(
     val runId: String,
@@ -158,9 +182,14 @@ internal data class Decline(
 }
 
 /**
- * Aggregator to device, signed: what to do in this round. [model] is the blob to start from, [seed] makes the order of the batches
- * repeatable, after [deadlineAtS] (the aggregator's clock, Unix time in seconds) updates are refused. [epoch] says which start of the
- * aggregator speaks; [attempt] is the number of the assignment, greater than that of every plan that the device was given before.
+ * Plan: from the aggregator to a device, signed.
+ *
+ * @property model blob to start from
+ * @property seed seed of the order of the batches
+ * @property deadlineAtS time after which updates are refused (the aggregator's clock, Unix time in
+ *   seconds)
+ * @property epoch number of the aggregator's start
+ * @property attempt number of the assignment, greater than that of every earlier plan of the device
  */
 @InternalShoalApi
 public data class Plan(
@@ -174,20 +203,23 @@ public data class Plan(
     val verbs: List<Verb>,
     val seed: Long,
     val deadlineAtS: Double,
-    /** How the update is to hold its change: float32, or int8 for a device that has said that it can make it. */
+    /** Encoding of the update: float32, or int8 if the device supports it. */
     val encoding: String = "float32",
 ) : Message {
     override val type: String get() = "plan"
 }
 
-/** Aggregator to device, signed: the update with these bytes is safe, or no longer needed; delete it. */
+/**
+ * Acknowledgement: from the aggregator to a device, signed. The update with these bytes is safe, or
+ * no longer needed; the device deletes it.
+ */
 internal data class Acknowledge(override val deviceId: String, val update: String) : Reply {
     override val type: String get() = "acknowledge"
 }
 
 /**
- * Aggregator to device, signed: not accepted, and why. [about] is the kind of the topic it came on; [update], where that was an update, the
- * digest of its bytes. The device deletes that update.
+ * Refusal: from the aggregator to a device, signed. [about] is the kind of the refused message's
+ * topic. If it was an update, [update] is the digest of its bytes, and the device deletes it.
  */
 internal data class Refuse(
     override val deviceId: String,
@@ -199,16 +231,25 @@ internal data class Refuse(
     override val type: String get() = "refuse"
 }
 
-/** Aggregator to device, signed: the update with these bytes cannot be taken now; send it again after [retryS] seconds. */
+/**
+ * Busy: from the aggregator to a device, signed. The update with these bytes cannot be accepted
+ * now; the device sends it again after [retryS] seconds.
+ */
 internal data class Busy(override val deviceId: String, val update: String, val retryS: Double) : Reply {
     override val type: String get() = "busy"
 }
 
 /**
- * Device to aggregator: which release answers predictions here; after each release that came, and after each check-in. [number] is the one
- * in use, 0 if none is; [offered] the last that came. If that is not in use, [problem] says why. [evaluated] and [before] are sums over the
- * windows that the device holds back, with the release offered and with the one that was in use; [failures] counts predictions that failed
- * since the one in use was taken up. [alone] says why the release offered is used without what the device has kept, if it is.
+ * Report: from a device to the aggregator, about its releases; after each release that came, and
+ * after each check-in.
+ *
+ * @property number release in use, 0 if there is none
+ * @property offered last release that came
+ * @property problem reason why [offered] is not in use, or empty
+ * @property evaluated sums over the windows that the device holds back, with the offered release
+ * @property before the sums with the release that was in use before
+ * @property failures number of failed predictions since the release in use was taken up
+ * @property alone reason why the offered release is used without a personal model, or empty
  */
 internal data class InUse(
     val deviceId: String,
@@ -225,8 +266,12 @@ internal data class InUse(
 }
 
 /**
- * Aggregator to device, signed, retained on the device's own topic: the model to use. [number] only grows: a device takes no smaller one
- * than it was given. [runId] is the run that trained it, of which the device may keep private tensors; [group] what its group is called.
+ * Release: from the aggregator to a device, signed, retained on the device's own topic. It is the
+ * model to use.
+ *
+ * @property number number that only grows: a device accepts no smaller one than its last
+ * @property runId run that trained it, whose private tensors the device may have
+ * @property group name of its group
  */
 internal data class Release(
     val deviceId: String,
@@ -241,8 +286,8 @@ internal data class Release(
 }
 
 /**
- * Aggregator to device, signed: the run is over; [model] is the one to use from now on. With [releases] it is not: models to use come as a
- * [Release].
+ * Finish: from the aggregator to a device, signed. The run is over, and [model] is the one to use
+ * from now on, unless [releases] is true: then models to use come as a [Release].
  */
 internal data class Finish(
     override val deviceId: String,
@@ -256,8 +301,11 @@ internal data class Finish(
 }
 
 /**
- * On the fleet's aggregator topic, retained and signed, every few seconds. A new [bootId] asks every device to check in again. [atS] is the
- * aggregator's clock (Unix time, seconds) when it was written; [paused] says why it takes no updates now, or is empty.
+ * Status: on the fleet's aggregator topic, retained and signed, every few seconds.
+ *
+ * @property bootId id of the aggregator's start; a new one asks every device to check in again
+ * @property atS aggregator's clock when it was written (Unix time, seconds)
+ * @property paused reason why it accepts no updates now, or empty
  */
 internal data class AggregatorStatus(
     val online: Boolean,
@@ -270,7 +318,10 @@ internal data class AggregatorStatus(
     override val type: String get() = "aggregator"
 }
 
-/** A trusted key vouches that [key] (an Ed25519 public key in hexadecimal digits) may speak for a fleet until [notAfterS] (Unix time). */
+/**
+ * Voucher: the word of a trusted key that [key] (an Ed25519 public key in hexadecimal digits) may
+ * speak for a fleet until [notAfterS] (Unix time).
+ */
 internal data class Voucher(val fleet: String, val key: String, val notAfterS: Double) : Message {
     override val type: String get() = "voucher"
 }

@@ -3,8 +3,8 @@ package io.shoal.core.wire
 import io.shoal.core.InternalShoalApi
 
 /**
- * Every name of a tensor is built and parsed here and nowhere else (`wire/SPEC.md`, 'Names of tensors'). A name is `ROLE/NAME`: what stands
- * before its first `/` is its role, and NAME says nothing of the role.
+ * Names of tensors, which are built and parsed here and nowhere else (`wire/SPEC.md`, 'Names of
+ * tensors'). A name is `ROLE/NAME`: the part before its first `/` is its role.
  */
 @InternalShoalApi
 public object Names {
@@ -22,24 +22,27 @@ public object Names {
     public const val METRIC: String = "metric"
     internal const val OUTPUT = "output"
     internal const val COLUMN = "column"
-    internal const val KEPT = "kept"
+    internal const val PERSONAL = "personal"
 
-    /** The roles that a bundle's tensors have. */
+    /** Roles of a bundle's tensors. */
     internal val ROLES = setOf(SHARED, STATISTIC, PRIVATE, SLOT, MEMORY, RECEIVED)
 
     internal const val X = "batch/x"
     internal const val Y = "batch/y"
 
-    /** In the split `windows`: the place of each window, how many there are, and 1 for one that is held out. */
+    /**
+     * Inputs in the split `windows`: the rank of each window, the number of windows, and 1 for a
+     * window that is held out.
+     */
     internal const val RANK = "batch/rank"
     internal const val COUNT = "batch/count"
-    internal const val HELD = "batch/held"
+    internal const val HOLDOUT = "batch/holdout"
     internal const val PROBABILITIES = "output/probabilities"
 
-    /** All changes of an update one after the other, in int8. */
+    /** All changes of an update, one after the other, in int8. */
     internal const val INT8_VALUES = "int8/values"
 
-    /** What the values of each block are to be multiplied with. */
+    /** Factor of the values of each block. */
     internal const val INT8_SCALES = "int8/scales"
     private const val START = "received/start."
     private const val VARIANCE_OF = "variance."
@@ -47,50 +50,63 @@ public object Names {
 
     internal fun key(role: String, name: String) = "$role/$name"
 
-    /** What a device remembers of its windows by one model: set to its initial value every round, and kept with that model. */
+    /**
+     * Return the name of a memory of a device's windows by one model. It has its initial value in
+     * every round, and is stored with that model.
+     */
     internal fun memory(name: String) = key(MEMORY, name)
 
     internal fun shared(name: String) = key(SHARED, name)
 
-    /** What an update says of `shared/NAME`: local minus received. */
+    /** Return the name of the change of `shared/NAME` in an update: local minus received. */
     internal fun delta(name: String) = key(DELTA, name)
 
-    /** What a graph measured: a metric of it, or its one output per example where there is no [metric]. */
+    /**
+     * Return the name of a graph's measurement: of a metric, or of its one output per example if
+     * there is no [metric].
+     */
     internal fun response(graph: String, metric: String = "") = key(RESPONSE, if (metric.isEmpty()) graph else "$graph.$metric")
 
-    /** An input with a row for each example, or a random input by `uniform/NAME` or `normal/NAME`. */
+    /**
+     * Return the name of an input with a row for each example, or of a random input by
+     * `uniform/NAME` or `normal/NAME`.
+     */
     internal fun batch(column: String) = key("batch", column)
 
-    /** A hyper-parameter as an input, a float32 scalar. */
+    /** Return the name of a hyper-parameter as an input, a float32 scalar. */
     internal fun hyper(name: String) = key(HYPER, name)
 
-    /** An output that is a sum over the batch. */
+    /** Return the name of an output that is a sum over the batch. */
     internal fun metric(name: String) = key(METRIC, name)
 
-    /** A column of a device's training windows, where it is kept; graphs read it as `batch/COLUMN`. */
+    /**
+     * Return the name of a stored column of a device's training windows. Graphs read it as
+     * `batch/COLUMN`.
+     */
     internal fun column(name: String) = key(COLUMN, name)
 
-    /** `ROLE/NAME` of a model that the device has trained for itself alone. */
-    internal fun kept(key: String) = key(KEPT, key)
+    /** Return the name of a tensor `ROLE/NAME` of a personal model. */
+    internal fun personal(key: String) = key(PERSONAL, key)
 
-    /** What stands before the first `/`; a key without one is all role. */
+    /** Return the part before the first `/`. A key without one is all role. */
     public fun roleOf(key: String): String = key.substringBefore('/')
 
-    /** What stands after the first `/`; a key without one has an empty name. */
+    /** Return the part after the first `/`. A key without one has an empty name. */
     public fun nameOf(key: String): String = key.substringAfter('/', "")
 
-    /** Whether it is `received/start.NAME`. */
+    /** Return true for `received/start.NAME`. */
     internal fun isStart(key: String) = key.startsWith(START)
 
-    /** `shared/NAME` for `received/start.NAME`. */
+    /** Return `shared/NAME` for `received/start.NAME`. */
     internal fun startedFrom(key: String) = shared(key.removePrefix(START))
 
-    /** Whether it leaves a device and is averaged: `shared/NAME` or `statistic/NAME`. */
+    /** Return true if it leaves a device and is averaged: `shared/NAME` or `statistic/NAME`. */
     internal fun isExchanged(key: String) = roleOf(key).let { it == SHARED || it == STATISTIC }
 
     /**
-     * Whether a value below 0 is wrong: `statistic/NAME` where NAME ends with `running_var`, and `response/GRAPH.variance.LAYER`. A
-     * parameter, a delta and any other metric are none, whatever their names are.
+     * Return true if it must not be below 0: `statistic/NAME` if NAME ends with `running_var`, and
+     * `response/GRAPH.variance.LAYER`. Parameters, changes and other metrics are not variances,
+     * whatever their names are.
      */
     internal fun isVariance(key: String): Boolean = when (roleOf(key)) {
         STATISTIC -> nameOf(key).endsWith(RUNNING_VAR)
@@ -98,11 +114,11 @@ public object Names {
         else -> false
     }
 
-    /** The entries of one role, by their names within it. */
+    /** Return the entries of one role, by their names within it. */
     public fun <T> part(tensors: Map<String, T>, role: String): Map<String, T> {
         val prefix = "$role/"
-        val found = LinkedHashMap<String, T>()
-        for ((key, value) in tensors) if (key.startsWith(prefix)) found[key.substring(prefix.length)] = value
-        return found
+        val entries = LinkedHashMap<String, T>()
+        for ((key, value) in tensors) if (key.startsWith(prefix)) entries[key.substring(prefix.length)] = value
+        return entries
     }
 }

@@ -5,20 +5,22 @@ import io.shoal.core.InternalShoalApi
 import io.shoal.core.Malformed
 
 /**
- * What the owner of a device permits plans to ask of it (`wire/SPEC.md`, 'Policy'). What is null is not restricted.
+ * Policy of a device's owner (`wire/SPEC.md`, 'Policy'). Null means no restriction.
  *
- * @param verbs the verbs that a plan may have, such as `train`
- * @param graphs the graphs that verbs may run
- * @param bundles the names of bundles that may be loaded
- * @param maxEpochs epochs in a plan, all its verbs together
- * @param maxSeconds seconds for which a plan may work; it is ended after them
- * @param maxBytesADay bytes that may come and go in 24 hours
- * @param maxClipNorm the longest change that training may report: a plan that reports one has to end with `protect` that clips to no more
- * @param minNoiseMultiplier the least noise of that `protect`, its standard deviation divided by its clipping norm
- * @param minWindows windows that have to be behind all that is reported
- * @param tellClasses whether a check-in may say how many training windows there are of each class
- * @param unreported graphs that verbs may run, but of which no verb reports anything
- * @throws ConfigException a number that is out of range
+ * @param verbs verbs that a plan may have, such as `train`
+ * @param graphs graphs that verbs may run
+ * @param bundles names of bundles that may be loaded
+ * @param maxEpochs maximum number of epochs in a plan, over all its verbs
+ * @param maxSeconds maximum duration of the work on a plan (seconds); it is ended then
+ * @param maxBytesADay maximum of bytes sent and received in 24 hours
+ * @param maxClipNorm maximum length of the change that training may report: a plan that reports one
+ *   must end with a `protect` that clips to no more
+ * @param minNoiseMultiplier minimum noise of that `protect`: its standard deviation divided by its
+ *   clipping norm
+ * @param minWindows minimum number of windows behind each report
+ * @param tellClasses true if a check-in may tell the number of training windows per class
+ * @param unreported graphs that verbs may run, but whose outputs no verb may report
+ * @throws ConfigException a number is out of range
  */
 @InternalShoalApi
 public data class Policy(
@@ -36,29 +38,29 @@ public data class Policy(
 ) {
     init {
         for ((field, names) in listOf("verbs" to verbs, "graphs" to graphs, "bundles" to bundles, "unreported" to unreported)) {
-            names?.firstOrNull { !isName(it) }?.let { throw ConfigException("policy: $field has '${it.take(80)}', expected names") }
+            names?.firstOrNull { !isName(it) }?.let { throw ConfigException("policy: $field must be names of 1 to 64 characters of A-Z a-z 0-9 . _ -, got '${it.take(80)}'") }
         }
         for ((field, number) in listOf("maxEpochs" to maxEpochs, "maxSeconds" to maxSeconds, "maxClipNorm" to maxClipNorm)) {
-            if (number != null && !(number > 0 && number.isFinite())) throw ConfigException("policy: $field is $number, expected above 0")
+            if (number != null && !(number > 0 && number.isFinite())) throw ConfigException("policy: $field must be above 0, got $number")
         }
         if (minNoiseMultiplier != null && !(minNoiseMultiplier >= 0 && minNoiseMultiplier.isFinite())) {
-            throw ConfigException("policy: minNoiseMultiplier is $minNoiseMultiplier, expected at least 0")
+            throw ConfigException("policy: minNoiseMultiplier must be at least 0, got $minNoiseMultiplier")
         }
-        if (maxBytesADay != null && maxBytesADay !in Fields.POSITIVE || minWindows !in Fields.POSITIVE) {
-            throw ConfigException("policy: maxBytesADay $maxBytesADay and minWindows $minWindows, expected 1 to ${Fields.POSITIVE.last}")
+        for ((field, number) in listOf("maxBytesADay" to maxBytesADay, "minWindows" to minWindows)) {
+            if (number != null && number !in Fields.POSITIVE) throw ConfigException("policy: $field must be between 1 and ${Fields.POSITIVE.last}, got $number")
         }
     }
 
-    /** As JSON text, as a check-in carries it. */
+    /** Return it as JSON text, as in a check-in. */
     public fun toJson(): String = jsonText(fieldsOf(this))
 
     public companion object {
         internal const val MAX_EPOCHS = 1000.0
 
         /**
-         * Reads JSON text: the fields of the table in `wire/SPEC.md`.
+         * Parse JSON text with the fields of the table in `wire/SPEC.md`.
          *
-         * @throws ConfigException not a policy
+         * @throws ConfigException it is not a policy
          */
         public fun parse(json: String): Policy = try {
             policyOf(Fields(parseJson(json.toByteArray()), "policy"))
@@ -68,7 +70,7 @@ public data class Policy(
     }
 }
 
-/** Fields that are as they would be without being said are left out. */
+/** Return the fields of a policy, without those that have their default. */
 internal fun fieldsOf(policy: Policy): Map<String, Any?> {
     val fields = linkedMapOf<String, Any?>(
         "verbs" to policy.verbs,
@@ -86,7 +88,11 @@ internal fun fieldsOf(policy: Policy): Map<String, Any?> {
     return fields.filterValues { it != null }
 }
 
-/** @throws Malformed not a policy */
+/**
+ * Parse a policy.
+ *
+ * @throws Malformed it is not a policy
+ */
 internal fun policyOf(f: Fields): Policy = Policy(
     verbs = f.namesOrNull("verbs"),
     graphs = f.namesOrNull("graphs"),

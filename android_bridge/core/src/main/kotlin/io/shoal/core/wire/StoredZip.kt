@@ -7,10 +7,12 @@ import java.nio.ByteOrder
 import java.util.zip.CRC32
 
 /**
- * The files of a ZIP archive whose entries are all stored without compression, by name, in the order of the directory. Java's own reader
- * wants a file or believes what a local header says; this one reads the directory, and takes no more memory than the archive has.
+ * Return the files of a ZIP archive whose entries are all stored without compression, by name, in
+ * the order of the directory. Java's own reader needs a file, or trusts the local headers. This one
+ * reads the directory, and takes no more memory than the archive has.
  *
- * @throws BundleException not such an archive, a name that comes twice, entries that overlap, or a checksum that does not fit
+ * @throws BundleException it is no such archive, a name comes twice, entries overlap, or a checksum
+ *   does not match
  */
 internal fun readStoredZip(payload: ByteArray): MutableMap<String, ByteArray> = try {
     StoredZip(payload).read()

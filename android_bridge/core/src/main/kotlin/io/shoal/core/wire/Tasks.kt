@@ -3,7 +3,7 @@ package io.shoal.core.wire
 import io.shoal.core.DType
 import io.shoal.core.InternalShoalApi
 
-/** What can be learned (`wire/SPEC.md`, 'Labels'). */
+/** Tasks of models (`wire/SPEC.md`, 'Labels'). */
 internal object Tasks {
     const val CLASSIFICATION = "classification"
     const val SEQUENCE = "sequence"
@@ -12,10 +12,10 @@ internal object Tasks {
     const val RECONSTRUCTION = "reconstruction"
     val ALL = listOf(CLASSIFICATION, SEQUENCE, MULTI_LABEL, REGRESSION, RECONSTRUCTION)
 
-    /** The tasks that answer with probabilities. */
+    /** Tasks whose answers are probabilities. */
     val OF_PROBABILITIES = setOf(CLASSIFICATION, SEQUENCE, MULTI_LABEL)
 }
 
-/** The label of one window: the type of its numbers, and their shape. */
+/** Label of one window: the type of its numbers, and their shape. */
 @InternalShoalApi
 public data class Label(val dtype: DType, val shape: List<Int>)

@@ -10,7 +10,7 @@ import io.shoal.core.WrongLayout
 import java.nio.ByteBuffer
 import java.nio.ByteOrder
 
-/** What one tensor file may hold. The defaults are the protocol's upper bounds. */
+/** Limits of one tensor file. The defaults are the protocol's upper bounds. */
 @InternalShoalApi
 public data class Limits(
     val totalBytes: Int = 64 * 1024 * 1024,
@@ -19,25 +19,31 @@ public data class Limits(
     val numDims: Int = 8,
 ) {
     public companion object {
-        /** What the protocol allows. */
+        /** Limits of the protocol. */
         public val PROTOCOL: Limits = Limits()
 
-        /** For files whose size was held against the device's limit when they came. */
+        /** Limits for files whose size was compared with the device's limit when they came. */
         internal val RECEIVED = Limits(totalBytes = Int.MAX_VALUE)
 
-        /** For files that this device wrote itself: they were not sent by anybody and may be of any size. */
+        /**
+         * Limits for files that this device wrote itself: nobody sent them, and they may be of any
+         * size.
+         */
         internal val OWN_FILES = Limits(Int.MAX_VALUE, Int.MAX_VALUE, Int.MAX_VALUE, 64)
     }
 }
 
-/** Tensors in the order of their names, and the message that came beside them; empty where there was none. */
+/** Tensors in the order of their names, and the message beside them, or an empty one. */
 @InternalShoalApi
 public data class TensorFile(val tensors: Tensors, val message: String)
 
 private const val MESSAGE_KEY = "shoal"
 private const val METADATA = "__metadata__"
 
-/** Packs tensors, and a message of JSON text beside them, to the bytes that safetensors writes: widest type first, then by name. */
+/**
+ * Return tensors, and a message of JSON text beside them, in the bytes that safetensors writes:
+ * widest type first, then by name.
+ */
 @InternalShoalApi
 public fun encodeTensors(tensors: Tensors, message: String = ""): ByteArray {
     val widestFirst = compareByDescending<Map.Entry<String, Tensor>> { it.value.dtype }
@@ -62,10 +68,11 @@ public fun encodeTensors(tensors: Tensors, message: String = ""): ByteArray {
 }
 
 /**
- * Unpacks what [encodeTensors] packed. Everything that the header says is checked before memory for a tensor is taken.
+ * Parse the output of [encodeTensors]. The whole header is checked before memory for a tensor is
+ * taken.
  *
- * @throws LimitExceeded larger, or with more or longer tensors, than [limits] allow
- * @throws Malformed not a safetensors file, or a type the protocol does not have
+ * @throws LimitExceeded it is larger, or has more or longer tensors, than [limits] allow
+ * @throws Malformed it is not a safetensors file, or has a type that the protocol does not have
  */
 @InternalShoalApi
 public fun decodeTensors(payload: ByteArray, limits: Limits = Limits.PROTOCOL): TensorFile {
@@ -77,7 +84,7 @@ public fun decodeTensors(payload: ByteArray, limits: Limits = Limits.PROTOCOL): 
     if (length < 0 || length > limits.headerBytes) {
         throw LimitExceeded("tensor file with a header of ${length.toULong()} bytes: at most ${limits.headerBytes} are accepted")
     }
-    if (length > payload.size - 8) throw Malformed("tensor file of ${payload.size} bytes: its header has $length")
+    if (length > payload.size - 8) throw Malformed("tensor file of ${payload.size} bytes: cut off; its header alone has $length bytes")
     if (length == 0L || payload[8] != '{'.code.toByte()) throw Malformed("tensor file: its header is not a JSON object")
     val header = parseJson(payload, 8, length.toInt()) as JsonObject
     val message = messageIn(header.fields[METADATA])
@@ -92,9 +99,9 @@ public fun decodeTensors(payload: ByteArray, limits: Limits = Limits.PROTOCOL): 
 }
 
 /**
- * Compares names, types and shapes with [expected].
+ * Check that names, types and shapes are those [expected].
  *
- * @throws WrongLayout the first difference, with what came, what was expected, and [origin]
+ * @throws WrongLayout there is a difference; the text has the first one, and [origin]
  */
 internal fun checkLayout(tensors: Tensors, expected: List<TensorLayout>, origin: String) {
     val wanted = expected.associateBy { it.name }
@@ -107,7 +114,7 @@ internal fun checkLayout(tensors: Tensors, expected: List<TensorLayout>, origin:
     }
 }
 
-/** Where a tensor's bytes lie, counted from the end of the header. */
+/** Position of a tensor's bytes, counted from the end of the header. */
 private class Place(val name: String, val dtype: DType, val shape: List<Int>, val start: Int, val end: Int) {
     fun read(payload: ByteArray, data: Int): Tensor {
         val tensor = Tensor.allocate(dtype, shape)
@@ -126,14 +133,14 @@ private fun messageIn(metadata: Json?): String {
 private fun placeOf(name: String, entry: Json, dataBytes: Int, limits: Limits): Place {
     val what = "tensor '${name.take(80)}'"
     val f = Fields(entry, what)
-    val dtype = f.oneOf("dtype", DType.entries.map { it.fileName }).let { found -> DType.entries.first { it.fileName == found } }
+    val dtype = f.oneOf("dtype", DType.entries.map { it.fileName }).let { name -> DType.entries.first { it.fileName == name } }
     val shape = f.sizes("shape")
     val offsets = f.sizes("data_offsets")
     if (shape.size > limits.numDims) throw LimitExceeded("$what has ${shape.size} dimensions: at most ${limits.numDims} are accepted")
     val bytes = Tensor.numBytes(dtype, shape)
     if (bytes > dataBytes) throw Malformed("$what of shape $shape: the file has only $dataBytes bytes of data")
     if (offsets.size != 2 || offsets[1].toLong() - offsets[0] != bytes) {
-        throw Malformed("$what of shape $shape: data_offsets $offsets, expected two that are $bytes bytes apart")
+        throw Malformed("$what of shape $shape: data_offsets must be two numbers, $bytes apart, got $offsets")
     }
     return Place(name, dtype, shape, offsets[0], offsets[1])
 }
@@ -144,10 +151,13 @@ private fun checkGapless(places: List<Place>, dataBytes: Int) {
         if (place.start != end) throw Malformed("tensor '${place.name.take(80)}': its data begin at ${place.start}, expected $end")
         end = place.end
     }
-    if (end != dataBytes) throw Malformed("tensor file: its tensors end at $end of $dataBytes bytes of data")
+    if (end != dataBytes) throw Malformed("tensor file: $dataBytes bytes of data, of which its tensors use $end")
 }
 
-/** The order of two texts' UTF-8 bytes, which is that of their code points; that of `String` differs beyond U+FFFF. */
+/**
+ * Compare the UTF-8 bytes of two texts. That is the order of their code points; the order of
+ * `String` differs beyond U+FFFF.
+ */
 internal fun compareUtf8(one: String, other: String): Int {
     val (a, b) = Pair(one.toByteArray(), other.toByteArray())
     for (i in 0 until minOf(a.size, b.size)) {

@@ -3,38 +3,46 @@ package io.shoal.core.wire
 import io.shoal.core.ConfigException
 import io.shoal.core.UnknownTopic
 
-/** What a topic means: [kind], and the device id (device topics) or blob digest (blob topics) it carries. */
+/**
+ * Meaning of a topic: its [kind], and its device id (device topics) or blob digest (blob topics).
+ */
 internal data class Address(val kind: String, val deviceId: String = "", val digest: String = "")
 
 /**
- * The topics of one fleet (`wire/SPEC.md`, 'Topics').
+ * Topics of one fleet (`wire/SPEC.md`, 'Topics').
  *
- * @throws ConfigException the fleet's name is not 1 to 64 of `A-Z a-z 0-9 . _ -`
+ * @throws ConfigException the fleet's name is not 1 to 64 characters of `A-Z a-z 0-9 . _ -`
  */
 internal class Topics(fleet: String) {
     private val root = "shoal/1/${checked(fleet, "fleet name")}"
 
-    /** The aggregator's retained status. */
+    /** Topic of the aggregator's retained status. */
     val aggregator: String get() = "$root/aggregator"
 
     /**
-     * A device's own topic: check-in, update, offer, piece, decline, fetch, status and in-use, which it writes, and plan, reply, release and want,
-     * which it reads.
+     * Return a device's own topic: check-in, update, offer, piece, decline, fetch, status and
+     * in-use, which it writes, and plan, reply, release and want, which it reads.
      *
-     * @throws ConfigException the device's id cannot stand in a topic
+     * @throws ConfigException the device's id cannot be part of a topic
      */
     fun device(deviceId: String, kind: String): String = "$root/device/${checked(deviceId, "device id")}/$kind"
 
-    /** Where the bytes with this SHA-256 are published, retained, while devices need them. */
+    /**
+     * Return the topic on which the bytes with this SHA-256 are published, retained, while devices
+     * need them.
+     */
     fun blob(digest: String): String = "$root/blob/$digest"
 
-    /** How many bytes a publication on a topic may have; any other is not for this fleet's devices, and may have few. */
+    /**
+     * Return the maximum size of a publication on a topic. Topics that this fleet's devices do not
+     * read have a small one.
+     */
     fun limit(topic: String): Int = if (topic.startsWith("$root/blob/")) Limits.PROTOCOL.totalBytes else 2 * MESSAGE_BYTES
 
     /**
-     * Tells what a topic means.
+     * Parse a topic.
      *
-     * @throws UnknownTopic it is none of this fleet's
+     * @throws UnknownTopic it is not one of this fleet
      */
     fun parse(topic: String): Address {
         val parts = if (topic.startsWith("$root/")) topic.substring(root.length + 1).split('/') else emptyList()

@@ -2,7 +2,7 @@ package io.shoal.core.wire
 
 import io.shoal.core.Malformed
 
-/** What a verb looks like within a plan: see [messageOf]. */
+/** Return the fields of a verb within a plan; see [messageOf]. */
 internal fun fieldsOf(verb: Verb): Map<String, Any?> = linkedMapOf<String, Any?>("type" to verb.type) + when (verb) {
     is Train -> linkedMapOf(
         "batch_size" to verb.batchSize,
@@ -30,7 +30,7 @@ internal fun fieldsOf(verb: Verb): Map<String, Any?> = linkedMapOf<String, Any?>
     is Protect -> linkedMapOf("clip_norm" to verb.clipNorm, "noise_std" to verb.noiseStd)
 }
 
-/** Reads a verb of any type. */
+/** Parse a verb of any type. */
 internal fun verbOf(f: Fields, path: String): Verb = when (val type = f.string("type")) {
     "train" -> Train(
         batchSize = f.int("batch_size", 2L..4096).toInt(),

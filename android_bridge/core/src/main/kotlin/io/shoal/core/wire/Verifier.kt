@@ -7,26 +7,28 @@ import io.shoal.core.Untrusted
 import java.util.Base64
 
 /**
- * Opens what an aggregator signed (`wire/SPEC.md`, 'Signatures'), for one fleet. A signed message has four lines: the message, a signature of
- * it by a service key, the voucher for that key, a signature of the voucher by a root key in [trusted]. Without trusted keys every message
+ * Verifier of an aggregator's messages for one fleet (`wire/SPEC.md`, 'Signatures'). A signed
+ * message has four lines: the message, its signature by a service key, the voucher for that key,
+ * and the signature of the voucher by a root key in [trusted]. Without trusted keys every message
  * is believed, signed or not. Used by one thread.
  */
 internal class Verifier(private val fleet: String, private val trusted: List<PublicKey>) {
-    private var verified: Vouched? = null
+    private var verified: VerifiedVoucher? = null
 
-    /** A voucher that a trusted key signed, the two lines it came in, and the key that it names. */
-    private class Vouched(val lines: List<String>, val voucher: Voucher, val key: PublicKey)
+    /** Voucher that a trusted key signed, its two lines, and the key that it names. */
+    private class VerifiedVoucher(val lines: List<String>, val voucher: Voucher, val key: PublicKey)
 
     /**
-     * The message of the class [T], or of any where T is [Message]. [nowS]: Unix time, as well as the reader knows it.
+     * Return the message of the class [T], or of any class if T is [Message]. [nowS] is the Unix
+     * time, as well as the reader knows it.
      *
-     * @throws LimitExceeded as [decode]; or all lines together are longer than twice that
-     * @throws Malformed as [decode]; or there are neither one line nor four
-     * @throws Untrusted not signed by a key that a trusted one has vouched for, for this fleet and this time
+     * @throws LimitExceeded like [decode], or if all lines together are longer than twice that
+     * @throws Malformed like [decode], or if there are neither one line nor four
+     * @throws Untrusted no trusted key has vouched for the signer, for this fleet and this time
      */
     inline fun <reified T : Message> open(payload: ByteArray, nowS: Double): T = decode(checked(payload, nowS))
 
-    /** The message's own line, once the others have been checked. */
+    /** Return the message's own line, after the other lines were checked. */
     fun checked(payload: ByteArray, nowS: Double): ByteArray {
         if (payload.size > SIGNED_BYTES) throw LimitExceeded("signed message of ${payload.size} bytes: at most $SIGNED_BYTES are accepted")
         val breaks = payload.indices.filter { payload[it] == LINE_FEED }
@@ -35,25 +37,25 @@ internal class Verifier(private val fleet: String, private val trusted: List<Pub
         }
         val message = if (breaks.isEmpty()) payload else payload.copyOf(breaks[0])
         if (trusted.isEmpty()) return message
-        if (breaks.isEmpty()) throw Untrusted("message: it is not signed")
+        if (breaks.isEmpty()) throw Untrusted("message: not signed")
         val ends = breaks + payload.size
         val (signature, voucher, root) = (1 until LINES).map { String(payload, ends[it - 1] + 1, ends[it] - ends[it - 1] - 1) }
         val vouched = vouched(listOf(voucher, root), nowS)
         if (!vouched.key.verify(signatureOf(signature), MESSAGE_CONTEXT + message)) {
-            throw Untrusted("message: its signature was not made with the key ${vouched.voucher.key.take(12)}, which the voucher names")
+            throw Untrusted("message: its signature was not made with the voucher's key ${vouched.voucher.key.take(12)}")
         }
         return message
     }
 
-    private fun vouched(lines: List<String>, nowS: Double): Vouched {
+    private fun vouched(lines: List<String>, nowS: Double): VerifiedVoucher {
         val vouched = verified?.takeIf { it.lines == lines } ?: verify(lines).also { verified = it }
         val (voucherFleet, _, notAfterS) = vouched.voucher
-        if (voucherFleet != fleet) throw Untrusted("voucher: for the fleet $voucherFleet, not for $fleet")
-        if (!(nowS <= notAfterS)) throw Untrusted("voucher: its time was over ${(nowS - notAfterS).toLong()} s ago")
+        if (voucherFleet != fleet) throw Untrusted("voucher: it is for the fleet $voucherFleet, not $fleet")
+        if (!(nowS <= notAfterS)) throw Untrusted("voucher: it ended ${(nowS - notAfterS).toLong()} s ago")
         return vouched
     }
 
-    private fun verify(lines: List<String>): Vouched {
+    private fun verify(lines: List<String>): VerifiedVoucher {
         val text = lines[0].toByteArray()
         val signature = signatureOf(lines[1])
         if (trusted.none { it.verify(signature, VOUCHER_CONTEXT + text) }) {
@@ -65,7 +67,7 @@ internal class Verifier(private val fleet: String, private val trusted: List<Pub
         } catch (_: BundleException) {
             throw Untrusted("voucher: ${voucher.key.take(12)} is not an Ed25519 public key")
         }
-        return Vouched(lines, voucher, key)
+        return VerifiedVoucher(lines, voucher, key)
     }
 
     private fun signatureOf(text: String): ByteArray = try {

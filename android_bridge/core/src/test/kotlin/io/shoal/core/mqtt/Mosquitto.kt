@@ -8,7 +8,10 @@ import java.net.ServerSocket
 import java.net.Socket
 import java.util.concurrent.TimeUnit
 
-/** A real broker on loopback, with a plain listener; with [certificates] another one with TLS. It keeps sessions over [stop] and [start]. */
+/**
+ * Real broker on loopback, with a plain listener, and another one with TLS if there are
+ * [certificates]. It keeps sessions over [stop] and [start].
+ */
 class Mosquitto(private val folder: File, certificates: Certificates? = null, requireCertificate: Boolean = false) : Closeable {
     val port: Int = freePort()
     val tlsPort: Int = freePort()
@@ -55,7 +58,10 @@ class Mosquitto(private val folder: File, certificates: Certificates? = null, re
     }
 }
 
-/** An authority, and unless [authorityOnly] a server's certificate for `localhost` alone and a device's, made by the JDK's keytool. */
+/**
+ * Authority, and unless [authorityOnly] a server's certificate for `localhost` alone and a
+ * device's, made by the JDK's keytool.
+ */
 class Certificates(private val folder: File, authorityOnly: Boolean = false) {
     val authority: File = File(folder, "ca.pem")
     val server: File = File(folder, "server.pem")

@@ -27,7 +27,7 @@ import kotlin.test.assertIs
 import kotlin.test.assertNull
 import kotlin.test.assertTrue
 
-/** Against a real Mosquitto. */
+/** The link with a real Mosquitto. */
 class MqttLinkTest {
     @TempDir
     lateinit var folder: File
@@ -45,15 +45,15 @@ class MqttLinkTest {
         MqttLink.connect(BrokerAddress("127.0.0.1", broker.port), id, will, keepAliveS = keepAliveS).also { open += it }
 
     private fun deliveries(link: MqttLink, count: Int, patienceMs: Long = 10_000): List<Pair<String, String>> {
-        val found = ArrayList<Pair<String, String>>()
+        val deliveries = ArrayList<Pair<String, String>>()
         val endNs = System.nanoTime() + patienceMs * 1_000_000
-        while (found.size < count && System.nanoTime() < endNs) {
-            (link.receive(50) as? Delivery)?.let { found += it.topic to it.payload.decodeToString() }
+        while (deliveries.size < count && System.nanoTime() < endNs) {
+            (link.receive(50) as? Delivery)?.let { deliveries += it.topic to it.payload.decodeToString() }
         }
-        return found
+        return deliveries
     }
 
-    /** Reads what is pending, so that subscriptions are known to be in place. */
+    /** Read pending events, so that subscriptions are certain to be in place. */
     private fun settle(vararg links: MqttLink) {
         for (link in links) while (link.receive(200) != null) continue
     }
@@ -173,7 +173,7 @@ class MqttLinkTest {
         assertTrue("mqtt://127.0.0.1:$port: no connection" in error.message!!)
     }
 
-    /** A server that answers a connection with these bytes, and what the client then sends. */
+    /** Return the client's bytes to a server that answers a connection with these bytes. */
     private fun answering(vararg answers: ByteArray): ServerSocket = ServerSocket(0, 9, InetAddress.getLoopbackAddress()).also { server ->
         thread(isDaemon = true) {
             while (true) {
@@ -277,8 +277,8 @@ class MqttLinkTest {
         }
         Mosquitto(File(folder, "b2").apply { mkdirs() }, certificates, requireCertificate = true).use { broker ->
             assertFailsWith<LinkException> { tls(broker.tlsPort, TlsFiles.context(certificates.authority), waitMs = 500) }
-            val own = TlsFiles.context(certificates.authority, certificates.device, certificates.deviceKey)
-            assertIs<LinkUp>(tls(broker.tlsPort, own).receive(5_000))
+            val deviceContext = TlsFiles.context(certificates.authority, certificates.device, certificates.deviceKey)
+            assertIs<LinkUp>(tls(broker.tlsPort, deviceContext).receive(5_000))
         }
         assertFailsWith<ConfigException> { TlsFiles.context(File(folder, "none.pem")) }
         assertFailsWith<ConfigException> { TlsFiles.context(certificates.authority, certificates.device) }

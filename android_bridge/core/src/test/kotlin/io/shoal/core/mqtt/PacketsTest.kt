@@ -31,8 +31,8 @@ class PacketsTest {
     @Test
     fun `a connection with a will and a password`() {
         val body = bytes("0004 4d515454 04 ec 001e 0002 6964 0001 77 0003 010203 0004 75736572 0005 7365c3a974")
-        val made = Packets.connect("id", 30, Pair("w", byteArrayOf(1, 2, 3)), "user", "se\u00e9t")
-        assertContentEquals(byteArrayOf(0x10, body.size.toByte()) + body, made)
+        val packet = Packets.connect("id", 30, Pair("w", byteArrayOf(1, 2, 3)), "user", "se\u00e9t")
+        assertContentEquals(byteArrayOf(0x10, body.size.toByte()) + body, packet)
     }
 
     @Test

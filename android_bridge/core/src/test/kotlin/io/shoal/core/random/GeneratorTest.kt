@@ -14,7 +14,7 @@ import kotlin.test.assertContentEquals
 import kotlin.test.assertEquals
 import kotlin.test.assertTrue
 
-/** Numpy's numbers, number for number (`numpy.json`, written by `python -m tests.android.numpy_vectors`). */
+/** Numbers equal to numpy's (`numpy.json`, written by `python -m tests.android.numpy_vectors`). */
 class GeneratorTest {
     @Test
     fun `draws what numpy draws`() = compare(File(repository, "android_bridge/core/src/test/resources/numpy.json"), 60)

@@ -29,16 +29,16 @@ class BundleTest {
 
     @Test
     fun `a private or slot tensor without a value starts at zero`() {
-        val said = Fixture.bundle.initial
-        val left = said - "slot/m" - "private/p"
-        val bundle = Bundle.unpack(zip(rewritten(left)))
-        assertEquals(left.keys + setOf("slot/m", "private/p"), bundle.initial.keys)
-        for (key in left.keys) assertEquals(left[key], bundle.initial[key])
+        val initial = Fixture.bundle.initial
+        val remaining = initial - "slot/m" - "private/p"
+        val bundle = Bundle.unpack(zip(rewritten(remaining)))
+        assertEquals(remaining.keys + setOf("slot/m", "private/p"), bundle.initial.keys)
+        for (key in remaining.keys) assertEquals(remaining[key], bundle.initial[key])
         for (key in listOf("slot/m", "private/p")) {
-            assertEquals(said.getValue(key).shape, bundle.initial.getValue(key).shape)
+            assertEquals(initial.getValue(key).shape, bundle.initial.getValue(key).shape)
             assertTrue(bundle.initial.getValue(key).toFloatArray().all { it == 0f })
         }
-        assertEquals(setOf("slot/m", "private/p"), Bundle.unpack(zip(rewritten(said - "shared/w"))).initial.keys - left.keys)
+        assertEquals(setOf("slot/m", "private/p"), Bundle.unpack(zip(rewritten(initial - "shared/w"))).initial.keys - remaining.keys)
     }
 
     @Test
@@ -104,7 +104,7 @@ class BundleTest {
     @Test
     fun `a graph without a program for the runtime is named`() {
         val error = assertFailsWith<BundleException> { Fixture.bundle.program("step", "executorch", "executorch-portable") }
-        assertEquals("bundle fake: graph 'step' has no program for executorch or executorch-portable, it was exported for ONNX alone", error.message)
+        assertEquals("bundle fake: graph 'step' has no program for executorch or executorch-portable; its programs: none; it was exported for ONNX alone", error.message)
         assertFailsWith<BundleException> { Fixture.bundle.program("none", "executorch") }
     }
 
@@ -126,13 +126,16 @@ class BundleTest {
         }
     }
 
-    /** The unsigned files of a bundle with these initial values, whose manifest names their hash. */
+    /**
+     * Return the unsigned files of a bundle with these initial values, whose manifest names their
+     * hash.
+     */
     private fun rewritten(initial: Tensors, changed: (String) -> String = { it }): Map<String, ByteArray> {
         val files = files()
         val payload = encodeTensors(initial)
         val text = files.getValue("manifest.json").decodeToString().replace(digest(files.getValue("initial.safetensors")), digest(payload))
-        val made = changed(text).also { assertTrue(it != files.getValue("manifest.json").decodeToString()) }
-        return files - "manifest.sig" + ("manifest.json" to made.toByteArray()) + ("initial.safetensors" to payload)
+        val manifest = changed(text).also { assertTrue(it != files.getValue("manifest.json").decodeToString()) }
+        return files - "manifest.sig" + ("manifest.json" to manifest.toByteArray()) + ("initial.safetensors" to payload)
     }
 
     private fun files(): Map<String, ByteArray> = readStoredZip(Fixture.payload)

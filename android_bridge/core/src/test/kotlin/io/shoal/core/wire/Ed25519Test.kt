@@ -7,7 +7,7 @@ import kotlin.test.assertFailsWith
 import kotlin.test.assertFalse
 import kotlin.test.assertTrue
 
-/** RFC 8032, section 7.1, and what a verifier must refuse. */
+/** Vectors of RFC 8032, section 7.1, and signatures that a verifier must refuse. */
 class Ed25519Test {
     private class Vector(val key: String, val message: String, val signature: String)
 

@@ -9,7 +9,10 @@ import kotlin.test.Test
 import kotlin.test.assertEquals
 import kotlin.test.assertTrue
 
-/** 100,000 messages changed at random: each is read or refused with the declared exception, and nothing else happens. */
+/**
+ * 100,000 messages changed at random: each is read or refused with the declared exception, and
+ * nothing else happens.
+ */
 class FuzzTest {
     private val random = Random(7)
     private val golden = File(repository, "wire/vectors/golden").listFiles()!!.sorted()
@@ -66,7 +69,10 @@ class FuzzTest {
         true
     }
 
-    /** One to four changes: a byte, a bit, a cut, a piece of it doubled, removed or overwritten, a token put in. */
+    /**
+     * Make one to four changes: a byte, a bit, a cut, a part doubled, removed or overwritten, a
+     * token inserted.
+     */
     private fun changed(original: ByteArray): ByteArray {
         var bytes = original.copyOf()
         repeat(1 + random.nextInt(4)) {

@@ -1,13 +1,13 @@
 package io.shoal.core.wire
 
 import io.shoal.core.Malformed
+import io.shoal.core.Tensor
 import io.shoal.core.Untrusted
 import io.shoal.core.WireException
 import io.shoal.core.brokenRule
 import io.shoal.core.fromPython
+import io.shoal.core.reportedClasses
 import io.shoal.core.repository
-import io.shoal.core.Tensor
-import io.shoal.core.toldClasses
 import org.junit.jupiter.api.DynamicTest
 import org.junit.jupiter.api.TestFactory
 import java.io.File
@@ -18,7 +18,9 @@ import kotlin.test.assertEquals
 import kotlin.test.assertFailsWith
 import kotlin.test.assertTrue
 
-/** The vectors that every implementation of the protocol is held to, and messages that the Python side made up. */
+/**
+ * Vectors of the protocol for every implementation, and messages that the Python side generated.
+ */
 class VectorsTest {
     private val vectors = File(repository, "wire/vectors")
     private val golden = File(vectors, "golden")
@@ -57,7 +59,7 @@ class VectorsTest {
         val verifier = Verifier("default", PublicKey.parse(File(signed, "TRUST.pem").readText()))
         open(verifier, File(signed, "good-plan"))
         val error = assertFailsWith<Untrusted> { open(verifier, File(signed, "good-plan"), 1826841600.0 + 10) }
-        assertTrue("over 10 s ago" in error.message!!)
+        assertTrue("ended 10 s ago" in error.message!!)
     }
 
     @Test
@@ -88,13 +90,13 @@ class VectorsTest {
     }
 
     @TestFactory
-    fun `policy says whether class counts are told`(): List<DynamicTest> {
+    fun `class counts are reported if the policy permits it`(): List<DynamicTest> {
         val cases = Fields(parseJson(File(vectors, "policy.json").readBytes()), "policy.json").list("told") { it, path -> Fields(it, path) }
         assertTrue(cases.size >= 5)
         return cases.map { case ->
             DynamicTest.dynamicTest(case.string("name")) {
                 val y = case.list("y") { it, path -> Fields.countOf(it, path) }.toLongArray()
-                assertEquals(case.countsOrNull("classes", 1000), toldClasses(policyOf(case.obj("policy")), Tensor.of(y)))
+                assertEquals(case.countsOrNull("classes", 1000), reportedClasses(policyOf(case.obj("policy")), Tensor.of(y)))
             }
         }
     }
@@ -167,7 +169,7 @@ class VectorsTest {
             "hyper" to { name, _ -> Names.hyper(name) },
             "metric" to { name, _ -> Names.metric(name) },
             "column" to { name, _ -> Names.column(name) },
-            "kept" to { key, _ -> Names.kept(key) },
+            "personal" to { key, _ -> Names.personal(key) },
             "memory" to { name, _ -> Names.memory(name) },
         )
         val vectors = names("built").filter { it.text("function") in builders }

@@ -1,5 +1,5 @@
-"""The vectors of held-out windows, ``held.json``: the windows' labels, the share, and the places of
-those that are held out."""
+"""The vectors of held-out windows, ``holdout.json``: the labels of the windows, the share, and the
+places of those that are held out."""
 
 import json
 
@@ -10,7 +10,7 @@ from tests.wire.signed_vectors import VECTORS
 from wire.arrays.tensors import Array
 from wire.held import held_out
 
-FILE = VECTORS / "held.json"
+FILE = VECTORS / "holdout.json"
 SHARES = (0.0, 0.001, 0.1, 0.2, 0.25, 1 / 3, 0.6, 0.999)
 LABELS = {
     "classes in turn": [i % 5 for i in range(97)],

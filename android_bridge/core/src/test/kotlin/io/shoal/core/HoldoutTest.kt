@@ -11,17 +11,17 @@ import kotlin.test.Test
 import kotlin.test.assertEquals
 import kotlin.test.assertTrue
 
-class HeldOutTest {
+class HoldoutTest {
     @Test
     fun `the windows held out are those of every implementation`() {
-        val cases = (parseJson(File(repository, "wire/vectors/held.json").readBytes()) as JsonArray).items.map { Fields(it, "held.json") }
+        val cases = (parseJson(File(repository, "wire/vectors/holdout.json").readBytes()) as JsonArray).items.map { Fields(it, "holdout.json") }
         assertTrue(cases.size >= 60)
         for (case in cases) {
             val (y, share) = Pair(numbers(case.obj("y")), case.double("share"))
-            val held = case.list("held") { it, path -> Fields.countOf(it, path).toInt() }
+            val expected = case.list("held") { it, path -> Fields.countOf(it, path).toInt() }
             val mask = heldOut(y, share)
-            assertEquals(held, mask.indices.filter { mask[it] }, "of $y $share")
-            assertEquals(held.size, numHeldOut(y.rows, share))
+            assertEquals(expected, mask.indices.filter { mask[it] }, "of $y $share")
+            assertEquals(expected.size, numHeldOut(y.rows, share))
         }
     }
 
@@ -48,10 +48,10 @@ class HeldOutTest {
             val (train, test, more) = listOf("num_train", "num_test", "num_unlabelled").map { case.count(it).toInt() }
             val (trains, tests) = Pair(case.count("trains_on").toInt(), case.count("tests_on").toInt())
             assertEquals(Pair(trains, tests), splitUnlabelled(train, test, more), "of $train, $test and $more")
-            val (x, held, bare) = listOf(train, test, more).map { Tensor.of(FloatArray(it * 2) { i -> i.toFloat() }, listOf(it, 1, 2)) }
+            val (x, testX, bare) = listOf(train, test, more).map { Tensor.of(FloatArray(it * 2) { i -> i.toFloat() }, listOf(it, 1, 2)) }
             val manifest = Manifest("m", 1, "a", emptyMap(), listOf("e"), Window(listOf("c"), 2, 1), 2, emptyMap(), emptyList(), emptyMap(), emptyMap(), task = "reconstruction")
-            val taken = Windows(x, Tensor.of(LongArray(train)), held, Tensor.of(LongArray(test)), bare).takenFor(manifest)
-            assertEquals(listOf(trains, tests, 0), listOf(taken.numTrain, taken.numTest, taken.numUnlabelled))
+            val windows = Windows(x, Tensor.of(LongArray(train)), testX, Tensor.of(LongArray(test)), bare).forTask(manifest)
+            assertEquals(listOf(trains, tests, 0), listOf(windows.numTrain, windows.numTest, windows.numUnlabelled))
         }
     }
 

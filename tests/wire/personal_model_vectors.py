@@ -1,5 +1,6 @@
-"""The vectors of what a device keeps, ``kept.json``: what it kept of which models, one after the
-other, and an offered model.
+"""Vectors of personal models, ``personal-models.json``.
+
+Each has the personal models that a device stored one after the other, and an offered model.
 
 `held` is what of that it still holds, `used` what is used with the model, by their tensors'
 digests; `alone` is whether the device says that the model is used without what was kept. Runs are
@@ -10,7 +11,7 @@ import json
 
 from tests.wire.signed_vectors import VECTORS
 
-FILE = VECTORS / "kept.json"
+FILE = VECTORS / "personal-models.json"
 
 CASES: list[tuple[str, str, str, str, str, bool]] = [
     ("nothing was kept", "", "r0a", "", "", False),
@@ -40,7 +41,7 @@ def text() -> str:
             "used": used * 64,
             "alone": alone,
         }
-        rows.append({"name": name, "kept": kept, "offered": _entry(offered)} | expected)
+        rows.append({"name": name, "personal_models": kept, "offered": _entry(offered)} | expected)
     return "[\n" + ",\n".join("  " + json.dumps(row) for row in rows) + "\n]\n"
 
 

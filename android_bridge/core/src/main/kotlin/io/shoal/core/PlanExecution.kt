@@ -15,8 +15,8 @@ import io.shoal.core.wire.Respond
 import io.shoal.core.wire.Train
 import io.shoal.core.wire.checkLayout
 
-/** One plan being carried out; a function for each verb. */
-internal class Job(
+/** State of a plan in work, with a function for each verb. */
+internal class PlanExecution(
     bundle: Bundle,
     private val graphs: Graphs,
     private val windows: Windows,
@@ -30,15 +30,18 @@ internal class Job(
     private val initial = bundle.initial
     private val random = Generator(plan.seed, checksum(plan.deviceId))
 
-    /** The bundle's hyper-parameters, and in their place those that the plan's training asks for: the same in every verb. */
+    /**
+     * Hyper-parameters: the bundle's, replaced by those of the plan's training. They are the same
+     * in every verb.
+     */
     private val hyper: Tensors = plan.verbs.filterIsInstance<Train>().fold(manifest.hyper) { all, verb -> all + verb.hyper }
         .entries.associate { (name, value) -> Names.hyper(name) to Tensor.scalar(value.toFloat()) }
 
-    /** All that graphs may read, by name. */
+    /** All tensors that graphs may read, by name. */
     private val tensors = HashMap(initial)
 
     /** Tensors of the bundle and the model, which no checkpoint needs. */
-    private val given = HashMap(initial)
+    private val receivedTensors = HashMap(initial)
     private var model: Tensors = emptyMap()
     private var modelDigest = ""
     private val changed = LinkedHashSet<String>()
@@ -53,22 +56,22 @@ internal class Job(
     private var within = Within()
     private var resumed = false
 
-    /** The steps of all the plan's training. */
+    /** Number of steps of all training in the plan. */
     private val plannedSteps = plan.verbs.filterIsInstance<Train>().sumOf { verb ->
         val examples = windows.numTrain - numHeldOut(windows.numTrain, verb.holdout)
         if (examples < maxOf(verb.least, 1L)) 0L else numTrainingBatches(verb, examples, windows.numUnlabelled, manifest.minBatch)
     }
 
-    /** Starts from the plan's [model] and what the device has [kept]. */
-    fun begin(model: Tensors, kept: Tensors) {
-        tensors += kept
+    /** Start from the plan's [model] and the device's [private] tensors. */
+    fun begin(model: Tensors, private: Tensors) {
+        tensors += private
         receive(plan.model, model)
     }
 
     /**
-     * Carries out the verbs that are left, in order.
+     * Carry out the remaining verbs, in order.
      *
-     * @throws Unfit the checkpoint that it goes on from cannot be of this plan
+     * @throws Unfit the checkpoint that the work resumed from cannot be of this plan
      */
     fun carryOut(): PlanResult {
         for (verb in plan.verbs.drop(verbs)) {
@@ -87,19 +90,22 @@ internal class Job(
         return finish()
     }
 
-    /** What is done so far, to be asked for from [between]. [seconds]: how long it took. Nothing of it is changed by what follows. */
+    /**
+     * Return a checkpoint of the work so far, which does not change with later work. Call it only
+     * from [between]. [seconds] is the duration of the work.
+     */
     fun checkpoint(seconds: Double): Checkpoint {
         val place = Place(verbs, within.batches, runs, numSteps, modelDigest, random.state(), seconds, changed.sorted(), tuned.sorted())
-        val made = tensors.filter { (key, tensor) -> given[key] !== tensor }
-        return Checkpoint(place, made, HashMap(sent), HashMap(protected), evaluated, trained, within.copy())
+        val planTensors = tensors.filter { (key, tensor) -> receivedTensors[key] !== tensor }
+        return Checkpoint(place, planTensors, HashMap(sent), HashMap(protected), evaluated, trained, within.copy())
     }
 
     /**
-     * Goes on from a checkpoint instead of the plan's start. [model]: the plan's.
+     * Resume from a checkpoint instead of the start of the plan. [model] is the plan's.
      *
-     * @throws Unfit it cannot be of this plan
+     * @throws Unfit the checkpoint cannot be of this plan
      */
-    fun goOn(from: Checkpoint, model: Tensors) {
+    fun resume(from: Checkpoint, model: Tensors) {
         val place = from.place
         checkFits(from)
         receive(place.model, if (place.model == plan.model) model else fetch(place.model))
@@ -122,10 +128,10 @@ internal class Job(
         val place = from.place
         val models = plan.verbs.filterIsInstance<Choose>().flatMap { it.models } + plan.model
         if (place.verb >= plan.verbs.size || place.model !in models) {
-            throw Unfit("the plan has ${plan.verbs.size} verbs, and not model ${place.model.take(12)}, or no verb ${place.verb}")
+            throw Unfit("it is at verb ${place.verb} with model ${place.model.take(12)}, and the plan has ${plan.verbs.size} verbs and other models")
         }
         if (from.within.order?.any { it !in 0 until windows.numTrain } == true) {
-            throw Unfit("an order of windows that ${windows.numTrain} windows do not have")
+            throw Unfit("its order of windows is not one of ${windows.numTrain} windows")
         }
         val layouts = manifest.tensors.associate { it.key to it.layout }
         for ((key, tensor) in from.tensors.entries + from.protected.entries) {
@@ -134,13 +140,13 @@ internal class Job(
                 Names.RESPONSE -> true
                 else -> layouts[key]?.let { it.dtype == tensor.dtype && it.shape == tensor.shape } ?: false
             }
-            if (!fits) throw Unfit("tensor '${key.take(80)}' is $tensor, which this plan does not have so")
+            if (!fits) throw Unfit("its tensor '${key.take(80)}', $tensor, is not one of this plan")
         }
         val unknown = (place.changed + place.tuned).firstOrNull { it !in layouts }
-        if (unknown != null) throw Unfit("tensor '${unknown.take(80)}', which this plan does not have")
+        if (unknown != null) throw Unfit("its tensor '${unknown.take(80)}' is not one of this plan")
     }
 
-    /** Starts from this model. */
+    /** Start from this model. */
     fun receive(digest: String, received: Tensors) {
         checkLayout(received, manifest.received().map { it.layout }, "model ${digest.take(12)} of round ${plan.round}")
         model = received
@@ -148,20 +154,20 @@ internal class Job(
         val starts = manifest.ofRole(Names.RECEIVED).filter { Names.isStart(it.key) }
         val all = received + starts.associate { it.key to received.getValue(Names.startedFrom(it.key)) }
         tensors += all
-        given += all
+        receivedTensors += all
     }
 
     fun train(verb: Train) {
-        val held = heldOut(windows.trainY, verb.holdout)
-        val examples = held.indices.filterNot { held[it] }.toIntArray()
+        val isHeldOut = heldOut(windows.trainY, verb.holdout)
+        val examples = isHeldOut.indices.filterNot { isHeldOut[it] }.toIntArray()
         if (examples.size < verb.least) return
         if (examples.size < manifest.minBatch) {
-            throw DataException("${examples.size} training windows: at least ${manifest.minBatch} are needed")
+            throw DataException("Training needs at least ${manifest.minBatch} windows, got ${examples.size}")
         }
         checkBatches(verb, examples.size)
         val parts = batchRanges(examples.size, verb.batchSize, manifest.minBatch)
         val inPass = within.batches % parts.size
-        if (inPass > 0 && within.order?.size != examples.size) throw Unfit("no order of ${examples.size} windows in the midst of a pass")
+        if (inPass > 0 && within.order?.size != examples.size) throw Unfit("it has no order of ${examples.size} windows in the middle of a pass")
         for (number in within.batches until numTrainingBatches(verb, examples.size, windows.numUnlabelled, manifest.minBatch)) {
             between()
             val part = parts[(number % parts.size).toInt()]
@@ -180,11 +186,14 @@ internal class Job(
         if (verb.report) trained = Metrics(within.numExamples, within.lossSum, Math.rint(within.numCorrect).toLong())
     }
 
-    /** Sums a graph's metrics over a split: `loss_sum` and `num_correct` become those of the model as it is now, unless nothing is
-     * reported, others responses, which over no windows are zero for later graphs and are not reported. */
+    /**
+     * Sum a graph's metrics over a split. `loss_sum` and `num_correct` become the metrics of the
+     * model as it is now, if the verb reports. Other metrics become responses. Over no windows
+     * these are zero for later graphs, and are not reported.
+     */
     fun evaluate(verb: Evaluate) {
-        val held = if (verb.model == "initial") tensors + initial else tensors
-        val sums = sums(verb.graph, held, verb.split, verb.holdout, verb.most)
+        val inputs = if (verb.model == "initial") tensors + initial else tensors
+        val sums = sums(verb.graph, inputs, verb.split, verb.holdout, verb.most)
         if ("num_correct" in sums.totals) {
             val lossSum = sums.totals.remove("loss_sum")?.single() ?: throw BundleException("graph '${verb.graph}' has no metric loss_sum")
             val numCorrect = sums.totals.remove("num_correct")!!.single()
@@ -198,7 +207,10 @@ internal class Job(
         if (verb.report) sent += declared(verb.graph, responses)
     }
 
-    /** Goes on from the model with the least mean loss; one that is not a number counts as infinite. */
+    /**
+     * Continue with the model of the smallest mean loss. A loss that is not a number counts as
+     * infinite.
+     */
     fun choose(verb: Choose) {
         val losses = within.losses
         for (digest in verb.models.drop(losses.size)) {
@@ -206,16 +218,16 @@ internal class Job(
             losses += if (loss.isNaN()) Double.POSITIVE_INFINITY else loss.coerceIn(-Double.MAX_VALUE, Double.MAX_VALUE)
         }
         val best = losses.indices.minByOrNull { losses[it] } ?: return
-        val chosen = verb.models.getOrNull(best) ?: throw Unfit("${losses.size} losses of ${verb.models.size} candidates")
+        val chosen = verb.models.getOrNull(best) ?: throw Unfit("it has ${losses.size} losses of ${verb.models.size} candidates")
         receive(chosen, fetch(chosen))
     }
 
     fun annotate(verb: Annotate) {
-        if (Names.batch(verb.column) in setOf(Names.X, Names.Y)) throw Malformed("verb annotate: a column cannot be called '${verb.column}'")
+        if (Names.batch(verb.column) in setOf(Names.X, Names.Y)) throw Malformed("verb annotate: a column must not have the name '${verb.column}'")
         val column = if (windows.numTrain == 0) Tensor.of(FloatArray(0)) else rows(verb.graph, windows.numTrain) { part ->
             tensors + batch(windows.trainX, windows.trainY, part.toIntArray(), training = true) + hyper
         }
-        if (column.rows != windows.numTrain) throw Malformed("graph '${verb.graph}' gave ${column.rows} rows for ${windows.numTrain} windows")
+        if (column.rows != windows.numTrain) throw Malformed("graph '${verb.graph}': expected ${windows.numTrain} rows, one for each window, got ${column.rows}")
         tensors[Names.column(verb.column)] = column
     }
 
@@ -231,13 +243,13 @@ internal class Job(
     fun respond(verb: Respond) {
         val (sentX, window) = Pair(fetch(verb.inputs)["x"], manifest.window)
         if (sentX == null || sentX.dtype != window.dtype || sentX.shape.drop(1) != window.shape || sentX.rows == 0) {
-            throw Malformed("inputs of verb respond: tensor x is $sentX, expected ${window.dtype} (n, ${window.shape})")
+            throw Malformed("inputs of verb respond: tensor x must be ${window.dtype} (n, ${window.shape}), got $sentX")
         }
-        val x = fitting(sentX, window, "inputs of verb respond")
+        val x = fitting(sentX, window, "verb respond")
         sent[Names.response(verb.graph)] = rows(verb.graph, x.rows) { part -> tensors + (Names.X to x.take(part.toIntArray())) }
     }
 
-    /** Clips and noises what training changed, as one vector in the manifest's order. */
+    /** Clip the changes of training, and add noise, as to one vector in the manifest's order. */
     fun protect(verb: Protect) {
         val keys = manifest.ofRole(Names.SHARED, Names.STATISTIC).map { it.key }.filter { it in changed }
         if (keys.isEmpty()) return
@@ -248,7 +260,7 @@ internal class Job(
             part.floats().get(flat, at, part.size)
             at += part.size
         }
-        if (flat.any { !it.isFinite() }) throw Malformed("what training changed is not finite: it cannot be protected")
+        if (flat.any { !it.isFinite() }) throw Malformed("verb protect: the changes of training must be finite")
         val safe = addNoise(clip(flat, verb.clipNorm), verb.noiseStd, noise)
         at = 0
         for (key in keys) {
@@ -261,28 +273,28 @@ internal class Job(
         }
     }
 
-    /** The result, with the changes of the model, and what the device keeps. */
+    /** Return the result, with the changes of the model and the tensors that the device stores. */
     fun finish(): PlanResult {
         for (key in changed) {
             if (Names.roleOf(key) == Names.STATISTIC) {
                 sent[key] = tensors.getValue(key)
-            } else { // a protected change as it is: added to the model and taken off again, it would be rounded
+            } else { // a protected change is sent as it is: adding and subtracting the model would round it
                 val change = protected[key] ?: difference(tensors.getValue(key), model.getValue(key))
                 sent[Names.delta(Names.nameOf(key))] = change
             }
         }
         val columns = tensors.filterKeys { Names.roleOf(it) == Names.COLUMN }
         val private = tensors.filterKeys { Names.roleOf(it) == Names.PRIVATE }
-        val own = tensors.filterKeys { it in tuned }
-        val known = manifest.tensors.filter { it.key in private || it.key in own }.map { it.layout }
-        checkLayout(private + own, known, "what the device would keep of round ${plan.round}") // or it would stand in the way of later plans
-        return PlanResult(modelDigest, evaluated, trained, numSteps, sent, private + columns + own.mapKeys { Names.kept(it.key) })
+        val personal = tensors.filterKeys { it in tuned }
+        val layouts = manifest.tensors.filter { it.key in private || it.key in personal }.map { it.layout }
+        checkLayout(private + personal, layouts, "private tensors after round ${plan.round}") // wrong ones would break later plans
+        return PlanResult(modelDigest, evaluated, trained, numSteps, sent, private + columns + personal.mapKeys { Names.personal(it.key) })
     }
 
     private fun checkBatches(verb: Train, numExamples: Int) {
         val most = graphs.maxBatch ?: return
         val largest = batchRanges(numExamples, verb.batchSize, manifest.minBatch).maxOf { it.last - it.first + 1 }
-        if (largest > most) throw DataException("training in batches of up to $largest examples: the graphs take at most $most at once")
+        if (largest > most) throw DataException("training batches must have at most $most examples for these graphs, got $largest")
     }
 
     private fun advance(outputs: Tensors, report: Boolean) {
@@ -299,7 +311,7 @@ internal class Job(
             columns.entries.associate { (name, rows) -> Names.batch(name) to rows.take(chosen) }
     }
 
-    /** A batch's random inputs. */
+    /** Return the random inputs of a batch. */
     private fun draw(size: Int): Tensors = manifest.random.entries.associate { (name, shape) ->
         Names.batch(name) to if (Names.roleOf(name) == Names.UNIFORM) {
             val whole = listOf(size) + shape
@@ -311,15 +323,15 @@ internal class Job(
 
     private class Sums(val totals: MutableMap<String, Total>, val count: Int)
 
-    /** The sums of a graph's metrics over a split, and how many examples it has. */
-    private fun sums(graph: String, held: Tensors, split: String, holdout: Double = 0.0, most: Long = 0): Sums {
+    /** Return the sums of a graph's metrics over a split, and the number of its examples. */
+    private fun sums(graph: String, inputs: Tensors, split: String, holdout: Double = 0.0, most: Long = 0): Sums {
         val over = Split.of(windows, manifest.label, split, holdout, most)
         val totals = within.sums
         for (part in ranges(over.order.size).drop(within.batches.toInt())) {
             between()
             val chosen = over.order.sliceArray(part)
             val places = over.places.mapValues { it.value.take(chosen) }
-            val outputs = run(graph, held + batch(over.x, over.y, chosen, over.labelled) + places + hyper)
+            val outputs = run(graph, inputs + batch(over.x, over.y, chosen, over.labelled) + places + hyper)
             for ((name, value) in Names.part(outputs, Names.METRIC)) totals.getOrPut(name) { Total(value.shape) }.add(graph, value)
             within.batches++
         }
@@ -331,7 +343,10 @@ internal class Job(
 
     private fun IntRange.toIntArray() = IntArray(last - first + 1) { first + it }
 
-    /** Of what a graph measured, what its bundle says that it reports: nothing else leaves the device. */
+    /**
+     * Return those of a graph's measurements that its bundle declares as responses: no others leave
+     * the device.
+     */
     private fun declared(graph: String, measured: Tensors): Tensors {
         val names = manifest.graphs[graph]?.responses.orEmpty().map { (name, _) -> Names.response(graph, name) }
         return measured.filterKeys { it in names }
@@ -339,11 +354,11 @@ internal class Job(
 
     private fun run(graph: String, inputs: Tensors): Tensors {
         val missing = if (resumed) manifest.graphs[graph]?.inputs?.firstOrNull { it !in inputs } else null
-        if (missing != null) throw Unfit("graph '$graph' reads '$missing', which the plan had made before")
+        if (missing != null) throw Unfit("it lacks '$missing', which graph '$graph' reads")
         return graphs.run(graph, inputs).also { runs++ }
     }
 
-    /** What a graph gives for each of so many examples, batch by batch. */
+    /** Return a graph's output for each of [numExamples] examples, batch by batch. */
     private fun rows(graph: String, numExamples: Int, inputs: (IntRange) -> Tensors): Tensor {
         for (part in ranges(numExamples).drop(within.batches.toInt())) {
             between()
@@ -355,11 +370,11 @@ internal class Job(
 
     private fun oneOutput(graph: String, inputs: Tensors): Tensor {
         val outputs = Names.part(run(graph, inputs), Names.OUTPUT).values
-        return outputs.singleOrNull() ?: throw Malformed("graph '$graph' has ${outputs.size} per-example outputs, expected one")
+        return outputs.singleOrNull() ?: throw Malformed("graph '$graph' must have one per-example output, got ${outputs.size}")
     }
 
     private fun metric(graph: String, outputs: Tensors, name: String): Double {
-        val value = outputs[Names.metric(name)] ?: throw Malformed("graph '$graph' has no metric $name: it cannot be trained with")
+        val value = outputs[Names.metric(name)] ?: throw Malformed("graph '$graph' has no metric $name, and training needs one")
         return Total(value.shape).apply { add(graph, value) }.single()
     }
 }
