@@ -8,7 +8,7 @@ from rich.table import Table
 
 from aggregator.http.pages.words import number, percent
 from aggregator.view.summary import Newcomers, Summary
-from algorithms.personalisation.kept import kept_text
+from algorithms.personalisation.kept import NOT_TOLD, kept_text
 
 MOST_ROWS = 100
 """Maximum number of rows of a table of devices."""
@@ -19,7 +19,8 @@ WIDEST_ID = 24
 def device_table(summary: Summary) -> Table:
     """Return a table with a row for each device, by group; devices without a group come first.
 
-    Beside a comparison there is no room for the numbers of windows.
+    Its caption counts the personal models: in a row there is no room for one. Beside a comparison
+    there is no room for the numbers of windows either.
     """
     width = min(WIDEST_ID, max(map(len, summary.devices), default=0))
     counts: tuple[str, ...] = () if summary.comparison else ("training", "test")
@@ -34,8 +35,6 @@ def device_table(summary: Summary) -> Table:
         table.add_column("loss", justify="right")
     for name in summary.comparison:
         table.add_column(name, justify="right")
-    if summary.personal_models:
-        table.add_column("personal model")
     is_placed = any(device.placed for device in summary.devices.values())
     if is_placed:
         table.add_column("certainty", justify="right")
@@ -43,8 +42,15 @@ def device_table(summary: Summary) -> Table:
         summary.devices.items(),
         key=lambda item: (-1 if item[1].group is None else item[1].group, item[0]),
     )
+    captions = []
     if len(rows) > MOST_ROWS:
-        table.caption = f"{len(rows) - MOST_ROWS:,} more are in summary.json"
+        captions.append(f"{len(rows) - MOST_ROWS:,} more are in summary.json")
+    if summary.personal_models:
+        models = summary.personal_models
+        devices = {**models.candidates, NOT_TOLD: models.not_told}
+        captions.append("Personal models, by number of devices:")
+        captions += [f"{count:4} {name}" for name, count in devices.items() if count]
+    table.caption, table.caption_justify = "\n".join(captions) or None, "left"
     for device_id, device in rows[:MOST_ROWS]:
         group = "-" if device.group is None else str(device.group)
         cells = [percent(device.macro_f1)] if summary.macro_f1 else []
@@ -52,7 +58,6 @@ def device_table(summary: Summary) -> Table:
         cells += [number((device.mae or {}).get(name)) for name in summary.mae or {}]
         cells += [number(device.loss)] if summary.accuracy_is else []
         cells += [percent(other.devices.get(device_id)) for other in summary.comparison.values()]
-        cells += [kept_text(device.personal_model)] if summary.personal_models else []
         cells += [percent(device.placed.sure) if device.placed else ""] if is_placed else []
         table.add_row(
             device_id,
