@@ -50,7 +50,10 @@ class TestDataFolder:
             ({"a.csv": "x,label\n1,0\n2"}, "line 3"),
             ({"a.csv": "x,label\nnan,0"}, "must hold finite values"),
             ({"a.csv": "x,label\n1,0", "b.csv": "z,label\n1,0"}, "channels"),
-            ({"a.csv": "x,label\n1,0"}, "no recording has 128 samples"),
+            (
+                {"a.csv": "x,label\n1,0"},
+                "no recording has 128 consecutive samples with the same label, or without labels",
+            ),
         ],
     )
     def test_unusable_folder_is_one_clear_error(

@@ -80,7 +80,7 @@ class TestCompare:
             ({"seeds": 0}, "seeds must be a whole number between 1 and 1000000, got 0"),
             (
                 {"workers": 2},
-                "workers must be 1 with a FleetData, a model of your own or a class that is in no "
+                "workers must be 1 with a FleetData, a model of your own or a class outside of any "
                 "file, got 2",
             ),
             ({"split": "session"}, "session"),
