@@ -245,12 +245,12 @@ def told(keys: Tensor, head: tuple[Tensor, Tensor]) -> Tensor:
 def gaussian_losses(memory: Memory) -> Tensor:
     """The losses (held out, shares) of the windows held out, for each share of a head of Gaussians
     in the answer."""
-    held = (memory.holdout > 0) & memory.has_label
-    probability = told(memory.keys, gaussian(memory, held.to(memory.keys.dtype)))
+    mask = (memory.holdout > 0) & memory.has_label
+    probability = told(memory.keys, gaussian(memory, mask.to(memory.keys.dtype)))
     rows = torch.stack([share * probability + (1 - share) * memory.guess for share in SHARES], 1)
     return torch.stack(
         [memory.of.losses(rows[:, at], memory.labels) for at in range(len(SHARES))], 1
-    )[held]
+    )[mask]
 
 
 def _torch(tensors: Tensors) -> TorchTensors:

@@ -104,11 +104,11 @@ def text(rows: list[dict[str, Any]]) -> list[str]:
     ]
     for row in rows:
         counts = row["personal_models"].items()
-        kept = ", ".join(f"{name}: {count}" for name, count in counts if count)
+        models = ", ".join(f"{name}: {count}" for name, count in counts if count)
         accuracy = f"{100 * row['accuracy']:.1f} ({100 * row['worst_tenth']:.1f})"
         lines.append(
             f"| {row['what']} | {row['task']} | {row['seeds']} | {row['method']} | {accuracy} | "
-            f"{row['loss']:.3f} | {kept} |"
+            f"{row['loss']:.3f} | {models} |"
         )
     return lines
 

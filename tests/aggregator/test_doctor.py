@@ -347,12 +347,12 @@ def test_a_database_that_cannot_be_read_is_not_called_damaged_and_nothing_is_jud
     listed = limited("models", "rounds", str(killed.folder))
     os.close(held)
     wrong = [line for line in done.stdout.splitlines() if not line.startswith("ok")]
-    told = f"database {killed.folder}/shoal.db: not readable: disk I/O error"
+    error = f"database {killed.folder}/shoal.db: not readable: disk I/O error"
     assert (done.returncode, wrong) == (
         1,
-        [f"wrong   shoal.db: {told}. What depends on it was not checked, and nothing was changed"],
+        [f"wrong   shoal.db: {error}. What depends on it was not checked, and nothing was changed"],
     )
-    assert (listed.returncode, listed.stderr) == (2, f"error: {told}\n")
+    assert (listed.returncode, listed.stderr) == (2, f"error: {error}\n")
 
 
 @pytest.mark.parametrize(("free", "why"), [(0, "; no space is left on its disk"), (2**30, "")])

@@ -129,8 +129,7 @@ class TestWhatIsKept:
     def test_without_the_training_every_bit_is_as_it_was_before_it(
         self, objective: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The same plan is cut off before its training; its private tensors are those of the
-        device, too."""
+        """Cut the same plan off before its training, with the private tensors of the device."""
         self.prefer_general(monkeypatch)
         field = played(with_personal(objective))
         windows, private = tiny_windows(0), field.private_tensors["d0"]
@@ -176,9 +175,9 @@ class TestWhatIsKept:
         )
         assert (result.num_steps > 0) == (count >= 2)
         assert result.tensors["response/choose.windows"] == (count // 4 if count >= 32 else 0)
-        kept = result.tensors["response/choose.choice"].tolist()
+        choice = result.tensors["response/choose.choice"].tolist()
         if count <= 31:
-            assert kept == ([1, 0, 0, 0] if count >= 11 else [0, 0, 1, 0]), (
+            assert choice == ([1, 0, 0, 0] if count >= 11 else [0, 0, 1, 0]), (
                 "two labels are of a part of the classes"
             )
             usable = result.tensors["response/choose.usable"].tolist()

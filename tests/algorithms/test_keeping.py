@@ -351,8 +351,8 @@ class TestMemorise:
     @pytest.mark.parametrize("num_all", [96, 128, 256, 1024])
     def test_held_windows_are_among_those_that_are_remembered(self, num_all: int) -> None:
         size = num_all // 4
-        held = self.rows_of("personal", num_all, num_all, size)["memorise.holdout"].sum()
-        assert held == pytest.approx(0.25 * size, abs=2 + size / 16)
+        holdout = self.rows_of("personal", num_all, num_all, size)["memorise.holdout"].sum()
+        assert holdout == pytest.approx(0.25 * size, abs=2 + size / 16)
 
     def test_windows_without_labels_push_none_with_a_label_out(self) -> None:
         assert self.rows_of("personal", 12, 600, 16)["memorise.labels"].sum() == 12

@@ -14,9 +14,9 @@ CANDIDATES = ("one", "two", "three")
 
 
 def said(kept: Any = (0, 1, 0), loss: Any = (0.5, 0.25, 1.0), windows: Any = 12.0) -> Tensors:
-    told = {"choice": kept, "loss": loss, "windows": windows}
+    values = {"choice": kept, "loss": loss, "windows": windows}
     return {
-        f"response/choose.{name}": np.asarray(value, np.float32) for name, value in told.items()
+        f"response/choose.{name}": np.asarray(value, np.float32) for name, value in values.items()
     }
 
 

@@ -114,9 +114,9 @@ def plain_loss(memory: Memory, row: int, share: float) -> float:
 def test_labels_spread_as_in_a_plain_program(memory: Memory) -> None:
     rows = range(int((memory.guess.sum(1) > 0).sum()))
     expected = plain_smoothed(memory, memory.has_label.tolist(), [False] * len(memory.keys))
-    found = memory.smoothed(memory.weights, memory.has_label)
+    actual = memory.smoothed(memory.weights, memory.has_label)
     for row in rows:
-        np.testing.assert_allclose(found[row].numpy(), expected[row], atol=2e-4)
+        np.testing.assert_allclose(actual[row].numpy(), expected[row], atol=2e-4)
 
 
 @pytest.mark.parametrize("distance", [0.3, 0.5, 0.7, 0.9, 1.2])

@@ -333,11 +333,11 @@ class FakeGraphs:
         """Sums that tell each window's place, its class and its examples apart; whole numbers."""
         sums = _sums(i).astype(np.float64)
         place = (sums + 1) * i["batch/rank"]
-        held, label = (sums * i["batch/holdout"]).sum(), (sums * i["batch/y"]).sum()
+        holdout, label = (sums * i["batch/holdout"]).sum(), (sums * i["batch/y"]).sum()
         return {
             "metric/place": place.sum(),
             "metric/count": i["batch/count"].sum(),
-            "metric/holdout": held,
+            "metric/holdout": holdout,
             "metric/label": label,
         }
 

@@ -140,10 +140,10 @@ class TestOfWhichModel:
         kept: tuple[PersonalModel, ...] = ()
         last: dict[tuple[str, str], PersonalModel] = {}
         for number, (run_id, bundle, model) in enumerate(history):
-            made = PersonalModel(run_id, bundle, model, f"{number:064x}")
-            kept = with_kept(kept, made)
+            model_of = PersonalModel(run_id, bundle, model, f"{number:064x}")
+            kept = with_kept(kept, model_of)
             last.pop((bundle, model), None)
-            last[bundle, model] = made
+            last[bundle, model] = model_of
             assert kept == tuple(last.values())[-MOST_KEPT:]
         for bundle in MODELS[:2]:
             for model in MODELS:

@@ -58,15 +58,15 @@ def test_a_simulation_says_what_every_device_keeps_and_why(backend: BackendName)
     )
     summary = done.summary
     chosen = {d: device.personal_model for d, device in summary.devices.items()}
-    told = {d: kept for d, kept in chosen.items() if kept is not None}
-    assert sorted(told) == sorted(data.devices)
-    for kept in told.values():
-        assert kept.loss is not None
-        assert {kept.candidate, *kept.others} == set(CANDIDATES)
-        assert 3 <= kept.windows <= 16, (
+    reported = {d: choice for d, choice in chosen.items() if choice is not None}
+    assert sorted(reported) == sorted(data.devices)
+    for choice in reported.values():
+        assert choice.loss is not None
+        assert {choice.candidate, *choice.others} == set(CANDIDATES)
+        assert 3 <= choice.windows <= 16, (
             "a quarter of 40 windows is held out, and some of them are remembered"
         )
-        assert all(0 <= loss < 7 for loss in (kept.loss, *kept.others.values()))
+        assert all(0 <= loss < 7 for loss in (choice.loss, *choice.others.values()))
     assert summary.personal_models is not None
     assert summary.personal_models.not_told == 0
     assert list(summary.personal_models.candidates) == list(CANDIDATES)
@@ -105,9 +105,9 @@ def test_a_device_whose_policy_forbids_it_does_not_tell_and_keeps_a_model_all_th
     }
     assert summary.personal_models is not None
     assert summary.personal_models.not_told == 2
-    kept = {d: board.device(d).personal_model for d in policies}
-    assert kept["d1"] is kept["d2"] is None
-    assert kept["d0"] == (board.campaign.name, summary.devices["d0"].personal_model)
+    models = {d: board.device(d).personal_model for d in policies}
+    assert models["d1"] is models["d2"] is None
+    assert models["d0"] == (board.campaign.name, summary.devices["d0"].personal_model)
     shares = [float(c.partition("weight ")[2].rstrip(")") or 0) for c in CANDIDATES]
     for device_id in policies:
         private = own(tmp_path / device_id, board)

@@ -91,8 +91,9 @@ PROGRAMS: dict[str, tuple[str, str, str]] = {
         "fedavg",
     ),
 }
-"""By extra: another extra that it needs to be of use, a program that needs it, and the program's
-output. Other extras have a test of their own."""
+"""Another extra that each extra needs, a program that needs it, and the program's output, by extra.
+
+Other extras have a test of their own."""
 OWN_TESTS = {"edge", "aggregator", "export", "simulation", "executorch", "postgres", "s3", "ray"}
 
 

@@ -116,7 +116,7 @@ FILES: Mapping[str, Callable[[Path], object]] = {
     "faults.npz": write_labels("faults.npz", np.arange(160)[:, None] // [1, 2] % 2),
     "gait.npz": write_labels("gait.npz", np.linspace(0.5, 2.5, 160)),
 }
-"""By its name in commands, how a file is made: by the programs and commands of the pages."""
+"""Writer of each file, from the programs and commands of the pages, by the name in commands."""
 
 
 @pytest.mark.parametrize(

@@ -59,8 +59,9 @@ def standing_alerts(now: Conditions, view: FleetView) -> list[Alert]:
     }
     done_s = max((each.began_s for each in view.rollouts if each.phase == "done"), default=0.0)
     for rollout in view.rollouts:
-        of, is_past = view.fleet.campaigns.get(rollout.campaign), rollout.began_s < done_s
-        if rollout.phase == "failed" and is_past and of is not None and of.phase == "finished":
+        record = view.fleet.campaigns.get(rollout.campaign)
+        is_over = record is not None and record.phase == "finished" and rollout.began_s < done_s
+        if rollout.phase == "failed" and is_over:
             continue
         if rollout.phase in ends:
             tone, what = ends[rollout.phase]
