@@ -201,7 +201,7 @@ def _serve(
         clock,
         settings.release_every,
     )
-    steering = Steering(runner, place, maker)
+    steering = Steering(runner, place, maker, settings.accelerator)
 
     def renew() -> float:
         link.sign = signer = make_signer()

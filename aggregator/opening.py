@@ -1,7 +1,7 @@
 """Opening of a service: state of its folder and database, read and checked before any change."""
 
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -58,6 +58,7 @@ class Opening:
             settings.folder,
             settings.database or sqlite_url(settings.folder / "shoal.db"),
         )
+        algorithm = cls._algorithm(settings)
         place = ServiceStorage(
             folder, database, read_trust(settings.bundle or folder), settings.blobs
         )
@@ -65,7 +66,7 @@ class Opening:
         if settings.bundle is not None:
             exported = read_exported(settings.bundle, place.trust)
             fresh = run_settings(settings, exported.bundle, secrets.token_hex(16))
-            check_fit(fresh, cls._algorithm(settings), exported.bundle.manifest)
+            check_fit(fresh, algorithm, exported.bundle.manifest)
         return cls(place, charters(folder), exported, fresh)
 
     def look(self, settings: ServeSettings) -> bytes:
@@ -104,7 +105,8 @@ class Opening:
 
     @staticmethod
     def _algorithm(settings: ServeSettings) -> Algorithm:
-        return make_algorithm(settings.algorithm, arithmetic=NativeArithmetic())
+        algorithm = make_algorithm(settings.algorithm, arithmetic=NativeArithmetic())
+        return replace(algorithm, accelerator=settings.accelerator)
 
     def begin(self, settings: ServeSettings) -> None:
         """Add the campaign that the service is started with to the folder, and store trust keys.

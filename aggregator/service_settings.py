@@ -116,6 +116,13 @@ class ServeSettings(CampaignSettings, frozen=True, kw_only=True):
             le=1024,
         ),
     ] = MOST_BYTES >> 20
+    accelerator: Annotated[
+        str,
+        about(
+            "Where a group's models are combined: cpu, cuda, cuda:1, or auto (a GPU that torch "
+            "finds, if the mean compares models)."
+        ),
+    ] = "auto"
     http_host: Annotated[
         str,
         about("Address of the HTTP API; one for other machines needs tokens.", option="host"),

@@ -13,7 +13,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import torch
 
 from algorithms.core.arena import flatten, layout_of, size_of, views, write_change
 from algorithms.core.contract import (
@@ -31,7 +30,7 @@ from algorithms.core.contract import (
     exchanged,
 )
 from algorithms.core.keys import NEWCOMER, UNLABELLED, is_no_group
-from algorithms.core.stack import NUMPY, Arithmetic, Stack
+from algorithms.core.stack import NUMPY, Arithmetic, Stack, cuda_devices, moved
 from algorithms.groupings.base import Defaults
 from algorithms.means.streaming import Branch, StreamingMean, place_of
 from algorithms.means.weighted import WeightedMean
@@ -128,19 +127,22 @@ class Algorithm:
     server_optimizer: ServerOptimizer = field(default_factory=NoServerOptimizer)
     secret: bytes = b""
     """Secret for the noise of the privacy mechanism; an empty one is for simulations only."""
-    device: str = "cpu"
-    """Torch device that combines models, such as ``cuda``; ``cpu`` uses numpy and `arithmetic`."""
+    accelerator: str = "cpu"
+    """Torch device that combines models, such as ``cuda``; ``cpu`` uses numpy and `arithmetic`.
+
+    ``auto`` is a GPU that torch finds, for a mean that compares models. An average is as fast
+    without.
+    """
     arithmetic: Arithmetic = NUMPY
     """Implementation of the heaviest computations on the CPU."""
     has_classes: bool = True
     """True if models answer with classes; the server compares answers only then."""
 
     def __post_init__(self) -> None:
-        if self.device != "cpu" and not (
-            self.device.partition(":")[0] == "cuda" and torch.cuda.is_available()
-        ):
+        if self.accelerator not in ("auto", "cpu", *cuda_devices()):
             raise ConfigError(
-                f"device must be cpu, or cuda if torch finds a GPU here, got {self.device!r}"
+                "accelerator must be auto, cpu, or cuda if torch finds a GPU here, "
+                f"got {self.accelerator!r}"
             )
 
     def begin(self, initial: Mapping[str, Array], probe: Probe, seed: int) -> State:
@@ -447,10 +449,10 @@ class Algorithm:
         models = [
             self._local(state, c, layout, received[c.start], row, update) for c, row, update in rows
         ]
-        return models, Stack(
-            arena if self.device == "cpu" else torch.from_numpy(arena).to(self.device),
-            arithmetic=self.arithmetic,
-        )
+        device = self.accelerator
+        if device == "auto":
+            device = "cpu" if self.mean.averages else next(iter(cuda_devices()), "cpu")
+        return models, Stack(moved(arena, device), arithmetic=self.arithmetic)
 
     def _local(
         self,

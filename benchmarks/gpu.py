@@ -13,6 +13,7 @@ import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -28,6 +29,7 @@ from algorithms.composition import make_objective, read_algorithm
 from algorithms.core.stack import Stack
 from algorithms.models.adoption.adopt import adopt
 from benchmarks.backends import fleet_of, layers, perceptron
+from benchmarks.load import RAM, measure_rounds
 from benchmarks.results.report import describe_machine, keep
 from benchmarks.server import LAYOUT, MEANS, make_arena
 from benchmarks.speed_models import BATCH, CLASSES, EXAMPLES, MODELS, MOMENTUM, RATE, train_plainly
@@ -176,6 +178,20 @@ def means(number: int, place: torch.device, turns: int) -> list[Any]:
     return rows
 
 
+def services(number: int, place: torch.device) -> list[Any]:
+    """Milliseconds from a round's last acknowledgement to the first plan of the next, by mean."""
+    rows = []
+    for mean in ("weighted", "median", "krum"):
+        row: dict[str, Any] = {"mean": mean, "devices": number}
+        for way, accelerator in (("processor", "cpu"), ("card", str(place))):
+            with tempfile.TemporaryDirectory(dir=RAM) as folder:
+                parts = (Path(folder), number, f"fedavg+{mean}", accelerator)
+                row[way] = measure_rounds(*parts)["pause_ms"]
+        print(json.dumps(row), flush=True)
+        rows.append(row)
+    return rows
+
+
 def _timed(call: Callable[[], Any]) -> float:
     began = time.perf_counter()
     call()
@@ -227,6 +243,24 @@ def section(kept: dict[str, Any]) -> str:
         cells = [row[way] for way in ("processor", "card")]
         told = ["fails" if isinstance(c, str) else f"{c:,.1f}" for c in cells]
         lines.append(f"| {row['mean']} | {row['models']:,} | {' | '.join(told)} |")
+    lines += [
+        "",
+        "Milliseconds from a round's last acknowledgement to the first plan of the next, of a "
+        "service that combines models on the processor, or on the card (`--accelerator cuda`).",
+        "",
+        "| mean | devices | processor | card |",
+        "|---|---|---|---|",
+    ]
+    lines += [
+        f"| {row['mean']} | {row['devices']:,} | {row['processor']:,.0f} | {row['card']:,.0f} |"
+        for row in kept["services"]
+    ]
+    lines += [
+        "",
+        "cuDNN's GRU does not differentiate under `vmap`. IRLS of 1,000 models is left out. A "
+        "small network over time spends most of a round in Python: the card pays where a step is "
+        "heavy.",
+    ]
     return "\n".join(lines)
 
 
@@ -256,6 +290,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(done.stdout.strip(), flush=True)
         kept["memory"].append(json.loads(done.stdout))
     kept["means"] = [row for n in ((200, 1000) if on_card else (50,)) for row in means(n, place, 5)]
+    kept["services"] = [r for n in ((200, 1000) if on_card else (8,)) for r in services(n, place)]
     if on_card:
         keep(kept, asked.out, OUT, "gpu", section(kept))
     else:

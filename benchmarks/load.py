@@ -14,6 +14,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,14 @@ class Watched(InProcessLink):
 class Bench:
     """A service without its broker, in a folder, and the devices that answer it."""
 
-    def __init__(self, folder: Path, devices: int, rounds: int = ROUNDS) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        devices: int,
+        rounds: int = ROUNDS,
+        algorithm_name: str = "fedavg",
+        accelerator: str = "cpu",
+    ) -> None:
         window = Window(tuple(f"c{i}" for i in range(9)), LENGTH, LENGTH)
         x = np.random.default_rng(0).standard_normal((64, 9, LENGTH)).astype(np.float32)
         data = FleetData(
@@ -87,7 +95,7 @@ class Bench:
             tuple("abcdef"),
             {"d": Windows(x, np.arange(64) % 6, x, np.arange(64) % 6)},
         )
-        algorithm = read_algorithm("fedavg")
+        algorithm = read_algorithm(algorithm_name)
         objective = objective_for_fleet(data, algorithm, 0)
         bundle = describe_bundle(objective, name="load", classes=data.classes, window=window)
         self.topics, broker, root, service = TOPICS, InProcessBroker(), new_key(), new_key()
@@ -107,6 +115,7 @@ class Bench:
             bundle, training, run_id="0" * 32, data="load", min_devices=devices, **times, **limits
         )
         made = make_algorithm(algorithm, arithmetic=NativeArithmetic())
+        made = replace(made, accelerator=accelerator)
         exported = Exported(bundle, make_probe(objective.model, window.shape))
         self.name = settings.name
         self.runner.open(settings, made, exported, BlobFolder(folder / "blobs"))
@@ -180,10 +189,12 @@ class Bench:
         return made
 
 
-def measure_rounds(folder: Path, devices: int) -> dict[str, float]:
+def measure_rounds(
+    folder: Path, devices: int, algorithm: str = "fedavg", accelerator: str = "cpu"
+) -> dict[str, float]:
     """Updates a second, and the pause in milliseconds from the last acknowledgement to the first
     plan of the next round: medians."""
-    bench = Bench(folder, devices)
+    bench = Bench(folder, devices, algorithm_name=algorithm, accelerator=accelerator)
     bench.check_in(devices)
     rates, pauses = [], []
     for _ in range(ROUNDS):

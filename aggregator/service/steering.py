@@ -50,8 +50,15 @@ log = logging.getLogger("shoal.aggregator")
 class Steering:
     """Handlers of orders to campaigns; also opens the campaigns of the service's folder."""
 
-    def __init__(self, runner: Runner, place: ServiceStorage, maker: ReleaseMaker) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        place: ServiceStorage,
+        maker: ReleaseMaker,
+        accelerator: str = "auto",
+    ) -> None:
         self._runner, self._place, self._maker = runner, place, maker
+        self._accelerator = accelerator
         self.broken: dict[str, str] = {}
         """Error of each campaign of this folder that could not be opened."""
         self.handlers: dict[str, Callable[..., str]] = {
@@ -92,7 +99,7 @@ class Steering:
         algorithm = make_algorithm(read_algorithm(wanted.algorithm), arithmetic=NativeArithmetic())
         check_fit(wanted, algorithm, exported.bundle.manifest)
         secret = run_secret(place.folder, name, stored is not None, algorithm)
-        algorithm = dataclasses.replace(algorithm, secret=secret)
+        algorithm = dataclasses.replace(algorithm, secret=secret, accelerator=self._accelerator)
         if stored is None:
             refuse_lost_run(
                 place.database, settings, algorithm, exported, place.folder, place.blobs

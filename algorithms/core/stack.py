@@ -11,6 +11,7 @@ blocks of columns. Numpy sorts with vector instructions, which is faster than a 
 torch's) for up to thousands of models.
 """
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -21,6 +22,8 @@ from torch import Tensor
 
 from algorithms.models.reading.layers import Network
 from wire.arrays.tensors import Array
+
+log = logging.getLogger("shoal.algorithms")
 
 ASKED_FROM = 2**22
 """Minimum number of values of a stack for which the sum is delegated to the arithmetic.
@@ -38,6 +41,8 @@ bits for any number of threads.
 """
 TO_SORT, TO_SORT_ELSEWHERE = 2**18, 2**26
 """Number of values sorted at a time: 1 MB on the CPU, 256 MB on another device."""
+FREE_ON_A_GPU = 3 * 2**30
+"""Bytes that must be free on a GPU beside the models, to sort `TO_SORT_ELSEWHERE` values there."""
 FEWEST_COLUMNS = 128
 """Minimum number of columns transposed at a time: 512 bytes of a row are contiguous in memory."""
 LARGEST = float(np.finfo(np.float32).max)
@@ -222,13 +227,37 @@ def each(work: Callable[[slice], Made], blocks: Iterator[slice]) -> list[Made]:
     It uses as many threads as torch may use (``torch.set_num_threads``). The result of a block must
     not depend on another block.
     """
-    threads = torch.get_num_threads()
-    if threads == 1:
-        return [work(block) for block in blocks]
+    ranges, threads = list(blocks), torch.get_num_threads()
+    if threads == 1 or len(ranges) == 1:
+        return [work(block) for block in ranges]
     with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(work, blocks))
+        return list(pool.map(work, ranges))
 
 
 def as_numpy(values: Any) -> Array:
     """Return the values as an array in the CPU's memory."""
     return values.cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+
+
+def cuda_devices() -> list[str]:
+    """Return the names of this machine's GPUs in torch (``cuda``, ``cuda:0``), if there are any."""
+    count = torch.cuda.device_count()
+    return ["cuda", *(f"cuda:{i}" for i in range(count))] if count else []
+
+
+def moved(arena: Array, device: str) -> Array | Tensor:
+    """Return the arena on a torch device; on the CPU, with a warning, if the device has no room."""
+    if device == "cpu":
+        return arena
+    free = torch.cuda.mem_get_info(device)[0]
+    if arena.nbytes + FREE_ON_A_GPU <= free:
+        return torch.from_numpy(arena).to(device)
+    log.warning(
+        "Models combined on the CPU: device=%s free_mib=%d models_mib=%d: the models and %d MiB to "
+        "sort them do not fit",
+        device,
+        free >> 20,
+        arena.nbytes >> 20,
+        FREE_ON_A_GPU >> 20,
+    )
+    return arena

@@ -1,6 +1,6 @@
 # Image of the aggregator. Build it in the root of a checkout:
 #   docker build -f deploy/containers/aggregator.Dockerfile -t shoal-aggregator:0.1.0 .
-# With CUDA, for simulations and exports on a GPU beside the service (the service itself computes on the CPU):
+# With CUDA, for means that compare models, and for simulations and exports beside the service:
 #   docker build -f deploy/containers/aggregator.Dockerfile --build-arg TORCH=cuda --build-arg EXTRAS=edge,simulation,postgres,s3 \
 #     -t shoal-aggregator:0.1.0-cuda .
 ARG BASE=docker.io/library/debian:12.11-slim

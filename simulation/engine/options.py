@@ -5,6 +5,7 @@ from importlib.util import find_spec
 import torch
 from msgspec import structs
 
+from algorithms.core.stack import cuda_devices
 from host.settings import check
 from simulation.settings import EngineSettings
 from wire.errors import ConfigError
@@ -33,7 +34,7 @@ class EngineOptions(EngineSettings, frozen=True):
                 f"cluster {self.cluster!r} needs the package Ray: pip install "
                 "'shoal[simulation,ray]'"
             )
-        if self.device not in ("", "cpu", *_cuda_devices()):
+        if self.device not in ("", "cpu", *cuda_devices()):
             raise ConfigError(
                 f"device must be cpu, or cuda if torch finds a GPU here, got {self.device!r}"
             )
@@ -47,13 +48,8 @@ class EngineOptions(EngineSettings, frozen=True):
     @property
     def accelerator(self) -> torch.device | None:
         """Device of backend batched; None without a `device` if torch finds no CUDA."""
-        name = self.device or next(iter(_cuda_devices()), "")
+        name = self.device or next(iter(cuda_devices()), "")
         return torch.device(name) if name else None
-
-
-def _cuda_devices() -> list[str]:
-    count = torch.cuda.device_count()
-    return ["cuda", *(f"cuda:{i}" for i in range(count))] if count else []
 
 
 DEFAULT = EngineOptions()

@@ -14,6 +14,7 @@ from algorithms.algorithm import MOST_SHARES, Contribution
 from algorithms.composition import make_algorithm, read_algorithm
 from algorithms.core.contract import Grouped, GroupingMemory, LocalModel, Placement, Probe
 from algorithms.core.keys import NEWCOMER
+from algorithms.core.stack import cuda_devices, moved
 from algorithms.groupings.base import Defaults
 from tests.algorithms.round_cases import MODEL, PROBE, WORK, begin, updates
 from tests.support.objectives import OBJECTIVES
@@ -226,7 +227,29 @@ class TestShares:
             assert ("shares" in grouped.notes) == (num == MOST_SHARES)
 
 
-def test_combines_on_the_processor_or_a_device_that_torch_finds() -> None:
-    assert make_algorithm(read_algorithm("fedavg")).device == "cpu"
-    with pytest.raises(ConfigError, match=r"device must be cpu, or cuda .*, got 'tpu'"):
-        replace(make_algorithm(read_algorithm("fedavg")), device="tpu")
+def test_models_are_combined_on_the_cpu_or_a_gpu_that_torch_finds() -> None:
+    assert make_algorithm(read_algorithm("fedavg")).accelerator == "cpu"
+    with pytest.raises(ConfigError, match=r"accelerator must be auto, cpu, or cuda .*, got 'tpu'"):
+        replace(make_algorithm(read_algorithm("fedavg")), accelerator="tpu")
+
+
+@pytest.mark.parametrize("device", ["auto", *cuda_devices()])
+@pytest.mark.parametrize("name", ["fedavg", "fedavg+median", "fedavg+krum", "fedavg+trimmed"])
+def test_models_are_the_same_on_every_device(name: str, device: str) -> None:
+    algorithm = make_algorithm(read_algorithm(name))
+    elsewhere = replace(algorithm, accelerator=device)
+    states = [a.apply(begin(a), updates(9, 1), PROBE, 0, WORK)[0] for a in (algorithm, elsewhere)]
+    assert states[0].memory.membership == states[1].memory.membership
+    for key, model in states[0].models.items():
+        for tensor, values in model.items():
+            np.testing.assert_allclose(states[1].models[key][tensor], values, rtol=1e-6, atol=1e-7)
+
+
+def test_models_that_do_not_fit_on_a_gpu_are_combined_on_the_cpu_with_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    arena = np.zeros((4, 1000), np.float32)
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda _device: (2**30, 2**34))
+    assert moved(arena, "cuda") is arena
+    assert "do not fit" in caplog.text
+    assert "free_mib=1024" in caplog.text

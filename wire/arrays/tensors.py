@@ -200,7 +200,12 @@ def _place(
 
 
 def _are_sizes(value: object) -> TypeGuard[list[int]]:
-    return isinstance(value, list) and all(type(n) is int and n >= 0 for n in value)
+    if not isinstance(value, list):
+        return False
+    for n in value:  # noqa: SIM110 - `all` takes three times as long for a few numbers
+        if type(n) is not int or n < 0:
+            return False
+    return True
 
 
 def check_layout(
