@@ -13,9 +13,13 @@ from aggregator.enrolment.order_handlers import DeviceOrders
 from aggregator.enrolment.service import enrolled_tags, enrolment
 from aggregator.fleet.events import Event
 from aggregator.fleet.records import Fleet
+from aggregator.http.alert_webhook import AlertWebhook, alerts_to, check_webhook
 from aggregator.http.api import create_api, create_starting_api
+from aggregator.http.dashboard.alerts import AHEAD_S, standing_alerts
 from aggregator.http.local import FILE as LOCAL
 from aggregator.http.local import Endpoint, open_to_owner
+from aggregator.http.metrics import CampaignMetrics
+from aggregator.http.otlp import check_export, otlp_export
 from aggregator.http.server import HttpServer
 from aggregator.http.tokens import http_access
 from aggregator.leadership.fleet_lease import LeaseLost, open_lease
@@ -55,8 +59,6 @@ from wire.topics import Topics, client_name
 
 log = logging.getLogger("shoal.aggregator")
 
-AHEAD_S = 60.0
-"""Seconds that the stored time may be ahead of the machine's clock without a warning."""
 SILENCE_S = 180.0
 """Seconds without a message after which a device counts as absent."""
 
@@ -84,6 +86,9 @@ def serve(
 
     if settings.bundle is not None:
         check_campaign_name(settings.run)
+    if settings.alert_webhook:
+        check_webhook(settings.alert_webhook)
+    check_export()
     lock = lock_service(folder)
     try:
         (folder / LOCAL).unlink(missing_ok=True)  # left by a killed service
@@ -164,10 +169,11 @@ def _serve(
     will = Will(topics.aggregator, signer(AggregatorStatus(False, boot_id, epoch, clock())))
     mqtt = MqttLink(settings.broker, client_id, will, confirmed=True)
     counted, started_s = ServiceCounters(), time.monotonic()
+    observers = [counted.observe, observe]
 
     def observe_too(fleet: Fleet, event: Event) -> None:
-        counted.observe(fleet, event)
-        observe(fleet, event)
+        for each in observers:
+            each(fleet, event)
 
     link = FleetLink(mqtt, topics, boot_id, signer)
     assembly = Assembly(folder / "pieces", settings.max_payload << 20)
@@ -241,16 +247,21 @@ def _serve(
         def wall_s() -> float:
             return time.monotonic() - started_s
 
-        http.serve(create_api(view, store, blobs_of, conditions, wall_s, access, desk, folder))
-        with open_to_owner(folder, local):
-            runner.run(
-                lambda: (
-                    stop()
-                    or (lease is not None and lease.is_lost())
-                    or duties.done()
-                    or (runner.finished and not settings.stay)
+        webhook = settings.alert_webhook and AlertWebhook(
+            settings.alert_webhook, folder, lambda: standing_alerts(conditions(), view())
+        )
+        metrics = CampaignMetrics(view, conditions, lambda: access.refused)
+        with alerts_to(webhook or None), otlp_export(settings.fleet, metrics, observers):
+            http.serve(create_api(view, store, blobs_of, conditions, wall_s, access, desk, folder))
+            with open_to_owner(folder, local):
+                runner.run(
+                    lambda: (
+                        stop()
+                        or (lease is not None and lease.is_lost())
+                        or duties.done()
+                        or (runner.finished and not settings.stay)
+                    )
                 )
-            )
         link.announce(runner.fleet.epoch, clock(), "", online=False)
         telemetry.save()
         return runner.fleet
@@ -281,4 +292,5 @@ def _conditions(
         duties.unvouched,
         counted,
         dict(runner.telemetry.declined),
+        runner.now_s - time.time(),
     )

@@ -138,5 +138,12 @@ class ServeSettings(CampaignSettings, frozen=True, kw_only=True):
             option="proxy",
         ),
     ] = ""
+    alert_webhook: Annotated[
+        str,
+        about(
+            "URL that gets a message when an alert begins and when it ends (docs/alerts.md); none "
+            "when empty. Set SHOAL_SERVE_ALERT_WEBHOOK if the URL is a secret."
+        ),
+    ] = ""
     stay: Annotated[bool, about("Keep running when all campaigns have finished.")] = True
     enrolment: EnrolmentSettings = EnrolmentSettings()

@@ -171,12 +171,14 @@ class DeviceStatus(msgspec.Struct, frozen=True, tag="status"):
 
     The broker publishes online=false as the device's last will. `withdrawn`: 128 random bits in
     lower-case hexadecimal digits if the device's owner has withdrawn, so that an `Acknowledge` of
-    these bytes belongs to this withdrawal; else empty.
+    these bytes belongs to this withdrawal; else empty. `at_s`: the device's own clock (Unix time,
+    seconds) at the time of writing, so that an operator learns of a wrong one; 0 if not reported.
     """
 
     device_id: Name
     online: bool
     withdrawn: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{32})?$")] = ""
+    at_s: float = 0.0
 
 
 class AggregatorStatus(msgspec.Struct, frozen=True, tag="aggregator"):

@@ -55,6 +55,8 @@ class DeviceTelemetry(msgspec.Struct, frozen=True, omit_defaults=True):
     bytes_up: int = 0
     bytes_down: int = 0
     """Size of the last update, and of the blobs fetched for it."""
+    clock_off_s: float = 0.0
+    """Seconds by which its clock is ahead of the service's; negative if behind, 0 if unknown."""
     groups: tuple[GroupChange, ...] = ()
     """Last changes of group, at most `HISTORY`."""
 

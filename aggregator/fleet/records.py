@@ -129,6 +129,8 @@ class Device(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Number of declined assignments."""
     train_s: float = 0.0
     """Seconds of training behind the last update."""
+    left_out: int = 0
+    """Number of consecutive rounds that left its update out, because it was out of bounds."""
     failures: int = 0
     """Number of consecutive assignments that the device did not carry out."""
     failing_s: float = 0.0

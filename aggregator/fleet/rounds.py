@@ -275,7 +275,9 @@ def aggregated(turn: Turn, event: Aggregated) -> None:
     for device_id in sorted(counted.keys() | changed.keys()):
         if (device := turn.devices.get(device_id)) is None:
             continue
-        update = counted.get(device_id)
+        if (update := counted.get(device_id)) is not None:
+            left_out = device.left_out + 1 if device_id in event.left_out else 0
+            device = replace(device, left_out=left_out) if left_out != device.left_out else device
         is_surveyed = (
             device.moved
             and not event.reverted

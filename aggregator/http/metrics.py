@@ -1,5 +1,6 @@
 """Metrics for Prometheus."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -7,6 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.registry import Collector
 
 from aggregator.fleet.records import Phase
+from aggregator.http.dashboard.alerts import IDS, standing_alerts
 from aggregator.service.conditions import Conditions
 from aggregator.view.fleet import CampaignView, FleetView
 
@@ -58,6 +60,14 @@ class CampaignMetrics(Collector):
             devices.add_metric([campaign, "online"], each.online)
             devices.add_metric([campaign, "offline"], each.devices - each.online)
         yield from (info, phases, devices)
+        standing = Counter(alert.id for alert in standing_alerts(now, view))
+        yield _labelled(
+            GaugeMetricFamily,
+            "shoal_alerts",
+            "Number of standing alerts, by id; docs/alerts.md says what to do about each.",
+            "alert",
+            {name: standing[name] for name in IDS},
+        )
         yield GaugeMetricFamily(
             "shoal_epoch",
             "Number of the service's start.",

@@ -49,3 +49,5 @@ class Conditions:
     counted: ServiceCounters
     declined: dict[str, int]
     """Number of declined assignments, by reason."""
+    ahead_s: float = 0.0
+    """Seconds by which the service's time is ahead of its machine's clock; negative if behind."""

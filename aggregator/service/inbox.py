@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
-from math import prod
+from math import isfinite, prod
 
 from msgspec.structs import replace
 
@@ -465,6 +465,8 @@ class FleetInbox:
         device = self._fleet.devices.get(reading.device_id)
         if not self._is_own(message, reading):
             return
+        if message.online and isfinite(message.at_s) and self._knows(reading.device_id):
+            self._telemetry.on_clock(reading.device_id, message.at_s)
         if message.withdrawn:
             gone = Seen(
                 at_s=self._clock(), device_id=reading.device_id, online=False, withdrawn=True

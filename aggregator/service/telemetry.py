@@ -64,6 +64,14 @@ class Telemetry:
         heard = replace(self.of(device_id), heard_s=self._clock())
         self.records = self.records.set(device_id, heard)
 
+    def on_clock(self, device_id: str, at_s: float) -> None:
+        """Record a device's clock; 0: it is not reported.
+
+        The change alone is not written to the database.
+        """
+        off_s = at_s - self._clock() if at_s else 0.0
+        self.records = self.records.set(device_id, replace(self.of(device_id), clock_off_s=off_s))
+
     def on_decline(self, decline: Decline, campaign: str, detail: str) -> None:
         """Record that a device declined an assignment.
 

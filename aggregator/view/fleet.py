@@ -3,23 +3,32 @@
 All counts of devices come from one walk over them, made at most once per view.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
+from statistics import median_low
 from typing import NamedTuple
 
 from aggregator.core.telemetry import NO_TELEMETRY, DeviceTelemetry
 from aggregator.fleet.budget import why_ended
 from aggregator.fleet.desired import can_train, is_at_work, paced_until, takes, works_for
 from aggregator.fleet.reconcile import Turn
-from aggregator.fleet.records import Campaign, Device, Fleet
+from aggregator.fleet.records import OPEN, Campaign, Device, Fleet
 from aggregator.fleet.rounds import lacking
 from aggregator.view.device import DeviceView, group_key
 from aggregator.view.progress import ReleaseAnswers, ReleaseState, RolloutProgress, release_states
+from wire.messages import HEARTBEAT_S
 
 PAUSED = "the operator has paused it"
+CLOCK_S = 300.0
+"""Seconds by which a device's clock may be off without an alert."""
+LEFT_OUT = 3
+"""Number of consecutive rounds without its update after which an alert names a device."""
+WEAK, WINDOWS = 0.25, 20
+"""Fraction of the middle device's accuracy below which a device is named; its fewest windows."""
 SHOWN = 20
 """Maximum number of devices that an alert names, or that are named as able to serve a campaign."""
 
@@ -53,6 +62,27 @@ class Unanswered(NamedTuple):
     next_s: float
     """Time of its next assignment; 0 if it has an assignment now."""
     online: bool
+
+
+class SilentDevice(NamedTuple):
+    """Silent device for which a round waits."""
+
+    device_id: str
+    heard_s: float
+    """Time of its last message."""
+    online: bool
+
+
+class PoorDevice(NamedTuple):
+    """Device whose updates or accuracy are far from those of the others."""
+
+    device_id: str
+    left_out: int
+    """Number of consecutive rounds that left its update out."""
+    accuracy: float | None
+    """Accuracy of its group's model on its windows, if that is far below `usual`; else None."""
+    usual: float
+    """Accuracy on the middle device."""
 
 
 class CampaignView(NamedTuple):
@@ -99,6 +129,13 @@ class Totals(NamedTuple):
     answers: ReleaseAnswers
     unanswered: tuple[Unanswered, ...]
     """Devices that did not answer, most failures first."""
+    quiet: tuple[SilentDevice, ...]
+    """Silent devices for which a round waits, longest silence first."""
+    heard_s: float
+    """Time of the last message of the quietest device at work; 0 if none is at work."""
+    poor: tuple[PoorDevice, ...]
+    clocks: Mapping[str, float]
+    """Seconds by which a clock is ahead, or behind if negative, by device with a wrong clock."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +200,8 @@ class FleetView:
 
     def _walk(self, visit: Callable[[DeviceView], None] | None, of: Campaign | None) -> Totals:
         fleet, unanswered = self.fleet, list[Unanswered]()
+        quiet, clocks, poor = list[SilentDevice](), dict[str, float](), list[PoorDevice]()
+        heard_s, weak = math.inf, weak_devices(fleet)
         numbers = dict.fromkeys(("known", "online", "banned", "metered", "charging", "idle"), 0)
         turn, answers = Turn(fleet), ReleaseAnswers(fleet)
         turn.now_s = max(fleet.at_s, self.now_s)
@@ -185,6 +224,19 @@ class FleetView:
                 next_s = 0.0 if is_at_work(record) else record.rests_until_s
                 seen = (record.failures, record.failing_s, next_s, record.online)
                 unanswered.append(Unanswered(device_id, *seen))
+            about = self.telemetry.get(device_id, NO_TELEMETRY)
+            if not record.barred:
+                if is_awaited(fleet, record):
+                    last_s = max(record.seen_s, about.heard_s)
+                    heard_s = min(heard_s, last_s)
+                    silent_s = turn.now_s - last_s
+                    if not record.online or (about.heard_s and silent_s > HEARTBEAT_S):
+                        quiet.append(SilentDevice(device_id, last_s, record.online))
+                if record.online and abs(about.clock_off_s) > CLOCK_S:
+                    clocks[device_id] = about.clock_off_s
+                accuracy, usual = weak.get(device_id, (None, 0.0))
+                if record.left_out >= LEFT_OUT or accuracy is not None:
+                    poor.append(PoorDevice(device_id, record.left_out, accuracy, usual))
             for count in counts:
                 _add(fleet, count, device_id, record, turn.now_s)
         return Totals(
@@ -192,6 +244,10 @@ class FleetView:
             {count.campaign.name: self._campaign(count) for count in counts},
             answers,
             tuple(sorted(unanswered, key=lambda each: (-each.failures, each.device_id))),
+            tuple(sorted(quiet, key=lambda each: each.heard_s)),
+            heard_s if heard_s < math.inf else 0.0,
+            tuple(sorted(poor, key=lambda each: each.device_id)),
+            dict(sorted(clocks.items(), key=lambda pair: -abs(pair[1]))),
         )
 
     def _campaign(self, count: _Count) -> CampaignView:
@@ -215,6 +271,32 @@ class FleetView:
             sum(key.isdigit() for key in count.groups),
             count.working,
         )
+
+
+def is_awaited(fleet: Fleet, device: Device) -> bool:
+    """Return True if an open round waits for the answer of a device."""
+    work = device.assignment
+    if work is None or work.beside or not is_at_work(device):
+        return False
+    campaign = fleet.campaigns.get(work.campaign)
+    return campaign is not None and campaign.phase in OPEN and is_of_round(campaign, device)
+
+
+def weak_devices(fleet: Fleet) -> dict[str, tuple[float, float]]:
+    """Return the accuracy of a group's model on devices where it is far worse, and the usual one.
+
+    Devices are compared in the last evaluated version of each unfinished campaign.
+    """
+    weak = dict[str, tuple[float, float]]()
+    for campaign in fleet.campaigns.values():
+        if campaign.phase == "finished" or not campaign.history:
+            continue
+        measured = campaign.history[-1].evaluated
+        usual = median_low([m.accuracy for m in measured.values()] or [0.0])
+        for device_id, metrics in measured.items():
+            if metrics.num_examples >= WINDOWS and metrics.accuracy < WEAK * usual:
+                weak[device_id] = metrics.accuracy, usual
+    return weak
 
 
 def is_in(fleet: Fleet, campaign: Campaign, device_id: str, device: Device) -> bool:

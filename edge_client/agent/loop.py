@@ -107,10 +107,10 @@ class Agent:
         self._state, self._trusted, self._policy = state, trusted, policy
         self._health, self._clock, self._wall, self._runtime = health, clock, wall, runtime
         self.incidents = Incidents(device_id)
-        self._time = AggregatorTime(clock)
+        self._time, self._is_denied = AggregatorTime(clock), False
         self._inbox = Inbox(device_id, topics, trusted, self._now_s, most_bytes)
         self._traffic = Traffic(state, wall)
-        self._outbox = Outbox(device_id, topics, link, self._traffic, self.incidents, clock)
+        self._outbox = Outbox(device_id, topics, link, self._traffic, self.incidents, clock, wall)
         self._fetching = Fetching(topics, link, state, self._inbox.open_pieces, most_bytes)
         self._memory = SessionStore(device_id, state, self.incidents)
         self._model, self._permitted = (
@@ -212,6 +212,7 @@ class Agent:
             case LinkUp():
                 log.info("Connected: device=%s", self.device_id)
                 self._outbox.connected, self._ready_at_s = True, self._clock() + STATUS_WAIT_S
+                self._is_denied = False
                 self._check_in()
             case LinkDown(reason):
                 self._outbox.connected = False
@@ -219,12 +220,15 @@ class Agent:
                     "Connection lost, trying again: device=%s reason=%s", self.device_id, reason
                 )
             case Denied(action, topic):
-                log.error(
-                    "The broker denies access to a topic: device=%s action=%s topic=%s",
+                log.log(
+                    logging.DEBUG if self._is_denied else logging.ERROR,
+                    "The broker denies access to a topic: device=%s action=%s topic=%s: is the "
+                    "device banned? Whoever runs the service sees it in `shoal devices show`",
                     self.device_id,
                     action,
                     topic,
                 )
+                self._is_denied = True  # the first denial of a connection says enough
             case Delivery():
                 self._bytes_received += len(event.payload)
                 self._outbox.count(event.payload)
@@ -256,7 +260,8 @@ class Agent:
         match message:
             case m.Plan():
                 text = payload.decode(errors="replace")
-                changed, action = core.on_plan(self.session, message, text, self._time.now_s)
+                now_s = self._time.for_epoch(message.epoch)
+                changed, action = core.on_plan(self.session, message, text, now_s)
                 self._memory.save(changed)
                 if action.kind == "decline":
                     declined = DeclinedPlan(action.reason, action.detail)
@@ -378,13 +383,9 @@ class Agent:
         plan = self._plan_in_work()
         if plan is None:
             return
-        if self._time.now_s > plan.deadline_at_s:
+        if (over_s := self._time.for_epoch(plan.epoch) - plan.deadline_at_s) > 0:
             self._decline(
-                plan,
-                DeclinedPlan(
-                    "expired",
-                    f"its deadline was over {self._time.now_s - plan.deadline_at_s:.0f} s ago",
-                ),
+                plan, DeclinedPlan("expired", f"its deadline was over {over_s:.0f} s ago")
             )
         elif not self._fetching.wanted & blobs_of(plan):
             self._carry_out(plan)

@@ -20,7 +20,8 @@ log = logging.getLogger("shoal.edge")
 class Outbox:
     """Publisher on one device's topics, which counts the bytes.
 
-    `connected`: True if the link is up. `beat_at_s`: time of the next heartbeat.
+    `clock` cannot be set, `wall` is the device's clock. `connected`: True if the link is up.
+    `beat_at_s`: time of the next heartbeat.
     """
 
     device_id: str
@@ -29,6 +30,7 @@ class Outbox:
     traffic: Traffic
     incidents: Incidents
     clock: Callable[[], float]
+    wall: Callable[[], float]
     connected: bool = False
     beat_at_s: float = 0.0
 
@@ -48,7 +50,8 @@ class Outbox:
         """Send a heartbeat if one is due, or in any case if `now` is True."""
         if self.connected and (now or self.clock() >= self.beat_at_s):
             self.beat_at_s = self.clock() + m.HEARTBEAT_S / 2
-            self.publish("status", encode(m.DeviceStatus(self.device_id, True)), retain=True)
+            status = m.DeviceStatus(self.device_id, True, at_s=self.wall())
+            self.publish("status", encode(status), retain=True)
 
     def decline(self, plan: m.Plan, declined: DeclinedPlan, proof: str = "") -> None:
         """Tell the aggregator that a plan is not carried out."""

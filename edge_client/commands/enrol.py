@@ -15,7 +15,7 @@ from typing import TypeVar
 from edge_client.enrolment.credentials import Credentials
 from edge_client.enrolment.enrolled import FOLDER, read_enrolment
 from edge_client.enrolment.exchange import ask, fetch_authority, read_url
-from edge_client.enrolment.unit import install
+from edge_client.enrolment.unit import check_install, install
 from edge_client.storage.owner import read_policy
 from wire.errors import ConfigError, LinkError
 from wire.identity.certificates import make_request
@@ -46,6 +46,8 @@ def enrol(arguments: argparse.Namespace) -> None:
     read_url(url)
     if wanted:
         check_name(wanted, "device id")
+    if arguments.install:  # a token is spent only where the rest can follow
+        check_install(arguments.state, arguments.enrolled)
     credentials = Credentials(arguments.enrolled or arguments.state / FOLDER)
     if credentials.exists and not arguments.again:
         enrolment, end = (

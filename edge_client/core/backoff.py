@@ -74,3 +74,11 @@ class AggregatorTime:
         return (
             self._at_s + (self._clock() - self._came_s) if math.isfinite(self._at_s) else -math.inf
         )
+
+    def for_epoch(self, epoch: int) -> float:
+        """Return the time by which a plan of this epoch is judged.
+
+        It is minus infinity before a status of this epoch or a later one: the aggregator's clock
+        may have been set since the last status.
+        """
+        return self.now_s if epoch <= self._epoch else -math.inf

@@ -111,6 +111,13 @@ def _request(
         payload = answer.read(REQUEST_BYTES + 1)
     except ssl.SSLCertVerificationError as error:
         raise ConfigError(f"{url}: {_unverified(error, host)}") from None
+    except ssl.SSLEOFError:
+        raise LinkError(f"{url}: no connection: it was closed before TLS was agreed on") from None
+    except ssl.SSLError:
+        raise ConfigError(
+            f"{url}: another program than the enrolment answers at port {port}; give the port of "
+            "the enrolment, --enrol-port of `shoal serve` (8443 if it is not set)"
+        ) from None
     except socket.gaierror as error:
         raise LinkError(
             f"{url}: {host} has no address ({error.strerror}); is there a network, and is the "

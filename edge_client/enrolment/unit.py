@@ -78,12 +78,11 @@ def unit(program: Path, data: Path, state: Path, enrolled: Path | None = None) -
     )
 
 
-def install(state: Path, enrolled: Path | None, data: Path) -> None:
-    """Install the unit, start it now, and enable it at every boot.
+def check_install(state: Path, enrolled: Path | None) -> str:
+    """Return the path of systemctl.
 
     Raises:
-        ConfigError: the user is not root, there is no systemd, a folder is outside `STATE`, the
-            unit file cannot be written, or systemctl fails.
+        ConfigError: the user is not root, there is no systemd, or a folder is outside `STATE`.
     """
     if os.geteuid() != 0:
         raise ConfigError("--install needs root; run it with sudo")
@@ -92,6 +91,16 @@ def install(state: Path, enrolled: Path | None, data: Path) -> None:
     for folder in (state, *([enrolled] if enrolled else [])):
         if STATE not in folder.absolute().parents:
             raise ConfigError(f"--install: the unit can write only below {STATE}, got {folder}")
+    return systemctl
+
+
+def install(state: Path, enrolled: Path | None, data: Path) -> None:
+    """Install the unit, start it now, and enable it at every boot.
+
+    Raises:
+        ConfigError: as `check_install`, or the unit file cannot be written, or systemctl fails.
+    """
+    systemctl = check_install(state, enrolled)
     program = Path(sys.argv[0]).absolute()
     try:
         write_atomically(

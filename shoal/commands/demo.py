@@ -316,8 +316,8 @@ def _progress_text(run: dict[str, Any], closed: list[dict[str, Any]], num_device
     if run["phase"] == "waiting":
         return f"{run['online']} of {num_devices} devices online"
     return (
-        f"{run['received']} of {run['cohort']} updates, {run['groups']} groups, accuracy "
-        f"{percent(accuracy)}"
+        f"{run['received']} of {run['cohort']} updates, {run['groups']} groups, mean accuracy "
+        f"of group models {percent(accuracy)}"
     )
 
 

@@ -115,7 +115,8 @@ def show_release(
         if name == "metrics":
             name, value = (
                 "accuracy",
-                f"{accuracy_text(release)} on {release.metrics.num_examples} windows",
+                f"{accuracy_text(release)} of the group model, on {release.metrics.num_examples} "
+                "windows of its devices",
             )
         if name == "in_use":
             name, value = "in use", f"on {value} device{'' if value == 1 else 's'}"
@@ -244,6 +245,7 @@ def list_models(
             ]
         )
         return
+    print("Group models; accuracy and loss are means over devices, on their own test windows")
     print(f"{'round':>8}  {'models':>6}  {'devices':>7}  {'accuracy':>8}  {'loss':>8}")
     for version in versions:
         print(_line(version) + ("  offered now" if version is current else ""))

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from aggregator.service.runner import Observer
 
 
+MOST_LOGGED = 1000
+"""Number of devices above which the log does not say who comes and goes."""
 Pem = Annotated[
     Path | None,
     typer.Option(help="PEM file for mqtts://; without it, that of the folder's own authority."),
@@ -110,17 +112,22 @@ def serve(
 def log_rounds() -> Observer:
     """Return an observer that logs the rounds of campaigns and the steps of rollouts.
 
-    It logs a round when it opens, with the number of devices; when it closes, with the number of
-    updates; and when it is aggregated, with the number of groups. It logs the end of a campaign
-    with the personal models that devices chose, and each step and the end of rollouts.
+    It logs a round when it opens, with the number of devices; when it waits, with what it lacks;
+    when it closes, with the number of updates; and when it is aggregated, with the number of
+    groups, the updates that were left out, and why it changed nothing. It logs the end of a
+    campaign with the personal models that devices chose, each step and the end of rollouts, and
+    devices of a small fleet that come and go.
     """
-    from aggregator.fleet.events import Aggregated
+    from aggregator.fleet.events import Aggregated, CheckedIn, Seen
+    from aggregator.fleet.reconcile import Turn
+    from aggregator.fleet.rounds import lacking
     from aggregator.view.progress import GOING
     from aggregator.view.summary import count_groups
 
     stages: dict[str, tuple[int, int, str]] = {}
     steps: dict[str, tuple[str, int]] = {}
     fleets: list[Fleet] = []
+    waits: dict[str, bool] = {}
     log = logging.getLogger("shoal")
 
     def observe(fleet: Fleet, event: Event) -> None:
@@ -132,6 +139,9 @@ def log_rounds() -> Observer:
                 steps[rollout.salt] = step
                 if is_new and (last or rollout.phase in GOING):
                     say_rollout(rollout)
+        if last and isinstance(event, CheckedIn | Seen) and len(fleet.devices) <= MOST_LOGGED:
+            say_device(last[0], fleet, event.device_id)
+        turn = Turn(fleet)
         for campaign in fleet.campaigns.values():
             stage = campaign.round, campaign.attempt, campaign.phase
             before = stages.get(campaign.name, (0, 0, "waiting"))
@@ -140,9 +150,16 @@ def log_rounds() -> Observer:
                 lr = f" lr={event.notes['lr']:g}" if "lr" in event.notes else ""
                 message = "Round %d aggregated: campaign=%s groups=%d%s"
                 log.info(message, event.round, campaign.name, groups, lr)
+                say_notes(event)
             if stage != before:
                 stages[campaign.name] = stage
                 say(campaign)
+            if fleet.sweep:  # not every device has been looked at
+                continue
+            lacks = lacking(turn, campaign)
+            if lacks and not waits.get(campaign.name):
+                log.info("Round %d waits for %s: campaign=%s", stage[0], lacks, campaign.name)
+            waits[campaign.name] = bool(lacks)
 
     def say(campaign: Campaign) -> None:
         name, number, updates = campaign.name, campaign.round, campaign.received
@@ -163,6 +180,19 @@ def log_rounds() -> Observer:
                 counts = ", ".join(f"{name} ({count})" for name, count in chosen.most_common())
                 models = f" personal_models={counts}" if counts else ""
                 log.info("Campaign finished: campaign=%s devices=%d%s", name, updates, models)
+
+    def say_device(before: Fleet, after: Fleet, device_id: str) -> None:
+        was, now = (f.devices.get(device_id) for f in (before, after))
+        if now is not None and now.online != (was is not None and was.online):
+            log.info("Device %s: device=%s", "online" if now.online else "offline", device_id)
+
+    def say_notes(event: Aggregated) -> None:
+        number, name = event.round, event.campaign
+        if reason := event.notes.get("set_aside"):
+            log.warning("Round %d changed nothing: campaign=%s: %s", number, name, reason)
+        for device_id, reason in event.notes.get("left_out", {}).items():
+            message = "Round %d left an update out: campaign=%s device=%s: %s"
+            log.warning(message, number, name, device_id, reason)
 
     def say_rollout(rollout: Rollout) -> None:
         level = logging.ERROR if rollout.phase == "failed" else logging.INFO

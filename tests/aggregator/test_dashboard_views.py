@@ -439,7 +439,10 @@ WELL = Conditions({}, True, "", "", ServiceCounters(), {})
 
 def healthy(made: MadeUpService) -> FleetView:
     """The made-up fleet without failures."""
-    devices = {d: replace(v, failures=0) for d, v in made.view.fleet.devices.items()}
+    devices = {
+        d: replace(v, failures=0, assignment=v.assignment if v.online else None)
+        for d, v in made.view.fleet.devices.items()
+    }
     return FleetView(replace(made.view.fleet, devices=Map(devices)), now_s=made.view.now_s)
 
 

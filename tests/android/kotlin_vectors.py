@@ -136,7 +136,7 @@ def _message(rng: random.Random) -> m.Message:
             personal_models=rng.choice([None, (), (sha,)]),
         ),
         m.Fetch(name, sha),
-        m.DeviceStatus(name, True),
+        m.DeviceStatus(name, True, at_s=rng.uniform(0, 2e9)),
         m.AggregatorStatus(False, text(), epoch, rng.uniform(0, 2e9), text(), text()),
         m.Plan(
             *work,

@@ -1,6 +1,7 @@
 """Alerts and the dashboard: each metric that they name is one of a real service, and each alert is
 raised by what it is about, and reaches whom the operator names."""
 
+import ast
 import json
 import queue
 import re
@@ -17,6 +18,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from aggregator.http.dashboard.alerts import IDS
 from simulation.local.broker import EmbeddedBroker, free_port
 from simulation.local.fleet import start_process, stop_processes
 from tests.deploy.tools import DEPLOY, debian, run, setup
@@ -90,6 +92,35 @@ def test_every_metric_is_one_of_a_real_service(kind: str, scraped: dict[str, set
     named = {name for expression in expressions()[kind] for name in NAME.findall(expression)}
     assert len(named) >= 10
     assert sorted(named - scraped.keys()) == []
+
+
+def test_every_alert_has_a_row_and_a_rule() -> None:
+    page = (DEPLOY.parent / "docs" / "alerts.md").read_text()
+    rows = dict(re.findall(r'^\| <a id="([\w-]+)"></a>`\1` \| `(\w+)` \|', page, re.MULTILINE))
+    assert [*rows] == [*IDS]
+    text = (MONITORING / "alerts.yml").read_text()
+    (excepted,) = re.findall(r'shoal_alerts\{alert!~"([^"]+)"\}', text)
+    own = {name for name, rule in rows.items() if rule != "ShoalAlert"}
+    assert own == set(excepted.split("|"))
+    assert set(rows.values()) <= set(re.findall(r"- alert: (\w+)", text))
+
+
+def test_every_alert_that_is_declared_has_an_id() -> None:
+    source = (DEPLOY.parent / "aggregator/http/dashboard/alerts.py").read_text()
+    functions = [
+        node
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.FunctionDef) and node.name != "round_alerts"
+    ]
+    calls = [
+        node
+        for function in functions
+        for node in ast.walk(function)
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Alert"
+    ]
+    assert len(calls) >= 8
+    named = [{word.arg for word in call.keywords} & {"id"} for call in calls]
+    assert all(named), [call.lineno for call in calls]
 
 
 def test_the_dashboard_shows_every_metric(scraped: dict[str, set[str]]) -> None:

@@ -41,10 +41,15 @@ def device(make: Make) -> Device:
 def test_what_the_broker_denies_is_said(
     device: Device, action: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    device.agent.handle(Denied(action, "shoal/1/f/device/d0/plan"))
-    said = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     topic = "shoal/1/f/device/d0/plan"
-    assert said == [f"The broker denies access to a topic: device=d0 action={action} topic={topic}"]
+    text = f"The broker denies access to a topic: device=d0 action={action} topic={topic}"
+    for times in (1, 2):
+        device.agent.handle(LinkUp())
+        for _ in range(9):
+            device.agent.handle(Denied(action, topic))
+        said = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+        assert len(said) == times, "one line for each connection"
+    assert said[0].startswith(f"{text}: is the device banned?")
 
 
 def test_an_update_that_has_vanished_is_not_sent_as_empty_pieces(device: Device) -> None:
@@ -345,6 +350,28 @@ class TestTime:
         assert [(d.reason, d.detail) for d in device.declines()] == [
             ("expired", "its deadline was over 5 s ago")
         ]
+
+    def test_a_plan_of_a_later_epoch_is_not_judged_by_the_clock_of_an_earlier_one(
+        self, device: Device
+    ) -> None:
+        device.say("boot", 1, at_s=NOW_S + 86_400)  # the service's clock was a day ahead
+        device.turn()
+        device.offer()
+        device.send_plan(epoch=2, deadline_at_s=NOW_S + 100)  # it was corrected, and restored
+        device.turn()
+        assert len(device.updates()) == 1
+
+    def test_a_plan_of_a_later_epoch_is_judged_once_its_status_is_there(
+        self, device: Device
+    ) -> None:
+        device.say("boot", 1, at_s=NOW_S + 86_400)
+        device.turn()
+        device.send_plan(epoch=2, deadline_at_s=NOW_S + 100)
+        device.turn()
+        device.say("again", 2, at_s=NOW_S + 101)
+        device.offer()
+        device.turn()
+        assert [d.reason for d in device.declines()] == ["expired"]
 
     def test_time_goes_on_while_blobs_are_awaited(self, device: Device) -> None:
         device.send_plan(deadline_at_s=NOW_S + 100)

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -192,6 +193,12 @@ class TestEnrol:
         bench.url = "https://localhost:1"
         with pytest.raises(LinkError, match=r"no connection: .*refused"):
             enrol(words(bench, bench.token(), tmp_path / "state"))
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            threading.Thread(target=_answer_in_plain_text, args=(other,), daemon=True).start()
+            bench.url = f"https://localhost:{other.getsockname()[1]}"
+            with pytest.raises(ConfigError, match=r"another program .*--enrol-port") as caught:
+                enrol(words(bench, bench.token(), tmp_path / "state"))
+            assert "SSL" not in str(caught.value)
         for wrong in (
             "http://localhost",
             "localhost:8443",
@@ -419,6 +426,18 @@ def test_the_deployed_unit_is_the_one_that_is_installed() -> None:
     parser().parse_args(line.split()[1:])
 
 
+def test_an_installation_that_cannot_follow_spends_no_token(
+    bench: EnrolmentBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(shutil, "which", lambda _name: "/bin/false")
+    token = bench.token()
+    with pytest.raises(ConfigError, match="can write only below /var/lib/shoal"):
+        enrol(words(bench, token, tmp_path / "state", "--install", "--data", "/data"))
+    enrol(words(bench, token, tmp_path / "state"))
+    assert is_whole(Credentials(tmp_path / "state" / "enrolled"))
+
+
 @pytest.mark.parametrize("state", ["/tmp/state", "/var/lib/shoal-other/state"])
 def test_a_unit_is_installed_only_where_it_can_write(
     state: str, monkeypatch: pytest.MonkeyPatch
@@ -443,6 +462,14 @@ def kill(step: int, *command: str) -> bool:
     )
     assert done.returncode in (0, -signal.SIGKILL), done.stderr
     return done.returncode != 0
+
+
+def _answer_in_plain_text(listener: socket.socket) -> None:
+    connection, _ = listener.accept()
+    with connection, suppress(ConnectionError):
+        connection.recv(1000)
+        connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        connection.recv(1000)
 
 
 def _handshake(context: ssl.SSLContext, listener: socket.socket) -> None:

@@ -1,5 +1,8 @@
 """Readers' view of a fleet: campaigns that wait, devices that do not answer, steps of rollouts."""
 
+import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from msgspec.structs import replace
@@ -14,16 +17,23 @@ from aggregator.service.conditions import Conditions, ServiceCounters
 from aggregator.view.fleet import FleetView, devices_of
 from aggregator.view.progress import needed_releases, offered_releases, release_states
 from algorithms.personalisation.kept import PersonalChoice
-from tests.fleet.cases import all_work, ban, configure, direct, world_of
-from tests.fleet.world import World
-from wire.messages import Policy
+from tests.fleet.cases import all_work, asked, ban, configure, direct, world_of
+from tests.fleet.world import World, metrics_of
+from wire.messages import HEARTBEAT_S, Policy
 
 WELL = Conditions({}, True, "", "", ServiceCounters(), {})
 
 
-def view_of(world: World, **paused: str) -> FleetView:
+def view_of(
+    world: World, telemetry: Mapping[str, DeviceTelemetry] = MappingProxyType({}), **paused: str
+) -> FleetView:
     """The fleet of a world as readers see it."""
-    return FleetView(world.fleet, {}, paused, world.now_s)
+    return FleetView(world.fleet, telemetry, paused, world.now_s)
+
+
+def set_clock(ahead_s: float) -> Conditions:
+    """A service whose time is ahead of its machine's clock."""
+    return dataclasses.replace(WELL, ahead_s=ahead_s)
 
 
 class TestWaiting:
@@ -102,6 +112,92 @@ class TestWaiting:
 
 
 class TestDevices:
+    def test_a_device_that_falls_silent_at_work_is_named_before_its_deadline(self) -> None:
+        world = world_of("a", "b")
+        world.start("run", min_devices=2, deadline_s=1000.0)
+        heard = {d: DeviceTelemetry(heard_s=world.now_s) for d in "ab"}
+        began_s = world.now_s
+        world.pass_time(HEARTBEAT_S)
+        view = view_of(world, telemetry=heard)
+        assert standing_alerts(WELL, view) == []
+        assert view.totals.heard_s == began_s, "the page shows how old its word is"
+        world.pass_time(1)
+        heard["a"] = DeviceTelemetry(heard_s=world.now_s)
+        (alert,) = standing_alerts(WELL, view_of(world, telemetry=heard))
+        assert (alert.id, alert.title) == ("quiet", "A device is silent at work")
+        assert [(d.id, d.text) for d in alert.devices] == [("b", "online, last heard 61 s ago")]
+        world.leave("a")
+        (alert,) = standing_alerts(WELL, view_of(world, telemetry=heard))
+        assert [(d.id, d.text) for d in alert.devices] == [
+            ("b", "online, last heard 61 s ago"),
+            ("a", "offline, last heard 0 s ago"),
+        ]
+
+    def test_a_silent_device_is_not_named_if_no_round_waits_for_it(self) -> None:
+        world = world_of("a", "b")
+        world.start("run", min_devices=1, deadline_s=1000.0, cohort=1)
+        (worker,) = asked(world)
+        (idle,) = {"a", "b"} - {worker}
+        world.leave(idle)
+        assert standing_alerts(WELL, view_of(world)) == []
+        ban(world, worker)
+        world.leave(worker)
+        assert "quiet" not in {alert.id for alert in standing_alerts(WELL, view_of(world))}
+
+    def test_a_device_whose_updates_are_left_out_again_and_again_is_named(self) -> None:
+        world = world_of("a", "b")
+        world.start("run", min_devices=2, rounds=50)
+        world.left_out = ("b",)
+        for count in (1, 2, 3):
+            all_work(world)
+            assert [world.fleet.devices[d].left_out for d in "ab"] == [0, count]
+        (alert,) = standing_alerts(WELL, view_of(world))
+        assert (alert.id, [(d.id, d.text) for d in alert.devices]) == (
+            "poor",
+            [("b", "left out of its last 3 rounds")],
+        )
+        world.left_out = ()
+        all_work(world)
+        assert standing_alerts(WELL, view_of(world)) == []
+
+    def test_a_device_on_which_the_model_is_far_worse_than_on_others_is_named(self) -> None:
+        world = world_of("a", "b", "c")
+        world.start("run", min_devices=3, rounds=50)
+        fleet = world.fleet
+        campaign = fleet.campaigns["run"]
+        measured = {"a": metrics_of(0.8), "b": metrics_of(0.0), "c": metrics_of(0.9)}
+        version = replace(campaign.version, evaluated=measured)
+        campaigns = {"run": replace(campaign, history=(version,))}
+        world.fleet = replace(fleet, campaigns=campaigns)
+        (alert,) = standing_alerts(WELL, view_of(world))
+        assert (alert.id, [(d.id, d.text) for d in alert.devices]) == (
+            "poor",
+            [("b", "accuracy 0.0 %, of the middle device 80.0 %")],
+        )
+        ban(world, "b")
+        assert "poor" not in {each.id for each in standing_alerts(WELL, view_of(world))}
+
+    def test_clocks_that_are_wrong_are_named(self) -> None:
+        world = world_of("a", "b", "c")
+        off = {
+            "a": DeviceTelemetry(clock_off_s=86_400.0 * 3),
+            "b": DeviceTelemetry(clock_off_s=-3600.0 * 3),
+            "c": DeviceTelemetry(clock_off_s=200.0),
+        }
+        (alert,) = standing_alerts(WELL, view_of(world, telemetry=off))
+        assert (alert.id, alert.title) == ("device-clocks", "2 devices have a wrong clock")
+        assert [(d.id, d.text) for d in alert.devices] == [
+            ("a", "3.0 days ahead"),
+            ("b", "3.0 h behind"),
+        ]
+        for ahead_s, words in ((7300.0, "2.0 h ahead of"), (-90.0, "90 s behind")):
+            (alert,) = standing_alerts(set_clock(ahead_s), view_of(world))
+            assert (alert.id, alert.title) == (
+                "clock",
+                f"The service's time is {words} its machine's clock",
+            )
+        assert standing_alerts(set_clock(-30.0), view_of(world)) == []
+
     def test_devices_that_do_not_answer_are_named_with_since_when_and_when_they_are_asked_next(
         self,
     ) -> None:

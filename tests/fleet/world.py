@@ -89,6 +89,8 @@ class World:
         self.timers: dict[str, float] = {}
         self.outbox: list[e.Command] = []
         self.clients: dict[str, Client] = {}
+        self.left_out: tuple[str, ...] = ()
+        """Devices whose updates are out of bounds."""
         self.made = 0
         self.released: dict[str, tuple[bool, tuple[Step, ...], Gate]] = {}
         self.given_out: dict[str, int] = {}
@@ -343,6 +345,7 @@ class World:
                 placed=placed | {"": Placed("0", 1.0)},
                 preparing=preparing,
                 reverted=reverted_to is not None,
+                left_out=self.left_out,
             )
         )
 

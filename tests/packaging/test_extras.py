@@ -62,6 +62,16 @@ PROGRAMS: dict[str, tuple[str, str, str]] = {
         """,
         "accuracy_mean",
     ),
+    "otel": (
+        "aggregator",
+        """
+        import os
+        os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = "http://localhost:4318"
+        from aggregator.http.otlp import check_export
+        print(check_export())
+        """,
+        "None",
+    ),
     "sweep": (
         "simulation",
         """

@@ -44,6 +44,10 @@ EVERY = {
         "yaml",
     ): "tests/deploy/test_monitoring.py: "
     "test_alertmanager_reads_the_configuration_and_the_receiver_of_the_page",
+    (
+        "docs/alerts.md",
+        "json",
+    ): "tests/aggregator/test_alert_webhook.py: test_the_message_of_the_page_is_one",
 }
 """The test that covers every block of a language on a page."""
 ONE = {

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from aggregator.fleet import events as e
+from shoal.commands import serve as serve_module
 from shoal.commands.serve import ask_to_stop, log_rounds
 from tests.fleet.cases import all_work
 from tests.fleet.world import World
@@ -65,4 +66,72 @@ def test_the_log_of_a_round_says_when_it_opens_and_is_aggregated_and_how_many_de
         "Round 2 aggregated: campaign=run groups=2",
         "Round 3 opened: campaign=run phase=evaluating",
         "Campaign finished: campaign=run devices=3",
+    ]
+
+
+def logged_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return the lines since the last call."""
+    lines = [record.getMessage() for record in caplog.records]
+    caplog.clear()
+    return lines
+
+
+def test_the_log_says_who_comes_and_goes_and_what_a_round_lacks(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = Logged()
+    with caplog.at_level(logging.INFO, "shoal"):
+        world.check_in("a")
+        world.start("run", auto=False, rounds=2, min_devices=3)
+        assert logged_of(caplog)[-1] == (
+            "Round 1 waits for 2 more devices: 1 of 3 ready: campaign=run"
+        )
+        world.check_in("b")
+        world.check_in("b")
+        assert logged_of(caplog) == ["Device online: device=b"], "the wait is logged once"
+        world.check_in("c")
+        world.leave("c")
+        assert logged_of(caplog) == [
+            "Device online: device=c",
+            "Round 1 opened: campaign=run devices=3 phase=training",
+            "Device offline: device=c",
+        ]
+        world.pass_time(world.fleet.campaigns["run"].settings.deadline_s)
+        assert [line for line in logged_of(caplog) if "waits" in line] == [
+            "Round 1 waits for 3 more updates: 2 devices can still send one: campaign=run"
+        ]
+
+
+def test_the_log_of_a_large_fleet_does_not_say_who_comes_and_goes(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve_module, "MOST_LOGGED", 1)
+    world = Logged()
+    with caplog.at_level(logging.INFO, "shoal"):
+        for device_id in "ab":
+            world.check_in(device_id)
+        world.leave("a")
+    assert logged_of(caplog) == []
+
+
+def test_the_log_says_whose_updates_a_round_left_out_and_why_it_changed_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = Logged()
+    for device_id in "ab":
+        world.check_in(device_id)
+    with caplog.at_level(logging.INFO, "shoal"):
+        world.start("run", auto=False, rounds=2, min_devices=2)
+        notes = {"left_out": {"b": "the norm of its delta is 9"}, "set_aside": "too far"}
+        campaign = world.fleet.campaigns["run"]
+        done = e.Aggregated(
+            at_s=1.0, campaign="run", round=1, version=campaign.version, notes=notes
+        )
+        world.observe(world.fleet, done)
+    assert [(r.levelname, r.getMessage()) for r in caplog.records if r.levelno > logging.INFO] == [
+        ("WARNING", "Round 1 changed nothing: campaign=run: too far"),
+        (
+            "WARNING",
+            "Round 1 left an update out: campaign=run device=b: the norm of its delta is 9",
+        ),
     ]

@@ -1,5 +1,6 @@
 """The link contract over every adapter and broker, and what only a network can do wrong."""
 
+import logging
 import socket
 import threading
 import time
@@ -183,13 +184,17 @@ def test_a_broker_that_closes_the_connection_without_an_answer_makes_the_error_a
 
 
 def test_comes_back_after_a_broker_restart_and_renews_its_subscriptions(
-    embedded_broker: EmbeddedBroker,
+    embedded_broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    link = MqttLink(BrokerAddress.parse(embedded_broker.url), "a")
+    caplog.set_level(logging.INFO, "shoal.link")
+    address = BrokerAddress.parse(embedded_broker.url)
+    link = MqttLink(address, "a")
     link.subscribe("t")
     settle(link)
     embedded_broker.stop()
-    assert isinstance(link.receive(timeout_s=5), LinkDown)
+    assert link.receive(timeout_s=5) == LinkDown("the broker or the network closed it")
+    retry = f"No connection to the broker, trying again: broker={address}"
+    wait_until(lambda: retry in caplog.messages)
     link.publish("t", b"queued while down")
     embedded_broker.start()
     assert link.receive(timeout_s=20) == LinkUp(has_session=False), (

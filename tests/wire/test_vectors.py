@@ -1,6 +1,7 @@
 """The vectors that every implementation of the protocol is held to."""
 
 import json
+import math
 import re
 from typing import Any
 
@@ -331,7 +332,8 @@ def test_time(scenario: dict[str, Any]) -> None:
         assert (
             time.hear(m.AggregatorStatus(True, "boot", step["epoch"], step["at_s"])) == step["acts"]
         )
-        assert time.now_s == step["now_s"]
+        assert time.now_s == time.for_epoch(step["known"]) == step["now_s"]
+        assert time.for_epoch(step["known"] + 1) == -math.inf
 
 
 def test_golden_update() -> None:

@@ -3,10 +3,12 @@ whether the device acts on it or ignores it, and what the aggregator's clock sho
 the device knows.
 
 A step is (seconds since the step before, epoch, `at_s`, whether it is acted on, what the clock
-shows).
+shows). By the clock, a plan of this epoch and of an earlier one is judged. A plan of a later epoch
+than `known` is not: its aggregator's clock may have been set.
 """
 
 import json
+from itertools import accumulate
 
 from tests.wire.signed_vectors import VECTORS
 
@@ -46,9 +48,13 @@ SCENARIOS: list[tuple[str, list[Step]]] = [
 
 def text() -> str:
     """The file, a step a line."""
-    keys = ("after_s", "epoch", "at_s", "acts", "now_s")
+    keys = ("after_s", "epoch", "at_s", "acts", "now_s", "known")
     scenarios = []
     for name, steps in SCENARIOS:
-        rows = ",\n   ".join(json.dumps(dict(zip(keys, step, strict=True))) for step in steps)
+        known = accumulate((step[1] for step in steps), max)
+        pairs = zip(steps, known, strict=True)
+        rows = ",\n   ".join(
+            json.dumps(dict(zip(keys, (*step, epoch), strict=True))) for step, epoch in pairs
+        )
         scenarios.append(f'  {{"name": {json.dumps(name)}, "steps": [\n   {rows}\n  ]}}')
     return "[\n" + ",\n".join(scenarios) + "\n]\n"

@@ -88,6 +88,7 @@ MESSAGES: dict[str, m.Message] = {
     "piece": m.Piece("p01-left", A, 3),
     "want": m.Want("p01-left", A, (0, 3)),
     "status": m.DeviceStatus("p01-left", False),
+    "status-online": m.DeviceStatus("p01-left", True, at_s=1795305612.25),
     "status-withdrawn": m.DeviceStatus("p01-left", False, "00112233445566778899aabbccddeeff"),
     "aggregator": m.AggregatorStatus(True, "0123456789abcdef", 1795305600, 1795305612.25, RUN),
     "aggregator-paused": m.AggregatorStatus(

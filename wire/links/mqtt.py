@@ -302,7 +302,7 @@ class MqttLink:
         self, wait_s: float | None, give_up: Callable[[], bool]
     ) -> tuple[str, mqtt.Client]:
         end_s = float("inf") if wait_s is None else time.monotonic() + wait_s
-        pause_s, problem = 0.2, "no attempt was made"
+        pause_s, problem, logged = 0.2, "no attempt was made", ""
         while True:
             for version in self._address.versions:
                 client, answered = self._new_client(version)
@@ -327,12 +327,14 @@ class MqttLink:
                     )
             if time.monotonic() + pause_s > end_s or give_up():
                 raise LinkError(f"broker {self._address}: no connection: {problem}")
-            log.info(
-                "No connection to the broker, trying again: broker=%s retry_in_s=%.1f: %s",
-                self._address,
-                pause_s,
-                problem,
-            )
+            if problem != logged or pause_s >= 1:  # the first attempts follow each other at once
+                log.info(
+                    "No connection to the broker, trying again: broker=%s retry_in_s=%.1f: %s",
+                    self._address,
+                    pause_s,
+                    problem,
+                )
+            logged = problem
             wake_s = time.monotonic() + pause_s
             while time.monotonic() < wake_s and not give_up():
                 time.sleep(min(0.5, pause_s))
@@ -379,6 +381,9 @@ class MqttLink:
         ) -> None:
             if code.is_failure:
                 client.refusal = str(code)  # type: ignore[attr-defined]
+                if self._connection:
+                    message = "Broker refuses the connection, trying again: broker=%s reason=%s"
+                    log.warning(message, self._address, code)
             else:
                 with self._lock:
                     topics = list(self._topics)
@@ -394,7 +399,14 @@ class MqttLink:
             if not answered.is_set():
                 answered.set()
             elif not self._closing:
-                self._inbox.put(LinkDown(str(code)))
+                reason = str(code)
+                if reason == "Unspecified error":  # paho's text for a lost connection
+                    reason = "the broker or the network closed it"
+                self._inbox.put(LinkDown(reason))
+
+        def on_connect_fail(_client: mqtt.Client, _data: object) -> None:
+            if self._connection and not self._closing:  # `_connect` logs the attempts before
+                log.info("No connection to the broker, trying again: broker=%s", self._address)
 
         def on_message(_client: mqtt.Client, _data: object, message: mqtt.MQTTMessage) -> None:
             try:
@@ -422,6 +434,7 @@ class MqttLink:
             on_message,
         )
         client.on_subscribe, client.on_publish = on_subscribe, on_publish
+        client.on_connect_fail = on_connect_fail
         return client, answered
 
     def _subscribe(self, client: mqtt.Client, topics: Iterable[str]) -> None:

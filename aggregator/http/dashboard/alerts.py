@@ -1,15 +1,39 @@
 """Alerts: stopped parts, devices that do not answer, refused or left out updates. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import NamedTuple
 
 from aggregator.http.dashboard.fleet import Tone
 from aggregator.http.dashboard.history import Past
+from aggregator.http.pages.words import percent, seconds
 from aggregator.service.conditions import Conditions
-from aggregator.view.fleet import SHOWN, CampaignView, FleetView, Unanswered
+from aggregator.view.fleet import SHOWN, CampaignView, FleetView, PoorDevice
 
 RECENT = 5
 """Number of last closed rounds of a campaign whose notes become alerts."""
+AHEAD_S = 60.0
+"""Seconds by which the service's time may differ from its machine's clock without an alert."""
+HELP = "docs/alerts.md#"
+"""Page with a row for each alert; the anchor is the alert's id."""
+IDS = (
+    "broker",
+    "voucher",
+    "stopped",
+    "paused",
+    "waiting",
+    "offline",
+    "reopened",
+    "may-not-end",
+    "rollout-paused",
+    "rollout-failed",
+    "unanswered",
+    "quiet",
+    "poor",
+    "clock",
+    "device-clocks",
+)
+"""Ids of standing alerts. A new one needs a row in docs/alerts.md."""
 
 
 class AlertDevice(NamedTuple):
@@ -34,6 +58,15 @@ class Alert(NamedTuple):
     since_s: float = 0.0
     """Time when it began; 0 if unknown."""
     devices: tuple[AlertDevice, ...] = ()
+    id: str = ""
+    """One of `IDS`; empty for a note on a closed round."""
+    campaign: str = ""
+    """Campaign that it is about; empty if it is about the fleet."""
+
+    @property
+    def help(self) -> str:
+        """Place in the documentation that says what to do; empty for a note."""
+        return HELP + self.id if self.id else ""
 
 
 def standing_alerts(now: Conditions, view: FleetView) -> list[Alert]:
@@ -45,11 +78,18 @@ def standing_alerts(now: Conditions, view: FleetView) -> list[Alert]:
     alerts = list[Alert]()
     if not now.connected:
         text = "Nothing reaches devices, and nothing from devices arrives."
-        alerts.append(Alert("bad", "No connection to the broker", text))
+        alerts.append(Alert("bad", "No connection to the broker", text, id="broker"))
     if now.unvouched:
-        alerts.append(Alert("bad", "Devices do not trust this service", now.unvouched))
+        title = "Devices do not trust this service"
+        alerts.append(Alert("bad", title, now.unvouched, id="voucher"))
     if now.paused:
-        alerts.append(Alert("bad", "Campaigns have stopped", now.paused, "campaigns"))
+        title = "Campaigns have stopped"
+        alerts.append(Alert("bad", title, now.paused, "campaigns", id="stopped"))
+    if abs(now.ahead_s) > AHEAD_S:
+        where = "ahead of" if now.ahead_s > 0 else "behind"
+        title = f"The service's time is {seconds(abs(now.ahead_s))} {where} its machine's clock"
+        text = "A clock was set. Deadlines hold, and times on these pages are the service's."
+        alerts.append(Alert("warn", title, text, id="clock"))
     for name, campaign in view.campaigns.items():
         alerts_of = campaign_alerts(name, campaign)
         alerts += [each for each in alerts_of if not now.paused or each.text != now.paused]
@@ -66,18 +106,25 @@ def standing_alerts(now: Conditions, view: FleetView) -> list[Alert]:
         if rollout.phase in ends:
             tone, what = ends[rollout.phase]
             title = f"The rollout of {rollout.campaign} {what}"
-            alerts.append(Alert(tone, title, rollout.reason, "releases", rollout.step_s))
-    if view.totals.unanswered:
-        alerts.append(device_alert(view.totals.unanswered))
+            alerts.append(
+                Alert(
+                    tone,
+                    title,
+                    rollout.reason,
+                    "releases",
+                    rollout.step_s,
+                    id=f"rollout-{rollout.phase}",
+                    campaign=rollout.campaign,
+                )
+            )
+    alerts += device_alerts(view)
     return sorted(alerts, key=lambda alert: alert.tone != "bad")
 
 
-def device_alert(devices: tuple[Unanswered, ...]) -> Alert:
-    """Return the alert that names devices that do not answer."""
-    number = len(devices)
-    title = "A device does not answer" if number == 1 else f"{number:,} devices do not answer"
-    more = f" The first {SHOWN} are named here." if number > SHOWN else ""
-    named = tuple(
+def device_alerts(view: FleetView) -> Iterator[Alert]:
+    """Yield the alerts that name devices."""
+    totals, page = view.totals, "fleet?show=attention"
+    failures = [
         AlertDevice(
             each.device_id,
             f"{each.failures} failure{'' if each.failures == 1 else 's'} in a row"
@@ -85,17 +132,70 @@ def device_alert(devices: tuple[Unanswered, ...]) -> Alert:
             each.since_s,
             each.next_s,
         )
-        for each in devices[:SHOWN]
-    )
-    text = f"{'It' if number == 1 else 'They'} did not carry out the last assignment.{more}"
-    return Alert("warn", title, text, "fleet?show=attention", devices=named)
+        for each in totals.unanswered[:SHOWN]
+    ]
+    number = len(totals.unanswered)
+    text = f"{'It' if number == 1 else 'They'} did not carry out the last assignment."
+    yield from _of_devices("unanswered", number, failures, "does", "do", "not answer", text, page)
+    silent = [
+        AlertDevice(
+            each.device_id,
+            f"{'online' if each.online else 'offline'}, last heard "
+            f"{seconds(view.now_s - each.heard_s)} ago",
+        )
+        for each in totals.quiet[:SHOWN]
+    ]
+    text = "A round waits for them until its deadline. Power or network may be lost."
+    yield from _of_devices("quiet", len(totals.quiet), silent, "is", "are", "silent at work", text)
+    poor = [AlertDevice(each.device_id, _why_poor(each)) for each in totals.poor[:SHOWN]]
+    text = "Sensor, labels or software may be at fault."
+    yield from _of_devices("poor", len(totals.poor), poor, "sends", "send", "poor updates", text)
+    clocks = [
+        AlertDevice(device_id, f"{seconds(abs(off_s))} {'ahead' if off_s > 0 else 'behind'}")
+        for device_id, off_s in islice(totals.clocks.items(), SHOWN)
+    ]
+    text = "Certificates may not be valid by it. If most differ alike, the service's is wrong."
+    number = len(totals.clocks)
+    yield from _of_devices("device-clocks", number, clocks, "has", "have", "a wrong clock", text)
+
+
+def _why_poor(device: PoorDevice) -> str:
+    texts = []
+    if device.left_out:
+        rounds = "round" if device.left_out == 1 else f"{device.left_out} rounds"
+        texts.append(f"left out of its last {rounds}")
+    if device.accuracy is not None:
+        usual = percent(device.usual)
+        texts.append(f"accuracy {percent(device.accuracy)}, of the middle device {usual}")
+    return "; ".join(texts)
+
+
+def _of_devices(
+    name: str,
+    number: int,
+    named: Iterable[AlertDevice],
+    one: str,
+    many: str,
+    what: str,
+    text: str,
+    page: str = "fleet",
+) -> Iterator[Alert]:
+    """Yield the alert about this number of devices, unless there are none.
+
+    `one`, `many`: the verb of its title, for one device and for several.
+    """
+    if number:
+        title = f"A device {one} {what}" if number == 1 else f"{number:,} devices {many} {what}"
+        more = f" The first {SHOWN} are named here." if number > SHOWN else ""
+        yield Alert("warn", title, text + more, page, devices=tuple(named), id=name)
 
 
 def campaign_alerts(name: str, view: CampaignView) -> Iterator[Alert]:
     """Yield the alerts of one campaign: reasons why it does not go on."""
     page, campaign = f"campaigns/{name}", view.record
     if view.paused:
-        yield Alert("bad", f"Campaign {name} is paused", view.paused, page)
+        title = f"Campaign {name} is paused"
+        yield Alert("bad", title, view.paused, page, id="paused", campaign=name)
     if (waiting := view.waiting) is not None:
         number = sum(waiting.could.values())
         reasons = ", ".join(f"{count:,} {why}" for why, count in waiting.could.items())
@@ -106,17 +206,21 @@ def campaign_alerts(name: str, view: CampaignView) -> Iterator[Alert]:
             for d, why, at_s in waiting.servers
         )
         title = f"Campaign {name} waits for {waiting.lacks}"
-        yield Alert("warn", title, text, page, waiting.since_s, servers)
+        since_s = waiting.since_s
+        yield Alert("warn", title, text, page, since_s, servers, id="waiting", campaign=name)
     elif view.devices and not view.online and not campaign.ended:
         many = "The only device" if view.devices == 1 else f"All {view.devices:,} devices"
         verb = "is" if view.devices == 1 else "are"
         text = "Phones are offline between their jobs; boards stay connected."
-        yield Alert("warn", f"{many} of {name} {verb} offline", text, page)
+        title = f"{many} of {name} {verb} offline"
+        yield Alert("warn", title, text, page, id="offline", campaign=name)
     if campaign.attempt:
         text = f"This is attempt {campaign.attempt + 1}: too few updates arrived before."
-        yield Alert("warn", f"Round {campaign.round} of {name} was opened again", text, page)
+        title = f"Round {campaign.round} of {name} was opened again"
+        yield Alert("warn", title, text, page, id="reopened", campaign=name)
     if not campaign.ended and view.ended:
-        yield Alert("warn", f"Campaign {name} may not end as set", view.ended, page)
+        title = f"Campaign {name} may not end as set"
+        yield Alert("warn", title, view.ended, page, id="may-not-end", campaign=name)
 
 
 def round_alerts(name: str, past: Past) -> Iterator[Alert]:

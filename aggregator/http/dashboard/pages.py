@@ -356,6 +356,7 @@ class Pages:
             and caller.role == "operator"
             and self._sources.orders is not None,
             "standing": standing,
+            "heard_s": fleet.totals.heard_s,
             "urgent": sum(alert.tone == "bad" for alert in standing),
             "told": told(request),
         }

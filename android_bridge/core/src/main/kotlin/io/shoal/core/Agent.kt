@@ -122,7 +122,7 @@ internal class Agent(self: Identity, private val link: Link, environment: Enviro
         outbox.beat()
         val plan = session.plan
         if (plan != null && session.stage == Stage.WORKING) {
-            Rounds.expired(session, plan, time.nowS())?.let { (changed, action) ->
+            Rounds.expired(session, plan, time.forEpoch(plan.epoch))?.let { (changed, action) ->
                 save(changed)
                 if (action is Action.Decline) decline(plan, action)
             }
@@ -158,7 +158,7 @@ internal class Agent(self: Identity, private val link: Link, environment: Enviro
     }
 
     private fun onPlan(plan: Plan, text: String) {
-        val (changed, action) = Rounds.onPlan(session, plan, text, time.nowS())
+        val (changed, action) = Rounds.onPlan(session, plan, text, time.forEpoch(plan.epoch))
         save(changed)
         when (action) {
             is Action.Send -> sendUpdate()
@@ -266,7 +266,7 @@ internal class Agent(self: Identity, private val link: Link, environment: Enviro
 
     private fun carryOut(plan: Plan) {
         if (overTraffic()) return
-        val (started, action) = Rounds.expired(session, plan, time.nowS()) ?: Rounds.onStart(session, plan)
+        val (started, action) = Rounds.expired(session, plan, time.forEpoch(plan.epoch)) ?: Rounds.onStart(session, plan)
         save(started)
         if (action is Action.Decline) return decline(plan, action)
         storage.keepBlobs(PlanWork.blobsOf(plan) + releases.stored(session))

@@ -28,6 +28,13 @@ internal class AggregatorTime(private val clock: Clock) {
     /** Return the Unix time in seconds, or minus infinity before the first status. */
     fun nowS(): Double = atStatusS + (clock.steadySeconds() - cameS)
 
+    /**
+     * Return the time by which a plan of this [epoch] is judged. It is minus infinity before a
+     * status of this epoch or a later one: the aggregator's clock may have been set since the last
+     * status.
+     */
+    fun forEpoch(epoch: Long): Double = if (epoch <= this.epoch) nowS() else Double.NEGATIVE_INFINITY
+
     /** Return the later of the aggregator's time and the device's own. */
     fun latestS(): Double = maxOf(clock.nowSeconds(), nowS())
 }

@@ -91,7 +91,7 @@ internal class Outbox(
     fun update(payload: ByteArray): Unit = publish("update", payload)
 
     private fun sendHeartbeat() {
-        send("status", DeviceStatus(self.deviceId, true), true)
+        send("status", DeviceStatus(self.deviceId, true, atS = environment.clock.nowSeconds()), true)
         nextBeatS = environment.clock.steadySeconds() + HEARTBEAT_S
     }
 

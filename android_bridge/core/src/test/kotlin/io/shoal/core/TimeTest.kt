@@ -52,6 +52,17 @@ class TimeTest {
     }
 
     @Test
+    fun `a plan of a later epoch is not judged by the clock of an earlier one`() {
+        val device = device().up(status = false)
+        device.status(atS = 90_000.0)
+        device.plan(Fixture.plan(deadlineAtS = 2000.0).copy(epoch = Fixture.plan().epoch + 1))
+        device.offer()
+        device.work()
+        assertEquals(emptyList(), device.declines())
+        assertEquals(1, device.sent("update").size)
+    }
+
+    @Test
     fun `a device that hears no aggregator begins after three seconds`() {
         val device = device().up(status = false)
         device.plan()
@@ -79,6 +90,8 @@ class TimeTest {
                     clock.nowS -= 500 // it is not asked
                     assertEquals(step.bool("acts"), time.hear(step.count("epoch"), step.double("at_s")))
                     assertEquals(step.double("now_s"), time.nowS())
+                    assertEquals(step.double("now_s"), time.forEpoch(step.count("known")))
+                    assertEquals(Double.NEGATIVE_INFINITY, time.forEpoch(step.count("known") + 1))
                 }
             }
         }

@@ -40,7 +40,7 @@ internal fun fieldsOf(message: Message): Map<String, Any?> = linkedMapOf<String,
     )
     is Piece -> linkedMapOf("device_id" to message.deviceId, "update" to message.update, "index" to message.index.toLong())
     is Want -> linkedMapOf("device_id" to message.deviceId, "update" to message.update, "pieces" to message.pieces.map { it.toLong() })
-    is DeviceStatus -> linkedMapOf("device_id" to message.deviceId, "online" to message.online, "withdrawn" to message.withdrawn)
+    is DeviceStatus -> linkedMapOf("device_id" to message.deviceId, "online" to message.online, "withdrawn" to message.withdrawn, "at_s" to message.atS)
     is Update -> linkedMapOf(
         "run_id" to message.runId,
         "epoch" to message.epoch,
@@ -157,7 +157,7 @@ internal fun messageOf(f: Fields): Message = when (val type = f.string("type")) 
     "offer" -> UpdateOffer(f.name("device_id"), f.name("run_id"), f.positive("round"), piecesOf(f.obj("pieces")))
     "piece" -> Piece(f.name("device_id"), f.digest("update"), f.int("index", INDEXES).toInt())
     "want" -> Want(f.name("device_id"), f.digest("update"), f.list("pieces", item = ::indexOf).also { checkCount(it.size, 0) })
-    "status" -> DeviceStatus(f.name("device_id"), f.bool("online"), f.randomBits("withdrawn"))
+    "status" -> DeviceStatus(f.name("device_id"), f.bool("online"), f.randomBits("withdrawn"), f.double("at_s", 0.0))
     "update" -> Update(
         runId = f.name("run_id"),
         epoch = f.count("epoch"),

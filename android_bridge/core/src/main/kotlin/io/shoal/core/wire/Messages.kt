@@ -122,6 +122,8 @@ internal data class DeviceStatus(
     val online: Boolean,
     /** 128 random bits in hexadecimal digits if the owner has withdrawn consent, else empty. */
     val withdrawn: String = "",
+    /** Device's own clock (Unix time) at the time of writing; 0 if it is not reported. */
+    val atS: Double = 0.0,
 ) : Message {
     override val type: String get() = "status"
 }
