@@ -50,7 +50,7 @@ from simulation.engine.workers.attacks import (
     make_attack,
     read_attack,
     success_rate,
-    told_apart,
+    summary_of,
 )
 from simulation.engine.workers.device_host import repeatable_secret
 from simulation.measures import measure
@@ -443,13 +443,4 @@ def _of_attack(
             [result.predict(d, data.devices[d].test_x).argmax(1) for d in tested]
         )
         rate = success_rate(attack.targets, labels, predicted)
-    accuracies = [summary.devices[d].accuracy for d in tested]
-    return AttackSummary(
-        attack=text,
-        attackers=sorted(attack.attackers),
-        success_rate=rate,
-        told_apart=told_apart(
-            {d: device.group for d, device in summary.devices.items()}, attack.attackers
-        ),
-        honest_accuracy=spread(a for a in accuracies if a is not None),
-    )
+    return summary_of(attack, text, summary, rate)

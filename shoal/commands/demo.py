@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 
 FLEET = "demo"
+POISON = "sign-flip:scale=9"
+"""Attack of poisoners: an update that is almost as loud as the service's bounds allow."""
 
 
 @command(loads="simulation.simulate")
@@ -56,6 +58,13 @@ def demo(
             min=0,
             help="Number of devices that are Kotlin phones with ExecuTorch, on this machine's "
             "Java.",
+        ),
+    ] = 0,
+    poisoners: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Number of devices that send minus nine times their change in every round.",
         ),
     ] = 0,
 ) -> Summary:
@@ -84,6 +93,7 @@ def demo(
     from simulation.datasets.catalog import load_data
     from simulation.datasets.doubts import doubts
     from simulation.datasets.windows import able_to_train, check_trainable, select_devices
+    from simulation.engine.workers.attacks import make_attack, read_attack, summary_of
     from simulation.local.broker import EmbeddedBroker
     from simulation.local.fleet import LocalFleet, phone_command
     from simulation.simulate import simulate
@@ -96,11 +106,16 @@ def demo(
     check_trainable(fleet, MIN_BATCH)
     for warning in doubts(fleet):
         warn(warning)
-    if phones > len(fleet.devices):
+    attack = (
+        make_attack(read_attack(f"{POISON}:count={poisoners}"), fleet, seed) if poisoners else None
+    )
+    honest = sorted(fleet.devices.keys() - (attack.attackers if attack else set()))
+    if phones > len(honest):
         raise ConfigError(
-            f"--phones must be at most {len(fleet.devices)}, the number of devices, got {phones}"
+            f"--phones must be at most {len(honest)}, the number of devices that do not attack, "
+            f"got {phones}"
         )
-    chosen = sorted(fleet.devices)[:phones]
+    chosen = honest[:phones]
     if chosen:
         with steps(console, "compiling the phone client"):
             phone_command()  # a missing tool is reported before anything begins
@@ -136,7 +151,15 @@ def demo(
             signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT)
         )  # after the broker, whose process would inherit the handler
         edges = stack.enter_context(
-            LocalFleet(fleet, out / "devices", broker.url, FLEET, folder / TRUST_FILE, chosen)
+            LocalFleet(
+                fleet,
+                out / "devices",
+                broker.url,
+                FLEET,
+                folder / TRUST_FILE,
+                chosen,
+                attack=attack,
+            )
         )
         console.print(
             f"broker: {broker.url}; aggregator and devices log to {out}/aggregator.log and "
@@ -185,6 +208,8 @@ def demo(
     summary = msgspec.structs.replace(
         summary, edge=edge, phones=phone, comparison=comparison, command=NOW.get().command
     )
+    if attack:
+        summary = msgspec.structs.replace(summary, attack=summary_of(attack, POISON, summary))
     blobs = BlobFolder(out / "aggregator" / "blobs" / slug(str(spec)))
     files = write_report(
         out, summary, records, blobs, Extras(recipe=spec.recipe, settings=NOW.get().settings)

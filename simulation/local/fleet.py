@@ -20,6 +20,7 @@ import numpy as np
 
 from edge_client.data.windows import UNLABELLED
 from simulation.datasets.windows import FleetData
+from simulation.engine.workers.attacks import Attack
 from wire.errors import ConfigError
 
 STOP_S = 10.0
@@ -127,6 +128,8 @@ class LocalFleet:
     trust: Path
     phones: Sequence[str] = ()
     phone_options: Sequence[str] = ()
+    attack: Attack | None = None
+    """Attack of some of the devices, none of them a phone (`simulation.local.poisoner`)."""
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -141,8 +144,11 @@ class LocalFleet:
             return self._start_phones()
         options = self._shared_options() + self._own_options(device_id)
         environment = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        module = ["edge_client.main"]
+        if self.attack is not None and device_id in self.attack.attackers:
+            module = ["simulation.local.poisoner", self.attack.name, str(self.attack.scale)]
         self.processes[device_id] = start_process(
-            ["-m", "edge_client.main", "run", *options], self.log(device_id), environment
+            ["-m", *module, "run", *options], self.log(device_id), environment
         )
         return self.processes[device_id]
 

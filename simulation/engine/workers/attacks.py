@@ -14,6 +14,7 @@ from zlib import crc32
 
 import numpy as np
 
+from aggregator.view.summary import AttackSummary, Summary, spread
 from algorithms.spec import Choice, Option, Options, read
 from edge_client.agent.loop import Agent
 from edge_client.core.ports import Windows
@@ -164,6 +165,21 @@ def success_rate(targets: Mapping[int, int], labels: Array, predicted: Array) ->
         if (labels == source).any()
     ]
     return float(np.mean(rates)) if rates else None
+
+
+def summary_of(
+    attack: Attack, text: str, summary: Summary, success_rate: float | None = None
+) -> AttackSummary:
+    """Return the effect of an attack, whose specification is `text`, on the honest devices."""
+    groups = {d: device.group for d, device in summary.devices.items()}
+    honest = [device for d, device in summary.devices.items() if d not in attack.attackers]
+    return AttackSummary(
+        attack=text,
+        attackers=sorted(attack.attackers),
+        success_rate=success_rate,
+        told_apart=told_apart(groups, attack.attackers),
+        honest_accuracy=spread(each.accuracy for each in honest if each.accuracy is not None),
+    )
 
 
 def told_apart(groups: Mapping[str, int | None], attackers: frozenset[str]) -> bool:
