@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edge_client.agent.health import linux_health
+from edge_client.agent.health import linux_health, linux_machine
 from edge_client.agent.loop import Agent
 from edge_client.enrolment.enrolled import fill_in
 from edge_client.graphs.loading import RUNTIMES
@@ -111,6 +111,7 @@ def _take_part(
             trusted=trusted,
             policy=policy,
             health=partial(linux_health, arguments.state),
+            machine=linux_machine,
             runtime=RUNTIMES[arguments.runtime],
             live=live,
             most_bytes=arguments.max_payload << 20,

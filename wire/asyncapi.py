@@ -30,6 +30,7 @@ CARRIED: dict[Kind, tuple[type, ...]] = {
     "decline": (m.Decline,),
     "fetch": (m.Fetch,),
     "in-use": (m.InUse,),
+    "error": (m.ErrorReport,),
     "plan": (m.Plan,),
     "reply": get_args(m.Reply),
     "release": (m.Release,),

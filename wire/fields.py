@@ -24,6 +24,10 @@ LONGEST_TEXT = 1000
 Text = Annotated[str, msgspec.Meta(max_length=LONGEST_TEXT)]
 Share = Annotated[float, msgspec.Meta(ge=0, lt=1)]
 
+ERROR_BYTES = 4 * 2**10
+"""Maximum number of bytes of an error report."""
+MOST_FRAMES = 32
+"""Maximum number of lines of a traceback in an error report."""
 PLAN_BYTES = 16 * 2**10
 """Maximum number of bytes of a signed plan, so that a device can return it as a proof."""
 HEARTBEAT_S = 60.0
@@ -61,7 +65,9 @@ Reason = Literal[
 ]
 """Reason that an aggregator refuses a message (SPEC.md, 'Updates')."""
 
-DeclineReason = Literal["stale", "expired", "policy", "bundle", "data", "failed", "quarantined"]
+DeclineReason = Literal[
+    "stale", "expired", "outdated", "policy", "bundle", "data", "failed", "quarantined"
+]
 """Reason that a device does not carry out a plan (SPEC.md, 'Declines')."""
 
 
@@ -111,6 +117,8 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     """True if a check-in may report the number of training windows of each class."""
     unreported: tuple[Name, ...] | None = None
     """Graphs that verbs may run, but without a report."""
+    report_errors: bool = True
+    """True if texts of errors may leave the device. Otherwise only the reason of a decline does."""
 
     @property
     def needs_cover(self) -> bool:

@@ -6,10 +6,12 @@ messages to bytes and back. The types of fields are in `wire.fields` and the ver
 `wire.verbs`; all of them are exported here.
 """
 
+from importlib.metadata import version
 from typing import Annotated
 
 import msgspec
 
+from wire.fields import ERROR_BYTES as ERROR_BYTES
 from wire.fields import HEARTBEAT_S as HEARTBEAT_S
 from wire.fields import LARGEST_COUNT as LARGEST_COUNT
 from wire.fields import LARGEST_NUMBER as LARGEST_NUMBER
@@ -19,6 +21,7 @@ from wire.fields import MOST_CHOICES as MOST_CHOICES
 from wire.fields import MOST_CLASSES as MOST_CLASSES
 from wire.fields import MOST_ENCODINGS as MOST_ENCODINGS
 from wire.fields import MOST_EPOCHS as MOST_EPOCHS
+from wire.fields import MOST_FRAMES as MOST_FRAMES
 from wire.fields import MOST_HELD as MOST_HELD
 from wire.fields import MOST_PIECES as MOST_PIECES
 from wire.fields import PLAN_BYTES as PLAN_BYTES
@@ -82,6 +85,36 @@ class CheckIn(msgspec.Struct, frozen=True, tag="check-in"):
     """Number of unlabelled windows."""
     personal_models: Annotated[tuple[Digest, ...], msgspec.Meta(max_length=MOST_HELD)] | None = None
     """Digests of the models of which the device holds an intact personal model."""
+    protocol: Text = ""
+    """Version of the protocol that the client speaks (`PROTOCOL_VERSION`)."""
+    app: Text = ""
+    """Version of the app that the client is a part of; empty if it is a program of its own."""
+
+
+class ErrorReport(msgspec.Struct, frozen=True, tag="error"):
+    """Device to aggregator: the last error that the device survived, or that ended its client.
+
+    It is sent at once, at most once a minute, and after each check-in, if the policy permits it
+    (`Policy.report_errors`). It has at most `ERROR_BYTES`.
+    """
+
+    device_id: Name
+    at_s: float
+    """Time of the error (Unix time, seconds), as well as the device knows it."""
+    what: Text
+    """Part of the client that failed, such as ``Plan failed``."""
+    error: Text
+    """Type of the error."""
+    message: Text = ""
+    frames: Annotated[tuple[Text, ...], msgspec.Meta(max_length=MOST_FRAMES)] = ()
+    """Lines of the traceback, outermost first: ``FILE:LINE FUNCTION``, without folders."""
+    client: Text = ""
+    """Client that had the error, with its version."""
+    app: Text = ""
+    peak_bytes: Count | None = None
+    """Largest memory that the client has taken since its start; None if unknown."""
+    memory_bytes: Count | None = None
+    """Memory that the client could take at most; None if unknown."""
 
 
 class InUse(msgspec.Struct, frozen=True, tag="in-use"):
@@ -339,7 +372,9 @@ class Voucher(msgspec.Struct, frozen=True, tag="voucher"):
     not_after_s: float
 
 
-FromDeviceMessage = CheckIn | InUse | Fetch | DeviceStatus | Update | Offer | Piece | Decline
+FromDeviceMessage = (
+    CheckIn | InUse | ErrorReport | Fetch | DeviceStatus | Update | Offer | Piece | Decline
+)
 Reply = Acknowledge | Refuse | Busy | Finish
 """Messages on a device's reply topic."""
 ToDeviceMessage = Plan | Reply | Release | Want | Pieces | AggregatorStatus
@@ -347,5 +382,8 @@ ToDeviceMessage = Plan | Reply | Release | Want | Pieces | AggregatorStatus
 Message = FromDeviceMessage | ToDeviceMessage | Voucher
 
 
-VERSION = "0.1.0"
+VERSION = version("shoal")
+"""Version of the installed package."""
 CLIENT = f"shoal {VERSION}"
+PROTOCOL_VERSION = "1.1"
+"""Version of the protocol: the major one of the topics, and the number of additions since."""

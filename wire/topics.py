@@ -13,7 +13,9 @@ from wire.errors import ConfigError, UnknownTopic
 
 PROTOCOL = "shoal/1"
 
-FromDevice = Literal["check-in", "update", "offer", "piece", "decline", "fetch", "status", "in-use"]
+FromDevice = Literal[
+    "check-in", "update", "offer", "piece", "decline", "fetch", "status", "in-use", "error"
+]
 ToDevice = Literal["plan", "reply", "release", "want"]
 Kind = Literal[
     "check-in",
@@ -24,6 +26,7 @@ Kind = Literal[
     "fetch",
     "status",
     "in-use",
+    "error",
     "plan",
     "reply",
     "release",
@@ -60,6 +63,7 @@ TABLE = (
     TopicRights("decline", "device", ("aggregator",)),
     TopicRights("fetch", "device", ("aggregator",)),
     TopicRights("in-use", "device", ("aggregator",)),
+    TopicRights("error", "device", ("aggregator",)),
     TopicRights("plan", "aggregator", ("device",)),
     TopicRights("reply", "aggregator", ("device",)),
     TopicRights("release", "aggregator", ("device",), retained=True),

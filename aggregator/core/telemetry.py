@@ -4,13 +4,20 @@ Data for decisions are in `aggregator.fleet.records.Device`. Telemetry is saved 
 part of it may be lost. Pure: a change is another record.
 """
 
+import re
+from functools import lru_cache
+
 import msgspec
 from msgspec.structs import replace
 
-from wire.messages import DeclineReason
+from wire.messages import DeclineReason, ErrorReport
 
 HISTORY = 8
 """Maximum number of remembered changes of group of a device."""
+LONGEST_KEY = 200
+"""Maximum number of characters of an `error_key`."""
+_PATH = re.compile(r"['\"]?(?:~|\b[A-Za-z]:)?[/\\][^\s'\":,;)]+['\"]?")
+_NUMBER = re.compile(r"\b[0-9a-f]{12,}\b|[0-9]+")
 
 
 class GroupChange(msgspec.Struct, frozen=True, gc=False):
@@ -30,6 +37,24 @@ class LastDecline(msgspec.Struct, frozen=True, gc=False):
     round: int
     reason: DeclineReason
     detail: str
+
+
+class LastError(msgspec.Struct, frozen=True, gc=False):
+    """Last error that a device reported."""
+
+    heard_s: float
+    """Time at which the service first had this report."""
+    report: ErrorReport
+
+    @property
+    def at_s(self) -> float:
+        """Time of the error: the device's, unless that is unknown or in the future."""
+        return min(self.report.at_s, self.heard_s) if self.report.at_s > 0 else self.heard_s
+
+    @property
+    def key(self) -> str:
+        """Text under which the errors of several devices count as the same."""
+        return error_key(self.report.error, self.report.message)
 
 
 class LastTraining(msgspec.Struct, frozen=True, gc=False):
@@ -52,6 +77,7 @@ class DeviceTelemetry(msgspec.Struct, frozen=True, omit_defaults=True):
     """Time of the last message."""
     training: LastTraining | None = None
     decline: LastDecline | None = None
+    error: LastError | None = None
     bytes_up: int = 0
     bytes_down: int = 0
     """Size of the last update, and of the blobs fetched for it."""
@@ -62,6 +88,13 @@ class DeviceTelemetry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 NO_TELEMETRY = DeviceTelemetry()
+
+
+@lru_cache(4096)
+def error_key(error: str, message: str) -> str:
+    """Return the type and the message of an error, without paths, and with ``#`` for numbers."""
+    text = _NUMBER.sub("#", _PATH.sub("", message))
+    return f"{error}: {text}".strip(" :,;.'\"")[:LONGEST_KEY]
 
 
 def regrouped(record: DeviceTelemetry, change: GroupChange) -> DeviceTelemetry:

@@ -85,7 +85,9 @@ FIELDS: dict[str, RuleField] = {
     "free_mb": RuleField("number", _free_mb, "free storage, in MiB"),
     "windows": RuleField("number", _fact("num_train"), "training windows"),
     "test_windows": RuleField("number", _fact("num_test"), "windows to test on"),
-    "client": RuleField("version", _fact("client"), "the client's version"),
+    "version": RuleField("version", _fact("client"), "the client's version"),
+    "protocol": RuleField("version", _fact("protocol"), "the protocol that the client speaks"),
+    "app": RuleField("version", _fact("app"), "the version of the app that the client is part of"),
     "runtime": RuleField("text", _fact("runtime"), "what runs its graphs"),
     "hardware": RuleField("text", _fact("hardware"), "what the board or phone is"),
     "bundle": RuleField("text", _fact("bundle"), "the digest of the bundle that it has loaded"),
@@ -227,10 +229,10 @@ class _Parser:
             if field.kind == "text":
                 return (sign, field.read, value)
             if field.kind == "version":
-                if not _version(value):
+                if not version_of(value):
                     error = f"{value!r} after {name}: expected a version, such as 1.2"
                     raise self._error(error, place)
-                return ("of version", field.read, sign, _version(value))
+                return ("of version", field.read, sign, version_of(value))
             try:
                 number = float(value)
             except ValueError:
@@ -312,7 +314,7 @@ def holds(tree: Tree, device_id: str, device: Device, campaigns: Campaigns) -> b
     if kind == "has":
         return tree[2] in value if isinstance(value, tuple) else None
     if kind == "of version":
-        value = _version(str(value or ""))
+        value = version_of(str(value or ""))
         return _COMPARE[tree[2]](value, tree[3]) if value else None
     return None if value is None or value == "" else _COMPARE[kind](value, tree[2])
 
@@ -335,7 +337,7 @@ def _windows_of(number: int) -> Read:
     return read
 
 
-def _version(text: str) -> tuple[int, ...]:
+def version_of(text: str) -> tuple[int, ...]:
     """Return the numbers of the first version in a text, without trailing zeros.
 
     So 1.2 and 1.2.0 are equal. The result is empty if the text has no version.

@@ -27,7 +27,7 @@ have not begun.
 """
 OPEN: tuple[Phase, ...] = ("preparing", "training", "evaluating")
 """Phases in which devices work on assignments of a round."""
-SHARED = ("bundle", "client", "runtime", "hardware")
+SHARED = ("bundle", "client", "runtime", "hardware", "protocol", "app")
 """Facts whose texts many devices share, so that each text is in memory once."""
 MOST_TAGS = 64
 """Maximum number of tags of a device."""

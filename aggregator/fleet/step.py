@@ -24,7 +24,7 @@ from wire.messages import CheckIn, Metrics
 
 SWEPT = 500
 """Maximum number of devices that are reconciled in one event of a sweep."""
-TOLD = ("num_train", "num_test", "num_unlabelled", "bundle", "client", "runtime", "policy")
+TOLD = ("num_train", "num_test", "num_unlabelled", "bundle", "client", "runtime", "policy", "app")
 """Facts that decide if a device can carry out an assignment. Its rest ends when they change."""
 
 

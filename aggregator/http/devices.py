@@ -25,6 +25,8 @@ class DeviceLine(BaseModel):
     banned: bool
     tags: list[str]
     client: str
+    protocol: str = Field(description="Version of the protocol that its client speaks.")
+    app: str = Field(description="Version of the app that its client is a part of; empty: none.")
     runtime: str
     hardware: str
     num_train: int
@@ -52,6 +54,9 @@ class DeviceLine(BaseModel):
     )
     declines: int
     last_decline: str = Field(description="Reason of its last decline.")
+    last_error: str = Field(
+        description="Type and message of its last error, without paths and numbers; empty: none."
+    )
     eligible: bool = Field(description="True if the campaign may ask it for anything.")
     group: int | None = Field(description="The number of its group in the campaign.")
     placed: str | None = Field(
@@ -143,6 +148,8 @@ def device_line(view: FleetView, device: DeviceView) -> DeviceLine:
         banned=record.ban is not None,
         tags=list(record.tags),
         client=facts.client if facts else "",
+        protocol=facts.protocol if facts else "",
+        app=facts.app if facts else "",
         runtime=facts.runtime if facts else "",
         hardware=facts.hardware if facts else "",
         num_train=facts.num_train if facts else 0,
@@ -163,6 +170,7 @@ def device_line(view: FleetView, device: DeviceView) -> DeviceLine:
         personal_model=personal_model.model.candidate if personal_model is not None else None,
         declines=record.declines,
         last_decline=decline.reason if decline else "",
+        last_error=device.telemetry.error.key if device.telemetry.error else "",
         eligible=campaign is not None
         and not record.barred
         and takes(view.fleet, campaign, device.id, record),

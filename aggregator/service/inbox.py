@@ -6,10 +6,12 @@ with a reason.
 
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import isfinite, prod
 
+import msgspec
 from msgspec.structs import replace
 
 from aggregator.aggregation.admission import (
@@ -20,6 +22,7 @@ from aggregator.aggregation.admission import (
     campaign_of_run,
     expect,
 )
+from aggregator.fleet.eligibility import version_of
 from aggregator.fleet.events import AssignmentDeclined, CheckedIn, Event, Seen, Updated, UsesRelease
 from aggregator.fleet.records import MOST_TAGS, Fleet
 from aggregator.ports import BlobLost, Clock, StorageFailed
@@ -40,12 +43,15 @@ from wire.errors import (
 )
 from wire.links.port import Delivery
 from wire.messages import (
+    ERROR_BYTES,
     LONGEST_TEXT,
+    VERSION,
     Acknowledge,
     Busy,
     CheckIn,
     Decline,
     DeviceStatus,
+    ErrorReport,
     Fetch,
     InUse,
     Offer,
@@ -73,6 +79,7 @@ RATES = {
     "update": (100.0, 1.0),
     "offer": (20.0, 0.5),
     "piece": (2000.0, 100.0),
+    "error": (5.0, 0.1),
 }
 """Maximum burst of messages of a device, and messages per second on average, by kind."""
 LOGGED = (50.0, 1.0)
@@ -81,6 +88,13 @@ MOST_BUDGETS = 100_000
 """Maximum number of pairs of device and kind whose recent messages are counted."""
 MOST_MODELS = 1000
 """Maximum number of models whose statistics are cached."""
+
+
+class ClientName(msgspec.Struct, frozen=True):
+    """Versions of the client that wrote a message, if the message has them."""
+
+    client: str = ""
+    app: str = ""
 
 
 @dataclass
@@ -149,6 +163,7 @@ class FleetInbox:
             "fetch": self._fetch,
             "status": self._status,
             "in-use": self._in_use,
+            "error": self._error,
         }
         self._heard: dict[str, float] | None = None
         """Time of each device's last message, in the order of these times.
@@ -233,7 +248,11 @@ class FleetInbox:
                 self._hear(reading)
         except WireError as error:
             is_large = isinstance(error, LimitExceeded)
-            self.refuse(reading, "too-large" if is_large else "malformed", str(error))
+            self.refuse(
+                reading,
+                "too-large" if is_large else "malformed",
+                f"{error}{self._advice(delivery.payload, reading)}",
+            )
             # the device would send the same update again
             if reading.about == "update":
                 self._decline_for(reading)
@@ -261,7 +280,8 @@ class FleetInbox:
         if not self._is_own(message, reading):
             return
         texts = {
-            name: _one_line(getattr(message, name)) for name in ("client", "runtime", "hardware")
+            name: _one_line(getattr(message, name))
+            for name in ("client", "runtime", "hardware", "protocol", "app")
         }
         reading.events.append(
             CheckedIn(
@@ -456,6 +476,33 @@ class FleetInbox:
                 )
             )
 
+    def _error(self, payload: bytes, reading: Reading) -> None:
+        if len(payload) > ERROR_BYTES:
+            raise LimitExceeded(
+                f"error of {len(payload)} bytes: at most {ERROR_BYTES} are accepted"
+            )
+        message: ErrorReport = decode(payload, ErrorReport)
+        if self._is_own(message, reading) and self._knows(reading.device_id):
+            texts = {
+                name: _one_line(getattr(message, name))
+                for name in ("what", "error", "message", "client", "app")
+            }
+            frames = tuple(map(_one_line, message.frames))
+            self._telemetry.on_error(replace(message, frames=frames, **texts))
+
+    def _advice(self, payload: bytes, reading: Reading) -> str:
+        """Return what to update if an unreadable message is of an older client; else nothing."""
+        device, sender = self._fleet.devices.get(reading.device_id), ClientName()
+        with suppress(msgspec.MsgspecError, ValueError, RecursionError):
+            sender = msgspec.json.decode(payload, type=ClientName)
+        if not sender.client and device is not None and device.facts is not None:
+            sender = ClientName(device.facts.client, device.facts.app)
+        if not () < version_of(sender.client) < version_of(VERSION):
+            return ""
+        client, app = printable(sender.client)[:80], printable(sender.app)[:80]
+        what = f"the app, which is {app}," if app else "the client"
+        return f"; {client} is older than this service, {VERSION}: update {what} of the device"
+
     def _status(self, payload: bytes, reading: Reading) -> None:
         if not payload:  # the retained status was cleared
             reading.is_leaving = True
@@ -502,7 +549,7 @@ class FleetInbox:
 
     def _is_own(
         self,
-        message: CheckIn | Decline | Offer | Piece | Fetch | DeviceStatus | InUse,
+        message: CheckIn | Decline | ErrorReport | Offer | Piece | Fetch | DeviceStatus | InUse,
         reading: Reading,
     ) -> bool:
         """Return True if a message came on the topic of its own device, else refuse it."""

@@ -16,12 +16,13 @@ from aggregator.core.telemetry import (
     DeviceTelemetry,
     GroupChange,
     LastDecline,
+    LastError,
     LastTraining,
     regrouped,
 )
 from aggregator.fleet.records import Assignment, Device, Fleet
 from aggregator.ports import Clock, StorageFailed
-from wire.messages import Decline, Update
+from wire.messages import Decline, ErrorReport, Update
 
 if TYPE_CHECKING:  # simulations must not load the database's modules
     from aggregator.storage.telemetry_table import TelemetryTable
@@ -80,6 +81,15 @@ class Telemetry:
         self.declined[decline.reason] = self.declined.get(decline.reason, 0) + 1
         last = LastDecline(self._clock(), campaign, decline.round, decline.reason, detail)
         self._change(decline.device_id, decline=last)
+
+    def on_error(self, report: ErrorReport) -> None:
+        """Record the last error of a device. Its text is made safe to print.
+
+        A device repeats its report after each check-in.
+        """
+        last = self.of(report.device_id).error
+        if last is None or last.report != report:
+            self._change(report.device_id, error=LastError(self._clock(), report))
 
     def on_update(self, update: Update, device: Device, work: Assignment, bytes_up: int) -> None:
         """Record an admitted update of an assignment."""

@@ -29,6 +29,8 @@ LEFT_OUT = 3
 """Number of consecutive rounds without its update after which an alert names a device."""
 WEAK, WINDOWS = 0.25, 20
 """Fraction of the middle device's accuracy below which a device is named; its fewest windows."""
+RECENT_S = 86_400.0
+"""Age in seconds up to which a device's last error is counted with those of others."""
 SHOWN = 20
 """Maximum number of devices that an alert names, or that are named as able to serve a campaign."""
 
@@ -85,6 +87,16 @@ class PoorDevice(NamedTuple):
     """Accuracy on the middle device."""
 
 
+class CommonError(NamedTuple):
+    """Error that devices had in the last `RECENT_S`."""
+
+    key: str
+    """Type and message, without paths and numbers."""
+    last_s: float
+    devices: tuple[str, ...]
+    """Ids of the devices whose last error it is."""
+
+
 class CampaignView(NamedTuple):
     """Campaign as readers see it."""
 
@@ -136,6 +148,8 @@ class Totals(NamedTuple):
     poor: tuple[PoorDevice, ...]
     clocks: Mapping[str, float]
     """Seconds by which a clock is ahead, or behind if negative, by device with a wrong clock."""
+    errors: tuple[CommonError, ...]
+    """Errors that devices reported, most devices first."""
 
 
 @dataclass(frozen=True)
@@ -203,6 +217,7 @@ class FleetView:
         quiet, clocks, poor = list[SilentDevice](), dict[str, float](), list[PoorDevice]()
         heard_s, weak = math.inf, weak_devices(fleet)
         numbers = dict.fromkeys(("known", "online", "banned", "metered", "charging", "idle"), 0)
+        errors: dict[str, list[tuple[str, float]]] = {}
         turn, answers = Turn(fleet), ReleaseAnswers(fleet)
         turn.now_s = max(fleet.at_s, self.now_s)
         counts = [
@@ -220,6 +235,9 @@ class FleetView:
                 numbers["charging"] += facts.charging is True
                 numbers["idle"] += facts.idle is True
             answers.add(device_id, record)
+            error = self.telemetry.get(device_id, NO_TELEMETRY).error
+            if error is not None and turn.now_s - error.at_s < RECENT_S and not record.barred:
+                errors.setdefault(error.key, []).append((device_id, error.at_s))
             if record.failures and not record.barred:
                 next_s = 0.0 if is_at_work(record) else record.rests_until_s
                 seen = (record.failures, record.failing_s, next_s, record.online)
@@ -248,6 +266,7 @@ class FleetView:
             heard_s if heard_s < math.inf else 0.0,
             tuple(sorted(poor, key=lambda each: each.device_id)),
             dict(sorted(clocks.items(), key=lambda pair: -abs(pair[1]))),
+            tuple(_common(key, had) for key, had in sorted(errors.items(), key=_order_of)),
         )
 
     def _campaign(self, count: _Count) -> CampaignView:
@@ -297,6 +316,15 @@ def weak_devices(fleet: Fleet) -> dict[str, tuple[float, float]]:
             if metrics.num_examples >= WINDOWS and metrics.accuracy < WEAK * usual:
                 weak[device_id] = metrics.accuracy, usual
     return weak
+
+
+def _common(key: str, had: list[tuple[str, float]]) -> CommonError:
+    """Return an error, from the devices that had it and the times."""
+    return CommonError(key, max(at_s for _, at_s in had), tuple(sorted(d for d, _ in had)))
+
+
+def _order_of(error: tuple[str, list[tuple[str, float]]]) -> tuple[int, str]:
+    return -len(error[1]), error[0]
 
 
 def is_in(fleet: Fleet, campaign: Campaign, device_id: str, device: Device) -> bool:

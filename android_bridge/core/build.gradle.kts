@@ -15,6 +15,18 @@ java {
 
 kotlin { compilerOptions { jvmTarget = JvmTarget.JVM_1_8 } }
 
+// Kotlin source with the library's version; `steps/modules.py` writes the same.
+val writeVersion = tasks.register<Copy>("writeVersion") {
+    val values = mapOf("version" to project.version.toString())
+    inputs.properties(values)
+    from("BuildVersion.kt.template")
+    rename { "BuildVersion.kt" }
+    filter { it.replace("@VERSION@", values.getValue("version")) }
+    into(layout.buildDirectory.dir("generated/version"))
+}
+
+kotlin { sourceSets.main { kotlin.srcDir(writeVersion) } }
+
 tasks.compileKotlin {
     compilerOptions {
         freeCompilerArgs.add("-Xjdk-release=8")

@@ -45,8 +45,9 @@ class Module:
     options: tuple[str, ...] = (*LIBRARY, *SMALL)
 
     def sources(self, part: str) -> list[Path]:
-        """Return the Kotlin files of `main` or `test`."""
-        return sorted((ROOT / self.name / "src" / part / "kotlin").rglob("*.kt"))
+        """Return the Kotlin files of `main` or `test`, with those that the build writes."""
+        written = [version_source()] if (self.name, part) == ("core", "main") else []
+        return [*sorted((ROOT / self.name / "src" / part / "kotlin").rglob("*.kt")), *written]
 
     @property
     def jar(self) -> Path:
@@ -57,6 +58,21 @@ class Module:
     def public_jar(self) -> Path:
         """Path of the jar with the module's public declarations, without code (`steps/api.py`)."""
         return OUT / f"shoal-{self.name}-public.jar"
+
+
+def version_source() -> Path:
+    """Write the Kotlin source with the library's version, and return its path.
+
+    The version is that of `gradle.properties`. Gradle writes the same (`core/build.gradle.kts`).
+    """
+    lines = (ROOT / "gradle.properties").read_text().splitlines()
+    (version,) = (line.partition("=")[2] for line in lines if line.startswith("shoal.version="))
+    text = (ROOT / "core" / "BuildVersion.kt.template").read_text().replace("@VERSION@", version)
+    target = OUT / "BuildVersion.kt"
+    if not target.exists() or target.read_text() != text:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+    return target
 
 
 def stub_jars() -> list[Path]:

@@ -5,6 +5,7 @@ Only NetworkManager knows whether the connection is metered; it is not queried.
 
 import os
 import platform
+import resource
 import shutil
 from collections.abc import Callable
 from functools import partial
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from edge_client.core.ports import Health
+from edge_client.core.report import Machine
 
 T = TypeVar("T")
 
@@ -43,6 +45,35 @@ def linux_health(
         temperature_c=_found(lambda: _temperature(thermal)),
         charging=_found(lambda: _charging(power)),
         idle=_found(lambda: os.getloadavg()[0] < IDLE_LOAD * (os.cpu_count() or 1)),
+    )
+
+
+def linux_machine(
+    proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup/memory.max")
+) -> Machine:
+    """Return the machine and the memory of this process. Raise nothing.
+
+    Args:
+        proc: folder of the kernel's file system `proc`.
+        cgroup: file with the memory limit of a container.
+    """
+    counters = _found((proc / "vmstat").read_text) or ""
+    limits = (
+        _found(lambda: os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")),
+        _found(lambda: int(cgroup.read_text())),
+    )
+    return Machine(
+        boot_id=(_found((proc / "sys/kernel/random/boot_id").read_text) or "").strip(),
+        kills=next(
+            (
+                int(line.split()[1])
+                for line in counters.splitlines()
+                if line.startswith("oom_kill ")
+            ),
+            0,
+        ),
+        peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        memory_bytes=min((limit for limit in limits if limit is not None), default=None),
     )
 
 

@@ -2,11 +2,27 @@
 
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from wire.errors import LimitExceeded, Malformed
 from wire.identity.keys import PublicKey
 from wire.identity.signed import Verifier
 from wire.links.port import Delivery
-from wire.messages import PLAN_BYTES, AggregatorStatus, Pieces, Plan, Release, Reply, Want
+from wire.messages import (
+    CLIENT,
+    PLAN_BYTES,
+    PROTOCOL_VERSION,
+    AggregatorStatus,
+    Count,
+    Epoch,
+    Name,
+    Pieces,
+    Plan,
+    Positive,
+    Release,
+    Reply,
+    Want,
+)
 from wire.pieces import check_pieces
 from wire.topics import Topics
 
@@ -17,6 +33,17 @@ _KINDS = {
     "want": Want,
     "aggregator": AggregatorStatus,
 }
+
+
+class PlanHead(msgspec.Struct, frozen=True, tag="plan"):
+    """Identity of a plan that this client cannot read, and the reason."""
+
+    run_id: Name
+    epoch: Epoch
+    round: Positive
+    attempt: Count
+    device_id: Name
+    problem: str = ""
 
 
 class Inbox:
@@ -43,10 +70,13 @@ class Inbox:
         self._device_id, self._topics, self._now = device_id, topics, now
         self._verifier = Verifier(topics.fleet, trusted)
 
-    def open(self, delivery: Delivery) -> Plan | Reply | Release | Want | AggregatorStatus | str:
+    def open(
+        self, delivery: Delivery
+    ) -> Plan | PlanHead | Reply | Release | Want | AggregatorStatus | str:
         """Return the verified message, or the digest of a blob.
 
-        The digest of a blob is not compared with its bytes here.
+        Of a plan with contents that this client does not know, it returns the head. The digest of
+        a blob is not compared with its bytes here.
 
         Raises:
             WireError: the message is to be ignored.
@@ -61,9 +91,16 @@ class Inbox:
                 f"{address.kind} of {len(delivery.payload)} bytes: at most {PLAN_BYTES} are "
                 "accepted"
             )
-        message: Plan | Reply | Release | Want | AggregatorStatus = self._verifier.open(
-            delivery.payload, _KINDS[address.kind], self._now()
-        )
+        message: Plan | PlanHead | Reply | Release | Want | AggregatorStatus
+        try:
+            message = self._verifier.open(delivery.payload, _KINDS[address.kind], self._now())
+        except Malformed as error:
+            if address.kind != "plan":
+                raise
+            head = self._verifier.open(delivery.payload, PlanHead, self._now())
+            client = f"{CLIENT}, which speaks protocol {PROTOCOL_VERSION}"
+            problem = f"the client, {client}, cannot read the plan: update the client; {error}"
+            message = msgspec.structs.replace(head, problem=problem)
         if not isinstance(message, AggregatorStatus) and message.device_id != self._device_id:
             raise Malformed(f"{address.kind} for {message.device_id}, not for {self._device_id}")
         return message

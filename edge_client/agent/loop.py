@@ -11,8 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from edge_client.agent.fetching import Fetching, blobs_of, needed
-from edge_client.agent.inbox import Inbox
+from edge_client.agent.inbox import Inbox, PlanHead
 from edge_client.agent.outbox import Outbox
 from edge_client.agent.releases import Releases
 from edge_client.agent.sending import Sending
@@ -22,6 +24,7 @@ from edge_client.core.backoff import AggregatorTime, Backoff
 from edge_client.core.checkpoint import USUAL, Pace
 from edge_client.core.policy import reported_classes
 from edge_client.core.ports import GraphLoader, Health, Windows
+from edge_client.core.report import Machine, killed_report
 from edge_client.models.current import CurrentModel
 from edge_client.models.kept import KeptModels
 from edge_client.storage.incidents import Incidents
@@ -38,7 +41,7 @@ from wire.codec import digest, encode
 from wire.errors import LimitExceeded, printable
 from wire.identity.keys import PublicKey
 from wire.links.port import Delivery, Denied, Link, LinkDown, LinkEvent, LinkUp
-from wire.messages import CLIENT
+from wire.messages import CLIENT, PROTOCOL_VERSION
 from wire.pieces import MOST_BYTES, WHOLE_BYTES
 from wire.topics import RECEIVED, Topics
 
@@ -49,6 +52,8 @@ log = logging.getLogger("shoal.edge")
 
 STATUS_WAIT_S = 3.0
 """Time to wait for the aggregator's status, which has the time, after a new connection."""
+ERROR_S = 60.0
+"""Minimum interval between error reports."""
 
 
 class Agent:
@@ -69,6 +74,7 @@ class Agent:
         trusted: Sequence[PublicKey] = (),
         policy: m.Policy | None = None,
         health: Callable[[], Health] = Health,
+        machine: Callable[[], Machine] = Machine,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         runtime: str = "",
@@ -90,6 +96,7 @@ class Agent:
             trusted: root keys; without any, every message is believed.
             policy: what the owner permits.
             health: function that reads the state of the hardware.
+            machine: function that reads the machine's start and memory.
             clock: seconds, from a clock that cannot be set.
             wall: Unix time, which may be wrong.
             runtime: name and version of the runtime.
@@ -106,17 +113,24 @@ class Agent:
         self._live = live
         self._state, self._trusted, self._policy = state, trusted, policy
         self._health, self._clock, self._wall, self._runtime = health, clock, wall, runtime
-        self.incidents = Incidents(device_id)
+        self._machine, self._permitted = machine, policy or m.Policy()
+        self.incidents = Incidents(device_id, self._now_s, machine)
         self._time, self._is_denied = AggregatorTime(clock), False
         self._inbox = Inbox(device_id, topics, trusted, self._now_s, most_bytes)
         self._traffic = Traffic(state, wall)
-        self._outbox = Outbox(device_id, topics, link, self._traffic, self.incidents, clock, wall)
+        self._outbox = Outbox(
+            device_id,
+            topics,
+            link,
+            self._traffic,
+            self.incidents,
+            clock,
+            wall,
+            self._permitted.report_errors,
+        )
         self._fetching = Fetching(topics, link, state, self._inbox.open_pieces, most_bytes)
         self._memory = SessionStore(device_id, state, self.incidents)
-        self._model, self._permitted = (
-            CurrentModel(state, windows, load_graphs),
-            policy or m.Policy(),
-        )
+        self._model = CurrentModel(state, windows, load_graphs)
         self._sending = Sending(
             device_id,
             state,
@@ -139,6 +153,8 @@ class Agent:
         self._ready_at_s = math.inf
         self._backoff = Backoff(clock)
         self._unstored: Delivery | None = None
+        self._is_error_due, self._error_at_s = False, 0.0
+        self._note_end()
         link.subscribe(*(topics.device(device_id, kind) for kind in RECEIVED), topics.aggregator)
 
     @property
@@ -201,11 +217,15 @@ class Agent:
         return self._model.predict(x)
 
     def _contained(self, what: str, act: Callable[[], None]) -> None:
-        """Run `act` as the outermost ring: count, log and survive an unforeseen fault."""
-        try:
-            act()
-        except Exception as error:
-            self.incidents.add(f"{what.capitalize()} failed", error)
+        """Run `act` as the outermost ring: count, log and survive an unforeseen fault.
+
+        Then report the last error.
+        """
+        for each in (act, self._report_error):
+            try:
+                each()
+            except Exception as error:
+                self.incidents.add(f"{what.capitalize()} failed", error)
 
     def _on_event(self, event: LinkEvent) -> None:
         match event:
@@ -240,7 +260,7 @@ class Agent:
         except (
             Exception
         ) as error:  # the innermost ring: an unreadable message costs one line of the log
-            self.incidents.add("Message ignored", error)
+            self.incidents.add("Message ignored", error, reported=False)
             return
         try:
             self._act(message, delivery.payload)
@@ -254,7 +274,7 @@ class Agent:
 
     def _act(
         self,
-        message: m.Plan | m.Reply | m.Release | m.Want | m.AggregatorStatus | str,
+        message: m.Plan | PlanHead | m.Reply | m.Release | m.Want | m.AggregatorStatus | str,
         payload: bytes,
     ) -> None:
         match message:
@@ -268,6 +288,8 @@ class Agent:
                     self._outbox.decline(message, declined, action.proof)
                 elif action.kind == "send":
                     self._send_update()
+            case PlanHead():
+                self._outbox.decline(message, DeclinedPlan("outdated", message.problem))
             case m.Release():
                 self._releases.on_release(message)
                 self._unstored = None
@@ -335,11 +357,13 @@ class Agent:
             encodings=ENCODINGS,
             num_unlabelled=windows.num_unlabelled,
             personal_models=self._own.models(),
+            protocol=PROTOCOL_VERSION,
             **asdict(self._health()),
         )
         self._outbox.publish("check-in", encode(message))
         self._outbox.beat(now=True)
         self._releases.report()
+        self._is_error_due = self.session.error is not None
         self._send_update()
         self._outbox.ask(self._fetching.unknown)
 
@@ -396,7 +420,7 @@ class Agent:
     def _carry_out(self, plan: m.Plan) -> None:
         self._contained("removal of old blobs", lambda: self._state.keep_blobs(self._kept()))
         self._work_began_s = self._clock()
-        outcome = self._work.attempt(plan, self._between)
+        outcome = self._work.attempt(plan, self._between, self._machine())
         if isinstance(outcome, Done):
             try:
                 outcome = self._store_update(plan, outcome)
@@ -469,11 +493,43 @@ class Agent:
         """Remember that a checkpoint of the plan was stored, or that work resumed from it."""
         if self.session.plan is not None:
             on = core.on_resumed if resumed else core.on_progress
-            self._memory.note(on(self.session, self.session.plan, runs))
+            changed = on(self.session, self.session.plan, runs)
+            if changed != self.session:
+                changed = replace(changed, machine=self._machine())
+            self._memory.note(changed)
 
     def _beat(self) -> None:
         self._outbox.beat()
         self._releases.beat()
+
+    def _note_end(self) -> None:
+        """Report it if the last start of the client ended in the midst of a plan."""
+        session, error = self.session, self.session.error
+        if core.was_killed(session) and session.plan is not None and session.machine is not None:
+            error = killed_report(
+                self.device_id, session.plan, session.machine, self._machine(), self._now_s()
+            )
+            log.error("%s: device=%s %s", error.what, self.device_id, error.message)
+            session = replace(session, machine=None)
+        error = error if self._permitted.report_errors else None
+        self._memory.note(replace(session, error=error))
+
+    def _report_error(self) -> None:
+        """Store the report of the last error, and send it, at most once in `ERROR_S`."""
+        report, self.incidents.last = self.incidents.last, None
+        if report is not None and self._permitted.report_errors:
+            self._memory.note(replace(self.session, error=report))
+            self.incidents.last = None  # if it cannot be stored, that is no further error
+            self._is_error_due = True
+        report = self.session.error
+        if (
+            report is not None
+            and self._is_error_due
+            and self._outbox.connected
+            and self._clock() >= self._error_at_s
+        ):
+            self._is_error_due, self._error_at_s = False, self._clock() + ERROR_S
+            self._outbox.publish("error", encode(report))
 
     def _decline(self, plan: m.Plan, declined: DeclinedPlan) -> None:
         """Decline the current plan."""

@@ -4,7 +4,9 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from edge_client.agent.inbox import PlanHead
 from edge_client.agent.traffic import Traffic
+from edge_client.core.report import permitted_detail
 from edge_client.storage.incidents import Incidents
 from edge_client.work.plan import DeclinedPlan
 from wire import messages as m
@@ -20,8 +22,9 @@ log = logging.getLogger("shoal.edge")
 class Outbox:
     """Publisher on one device's topics, which counts the bytes.
 
-    `clock` cannot be set, `wall` is the device's clock. `connected`: True if the link is up.
-    `beat_at_s`: time of the next heartbeat.
+    `clock` cannot be set, `wall` is the device's clock. `reports_errors`: True if the texts of
+    errors may leave the device. `connected`: True if the link is up. `beat_at_s`: time of the next
+    heartbeat.
     """
 
     device_id: str
@@ -31,6 +34,7 @@ class Outbox:
     incidents: Incidents
     clock: Callable[[], float]
     wall: Callable[[], float]
+    reports_errors: bool
     connected: bool = False
     beat_at_s: float = 0.0
 
@@ -53,7 +57,7 @@ class Outbox:
             status = m.DeviceStatus(self.device_id, True, at_s=self.wall())
             self.publish("status", encode(status), retain=True)
 
-    def decline(self, plan: m.Plan, declined: DeclinedPlan, proof: str = "") -> None:
+    def decline(self, plan: m.Plan | PlanHead, declined: DeclinedPlan, proof: str = "") -> None:
         """Tell the aggregator that a plan is not carried out."""
         detail = printable(declined.detail)[:1000]
         log.log(
@@ -71,7 +75,7 @@ class Outbox:
             plan.attempt,
             self.device_id,
             declined.reason,
-            detail,
+            permitted_detail(self.reports_errors, declined.reason, detail),
             proof,
         )
         self.publish("decline", encode(decline))

@@ -14,6 +14,7 @@ from edge_client.agent.outbox import Outbox
 from edge_client.core import offers
 from edge_client.core.backoff import RESEND_S
 from edge_client.core.ports import Current, Windows
+from edge_client.core.report import WITHHELD
 from edge_client.core.session import ModelOffer
 from edge_client.data.layout import windows_for
 from edge_client.models import trial
@@ -99,6 +100,8 @@ class Releases:
                 msgspec.structs.replace(session, failures=session.failures + failures)
             )
         in_use = offers.in_use(self._memory.session, self._device_id, self.model.current)
+        if in_use.problem and not self._policy.report_errors:
+            in_use = msgspec.structs.replace(in_use, problem=WITHHELD)
         self._outbox.publish("in-use", encode(in_use))
         self._failures_at_s = self._clock() + FAILURES_S
 
@@ -140,6 +143,7 @@ class Releases:
                 return
             except Exception as error:
                 foreseen = isinstance(error, ShoalError)
+                self._outbox.incidents.note("Offered model not taken into use", error)
                 problem = printable(f"{type(error).__name__}: {error}")[:1000]
                 memory.note(offers.on_failed(memory.session, problem))
                 self._again_at_s = self._clock() + AGAIN_S

@@ -11,10 +11,12 @@ from typing import Literal
 import msgspec
 
 from edge_client.core.kept import PersonalModel, with_kept
+from edge_client.core.report import Machine
 from wire.messages import (
     Acknowledge,
     Busy,
     DeclineReason,
+    ErrorReport,
     Finish,
     MaybeDigest,
     Metrics,
@@ -88,6 +90,13 @@ class Session(msgspec.Struct, frozen=True):
     """Personal models of the device."""
     reached: int = 0
     """Furthest point of the work, at which `tries` was last reset (number of runs of graphs)."""
+    machine: Machine | None = None
+    """The machine at the start of the work, or at its last checkpoint.
+
+    None if the last start of the work came to an orderly stop.
+    """
+    error: ErrorReport | None = None
+    """Report of the last error."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +156,7 @@ def on_plan(session: Session, plan: Plan, text: str, now_s: float) -> tuple[Sess
         update="",
         reason=None,
         detail="",
+        machine=None,
     )
     if now_s > plan.deadline_at_s:
         return on_declined(
@@ -158,8 +168,8 @@ def on_plan(session: Session, plan: Plan, text: str, now_s: float) -> tuple[Sess
     return changed, Action("work")
 
 
-def on_start(session: Session) -> tuple[Session, Action]:
-    """Return the session and the action before work on the plan starts.
+def on_start(session: Session, machine: Machine) -> tuple[Session, Action]:
+    """Return the session and the action before work on the plan starts on `machine`.
 
     Save the session before the work starts: a start that ends the client has to count.
     """
@@ -171,16 +181,22 @@ def on_start(session: Session) -> tuple[Session, Action]:
             "quarantined",
             f"work on it was started {session.tries} times and ended this client each time",
         )
-    return msgspec.structs.replace(session, tries=session.tries + 1), Action("work")
+    started = msgspec.structs.replace(session, tries=session.tries + 1, machine=machine)
+    return started, Action("work")
 
 
 def on_stopped(session: Session) -> Session:
     """Return the session at an orderly stop of the client: the unfinished work did not fail."""
     return (
-        msgspec.structs.replace(session, tries=max(0, session.tries - 1))
+        msgspec.structs.replace(session, tries=max(0, session.tries - 1), machine=None)
         if session.stage == "working"
         else session
     )
+
+
+def was_killed(session: Session) -> bool:
+    """Return True if the client ended in the midst of the work. Ask at a start of the client."""
+    return session.stage == "working" and session.machine is not None
 
 
 def on_progress(session: Session, plan: Plan, runs: int) -> Session:
@@ -212,7 +228,7 @@ def on_executed(session: Session, plan: Plan, update: str) -> Session:
     """
     if not _is_worked_on(session, plan):
         return session
-    return msgspec.structs.replace(session, stage="pending", update=update, tries=0)
+    return msgspec.structs.replace(session, stage="pending", update=update, tries=0, machine=None)
 
 
 def on_kept(session: Session, kept: PersonalModel) -> Session:

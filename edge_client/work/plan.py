@@ -17,6 +17,7 @@ from edge_client.core.ports import (
     ReadBlob,
     Windows,
 )
+from edge_client.core.report import Machine
 from edge_client.core.verbs import measuring
 from edge_client.data.layout import windows_for
 from edge_client.storage.incidents import Incidents
@@ -143,14 +144,15 @@ class PlanWork:
         self._graphs: Graphs | None = None
         self._executor: Executor | None = None
 
-    def attempt(self, plan: Plan, between: Between) -> Done | DeclinedPlan | None:
+    def attempt(self, plan: Plan, between: Between, machine: Machine) -> Done | DeclinedPlan | None:
         """Carry out the session's plan and return its result or the reason to decline it.
 
         Return None if the plan must be attempted again: the client is stopping, or a blob was
-        damaged. The start is stored before the work begins. No exception leaves this method.
+        damaged. The start, on `machine`, is stored before the work begins. No exception leaves this
+        method.
         """
         try:
-            session, action = core.on_start(self._memory.session)
+            session, action = core.on_start(self._memory.session, machine)
             if action.kind == "decline":
                 return DeclinedPlan(action.reason, action.detail)
             self._memory.save(session)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 NUMBERS = ("battery", "windows", "release", "failures")
-HEADINGS = ("device", "state", "last seen (UTC)", *NUMBERS, "personal model", "tags")
+HEADINGS = ("device", "state", "last seen (UTC)", "client", *NUMBERS, "personal model", "tags")
 """Headings of the list of devices; the columns of `NUMBERS` are aligned at their right."""
 DURATIONS = ("train_s", "answer_s")
 """Fields that are durations in seconds; other fields that end in ``_s`` are Unix times."""
@@ -53,7 +53,7 @@ devices = typer.Typer(
 def list_devices(
     folder: opt.Folder, where: Where = "", database: opt.Database = "", as_json: opt.Json = False
 ) -> None:
-    """List the devices of the fleet, most urgent first.
+    """List the devices of the fleet, most urgent first, and their errors of the last day.
 
     The time when a device was last seen is up to 10 seconds old.
     """
@@ -74,6 +74,8 @@ def list_devices(
             f"{cell:{'>' if name in NUMBERS else '<'}{width}}" for name, cell, width in cells
         ]
         print("  ".join(aligned).rstrip())
+    for error in view.totals.errors:
+        print(f"{len(error.devices)} of {len(view.fleet.devices)}: {error.key}")
 
 
 @devices.command("show")
@@ -93,12 +95,26 @@ def show(
         print_json(row)
         return
     condition = condition_of(device)
+    row.pop("error", None)
     print(f"device {row.pop('id')}: {condition.word}{condition.why and ', '}{condition.why}")
     for name, value in row.items():
         for field, part in value.items() if isinstance(value, dict) else (("", value),):
             if part not in ("", None, 0, [], {}):
                 label = f"{name} {field}".strip().removesuffix("_s").replace("_", " ")
                 print(f"  {label:<26}  {_text(field or name, part)}")
+    if (error := device.telemetry.error) is not None:
+        report = error.report
+        lines = {
+            "last error": f"{report.what}, {minute_of(error.at_s)} UTC",
+            report.error: report.message,
+            "memory": " of ".join(
+                _text("bytes", size) for size in (report.peak_bytes, report.memory_bytes) if size
+            ),
+            "client then": " ".join((report.client, report.app and f"app {report.app}")),
+            **{f"frame {number}": frame for number, frame in enumerate(report.frames, 1)},
+        }
+        for label, text in lines.items():
+            print(f"  {label:<26}  {text}")
 
 
 @devices.command("profile")
@@ -270,8 +286,10 @@ def _cells(device: DeviceView) -> tuple[str, ...]:
 
     record, personal_model = device.record, device.personal_model
     facts = record.facts
-    battery, windows = "-", "-"
+    battery, windows, client = "-", "-", "-"
     if facts is not None:
+        client = facts.client.removeprefix("shoal ") or "-"
+        client += f" (app {facts.app})" if facts.app else ""
         windows = str(facts.num_train)
         if facts.battery_percent is not None:
             battery = f"{facts.battery_percent:.0f} %"
@@ -282,7 +300,7 @@ def _cells(device: DeviceView) -> tuple[str, ...]:
     seen = minute_of(device.seen_s) if device.seen_s else "never"
     numbers = (battery, windows, str(device.release or "-"), str(record.failures))
     word, tags = condition_of(device).word, ", ".join(record.tags)
-    return (device.id, word, seen, *numbers, model, tags)
+    return (device.id, word, seen, client, *numbers, model, tags)
 
 
 def _split(tags: str) -> list[str]:

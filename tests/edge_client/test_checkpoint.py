@@ -28,6 +28,7 @@ from edge_client.core.checkpoint import (
     work_digest,
 )
 from edge_client.core.ports import Windows
+from edge_client.core.report import Machine
 from edge_client.core.session import MOST_TRIES, Session, on_plan, on_progress, on_start
 from edge_client.storage.state import DeviceState
 from edge_client.work.executor import Executor, PlanResult
@@ -349,7 +350,7 @@ class TestRules:
         by the process's death."""
         session, furthest, without = on_plan(Session(), plan(), "", 0.0)[0], 0, 0
         for runs in checkpoints:
-            session, action = on_start(session)
+            session, action = on_start(session, Machine())
             assert (action.kind == "decline") == (without >= MOST_TRIES)
             if action.kind == "decline":
                 return

@@ -1,5 +1,8 @@
 """Facts of a board, from folders like those of Linux."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,7 +11,7 @@ from edge_client.agent.health import linux_health
 from edge_client.core.ports import Health
 from wire import messages as m
 from wire.codec import decode, encode
-from wire.messages import CLIENT, VERSION
+from wire.messages import PROTOCOL_VERSION, VERSION
 
 ROOT = Path(__file__).parents[2]
 
@@ -88,7 +91,24 @@ def test_what_makes_no_sense_is_left_out_and_the_check_in_can_be_read(
 
 def test_the_version_is_that_of_the_package_and_of_the_phones() -> None:
     assert f'version = "{VERSION}"' in (ROOT / "pyproject.toml").read_text()
-    assert (
-        f'"{CLIENT}"'
-        in (ROOT / "android_bridge/core/src/main/kotlin/io/shoal/core/Outbox.kt").read_text()
+    assert f"shoal.version={VERSION}" in (ROOT / "android_bridge/gradle.properties").read_text()
+
+
+def test_a_client_reports_the_version_of_the_installed_package(tmp_path: Path) -> None:
+    metadata = tmp_path / "shoal-9.8.7.dist-info" / "METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text("Metadata-Version: 2.1\nName: shoal\nVersion: 9.8.7\n")
+    path = os.pathsep.join((str(tmp_path), str(ROOT)))
+    said = subprocess.run(
+        [sys.executable, "-c", "from wire.messages import CLIENT; print(CLIENT)"],
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
     )
+    assert said.stdout == "shoal 9.8.7\n"
+
+
+def test_both_clients_speak_the_same_version_of_the_protocol() -> None:
+    outbox = ROOT / "android_bridge/core/src/main/kotlin/io/shoal/core/Outbox.kt"
+    assert f'PROTOCOL_VERSION = "{PROTOCOL_VERSION}"' in outbox.read_text()

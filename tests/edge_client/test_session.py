@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from edge_client.core.offers import in_use, on_failed, on_release, on_trying, open_offer
 from edge_client.core.ports import Current
+from edge_client.core.report import Machine
 from edge_client.core.session import (
     MOST_TRIES,
     Session,
@@ -56,7 +57,7 @@ class TestSession:
                 assert action.kind != "work" or number > answered
                 died = 0 if action.kind == "work" else died
             elif kind == "start" and session.stage == "working":
-                session, action = on_start(session)
+                session, action = on_start(session, Machine())
                 assert action.kind == ("decline" if died >= MOST_TRIES else "work")
                 died += 1
             elif kind == "stop" and session.stage == "working" and died:

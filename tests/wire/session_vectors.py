@@ -7,7 +7,8 @@ release, or an offer of a finished run, is followed by the action "try" if it is
 use. "try" is the beginning of that, after which comes "taken", "failed", "broken off", or, if it
 ended the client, nothing. "again" is a new start of the client, or the end of a while: what failed
 is tried again. "kept" is what the device keeps of a model, followed by "try" if that is the model
-in use. "report" has what the device says of its releases; a problem is one word.
+in use. "client start" is a new start of the client, followed by "killed" if it had ended in the
+midst of the work. "report" has what the device says of its releases; a problem is one word.
 """
 
 import json
@@ -168,6 +169,31 @@ SCENARIOS: list[tuple[str, list[Step]]] = [
     (
         "declined, and the aggregator was started again",
         [FIRST, event("declined", "decline data", reason="data"), plan(2, 1, "work")],
+    ),
+    (
+        "the client is killed in the midst of the work, and not before or after it",
+        [
+            event("client start"),
+            FIRST,
+            event("client start"),
+            TRY,
+            event("client start", "killed"),
+            event("client start"),
+            TRY,
+            further(3),
+            event("client start", "killed"),
+            TRY,
+            event("stopped"),
+            event("client start"),
+            TRY,
+            plan(1, 2, "work"),
+            event("client start"),
+            TRY,
+            DID,
+            event("client start"),
+            ACKNOWLEDGED,
+            event("client start"),
+        ],
     ),
     (
         "work that ends the client",

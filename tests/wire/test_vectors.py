@@ -9,13 +9,16 @@ import msgspec
 import numpy as np
 import pytest
 
+from edge_client.agent.inbox import Inbox, PlanHead
 from edge_client.core import kept, offers
 from edge_client.core import session as core
 from edge_client.core.backoff import AggregatorTime
 from edge_client.core.kept import usable
 from edge_client.core.policy import broken_rule
 from edge_client.core.ports import Current
+from edge_client.core.report import Machine, bounded, permitted_detail
 from tests.wire import (
+    error_vectors,
     personal_model_vectors,
     policy_vectors,
     private_vectors,
@@ -41,6 +44,8 @@ from wire.codec import decode, decode_update, encode, encode_update
 from wire.errors import Untrusted, WireError
 from wire.identity.keys import read_public
 from wire.identity.signed import Verifier
+from wire.links.port import Delivery
+from wire.topics import Topics
 
 
 @pytest.mark.parametrize("name", MESSAGES)
@@ -126,6 +131,41 @@ def test_policy(case: dict[str, Any]) -> None:
     assert (rule or "").partition(":")[0] == case["rule"]
 
 
+@pytest.mark.parametrize(
+    "case", json.loads(error_vectors.FILE.read_text())["reports"], ids=lambda case: case["name"]
+)
+def test_error_report(case: dict[str, Any]) -> None:
+    expected = msgspec.convert(case["expected"], m.ErrorReport)
+    case["report"].pop("type")
+    report = m.ErrorReport(**case["report"])  # it may be longer than a message
+    assert bounded(report, case["home"]) == expected
+    assert len(encode(expected)) <= m.ERROR_BYTES
+
+
+@pytest.mark.parametrize("case", json.loads(error_vectors.FILE.read_text())["details"])
+def test_detail_of_a_decline(case: dict[str, Any]) -> None:
+    expected = permitted_detail(case["report_errors"], case["reason"], case["detail"])
+    assert expected == case["expected"]
+
+
+@pytest.mark.parametrize(
+    "case", json.loads(error_vectors.FILE.read_text())["plans"], ids=lambda case: case["name"]
+)
+def test_a_plan_that_cannot_be_read(case: dict[str, Any]) -> None:
+    topics = Topics("f")
+    inbox = Inbox("p01-left", topics, (), lambda: 0.0, 2**20)
+    delivery = Delivery(topics.device("p01-left", "plan"), case["plan"].encode())
+    if not case["outdated"]:
+        with pytest.raises(WireError):
+            inbox.open(delivery)
+        return
+    head = inbox.open(delivery)
+    assert isinstance(head, PlanHead)
+    assert (head.round, head.attempt) == (3, 7)
+    assert f"{m.CLIENT}, which speaks protocol {m.PROTOCOL_VERSION}" in head.problem
+    assert "update the client" in head.problem
+
+
 def test_the_page_for_other_clients_has_every_event_and_every_action_of_the_scenarios() -> None:
     page = (
         (session_vectors.FILE.parents[2] / "docs" / "other-clients.md")
@@ -170,6 +210,9 @@ def test_session(scenario: dict[str, Any]) -> None:
             "report",
         ):
             session, current, said = _play_offer(session, current, dict(step))
+        elif step["event"] == "client start":
+            said = "killed" if core.was_killed(session) else "none"
+            session = msgspec.structs.replace(session, machine=None)
         else:
             session, action = _play(session, dict(step))
             said = f"{action.kind} {action.reason}" if action.kind == "decline" else action.kind
@@ -294,7 +337,7 @@ def _play(session: core.Session, step: dict[str, Any]) -> tuple[core.Session, co
             )
             return core.on_plan(session, plan, encode(plan).decode(), step["now_s"])
         case "start":
-            return core.on_start(session)
+            return core.on_start(session, Machine())
         case "stopped":
             return core.on_stopped(session), core.NOTHING
         case "resumed":

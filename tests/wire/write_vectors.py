@@ -12,6 +12,7 @@ from tests.wire import (
     drift_vectors,
     enrolment_vectors,
     epochs_vectors,
+    error_vectors,
     holdout_vectors,
     ids_vectors,
     label_vectors,
@@ -61,6 +62,10 @@ MESSAGES: dict[str, m.Message] = {
     "check-in-moved": m.CheckIn("p01-left", 160, 63, moved=True),
     "check-in-encodings": m.CheckIn("p01-left", 160, 63, encodings=("int8", "one-bit")),
     "check-in-personal-models": m.CheckIn("p01-left", 160, 63, personal_models=(A, B)),
+    "check-in-versions": m.CheckIn(
+        "p01-left", 160, 63, client="shoal 0.1.0", protocol="1.1", app="3.14.0 (271)"
+    ),
+    "check-in-silent": m.CheckIn("p01-left", 160, 63, policy=m.Policy(report_errors=False)),
     "check-in-policy": m.CheckIn("p01-left", 160, 63, policy=POLICY),
     "check-in-unreported": m.CheckIn("p01-left", 160, 63, policy=m.Policy(unreported=("choose",))),
     "decline": m.Decline(
@@ -72,6 +77,11 @@ MESSAGES: dict[str, m.Message] = {
         "bundle",
         "bundle watch: version 1 offered, version 2 was loaded before",
     ),
+    "decline-outdated": m.Decline(
+        RUN, 1795305600, 3, 1, "p01-left", "outdated", "the plan has the verb distil"
+    ),
+    "error": error_vectors.FULL,
+    "error-killed": m.ErrorReport("p01-left", 0.0, "Client ended", "Killed"),
     "decline-stale": m.Decline(
         RUN,
         1795305600,
@@ -264,6 +274,13 @@ HOSTILE_MESSAGES = {
     "encoding-unknown": b'{"type":"plan","run_id":"r","epoch":1,"round":1,"attempt":0,'
     b'"device_id":"d","bundle":"%b","model":"%b",'
     b'"verbs":[],"seed":1,"deadline_at_s":1.0,"encoding":"int4"}' % (b"a" * 64, b"a" * 64),
+    "error-without-type": b'{"type":"error","device_id":"d","at_s":1.0,"what":"x"}',
+    "error-frames-too-many": b'{"type":"error","device_id":"d","at_s":1.0,"what":"x","error":"E",'
+    b'"frames":[%b"f"]}' % (b'"f",' * 32),
+    "error-frame-too-long": b'{"type":"error","device_id":"d","at_s":1.0,"what":"x","error":"E",'
+    b'"frames":["%b"]}' % (b"f" * 1001),
+    "error-memory-negative": b'{"type":"error","device_id":"d","at_s":1.0,"what":"x","error":"E",'
+    b'"peak_bytes":-1}',
     "pieces-none": b'{"type":"pieces","digest":"%b","num_bytes":1,"piece_bytes":65536,"pieces":[]}'
     % (b"a" * 64),
     "pieces-too-small": b'{"type":"pieces","digest":"%b","num_bytes":1,"piece_bytes":1,'
@@ -298,6 +315,7 @@ FILES = (
     drift_vectors,
     enrolment_vectors,
     epochs_vectors,
+    error_vectors,
     holdout_vectors,
     ids_vectors,
     personal_model_vectors,

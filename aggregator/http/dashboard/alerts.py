@@ -8,8 +8,10 @@ from aggregator.http.dashboard.fleet import Tone
 from aggregator.http.dashboard.history import Past
 from aggregator.http.pages.words import percent, seconds
 from aggregator.service.conditions import Conditions
-from aggregator.view.fleet import SHOWN, CampaignView, FleetView, PoorDevice
+from aggregator.view.fleet import SHOWN, CampaignView, CommonError, FleetView, PoorDevice
 
+MOST_ERRORS = 5
+"""Maximum number of errors of devices that become alerts; those of most devices do."""
 RECENT = 5
 """Number of last closed rounds of a campaign whose notes become alerts."""
 AHEAD_S = 60.0
@@ -32,6 +34,7 @@ IDS = (
     "poor",
     "clock",
     "device-clocks",
+    "errors",
 )
 """Ids of standing alerts. A new one needs a row in docs/alerts.md."""
 
@@ -118,6 +121,8 @@ def standing_alerts(now: Conditions, view: FleetView) -> list[Alert]:
                 )
             )
     alerts += device_alerts(view)
+    known = view.totals.devices["known"]
+    alerts += [error_alert(error, known) for error in view.totals.errors[:MOST_ERRORS]]
     return sorted(alerts, key=lambda alert: alert.tone != "bad")
 
 
@@ -188,6 +193,16 @@ def _of_devices(
         title = f"A device {one} {what}" if number == 1 else f"{number:,} devices {many} {what}"
         more = f" The first {SHOWN} are named here." if number > SHOWN else ""
         yield Alert("warn", title, text + more, page, devices=tuple(named), id=name)
+
+
+def error_alert(error: CommonError, known: int) -> Alert:
+    """Return the alert about an error, with the share of the `known` devices that had it."""
+    number = len(error.devices)
+    title = f"{number:,} of {known:,} device{'' if known == 1 else 's'}: {error.key}"
+    more = f" The first {SHOWN} are named here." if number > SHOWN else ""
+    text = f"The last error within a day. A device's page has its traceback.{more}"
+    named = tuple(AlertDevice(device_id, "") for device_id in error.devices[:SHOWN])
+    return Alert("warn", title, text, since_s=error.last_s, devices=named, id="errors")
 
 
 def campaign_alerts(name: str, view: CampaignView) -> Iterator[Alert]:

@@ -131,7 +131,7 @@ def fleet_page(view: FleetView, words: str, show: Show, sort: Sort, number: int)
     """Return one page of the devices that match `words` and `show`.
 
     `words`: a rule (`aggregator.fleet.eligibility`), or else text in a device's id, tags, hardware,
-    client or last decline. Groups are those of the latest campaign.
+    client, last decline or last error. Groups are those of the latest campaign.
     """
     means, problem = _reader(words, view.fleet)
     counts: Counter[Show] = Counter()
@@ -179,7 +179,9 @@ def _text(device: DeviceView) -> str:
     facts, decline = device.record.facts, device.telemetry.decline
     about = (facts.hardware, facts.client, facts.runtime) if facts else ()
     reason = decline.reason if decline else ""
-    return " ".join((device.id, *device.record.tags, *about, reason)).casefold()
+    error = device.telemetry.error
+    text = f"{error.report.error} {error.report.message}" if error is not None else ""
+    return " ".join((device.id, *device.record.tags, *about, reason, text)).casefold()
 
 
 Found = tuple[DeviceView, Condition]

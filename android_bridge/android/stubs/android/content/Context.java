@@ -1,6 +1,7 @@
 package android.content;
 
 public abstract class Context {
+  public static final String ACTIVITY_SERVICE = "activity";
   public static final String BATTERY_SERVICE = "batterymanager";
   public static final String CONNECTIVITY_SERVICE = "connectivity";
   public static final String NOTIFICATION_SERVICE = "notification";
@@ -9,6 +10,7 @@ public abstract class Context {
   public Context() { throw new RuntimeException("Stub!"); }
   public Context getApplicationContext() { throw new RuntimeException("Stub!"); }
   public java.io.File getNoBackupFilesDir() { throw new RuntimeException("Stub!"); }
+  public String getPackageName() { throw new RuntimeException("Stub!"); }
   public android.content.pm.PackageManager getPackageManager() { throw new RuntimeException("Stub!"); }
   public android.content.res.AssetManager getAssets() { throw new RuntimeException("Stub!"); }
   public final String getString(int resId) { throw new RuntimeException("Stub!"); }

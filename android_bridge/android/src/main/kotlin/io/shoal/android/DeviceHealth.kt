@@ -1,5 +1,7 @@
 package io.shoal.android
 
+import android.app.ActivityManager
+import android.app.ApplicationExitInfo
 import android.content.Context
 import android.content.Intent
 import android.content.IntentFilter
@@ -21,6 +23,8 @@ internal class DeviceHealth(private val context: Context) {
         freeBytes = freeBytes().takeIf { it >= 0 },
         temperatureC = temperatureC(),
         charging = battery()?.isCharging,
+        app = context.packageManager.getPackageInfo(context.packageName, 0).versionName.orEmpty().take(LONGEST),
+        lastExit = lastExit(),
         idle = (context.getSystemService(Context.POWER_SERVICE) as? PowerManager)?.let { !it.isInteractive },
     )
 
@@ -45,12 +49,30 @@ internal class DeviceHealth(private val context: Context) {
         return state.getIntExtra(BatteryManager.EXTRA_TEMPERATURE, Int.MIN_VALUE).takeIf { it in -400..1500 }?.let { it / 10.0 }
     }
 
+    /** Return Android's explanation of the last end of the app's process; empty before API 30. */
+    private fun lastExit(): String {
+        val manager = (if (Build.VERSION.SDK_INT >= 30) context.getSystemService(Context.ACTIVITY_SERVICE) else null) as? ActivityManager
+        val exit = manager?.getHistoricalProcessExitReasons(context.packageName, 0, 1)?.firstOrNull() ?: return ""
+        return exitText(exit.reason, exit.status)
+    }
+
     private fun unmetered(): Boolean? {
         val manager = context.getSystemService(Context.CONNECTIVITY_SERVICE) as? ConnectivityManager ?: return null
         return if (manager.activeNetwork == null) null else !manager.isActiveNetworkMetered
     }
 
-    private companion object {
-        const val LONGEST = 200
+    companion object {
+        private const val LONGEST = 200
+
+        /** Return a text for Android's [reason] of the end of a process, and its [status]. */
+        fun exitText(reason: Int, status: Int): String = when {
+            reason == ApplicationExitInfo.REASON_LOW_MEMORY -> "Android ended the app's process for lack of memory (exit -9)"
+            reason == ApplicationExitInfo.REASON_SIGNALED && status == KILLED ->
+                "the app's process was killed (exit -9); Android does so for lack of memory too"
+            else -> "the app's process ended with Android's reason $reason and status $status"
+        }
+
+        /** Number of the signal that kills a process. */
+        private const val KILLED = 9
     }
 }

@@ -70,6 +70,10 @@ public class PolicyBuilder internal constructor() {
     @Throws(ConfigException::class)
     public fun unreported(vararg names: String): PolicyBuilder = with { copy(unreported = names.toList()) }
 
+    /** Forbid the texts of errors to leave the phone; the service gets the reason of a decline alone. */
+    @Throws(ConfigException::class)
+    public fun withholdErrors(): PolicyBuilder = with { copy(reportErrors = false) }
+
     internal fun build(): Policy = policy
 
     /**

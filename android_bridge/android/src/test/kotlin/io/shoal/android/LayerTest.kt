@@ -140,6 +140,13 @@ class HomeTest {
     }
 
     @Test
+    fun `the end of the app's process is explained by memory where Android does so`() {
+        assertTrue("lack of memory (exit -9)" in DeviceHealth.exitText(3, 0))
+        assertTrue("exit -9" in DeviceHealth.exitText(2, 9))
+        assertEquals("the app's process ended with Android's reason 2 and status 15", DeviceHealth.exitText(2, 15))
+    }
+
+    @Test
     fun `a random id stays, and leaving forgets all but recordings`() {
         val home = Home(folder)
         home.save(settings())

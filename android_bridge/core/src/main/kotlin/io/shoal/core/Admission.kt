@@ -1,18 +1,26 @@
 package io.shoal.core
 
 import io.shoal.core.wire.AggregatorStatus
+import io.shoal.core.wire.Fields
 import io.shoal.core.wire.PLAN_BYTES
 import io.shoal.core.wire.Pieces
 import io.shoal.core.wire.Plan
+import io.shoal.core.wire.PlanHead
 import io.shoal.core.wire.Release
 import io.shoal.core.wire.Reply
 import io.shoal.core.wire.Topics
 import io.shoal.core.wire.Verifier
 import io.shoal.core.wire.Want
 import io.shoal.core.wire.checkPieces
+import io.shoal.core.wire.decode
+import io.shoal.core.wire.parseJson
+import io.shoal.core.wire.planHeadOf
 
 /** Message from the broker that was parsed and verified. */
 internal sealed interface Admitted {
+    /** Plan whose contents this client does not know, and the reason. */
+    class OfUnreadPlan(val plan: PlanHead, val problem: String) : Admitted
+
     /** [text] is the plan as it came, with its signatures. */
     class OfPlan(val plan: Plan, val text: String) : Admitted
 
@@ -68,7 +76,15 @@ internal class Admission(private val self: Identity, private val topics: Topics,
 
     private fun planIn(payload: ByteArray): Admitted {
         if (payload.size > PLAN_BYTES) throw LimitExceeded("plan of ${payload.size} bytes: at most $PLAN_BYTES are accepted")
-        val plan = verifier.open<Plan>(payload, time.latestS())
+        val text = verifier.checked(payload, time.latestS())
+        val plan = try {
+            decode<Plan>(text)
+        } catch (error: Malformed) {
+            val head = planHeadOf(Fields(parseJson(text), "plan"))
+            if (head.deviceId != self.deviceId) throw Untrusted("plan for ${head.deviceId}, not for ${self.deviceId}")
+            val client = "${BuildVersion.CLIENT}, which speaks protocol ${Outbox.PROTOCOL_VERSION}"
+            return Admitted.OfUnreadPlan(head, "the client, $client, cannot read the plan: update the app; ${describe(error)}")
+        }
         if (plan.deviceId != self.deviceId) throw Untrusted("plan for ${plan.deviceId}, not for ${self.deviceId}")
         return Admitted.OfPlan(plan, payload.decodeToString())
     }

@@ -3,6 +3,7 @@ package io.shoal.core
 import io.shoal.core.wire.AggregatorStatus
 import io.shoal.core.wire.Busy
 import io.shoal.core.wire.DeclineReason
+import io.shoal.core.wire.ErrorReport
 import io.shoal.core.wire.Finish
 import io.shoal.core.wire.Limits
 import io.shoal.core.wire.Names
@@ -27,7 +28,7 @@ import java.io.IOException
  * Only a broken disk or a defect raises an error here. A message that cannot be read or trusted is
  * ignored, and a fault in a plan declines that plan.
  */
-internal class Agent(self: Identity, private val link: Link, environment: Environment, private val stop: () -> Boolean) : Closeable {
+internal class Agent(self: Identity, private val link: Link, private val environment: Environment, private val stop: () -> Boolean) : Closeable {
     private val deviceId = self.deviceId
     private val topics = Topics(self.fleet)
     private val storage = environment.storage
@@ -40,7 +41,7 @@ internal class Agent(self: Identity, private val link: Link, environment: Enviro
     private val checkpoints = Checkpoints(deviceId, storage, environment.loader.runtime, clock, log, environment.pace, ::progressed)
     private val planWork = PlanWork(deviceId, environment.windows, policy, loaded, checkpoints, environment.mostBytes)
     private val personalModels = PersonalModels(storage)
-    private val releases = Releases(deviceId, storage, loaded, personalModels, policy, Trial(environment.windows, policy), log)
+    private val releases = Releases(deviceId, storage, loaded, personalModels, policy, Trial(environment.windows, policy), log, ::noteError)
     private val traffic = Traffic(storage, clock)
     private val progress = environment.progress
     private val outbox = Outbox(self, topics, link, traffic, environment)
@@ -54,6 +55,10 @@ internal class Agent(self: Identity, private val link: Link, environment: Enviro
 
     /** True if the limit of bytes a day does not permit to send the pending update now. */
     private var waitsForQuota = false
+
+    /** True if the report of the last error is to be sent, at [errorAtS] at the earliest. */
+    private var errorDue = false
+    private var errorAtS = Double.NEGATIVE_INFINITY
 
     var session: Session = releases.recovered(storage.session())
         private set
@@ -81,6 +86,7 @@ internal class Agent(self: Identity, private val link: Link, environment: Enviro
 
     init {
         if (session.stage != Stage.WORKING) forgetCheckpoint()
+        noteEnd()
         link.subscribe(listOf("plan", "reply", "release", "want").map { topics.device(deviceId, it) } + topics.aggregator)
     }
 
@@ -103,6 +109,7 @@ internal class Agent(self: Identity, private val link: Link, environment: Enviro
                 traffic.add(event.payload.size)
                 when (val message = admission.admit(event)) {
                     is Admitted.OfPlan -> onPlan(message.plan, message.text)
+                    is Admitted.OfUnreadPlan -> outbox.decline(message.plan, Action.Decline(DeclineReason.OUTDATED, message.problem))
                     is Admitted.OfReply -> onReply(message.reply)
                     is Admitted.OfRelease -> onRelease(message.release)
                     is Admitted.OfWant -> if (sending.onWant(message.want, session)) retry.begin()
@@ -119,7 +126,7 @@ internal class Agent(self: Identity, private val link: Link, environment: Enviro
      * before its blobs came.
      */
     fun tick() {
-        outbox.beat()
+        beat()
         val plan = session.plan
         if (plan != null && session.stage == Stage.WORKING) {
             Rounds.expired(session, plan, time.forEpoch(plan.epoch))?.let { (changed, action) ->
@@ -201,7 +208,7 @@ internal class Agent(self: Identity, private val link: Link, environment: Enviro
             if (downloads.onBlob(name, payload)) retry.begin() // blobs are coming: nothing has to be asked for again now
         } catch (error: IOException) { // the disk is full, for instance
             val plan = session.plan?.takeIf { session.stage == Stage.WORKING && name in PlanWork.blobsOf(it) } ?: throw error
-            giveUp(plan, Contained.Failed(reasonOf(error), describe(error)))
+            giveUp(plan, Contained.Failed(reasonOf(error), describe(error), error))
         }
         rest()
         overTraffic()
@@ -219,6 +226,7 @@ internal class Agent(self: Identity, private val link: Link, environment: Enviro
     private fun checkIn() {
         outbox.checkIn(loaded.digest, personalModels.models(session))
         outbox.inUse(releases.report(session))
+        errorDue = session.error != null
         sendUpdate()
         downloads.ask()
     }
@@ -303,7 +311,7 @@ internal class Agent(self: Identity, private val link: Link, environment: Enviro
                 storage.putUpdate(plan.runId, plan.round, finished.payload, private)
             }
         } catch (error: IOException) {
-            return giveUp(plan, Contained.Failed(DeclineReason.FAILED, "the update cannot be stored; free some space: ${describe(error)}"))
+            return giveUp(plan, Contained.Failed(DeclineReason.FAILED, "the update cannot be stored; free some space: ${describe(error)}", error))
         }
         save(Rounds.onExecuted(session, plan, digest(finished.payload)))
         log.write(Log.Level.INFO, "Plan carried out: device=$deviceId round=${plan.round} steps=${finished.numSteps}")
@@ -324,7 +332,42 @@ internal class Agent(self: Identity, private val link: Link, environment: Enviro
 
     private fun between() {
         if (stop()) throw Stopped()
+        beat()
+    }
+
+    /** Send a heartbeat and the report of the last error, if they are due. */
+    private fun beat() {
         outbox.beat()
+        val report = session.error ?: return
+        if (!errorDue || !outbox.connected || clock.steadySeconds() < errorAtS) return
+        errorDue = false
+        errorAtS = clock.steadySeconds() + ErrorReports.EVERY_S
+        outbox.error(report)
+    }
+
+    /** Store the report of an error, and have it sent. */
+    private fun noteError(what: String, error: Throwable) =
+        noteReport(ErrorReports.of(deviceId, what, error, time.latestS(), environment.state().app))
+
+    /** Report it if the last start of the client ended in the midst of a plan. */
+    private fun noteEnd() {
+        val plan = session.plan
+        if (plan == null || !Rounds.wasKilled(session)) return
+        val health = environment.state()
+        val report = ErrorReports.ofKilled(deviceId, plan, time.latestS(), health.app, health.lastExit)
+        log.write(Log.Level.ERROR, "${report.what}: device=$deviceId ${report.message}")
+        save(session.copy(begun = false))
+        noteReport(report)
+    }
+
+    private fun noteReport(report: ErrorReport) {
+        if (!policy.reportErrors) return
+        errorDue = true
+        try {
+            save(session.copy(error = report))
+        } catch (full: IOException) { // the report goes out all the same; a restart forgets it
+            session = session.copy(error = report)
+        }
     }
 
     private fun tryOffer() {
@@ -337,6 +380,7 @@ internal class Agent(self: Identity, private val link: Link, environment: Enviro
     /** Decline the plan, and release its graphs, in case they were the cause. */
     private fun giveUp(plan: Plan, failed: Contained.Failed) {
         contained { loaded.close() }
+        if (failed.error != null) noteError("Plan failed", failed.error)
         progress(Progress.Waiting)
         val (changed, action) = Rounds.onDeclined(session, plan, failed.reason, failed.detail)
         save(changed)

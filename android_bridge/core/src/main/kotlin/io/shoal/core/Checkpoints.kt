@@ -91,7 +91,7 @@ internal class Checkpoints(
     }
 
     private fun basis(plan: Plan, executor: Executor) =
-        Basis(Basis.FORMAT, Outbox.CLIENT, runtime, workDigest(plan), executor.windowsDigest)
+        Basis(Basis.FORMAT, BuildVersion.CLIENT, runtime, workDigest(plan), executor.windowsDigest)
 
     /** Return the checkpoint on the disk, or null if it is not of this plan and its windows. */
     private fun stored(plan: Plan, executor: Executor): Checkpoint? {

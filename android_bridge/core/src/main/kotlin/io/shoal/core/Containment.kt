@@ -15,7 +15,8 @@ internal class PolicyBroken(message: String) : ShoalException(message)
 internal sealed interface Contained<out T> {
     class Done<T>(val value: T) : Contained<T>
 
-    class Failed(val reason: DeclineReason, val detail: String) : Contained<Nothing>
+    /** [error] is null if nothing failed, and the plan is declined for another reason. */
+    class Failed(val reason: DeclineReason, val detail: String, val error: Throwable? = null) : Contained<Nothing>
 }
 
 /**
@@ -30,7 +31,7 @@ internal inline fun <T> contained(body: () -> T): Contained<T> = try {
 } catch (missing: MissingBlob) {
     throw missing
 } catch (error: Throwable) {
-    Contained.Failed(reasonOf(error), describe(error))
+    Contained.Failed(reasonOf(error), describe(error), error.takeIf { it !is PolicyBroken })
 }
 
 /** Return the reason of the decline that reports an error from a plan. */

@@ -34,4 +34,10 @@ internal class Environment(
     val mostBytes: Int = Limits.PROTOCOL.totalBytes,
     val progress: (Progress) -> Unit = {},
     val pace: Pace = Pace(),
-)
+) {
+    /**
+     * Return the state of the hardware and of the app. An error in the app's own code must not
+     * prevent a check-in: then nothing is known.
+     */
+    fun state(): Health = (contained { health() } as? Contained.Done)?.value ?: Health()
+}

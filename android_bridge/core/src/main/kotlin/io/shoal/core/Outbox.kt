@@ -4,11 +4,13 @@ import io.shoal.core.wire.CheckIn
 import io.shoal.core.wire.Decline
 import io.shoal.core.wire.DeclineReason
 import io.shoal.core.wire.DeviceStatus
+import io.shoal.core.wire.ErrorReport
 import io.shoal.core.wire.Fetch
 import io.shoal.core.wire.InUse
 import io.shoal.core.wire.Message
 import io.shoal.core.wire.Piece
 import io.shoal.core.wire.Plan
+import io.shoal.core.wire.PlanHead
 import io.shoal.core.wire.Policy
 import io.shoal.core.wire.Topics
 import io.shoal.core.wire.UpdateOffer
@@ -27,6 +29,7 @@ internal class Outbox(
     private val environment: Environment,
 ) {
     private var nextBeatS = Double.POSITIVE_INFINITY
+    private val reportErrors = (self.policy ?: Policy()).reportErrors
 
     /** True if the link is up. */
     var connected: Boolean = false
@@ -41,13 +44,13 @@ internal class Outbox(
      * are the digests of the models that have a personal model.
      */
     fun checkIn(bundle: String, personalModels: List<String>) {
-        val health = (contained { environment.health() } as? Contained.Done)?.value ?: Health() // an error in the app's own code must not prevent the check-in
+        val health = environment.state()
         val message = CheckIn(
             deviceId = self.deviceId,
             numTrain = environment.windows.numTrain.toLong(),
             numTest = environment.windows.numTest.toLong(),
             bundle = bundle,
-            client = CLIENT,
+            client = BuildVersion.CLIENT,
             runtime = environment.loader.runtime,
             batteryPercent = health.batteryPercent,
             unmetered = health.unmetered,
@@ -62,20 +65,33 @@ internal class Outbox(
             encodings = listOf(Quantised.INT8),
             numUnlabelled = environment.windows.numUnlabelled.toLong(),
             personalModels = personalModels,
+            protocol = PROTOCOL_VERSION,
+            app = health.app,
         )
         send("check-in", message)
         sendHeartbeat()
     }
 
     /** Report which release is in use. */
-    fun inUse(message: InUse): Unit = send("in-use", message)
+    fun inUse(message: InUse) {
+        val isWithheld = message.problem.isNotEmpty() && !reportErrors
+        send("in-use", if (isWithheld) message.copy(problem = ErrorReports.WITHHELD) else message)
+    }
+
+    /** Report the last error. */
+    fun error(report: ErrorReport): Unit = send("error", report)
 
     /** Tell the aggregator that a plan is not carried out. */
-    fun decline(plan: Plan, action: Action.Decline) {
+    fun decline(plan: Plan, action: Action.Decline): Unit =
+        decline(PlanHead(plan.deviceId, plan.runId, plan.epoch, plan.round, plan.attempt), action)
+
+    /** Tell the aggregator that the plan with this identity is not carried out. */
+    fun decline(plan: PlanHead, action: Action.Decline) {
         val (reason, detail) = action
         val level = if (reason == DeclineReason.POLICY) Log.Level.INFO else Log.Level.ERROR
         environment.log.write(level, "Plan declined: round=${plan.round} device=${self.deviceId} reason=${reason.text}: $detail")
-        send("decline", Decline(plan.runId, plan.epoch, plan.round, plan.attempt, self.deviceId, reason, detail, action.proof))
+        val permitted = ErrorReports.permittedDetail(reportErrors, reason, detail)
+        send("decline", Decline(plan.runId, plan.epoch, plan.round, plan.attempt, self.deviceId, reason, permitted, action.proof))
     }
 
     /** Ask the aggregator to publish a blob. */
@@ -103,8 +119,8 @@ internal class Outbox(
     }
 
     companion object {
-        /** Version of this client (`wire/version.py`). */
-        const val CLIENT = "shoal 0.1.0"
+        /** Version of the protocol that this client speaks (`wire/messages.py`). */
+        const val PROTOCOL_VERSION = "1.1"
 
         /** Interval of heartbeats; a device must send one at least every 60 s. */
         private const val HEARTBEAT_S = 45.0

@@ -35,7 +35,7 @@ public interface GraphLoader {
 }
 
 /**
- * State of the hardware for a check-in; null if the device cannot know it. [moved]: true if the
+ * State of the hardware and of the app for a check-in; null if the device cannot know it. [moved]: true if the
  * data have moved since the last survey ([Drift]); a service that surveys devices then surveys this
  * one again.
  */
@@ -52,6 +52,10 @@ public data class Health(
     val charging: Boolean? = null,
     /** True if nobody uses it now. */
     val idle: Boolean? = null,
+    /** Version of the app. */
+    val app: String = "",
+    /** Explanation of the last end of the app's process, or empty. */
+    val lastExit: String = "",
 )
 
 /** Current work of a device, for display. */

@@ -21,6 +21,7 @@ internal class Releases(
     private val policy: Policy,
     private val trial: Trial,
     private val log: Log,
+    private val onError: (String, Throwable) -> Unit,
 ) {
     private var current = storage.current()
 
@@ -74,7 +75,8 @@ internal class Releases(
         }
         if (tried !is Contained.Done) {
             contained { loaded.close() }
-            val detail = (tried as Contained.Failed).detail
+            val (detail, error) = (tried as Contained.Failed).let { Pair(it.detail, it.error) }
+            if (error != null) onError("Offered model not taken into use", error)
             log.write(Log.Level.ERROR, "Offered model not taken into use, the previous one stays: ${nameOf(offer)}: $detail")
             return save(Offers.onFailed(began, detail))
         }

@@ -55,7 +55,7 @@ internal object Rounds {
         } else if (lastPlan != null && lastPlan.runId == plan.runId && lastPlan.epoch == plan.epoch && ORDER.compare(plan, lastPlan) < 0) {
             return Pair(session, Action.Nothing)
         }
-        val accepted = session.copy(plan = plan, planText = text, stage = Stage.WORKING, tries = 0, reached = 0, update = "", reason = null, detail = "")
+        val accepted = session.copy(plan = plan, planText = text, stage = Stage.WORKING, tries = 0, reached = 0, update = "", reason = null, detail = "", begun = false)
         return expired(accepted, plan, nowS) ?: Pair(accepted, Action.Work)
     }
 
@@ -77,12 +77,17 @@ internal object Rounds {
             val detail = "work on it was started ${session.tries} times and ended this client each time"
             return onDeclined(session, plan, DeclineReason.QUARANTINED, detail)
         }
-        return Pair(session.copy(tries = session.tries + 1), Action.Work)
+        return Pair(session.copy(tries = session.tries + 1, begun = true), Action.Work)
     }
 
     /** Return the session at an orderly stop of the client: the unfinished work did not fail. */
     fun onStopped(session: Session): Session =
-        if (session.stage == Stage.WORKING) session.copy(tries = maxOf(0, session.tries - 1)) else session
+        if (session.stage == Stage.WORKING) session.copy(tries = maxOf(0, session.tries - 1), begun = false) else session
+
+    /**
+     * Return true if the client ended in the midst of the work. Ask at a start of the client.
+     */
+    fun wasKilled(session: Session): Boolean = session.stage == Stage.WORKING && session.begun
 
     /**
      * Return the session after a checkpoint was stored, at [runs] runs of graphs. Work that gets
@@ -109,7 +114,7 @@ internal object Rounds {
      * stored. If another plan came in the meantime, that plan stays.
      */
     fun onExecuted(session: Session, plan: Plan, update: String): Session =
-        if (isWorkedOn(session, plan)) session.copy(stage = Stage.PENDING, update = update, tries = 0) else session
+        if (isWorkedOn(session, plan)) session.copy(stage = Stage.PENDING, update = update, tries = 0, begun = false) else session
 
     /**
      * Return the session and the action after the plan was declined. It is not tried again. If

@@ -1,6 +1,7 @@
 package io.shoal.core
 
 import io.shoal.core.wire.DeclineReason
+import io.shoal.core.wire.ErrorReport
 import io.shoal.core.wire.Plan
 
 /** State of the last plan that a device accepted. */
@@ -34,6 +35,8 @@ public enum class Stage {
  * @param personalModels personal models of the device
  * @param reached furthest point of the work, at which [tries] was last reset (number of runs of
  *   graphs)
+ * @param begun true if work on the plan began and came to no orderly stop
+ * @param error report of the last error
  */
 @InternalShoalApi
 public data class Session(
@@ -51,4 +54,6 @@ public data class Session(
     val releasedEpoch: Long = 0,
     val personalModels: List<PersonalModel> = emptyList(),
     val reached: Long = 0,
+    val begun: Boolean = false,
+    val error: ErrorReport? = null,
 )

@@ -4,6 +4,7 @@ import io.shoal.core.wire.DeclineReason
 import io.shoal.core.wire.Fields
 import io.shoal.core.wire.Plan
 import io.shoal.core.wire.digest
+import io.shoal.core.wire.errorReportOf
 import io.shoal.core.wire.fieldsOf
 import io.shoal.core.wire.jsonText
 import io.shoal.core.wire.messageOf
@@ -31,6 +32,8 @@ internal fun encodeSession(session: Session): ByteArray {
         "released_epoch" to session.releasedEpoch,
         "personal_models" to session.personalModels.map(::fieldsOf),
         "reached" to session.reached,
+        "begun" to session.begun,
+        "error" to session.error?.let(::fieldsOf),
     )
     val line = jsonText(fields).toByteArray()
     return line + '\n'.code.toByte() + digest(line).toByteArray()
@@ -63,6 +66,8 @@ internal fun decodeSession(payload: ByteArray): Session {
         releasedEpoch = f.count("released_epoch"),
         personalModels = f.list("personal_models", emptyList()) { it, path -> personalModelOf(Fields(it, path)) },
         reached = f.count("reached", 0),
+        begun = f.bool("begun", false),
+        error = f.objectOrNull("error", ::errorReportOf),
     )
 }
 

@@ -27,7 +27,7 @@ class PolicyTest {
     @Test
     fun `a check-in says how it is with the device, and how many windows there are of each class only where the owner permits it`() {
         val silent = decode<CheckIn>(device().up().sent("check-in").first())
-        assertEquals(Pair("shoal 0.1.0", null), Pair(silent.client, silent.classes))
+        assertEquals(Pair(BuildVersion.CLIENT, null), Pair(silent.client, silent.classes))
         val other = FakeAggregator(FolderStorage(File(folder, "other")), policy = Policy(tellClasses = true)).up()
         assertEquals(silent.numTrain, decode<CheckIn>(other.sent("check-in").first()).classes!!.sum())
     }

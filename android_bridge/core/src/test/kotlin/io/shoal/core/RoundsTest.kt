@@ -42,6 +42,9 @@ class RoundsTest {
                         val (changed, used) = playOffer(session, current, step)
                         session = changed
                         current = used
+                    } else if (step.string("event") == "client start") {
+                        assertEquals(step.string("action"), if (Rounds.wasKilled(session)) "killed" else "none")
+                        session = session.copy(begun = false)
                     } else {
                         val (changed, action) = play(session, step)
                         session = changed

@@ -65,6 +65,14 @@ internal class Fields(value: Json, private val path: String) {
     fun strings(key: String): List<String> =
         list(key) { it, at -> (it as? JsonString)?.value ?: throw Malformed("$at: expected str, got ${it.kind}") }
 
+    /** Return the array of texts of a key, at most [most], or an empty one if the key is missing. */
+    fun texts(key: String, most: Int): List<String> {
+        val texts = list(key, emptyList()) { it, at -> (it as? JsonString)?.value ?: throw Malformed("$at: expected str, got ${it.kind}") }
+        return check(key, texts, "at most $most texts of at most $TEXT_LENGTH characters") {
+            it.size <= most && it.all { text -> text.codePointCount(0, text.length) <= TEXT_LENGTH }
+        }
+    }
+
     fun <T> map(key: String, default: Map<String, T>? = null, item: (Json, String) -> T): Map<String, T> = read(key, default) { value ->
         val values = (value as? JsonObject)?.fields ?: wrong(key, "object", value)
         values.mapValues { (name, it) -> item(it, "$path.$key.${name.take(80)}") }

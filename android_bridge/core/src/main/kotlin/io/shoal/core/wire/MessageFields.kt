@@ -24,7 +24,10 @@ internal fun fieldsOf(message: Message): Map<String, Any?> = linkedMapOf<String,
         "encodings" to message.encodings,
         "num_unlabelled" to message.numUnlabelled,
         "personal_models" to message.personalModels,
+        "protocol" to message.protocol,
+        "app" to message.app,
     )
+    is ErrorReport -> fieldsOf(message)
     is Fetch -> linkedMapOf("device_id" to message.deviceId, "digest" to message.digest)
     is Pieces -> linkedMapOf(
         "digest" to message.digest,
@@ -126,6 +129,20 @@ internal fun fieldsOf(message: Message): Map<String, Any?> = linkedMapOf<String,
     is Voucher -> linkedMapOf("fleet" to message.fleet, "key" to message.key, "not_after_s" to message.notAfterS)
 }
 
+/** Return the fields of an error report, without its type. */
+internal fun fieldsOf(report: ErrorReport): Map<String, Any?> = linkedMapOf(
+    "device_id" to report.deviceId,
+    "at_s" to report.atS,
+    "what" to report.what,
+    "error" to report.error,
+    "message" to report.message,
+    "frames" to report.frames,
+    "client" to report.client,
+    "app" to report.app,
+    "peak_bytes" to report.peakBytes,
+    "memory_bytes" to report.memoryBytes,
+)
+
 internal fun fieldsOf(metrics: Metrics) =
     linkedMapOf("num_examples" to metrics.numExamples, "loss_sum" to metrics.lossSum, "num_correct" to metrics.numCorrect)
 
@@ -151,7 +168,10 @@ internal fun messageOf(f: Fields): Message = when (val type = f.string("type")) 
         encodings = f.namesOrNone("encodings", CheckIn.MOST_ENCODINGS),
         numUnlabelled = f.count("num_unlabelled", 0),
         personalModels = f.digestsOrNull("personal_models", CheckIn.MOST_HELD),
+        protocol = f.text("protocol", ""),
+        app = f.text("app", ""),
     )
+    "error" -> errorReportOf(f)
     "fetch" -> Fetch(f.name("device_id"), f.digest("digest"))
     "pieces" -> piecesOf(f)
     "offer" -> UpdateOffer(f.name("device_id"), f.name("run_id"), f.positive("round"), piecesOf(f.obj("pieces")))
@@ -243,6 +263,26 @@ internal fun messageOf(f: Fields): Message = when (val type = f.string("type")) 
     "voucher" -> Voucher(f.name("fleet"), f.digest("key"), f.double("not_after_s"))
     else -> throw Malformed("message: unknown type '${type.take(80)}'")
 }
+
+/** Parse the identity of a plan, whatever else the plan has. */
+internal fun planHeadOf(f: Fields): PlanHead {
+    val type = f.string("type")
+    if (type != "plan") throw Malformed("plan of type ${type.take(80)}")
+    return PlanHead(f.name("device_id"), f.name("run_id"), f.count("epoch"), f.positive("round"), f.count("attempt"))
+}
+
+internal fun errorReportOf(f: Fields) = ErrorReport(
+    deviceId = f.name("device_id"),
+    atS = f.double("at_s"),
+    what = f.text("what"),
+    error = f.text("error"),
+    message = f.text("message", ""),
+    frames = f.texts("frames", ErrorReport.MOST_FRAMES),
+    client = f.text("client", ""),
+    app = f.text("app", ""),
+    peakBytes = f.intOrNull("peak_bytes", Fields.COUNT),
+    memoryBytes = f.intOrNull("memory_bytes", Fields.COUNT),
+)
 
 private val ENCODINGS = setOf("float32", "int8")
 

@@ -57,6 +57,10 @@ internal data class CheckIn(
     val numUnlabelled: Long = 0,
     /** Digests of the models of which the device holds an intact personal model. */
     val personalModels: List<String>? = null,
+    /** Version of the protocol that the client speaks. */
+    val protocol: String = "",
+    /** Version of the app that the client is a part of. */
+    val app: String = "",
 ) : Message {
     override val type: String get() = "check-in"
 
@@ -69,6 +73,41 @@ internal data class CheckIn(
 
         /** Maximum number of personal models in a check-in. */
         const val MOST_HELD = 16
+    }
+}
+
+/**
+ * Error report: from a device to the aggregator, about the last error that the device survived, or
+ * that ended its client. It is sent at once, at most once a minute, and after each check-in, if the
+ * policy permits it.
+ *
+ * @property atS time of the error (Unix time, seconds), as well as the device knows it
+ * @property what part of the client that failed
+ * @property error type of the error
+ * @property frames lines of the traceback, outermost first: `FILE:LINE FUNCTION`, without folders
+ * @property client client that had the error, with its version
+ * @property app version of the app at that time
+ * @property peakBytes largest memory that the client has taken since its start; null if unknown
+ * @property memoryBytes memory that the client could take at most; null if unknown
+ */
+@InternalShoalApi
+public data class ErrorReport(
+    val deviceId: String,
+    val atS: Double,
+    val what: String,
+    val error: String,
+    val message: String = "",
+    val frames: List<String> = emptyList(),
+    val client: String = "",
+    val app: String = "",
+    val peakBytes: Long? = null,
+    val memoryBytes: Long? = null,
+) : Message {
+    override val type: String get() = "error"
+
+    internal companion object {
+        /** Maximum number of lines of a traceback. */
+        const val MOST_FRAMES = 32
     }
 }
 
@@ -154,6 +193,7 @@ internal data class Update(
 public enum class DeclineReason {
     STALE,
     EXPIRED,
+    OUTDATED,
     POLICY,
     BUNDLE,
     DATA,
@@ -182,6 +222,9 @@ internal data class Decline(
 ) : Message {
     override val type: String get() = "decline"
 }
+
+/** Identity of a plan, which a decline repeats. */
+internal data class PlanHead(val deviceId: String, val runId: String, val epoch: Long, val round: Long, val attempt: Long)
 
 /**
  * Plan: from the aggregator to a device, signed.

@@ -20,6 +20,8 @@ import io.shoal.core.Malformed
  * @param minWindows minimum number of windows behind each report
  * @param tellClasses true if a check-in may tell the number of training windows per class
  * @param unreported graphs that verbs may run, but whose outputs no verb may report
+ * @param reportErrors true if texts of errors may leave the device; otherwise only the reason of a
+ *   decline does
  * @throws ConfigException a number is out of range
  */
 @InternalShoalApi
@@ -35,6 +37,7 @@ public data class Policy(
     val minWindows: Long = 1,
     val tellClasses: Boolean = false,
     val unreported: List<String>? = null,
+    val reportErrors: Boolean = true,
 ) {
     init {
         for ((field, names) in listOf("verbs" to verbs, "graphs" to graphs, "bundles" to bundles, "unreported" to unreported)) {
@@ -84,6 +87,7 @@ internal fun fieldsOf(policy: Policy): Map<String, Any?> {
         "min_windows" to policy.minWindows.takeIf { it != 1L },
         "tell_classes" to policy.tellClasses.takeIf { it },
         "unreported" to policy.unreported,
+        "report_errors" to policy.reportErrors.takeIf { !it },
     )
     return fields.filterValues { it != null }
 }
@@ -105,4 +109,5 @@ internal fun policyOf(f: Fields): Policy = Policy(
     minWindows = f.positive("min_windows", 1),
     tellClasses = f.bool("tell_classes", false),
     unreported = f.namesOrNull("unreported"),
+    reportErrors = f.bool("report_errors", true),
 )

@@ -20,8 +20,8 @@ internal class Topics(fleet: String) {
     val aggregator: String get() = "$root/aggregator"
 
     /**
-     * Return a device's own topic: check-in, update, offer, piece, decline, fetch, status and
-     * in-use, which it writes, and plan, reply, release and want, which it reads.
+     * Return a device's own topic: check-in, update, offer, piece, decline, fetch, status,
+     * in-use and error, which it writes, and plan, reply, release and want, which it reads.
      *
      * @throws ConfigException the device's id cannot be part of a topic
      */
@@ -55,7 +55,7 @@ internal class Topics(fleet: String) {
     }
 
     private companion object {
-        val KINDS = setOf("check-in", "update", "offer", "piece", "decline", "fetch", "status", "in-use", "plan", "reply", "release", "want")
+        val KINDS = setOf("check-in", "update", "offer", "piece", "decline", "fetch", "status", "in-use", "error", "plan", "reply", "release", "want")
 
         fun checked(value: String, what: String): String =
             if (isName(value)) value else throw ConfigException("$what '$value': expected 1 to 64 characters of A-Z a-z 0-9 . _ -")

@@ -1,0 +1,6 @@
+package android.content.pm;
+
+public class PackageInfo {
+  public PackageInfo() { throw new RuntimeException("Stub!"); }
+  public String versionName;
+}
