@@ -121,8 +121,8 @@ def standing_alerts(now: Conditions, view: FleetView) -> list[Alert]:
                 )
             )
     alerts += device_alerts(view)
-    known = view.totals.devices["known"]
-    alerts += [error_alert(error, known) for error in view.totals.errors[:MOST_ERRORS]]
+    devices = view.totals.devices["known"]
+    alerts += [error_alert(error, devices) for error in view.totals.errors[:MOST_ERRORS]]
     return sorted(alerts, key=lambda alert: alert.tone != "bad")
 
 
@@ -195,10 +195,10 @@ def _of_devices(
         yield Alert("warn", title, text + more, page, devices=tuple(named), id=name)
 
 
-def error_alert(error: CommonError, known: int) -> Alert:
-    """Return the alert about an error, with the share of the `known` devices that had it."""
+def error_alert(error: CommonError, devices: int) -> Alert:
+    """Return the alert about an error, with the share of the fleet's `devices` that had it."""
     number = len(error.devices)
-    title = f"{number:,} of {known:,} device{'' if known == 1 else 's'}: {error.key}"
+    title = f"{number:,} of {devices:,} device{'' if devices == 1 else 's'}: {error.key}"
     more = f" The first {SHOWN} are named here." if number > SHOWN else ""
     text = f"The last error within a day. A device's page has its traceback.{more}"
     named = tuple(AlertDevice(device_id, "") for device_id in error.devices[:SHOWN])
