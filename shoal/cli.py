@@ -135,6 +135,8 @@ COMMANDS = {
             "shoal campaign set runs/served autumn --rounds 30 --deadline 300 --lr-schedule "
             "cosine:warmup=3",
             "shoal campaign rollback runs/served run-1 --to 3",
+            "shoal campaign exclude runs/served run-1 pi-1 --since 4",
+            "shoal campaign include runs/served run-1 pi-1",
         ),
     ),
     "models": Command(

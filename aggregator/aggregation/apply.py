@@ -17,6 +17,7 @@ import numpy as np
 from aggregator.aggregation.admission import with_change
 from aggregator.aggregation.bounds import bounded, too_far, worse_than
 from aggregator.aggregation.placing import place_unlabelled
+from aggregator.aggregation.pulls import Pull, PullSample
 from aggregator.aggregation.stored import (
     groups_in,
     load_models,
@@ -32,7 +33,13 @@ from aggregator.fleet.plan import round_seed
 from aggregator.fleet.records import AdmittedUpdate, Campaign, Version
 from aggregator.fleet.rounds import counted_updates
 from aggregator.ports import Blobs, Clock
-from algorithms.algorithm import Algorithm, Contribution, State, decode_memory
+from algorithms.algorithm import (
+    MOST_SHARES,
+    Algorithm,
+    Contribution,
+    State,
+    decode_memory,
+)
 from algorithms.core.contract import (
     Grouped,
     LocalModel,
@@ -79,12 +86,14 @@ def aggregate(
         )
     updates, left_out, norms = bounded(settings, received, campaign.norms)
     remarks: dict[str, Any] = {"left_out": left_out} if left_out else {}
+    evidence = dict.fromkeys(left_out, 1.0)
     if late := {d: update.staleness for d, update in received.items() if update.staleness}:
         remarks["staleness"] = late
 
     def set_aside(reason: str) -> Aggregated:
         note = remarks | {"set_aside": reason}
-        return _offered_again(campaign, algorithm, blobs, clock(), campaign.version, note)
+        again = _offered_again(campaign, algorithm, blobs, clock(), campaign.version, note)
+        return msgspec.structs.replace(again, pulls=evidence)
 
     if len(updates) < min(len(received), settings.min_updates):
         return set_aside(
@@ -92,13 +101,14 @@ def aggregate(
         )
     last_models = load_models(campaign.version, blobs)
     before = {key: exchanged(tensors) for key, tensors in last_models.items()}
+    sample = PullSample(len(updates), algorithm.secret, campaign.round)
     contributions = [
         Contribution(
             d,
             update.num_train,
             update.num_steps,
             update.start,
-            partial(_read, blobs, settings, update, before[update.start]),
+            partial(sample.read, d, partial(_read, blobs, settings, update, before[update.start])),
             update.trained.mean_loss,
         )
         for d, update in updates.items()
@@ -110,6 +120,14 @@ def aggregate(
     state, grouped = apply_algorithm(
         algorithm, last, contributions, probe, settings, campaign.round, campaign.preparing
     )
+    if not campaign.preparing:
+        pulls = sample.pulls(
+            updates,
+            {d: algorithm.grouping.start(state.memory, d) for d in updates},
+            _weights(algorithm, updates, grouped),
+        )
+        evidence |= {d: pull.evidence for d, pull in pulls.items()}
+        remarks |= {"pulls": noted} if (noted := _noted(pulls)) else {}
     for key, model in state.models.items():
         for name, array in model.items():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
@@ -155,11 +173,31 @@ def aggregate(
         norms=norms,
         distances=distances,
         left_out=tuple(sorted(left_out)),
+        pulls=evidence,
         notes=round_notes(state, grouped)
         | rate_noted(settings, campaign.version.programs)
         | remarks,
         views=blobs.put(encode_views(grouped))[0] if grouped.views else "",
     )
+
+
+def _weights(
+    algorithm: Algorithm, updates: Mapping[str, AdmittedUpdate], grouped: Grouped
+) -> Mapping[str, float]:
+    """Return the weight of each device in its group's mean; empty if the mean gives none."""
+    if algorithm.mean.averages:
+        return {d: u.num_train if algorithm.mean.by_examples else 1 for d, u in updates.items()}
+    shares: Mapping[str, float] = grouped.notes.get("shares", {})
+    return shares if updates.keys() <= shares.keys() else {}
+
+
+def _noted(pulls: Mapping[str, Pull]) -> dict[str, Any]:
+    """Return the note of the pulls of a round, by device.
+
+    In rounds of more than `MOST_SHARES` devices, only as many are noted, those that stand out most.
+    """
+    devices = sorted(pulls, key=lambda d: (-pulls[d].evidence, d))[:MOST_SHARES]
+    return {d: msgspec.to_builtins(pulls[d]) for d in sorted(devices)}
 
 
 def rate_noted(settings: TrainingSettings[Any], programs: Programs) -> dict[str, float]:

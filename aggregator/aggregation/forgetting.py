@@ -26,7 +26,7 @@ REMAINS = (
     "log of this order, "
     "and in what the broker holds for a device that is away"
 )
-BY_DEVICE = ("left_out", "made_by", "shares", "staleness")
+BY_DEVICE = ("left_out", "made_by", "pulls", "shares", "staleness")
 """Notes of rounds whose entries are devices."""
 BY_GROUP = ("groups", "too_far", "too_small")
 """Notes of rounds whose entries are groups, one of which may have a device's name."""

@@ -4,6 +4,7 @@
 a device that                    should
 =============================== ==================================================================
 is banned, withdrawn, away       do nothing
+is excluded from a campaign      do nothing for that campaign
 rests after a failure            do nothing until its rest is over
 works for no campaign            hold the release of the latest rollout that reached it
 of a campaign that trains:
@@ -154,6 +155,8 @@ def is_wanted(fleet: Records, device_id: str, device: Device) -> bool:
     campaign = fleet.campaigns[work.campaign]
     if campaign.ended == "order" or work.round < campaign.oldest:
         return False
+    if campaign.members.get(device_id, NOBODY).excluded:
+        return False
     match work.kind:
         case "train":
             return campaign.phase not in ("evaluating", "finished")
@@ -193,6 +196,8 @@ def giver(fleet: Records, device_id: str, device: Device) -> Campaign | None:
 
 def takes(fleet: Records, campaign: Campaign, device_id: str, device: Device) -> bool:
     """Return True if a campaign may give a device assignments."""
+    if campaign.members.get(device_id, NOBODY).excluded:
+        return False
     where = campaign.settings.where
     return not where or read_rule(where).means(device_id, device, fleet.campaigns)
 

@@ -151,6 +151,13 @@ class RolledBack(OfCampaign, frozen=True):
     programs: dict[str, Any] = {}
 
 
+class Excluded(OfCampaign, frozen=True):
+    """The operator excludes a device from a campaign, or includes it again."""
+
+    device_id: str
+    excluded: bool = True
+
+
 class Released(OfCampaign, frozen=True):
     """Releases of a campaign were made, and their blobs are stored.
 
@@ -209,6 +216,8 @@ class Aggregated(OfCampaign, frozen=True):
     distances: dict[str, float] = {}
     left_out: tuple[str, ...] = ()
     """Ids of the devices whose updates were out of bounds."""
+    pulls: dict[str, float] = {}
+    """Extent (0 to 1) to which the update of each compared device stands out from its group."""
     notes: dict[str, Any] = {}
     views: str = ""
 

@@ -228,11 +228,43 @@ class Member(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     survey: Survey | None = None
     placed: Placed | None = None
     """Group found by the survey."""
+    score: float = 0.0
+    """Extent (0 to 1) to which the device's updates stand out from its group's over rounds."""
+    suspect_since: int = 0
+    """Number of the first round of this score; 0 if the score is 0."""
+    excluded: bool = False
+    """True if the operator has excluded the device: it gets no assignment of the campaign."""
 
     @property
     def current_group(self) -> str:
         """Key of the group's model, by survey or by training; empty for a newcomer."""
         return self.placed.group if self.placed is not None else self.group
+
+
+class Trend(msgspec.Struct, frozen=True):
+    """Round of training in two numbers, which are evidence for the cause of a divergence."""
+
+    round: int
+    norm: float
+    """Median norm of the updates' changes."""
+    devices: int
+
+
+Cause = Literal["device", "windows", "rate", "labels", "few", "unknown"]
+"""Cause of a divergence, in the order in which they are tried.
+
+One device, changed windows or units, a too high learning rate, wrong labels, too few devices.
+"""
+
+
+class Divergence(msgspec.Struct, frozen=True):
+    """Divergence of a campaign, with its cause."""
+
+    cause: Cause
+    evidence: str
+    """Evidence for people. It names no device."""
+    devices: tuple[str, ...] = ()
+    """Ids of the devices that cause it."""
 
 
 class Version(msgspec.Struct, frozen=True, kw_only=True):
@@ -270,7 +302,10 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True):
     version: Version
     """Current models."""
     history: tuple[Version, ...] = ()
-    """Versions of the last `keep_models` rounds, for a return to one of them."""
+    """Versions of the last `keep_models` rounds, for a return to one of them.
+
+    While devices stand out, the last version before that stays as well.
+    """
     preparing: bool = False
     """True if the next round is a preparation."""
     round: int = 1
@@ -306,6 +341,12 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True):
     """Distances of the new models from the previous ones, by role, for each of the last rounds."""
     made_by: tuple[str, ...] = ()
     """Ids of the devices whose updates formed the current models."""
+    suspects: tuple[str, ...] = ()
+    """Ids of the devices with the highest scores; of none with score 0."""
+    trends: tuple[Trend, ...] = ()
+    """Trends of the last rounds of training."""
+    divergence: Divergence | None = None
+    """Divergence after the last round of training; None if the campaign does not diverge."""
     default: Placed | None = None
     """Group of devices about which nothing is known."""
     members: Map[str, Member] = Map()

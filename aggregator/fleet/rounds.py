@@ -14,6 +14,7 @@ it, unless the round lacks updates.
 """
 
 import math
+from statistics import median_low
 from typing import Any
 
 from immutables import Map
@@ -22,12 +23,20 @@ from msgspec.structs import replace
 from aggregator.core.pool import draw
 from aggregator.fleet.budget import measured, spent
 from aggregator.fleet.desired import NEW, hours_of, trained_group, wanted
+from aggregator.fleet.divergence import (
+    NOBODY,
+    TRENDS,
+    divergence,
+    scored,
+    suspects_of,
+)
 from aggregator.fleet.events import Aggregate, Aggregated
 from aggregator.fleet.plan import round_seed
 from aggregator.fleet.reconcile import Turn, assign, reconcile
-from aggregator.fleet.records import AdmittedUpdate, Campaign, Member, Version
+from aggregator.fleet.records import AdmittedUpdate, Campaign, Member, Trend, Version
 from aggregator.fleet.standing import PLACES, pool_name, pool_of
 from algorithms.core.keys import NEWCOMER
+from wire.arrays import names
 from wire.messages import Metrics
 
 CHUNK = 500
@@ -237,17 +246,19 @@ def aggregated(turn: Turn, event: Aggregated) -> None:
     is_void = event.reverted and event.version.round != before.round
     history, made_by = campaign.history, campaign.made_by
     counted, version = counted_updates(campaign), event.version
+    is_training, changed = not campaign.preparing, _regrouped(campaign, event)
+    members = campaign.members.update(changed)
+    suspects = suspects_of(members, {*campaign.suspects, *event.pulls})
     if not campaign.preparing and (keep := campaign.settings.keep_models):
         others = (version for version in history if version.round != before.round)
         latest = replace(before, evaluated={**before.evaluated, **measures(counted)})
-        history = (*others, latest)[-keep:]
+        history = _stored((*others, latest), keep, [members[d].suspect_since for d in suspects])
         if version.round == latest.round:  # the models are unchanged
             version = replace(version, evaluated=latest.evaluated)
     if is_void:
         history, made_by = _up_to(campaign, version.round), ()
     elif not event.reverted:
         made_by = tuple(sorted(counted.keys() - set(event.left_out)))
-    changed = _regrouped(campaign, event)
     turn.changed |= changed.keys()
     distances = (*campaign.distances, event.distances)[-DISTANCES:]
     is_moved = before.newcomers != event.version.newcomers or before.models.keys() != (
@@ -264,7 +275,8 @@ def aggregated(turn: Turn, event: Aggregated) -> None:
         history=history,
         version=version,
         made_by=made_by,
-        members=campaign.members.update(changed),
+        members=members,
+        suspects=suspects,
         updates=Map({d: u for d, u in campaign.updates.items() if d not in counted}),
         trained=trained,
         preparing=event.preparing,
@@ -272,6 +284,8 @@ def aggregated(turn: Turn, event: Aggregated) -> None:
         distances=distances if event.distances else campaign.distances,
         default=event.placed.get(""),
     )
+    if is_training:
+        campaign = _watched(turn, campaign, event.round, counted, is_void)
     for device_id in sorted(counted.keys() | changed.keys()):
         if (device := turn.devices.get(device_id)) is None:
             continue
@@ -317,7 +331,7 @@ def measures(updates: dict[str, AdmittedUpdate]) -> dict[str, Metrics]:
 
 
 def _regrouped(campaign: Campaign, event: Aggregated) -> dict[str, Member]:
-    """Return the members whose group, by training or survey, has changed after a round."""
+    """Return the members whose group, by training or survey, or score has changed."""
     changed = dict[str, Member]()
     for device_id, group in event.groups.items():
         changed[device_id] = replace(campaign.members.get(device_id, Member()), group=group)
@@ -331,7 +345,40 @@ def _regrouped(campaign: Campaign, event: Aggregated) -> dict[str, Member]:
             if member.placed is not None and device_id not in event.placed:
                 member = changed.get(device_id, member)
                 changed[device_id] = replace(member, placed=None)
+    for device_id, evidence in event.pulls.items():
+        member = changed.get(device_id, campaign.members.get(device_id, NOBODY))
+        if (after := scored(member, evidence, event.round)) != member:
+            changed[device_id] = after
     return changed
+
+
+def _watched(
+    turn: Turn,
+    campaign: Campaign,
+    number: int,
+    counted: dict[str, AdmittedUpdate],
+    is_void: bool,
+) -> Campaign:
+    """Return a campaign with the trend of the round of this number, and the cause if it diverges.
+
+    The trends of given up rounds are left out.
+    """
+    norms = [update.norms.get(names.DELTA, 0.0) for update in counted.values()]
+    trend = Trend(number, median_low(norms), len(norms))
+    moved = {d for d in counted if (device := turn.devices.get(d)) is not None and device.moved}
+    watched = replace(campaign, trends=(*campaign.trends, trend)[-TRENDS:])
+    cause = divergence(watched, counted, moved, is_void)
+    last = campaign.version.round + 1 if is_void else number
+    trends = tuple(t for t in watched.trends if t.round <= last)
+    return turn.change(campaign, trends=trends, divergence=cause)
+
+
+def _stored(
+    versions: tuple[Version, ...], keep: int, suspect_since: list[int]
+) -> tuple[Version, ...]:
+    """Return the versions to store: the last ones, and the last one before a suspect's rounds."""
+    clean = [v for v in versions[:-keep] if v.round < min(suspect_since, default=0)]
+    return (*clean[-1:], *versions[-keep:])
 
 
 def _end_if_due(turn: Turn, campaign: Campaign) -> None:
@@ -372,6 +419,8 @@ def return_to(turn: Turn, campaign: Campaign, version: Version, groups: dict[str
         version=version,
         history=_up_to(campaign, version.round),
         made_by=(),
+        trends=tuple(trend for trend in campaign.trends if trend.round <= version.round),
+        divergence=None,
         members=members.finish(),
         updates=Map(),
         round=number,

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from aggregator.fleet import events as e
 from aggregator.fleet import rollouts, rounds
 from aggregator.fleet.desired import can_train
+from aggregator.fleet.divergence import NOBODY, suspects_of
 from aggregator.fleet.reconcile import Turn, awake, failed, forget, reconcile, rested
 from aggregator.fleet.records import SHARED, Campaign, Device, Fleet, Member, Survey
 from wire.messages import CheckIn, Metrics
@@ -193,7 +194,8 @@ def _updated(turn: Turn, event: e.Updated) -> None:
     if work.kind == "survey" and not update.norms:
         reconcile(turn, device_id, failed(device, turn.now_s))
         return
-    counts = _counts(campaign, work.kind, work.round)
+    is_excluded = campaign.members.get(device_id, NOBODY).excluded
+    counts = not is_excluded and _counts(campaign, work.kind, work.round)
     if work.kind == "train" and work.lapsed and not counts:
         device = awake(device)
     # failures to personalise end once the device reports that it holds a personal model
@@ -283,21 +285,26 @@ def _forgotten(turn: Turn, event: e.Forgotten) -> None:
         if device_id in members:
             members = members.delete(device_id)
         made_by = tuple(d for d in campaign.made_by if d != device_id)
+        cause = campaign.divergence
+        if cause is not None and device_id in cause.devices:
+            cause = None
         updates = campaign.updates
         if device_id in updates:  # the update of a finished campaign
             updates = updates.delete(device_id)
         changes = {"version": version, "history": tuple(history), "made_by": made_by}
+        suspects = tuple(d for d in campaign.suspects if d != device_id)
+        changes |= {"suspects": suspects, "divergence": cause}
         turn.put(replace(campaign, members=members, updates=updates, **changes))
 
 
-def _without_update(turn: Turn, *device_ids: str) -> None:
-    """Remove updates of devices from campaigns.
+def _without_update(turn: Turn, *device_ids: str, only: str = "") -> None:
+    """Remove updates of devices from campaigns, or from the one that is named.
 
     A round whose aggregation has too few updates left is opened again.
     """
     for campaign in list(turn.campaigns.values()):
         contributors = [d for d in device_ids if d in campaign.updates]
-        if not contributors or campaign.phase == "finished":
+        if not contributors or campaign.phase == "finished" or only not in ("", campaign.name):
             continue
         updates = campaign.updates
         for device_id in contributors:
@@ -335,6 +342,19 @@ def _directed(turn: Turn, event: e.Directed) -> None:
     elif campaign.phase != "finished":
         turn.change(campaign, phase="finished", ended="order", updates=Map(), paused=False)
     turn.look_at_all()
+
+
+def _excluded(turn: Turn, event: e.Excluded) -> None:
+    """Exclude a device from a campaign, or include it again with a score of 0."""
+    device_id, name = event.device_id, event.campaign
+    if event.excluded:
+        _without_update(turn, device_id, only=name)
+    fresh = {} if event.excluded else {"score": 0.0, "suspect_since": 0}
+    campaign = turn.campaigns[name]
+    campaign = turn.put_member(campaign, device_id, excluded=event.excluded, **fresh)
+    suspects = suspects_of(campaign.members, campaign.suspects)
+    turn.change(campaign, suspects=suspects)
+    reconcile(turn, device_id)
 
 
 def _rolled_back(turn: Turn, event: e.RolledBack) -> None:
@@ -411,6 +431,7 @@ _FACTS: dict[type[e.Event], Callable[[Turn, Any], None]] = {
     e.Started: _started,
     e.Configured: _configured,
     e.Directed: _directed,
+    e.Excluded: _excluded,
     e.RolledBack: _rolled_back,
     e.Released: rollouts.released,
     e.Steered: rollouts.steer,

@@ -165,6 +165,16 @@ _OF_A_CAMPAIGN: tuple[tuple[str, str, Callable[[CampaignView], float]], ...] = (
         "when, and who could serve.",
         lambda view: view.waiting is not None,
     ),
+    (
+        "shoal_devices_standing_out",
+        "Number of devices whose updates stand out from their group's over rounds.",
+        lambda view: len(view.pulls),
+    ),
+    (
+        "shoal_diverges",
+        "Divergence of a campaign (1: diverges); `shoal campaign list` says why.",
+        lambda view: view.record.divergence is not None and view.record.phase != "finished",
+    ),
     ("shoal_round", "Number of the current round.", lambda view: view.record.round),
     (
         "shoal_round_attempt",

@@ -117,6 +117,26 @@ RoundChoice = _body(
         ),
     ),
 )
+DeviceChoice = _body(
+    "DeviceChoice",
+    __doc__="A device.",
+    device_id=(Annotated[str, Field(pattern=ID)], ...),
+)
+Exclusion = create_model(
+    "Exclusion",
+    __base__=DeviceChoice,
+    __doc__="A device to exclude from a campaign.",
+    since=(
+        Whole | None,
+        Field(
+            default=None,
+            ge=1,
+            le=LARGEST,
+            description="Return to the last stored models before this round; null: go on with the "
+            "current ones.",
+        ),
+    ),
+)
 StepChoice = _body(
     "StepChoice",
     __doc__="A step of a rollout.",
@@ -234,6 +254,24 @@ _ROUTES: tuple[tuple[str, str, str, str, str, Any, Any], ...] = (
         "name",
         Campaign,
         RoundChoice,
+    ),
+    (
+        "/campaigns/{name}/exclude",
+        "exclude",
+        "Give a device no further assignment of a campaign. It may still be given the model.",
+        "campaign-exclude",
+        "name",
+        Campaign,
+        Exclusion,
+    ),
+    (
+        "/campaigns/{name}/include",
+        "include",
+        "Let an excluded device take part again.",
+        "campaign-include",
+        "name",
+        Campaign,
+        DeviceChoice,
     ),
     (
         "/devices/{device_id}/tag",

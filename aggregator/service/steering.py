@@ -15,7 +15,7 @@ from aggregator.aggregation.orders import configured, rolled_back
 from aggregator.aggregation.stored import check_fit, load_models
 from aggregator.core.settings import RunSettings, with_rate
 from aggregator.fleet.budget import why_ended
-from aggregator.fleet.events import Directed
+from aggregator.fleet.events import Directed, Excluded
 from aggregator.fleet.records import Campaign
 from aggregator.ports import Blobs
 from aggregator.releases import ReleaseMaker, released_source
@@ -68,6 +68,8 @@ class Steering:
             "campaign-abort": self._abort,
             "campaign-set": self._configure,
             "campaign-rollback": self._roll_back,
+            "campaign-exclude": self._exclude,
+            "campaign-include": self._include,
         }
         """Handlers by the names of their orders."""
 
@@ -248,6 +250,39 @@ class Steering:
         return f"campaign {name} is back at the models of round {to}" + (
             "" if is_over else ", and goes on"
         )
+
+    def _exclude(self, name: str, device_id: str, since: int | None = None) -> str:
+        """Exclude a device from a campaign.
+
+        `since`: return to the last stored models before this round; None: go on with the current
+        ones.
+        """
+        campaign = self._campaign(name)
+        self._check_device(device_id)
+        rounds = sorted({campaign.version.round, *(v.round for v in campaign.history)})
+        before = [number for number in rounds if since is not None and number < since]
+        if since is not None and not before:
+            raise ConfigError(
+                f"No models from before round {since}. Rounds whose models are stored: "
+                f"{', '.join(map(str, rounds))}. Without --since, the device is excluded only."
+            )
+        self._runner.order(Excluded(at_s=self._runner.now_s, campaign=name, device_id=device_id))
+        excluded = f"{device_id} is excluded from campaign {name}, and may still be given its model"
+        return f"{excluded}; {self._roll_back(name, before[-1])}" if before else excluded
+
+    def _include(self, name: str, device_id: str) -> str:
+        """Let an excluded device take part in a campaign again."""
+        self._campaign(name)
+        self._check_device(device_id)
+        self._runner.order(
+            Excluded(at_s=self._runner.now_s, campaign=name, device_id=device_id, excluded=False)
+        )
+        return f"{device_id} takes part in campaign {name}"
+
+    def _check_device(self, device_id: str) -> None:
+        """Raise ConfigError if a device is not known."""
+        if device_id not in self._runner.fleet.devices:
+            raise ConfigError(f"No device {device_id!r}. `shoal devices list` names all.")
 
     def _campaign(self, name: str) -> Campaign:
         """Return a campaign. A campaign of this folder that is not open is opened first."""

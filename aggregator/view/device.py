@@ -6,8 +6,10 @@ import msgspec
 
 from aggregator.core.telemetry import DeviceTelemetry, LastDecline
 from aggregator.fleet.desired import is_at_work, placed_of
+from aggregator.fleet.divergence import NOBODY
 from aggregator.fleet.gate import Answer, answer_of
 from aggregator.fleet.records import Assignment, Campaign, Device, Fleet, Placed
+from aggregator.view.pulls import StandingOut, standing_out
 from algorithms.personalisation.kept import PersonalChoice
 
 
@@ -63,6 +65,16 @@ class DeviceView(NamedTuple):
             if is_used and update is not None and update.personal_model is not None:
                 return PersonalModelView(campaign.name, update.personal_model)
         return None
+
+    @property
+    def standing_out(self) -> StandingOut | None:
+        """What its updates have changed, if they stand out in the campaign; else None."""
+        return None if self.of is None else standing_out(self.fleet, self.of, self.id)
+
+    @property
+    def excluded(self) -> bool:
+        """True if the operator has excluded it from the campaign."""
+        return self.of is not None and self.of.members.get(self.id, NOBODY).excluded
 
     @property
     def release(self) -> int:

@@ -20,6 +20,7 @@ from aggregator.fleet.records import OPEN, Campaign, Device, Fleet
 from aggregator.fleet.rounds import lacking
 from aggregator.view.device import DeviceView, group_key
 from aggregator.view.progress import ReleaseAnswers, ReleaseState, RolloutProgress, release_states
+from aggregator.view.pulls import StandingOut, all_standing_out
 from wire.messages import HEARTBEAT_S
 
 PAUSED = "the operator has paused it"
@@ -115,6 +116,8 @@ class CampaignView(NamedTuple):
     groups: int
     working: int
     """Number of devices at work for its current round, in a buffered campaign for any round."""
+    pulls: tuple[StandingOut, ...] = ()
+    """Devices that stand out over rounds, the highest scores first."""
 
 
 @dataclass
@@ -289,6 +292,7 @@ class FleetView:
             count.failing,
             sum(key.isdigit() for key in count.groups),
             count.working,
+            all_standing_out(self.fleet, campaign),
         )
 
 

@@ -179,6 +179,9 @@ def _record(name: str, number: int, closed: _Closed) -> RoundRecord:
     # A device that came too late for training is placed when training is over.
     then = campaign if phase == "evaluating" else replace(campaign, phase=was.phase)
     placed = all_placed(after, then)
+    notes = dict(event.notes) if isinstance(event, Aggregated) else {}
+    if isinstance(event, Aggregated) and campaign.divergence is not None:
+        notes["diverges"] = msgspec.to_builtins(campaign.divergence)
     surveys = [m.survey for _, m in sorted(campaign.members.items()) if m.survey is not None]
     return make_record(
         number=number,
@@ -187,7 +190,7 @@ def _record(name: str, number: int, closed: _Closed) -> RoundRecord:
         closed_at_s=ended_s or after.at_s,
         reports=reports,
         groups=groups_of(campaign, placed),
-        notes=event.notes if isinstance(event, Aggregated) else {},
+        notes=notes,
         views=event.views if isinstance(event, Aggregated) else "",
         placed=placed,
         surveys=[survey for survey in surveys if survey.round == number],

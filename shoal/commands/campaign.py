@@ -12,6 +12,7 @@ import typer
 from shoal.command import command, print_json
 from shoal.commands import options as opt
 from wire.errors import ConfigError
+from wire.topics import check_name
 
 if TYPE_CHECKING:
     from aggregator.storage.charter import Charter
@@ -27,6 +28,10 @@ class CampaignRow(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int | None = None
     devices: int | None = None
     algorithm: str
+    diverges: str = ""
+    """Cause of a divergence, with its evidence; empty if the campaign does not diverge."""
+    stand_out: tuple[str, ...] = ()
+    """Ids of the devices that stand out over rounds."""
     ended: str = ""
     """Reason why no further round is trained; empty if further rounds follow."""
     waits_for: str = ""
@@ -34,6 +39,9 @@ class CampaignRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Name = Annotated[str, typer.Argument(help="Name of the campaign.")]
+
+
+Device = Annotated[str, typer.Argument(metavar="DEVICE", help="Id of the device.")]
 
 
 campaign = typer.Typer(
@@ -106,6 +114,8 @@ def list_campaigns(
         devices = str(row.devices) if has_begun else ""
         why = f" ({row.ended})" if row.ended else ""
         why += f" (waits for {row.waits_for})" if row.waits_for else ""
+        why += f" (diverges: {row.diverges})" if row.diverges else ""
+        why += f" (stands out: {', '.join(row.stand_out)})" if row.stand_out else ""
         numbers = f"{trained:>9}  {devices:>7}"
         print(f"{row.name:<{width}}  {row.phase:<11}  {numbers}  {row.algorithm}{why}")
 
@@ -196,9 +206,47 @@ def roll_back(
     print(order(folder, "campaigns", check_campaign_name(name), "rollback", to=to))
 
 
+@campaign.command("exclude")
+@command()
+def exclude(
+    folder: opt.Folder,
+    name: Name,
+    device_id: Device,
+    since: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Return to the last stored models before this round; default: do not."
+        ),
+    ] = None,
+) -> None:
+    """Exclude a device from a campaign, which trains on without it.
+
+    The device gets no assignment of the campaign, and its update of the open round does not count.
+    It may still be given the campaign's model.
+    """
+    from aggregator.http.local import order
+    from aggregator.storage.charter import check_campaign_name
+
+    choice = {"device_id": check_name(device_id, "device id"), "since": since}
+    print(order(folder, "campaigns", check_campaign_name(name), "exclude", **choice))
+
+
+@campaign.command("include")
+@command()
+def include(folder: opt.Folder, name: Name, device_id: Device) -> None:
+    """Let an excluded device take part in a campaign again."""
+    from aggregator.http.local import order
+    from aggregator.storage.charter import check_campaign_name
+
+    choice = {"device_id": check_name(device_id, "device id")}
+    print(order(folder, "campaigns", check_campaign_name(name), "include", **choice))
+
+
 def _row(name: str, charter: Charter, view: CampaignView | None) -> CampaignRow:
     if view is None:
         return CampaignRow(name=name, phase="not begun", algorithm=charter.settings.algorithm)
+    from aggregator.view.pulls import divergence_text
+
     campaign = view.record
     return CampaignRow(
         name=name,
@@ -207,6 +255,8 @@ def _row(name: str, charter: Charter, view: CampaignView | None) -> CampaignRow:
         rounds=campaign.next_settings.rounds,
         devices=view.devices,
         algorithm=campaign.next_settings.algorithm,
+        diverges=divergence_text(campaign),
+        stand_out=tuple(pull.device_id for pull in view.pulls),
         ended=view.ended,
         waits_for=view.waiting.lacks if view.waiting is not None else "",
     )

@@ -269,6 +269,8 @@ def _row(device: DeviceView) -> dict[str, Any]:
         **stored_fields(device.record),
         "group": device.group,
         "placed": str(placed) if placed is not None else "",
+        "stands_out": pull.text if (pull := device.standing_out) is not None else "",
+        "excluded": device.of.name if device.of is not None and device.excluded else "",
         "personal_model": msgspec.to_builtins(personal_model.model)
         if personal_model is not None
         else None,

@@ -126,7 +126,9 @@ class Training:
         self.feed(e.Configured(at_s=self.now_s, campaign=NAME, settings=settings))
         self.ring()
 
-    def update(self, device_id: str, norm: float = 1.0, right: int = 2, **changes: Any) -> None:
+    def update(
+        self, device_id: str, norm: float = 1.0, right: int = 2, loss: float = 0.25, **changes: Any
+    ) -> None:
         """A device answers its assignment, with a change of this Euclidean norm; so many of four
         test windows the received model had right."""
         work = self.fleet.devices[device_id].assignment
@@ -137,7 +139,7 @@ class Training:
             name: np.full_like(array, fill) if name.startswith("delta/") else array
             for name, array in self.tensors.items()
         }
-        evaluated, trained = m.Metrics(4, 1.0, right), m.Metrics(10, 2.0, 5)
+        evaluated, trained = m.Metrics(4, 4 * loss, right), m.Metrics(10, 2.0, 5)
         told = ("r", 1, work.round, work.serial, device_id, work.model, 10, 2, evaluated, trained)
         payload = encode_update(m.Update(*told), tensors)
         self.blobs.put(payload)
@@ -156,13 +158,13 @@ class Training:
         }
         self.feed(e.Updated(at_s=self.now_s, **own))
 
-    def close(self, **updates: tuple[float, int]) -> Mapping[str, Any]:
+    def close(self, **updates: tuple[float, int] | tuple[float, int, float]) -> Mapping[str, Any]:
         """Have these devices answer, which ends the round: by device, the arguments of `update`.
         Return the notes of the round."""
         number = self.campaign.round
         self.now_s += 1
-        for device_id, (norm, right) in updates.items():
-            self.update(device_id, norm, right)
+        for device_id, answer in updates.items():
+            self.update(device_id, *answer)
         assert self.campaign.round == number + 1, "the round is over"
         self.ring()
         return self.records[number].notes

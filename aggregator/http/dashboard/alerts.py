@@ -9,6 +9,7 @@ from aggregator.http.dashboard.history import Past
 from aggregator.http.pages.words import percent, seconds
 from aggregator.service.conditions import Conditions
 from aggregator.view.fleet import SHOWN, CampaignView, CommonError, FleetView, PoorDevice
+from aggregator.view.pulls import CAUSES
 
 MOST_ERRORS = 5
 """Maximum number of errors of devices that become alerts; those of most devices do."""
@@ -35,6 +36,8 @@ IDS = (
     "clock",
     "device-clocks",
     "errors",
+    "stands-out",
+    "diverges",
 )
 """Ids of standing alerts. A new one needs a row in docs/alerts.md."""
 
@@ -233,6 +236,23 @@ def campaign_alerts(name: str, view: CampaignView) -> Iterator[Alert]:
         text = f"This is attempt {campaign.attempt + 1}: too few updates arrived before."
         title = f"Round {campaign.round} of {name} was opened again"
         yield Alert("warn", title, text, page, id="reopened", campaign=name)
+    if (found := campaign.divergence) is not None and campaign.phase != "finished":
+        cause, advice = CAUSES[found.cause]
+        named = tuple(AlertDevice(device_id, "") for device_id in found.devices)
+        text = f"{found.evidence}. What to do: {advice}."
+        title = f"Campaign {name} diverges: {cause}"
+        yield Alert("bad", title, text, page, devices=named, id="diverges", campaign=name)
+    if view.pulls:
+        number = len(view.pulls)
+        many = "A device stands" if number == 1 else f"{number} devices stand"
+        text = (
+            f"What to do: `shoal campaign exclude FOLDER {name} DEVICE --since ROUND` returns to "
+            "before its first round and trains on without it; `shoal devices ban` refuses "
+            "everything of it; or look at its data."
+        )
+        named = tuple(AlertDevice(pull.device_id, pull.text) for pull in view.pulls)
+        title = f"{many} out in {name}"
+        yield Alert("bad", title, text, page, devices=named, id="stands-out", campaign=name)
     if not campaign.ended and view.ended:
         title = f"Campaign {name} may not end as set"
         yield Alert("warn", title, view.ended, page, id="may-not-end", campaign=name)
@@ -253,6 +273,10 @@ def round_alerts(name: str, past: Past) -> Iterator[Alert]:
             )
         if "set_aside" in line.notes:
             yield Alert("warn", f"{where} changed nothing", str(line.notes["set_aside"]), page)
+        if found := line.notes.get("diverges"):
+            title = f"{where} diverged: {CAUSES[found['cause']][0]}"
+            devices = tuple(AlertDevice(device_id, "") for device_id in found["devices"])
+            yield Alert("bad", title, found["evidence"], page, devices=devices)
         if left_out := line.notes.get("left_out"):
             text = f"Updates that were not within bounds: {len(left_out)}."
             yield Alert("warn", f"{where} left updates out", text, page)

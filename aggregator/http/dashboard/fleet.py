@@ -109,6 +109,8 @@ def condition_of(device: DeviceView) -> Condition:
         return Condition(6, "withdrawn", "off", "its owner has withdrawn it")
     if problem := device.answer[1]:
         return Condition(0, "release failed", "bad", problem)
+    if (pull := device.standing_out) is not None:
+        return Condition(1, "stands out", "bad", pull.text)
     declined = device.declined
     if failures > 1 or (failures and declined is None):
         last = "its last assignment" if failures == 1 else f"its last {failures} assignments"

@@ -13,6 +13,8 @@ ORDERS: dict[str, dict[str, Any]] = {
     "campaign-resume": {"name": str},
     "campaign-abort": {"name": str},
     "campaign-rollback": {"name": str, "to": int},
+    "campaign-exclude": {"name": str, "device_id": str, "since": int},
+    "campaign-include": {"name": str, "device_id": str},
     "tag-devices": {"device_ids": _NAMES, "tags": _NAMES},
     "untag-devices": {"device_ids": _NAMES, "tags": _NAMES},
     "ban-device": {**_DEVICE, "reason": str},

@@ -1,0 +1,71 @@
+"""Devices that stand out, and divergences, in words. Pure."""
+
+from typing import NamedTuple
+
+from aggregator.fleet.divergence import NOBODY, stands_out
+from aggregator.fleet.records import Campaign, Cause, Fleet
+
+CAUSES: dict[Cause, tuple[str, str]] = {
+    "device": ("one device", "exclude it, or look at its data"),
+    "windows": ("changed windows or units", "look at these devices' sensors and their windows"),
+    "rate": ("too high a learning rate", "lower --lr, and roll back to an earlier round"),
+    "labels": ("wrong labels", "look at these devices' labels"),
+    "few": ("too few devices", "raise --min-devices, or bring devices back"),
+    "unknown": ("no cause stands out", "look at the devices' losses, and roll back"),
+}
+"""Words for each cause of a divergence, and what to do."""
+
+
+class StandingOut(NamedTuple):
+    """Device whose updates stand out over rounds, and what they have changed."""
+
+    device_id: str
+    campaign: str
+    score: float
+    since: int
+    """First round of the score."""
+    last: int
+    """Last round of the current models."""
+    releases: tuple[int, ...]
+    """Releases of models of these rounds."""
+
+    @property
+    def text(self) -> str:
+        """Its rounds and models, for people."""
+        rounds = f"round {self.since}" if self.since == self.last else f"rounds {self.since}"
+        rounds += "" if self.since == self.last else f" to {self.last}"
+        numbers = ", ".join(map(str, self.releases))
+        releases = f", and releases {numbers}" if len(self.releases) > 1 else f", release {numbers}"
+        return (
+            f"its updates stand out since round {self.since} (score {self.score:.2f}); they are in "
+            f"the models of {rounds}{releases if self.releases else ''}"
+        )
+
+
+def standing_out(fleet: Fleet, campaign: Campaign, device_id: str) -> StandingOut | None:
+    """Return a device that stands out in a campaign; None if it does not, or is banned."""
+    member, device = campaign.members.get(device_id, NOBODY), fleet.devices.get(device_id)
+    if not stands_out(member) or device is None or device.barred:
+        return None
+    last = campaign.version.round
+    releases = tuple(
+        number
+        for number, release in sorted(fleet.releases.items())
+        if release.campaign == campaign.name and release.round >= member.suspect_since
+    )
+    since = member.suspect_since
+    return StandingOut(device_id, campaign.name, member.score, since, last, releases)
+
+
+def all_standing_out(fleet: Fleet, campaign: Campaign) -> tuple[StandingOut, ...]:
+    """Return the devices that stand out in a campaign, the highest scores first."""
+    found = (standing_out(fleet, campaign, device_id) for device_id in campaign.suspects)
+    return tuple(each for each in found if each is not None)
+
+
+def divergence_text(campaign: Campaign) -> str:
+    """Return the cause of a campaign's divergence with its evidence; empty if there is none."""
+    if (found := campaign.divergence) is None:
+        return ""
+    devices = f" ({', '.join(found.devices)})" if found.devices else ""
+    return f"{CAUSES[found.cause][0]}{devices}: {found.evidence}"
