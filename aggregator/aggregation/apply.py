@@ -197,7 +197,9 @@ def _noted(pulls: Mapping[str, Pull]) -> dict[str, Any]:
     In rounds of more than `MOST_SHARES` devices, only as many are noted, those that stand out most.
     """
     devices = sorted(pulls, key=lambda d: (-pulls[d].evidence, d))[:MOST_SHARES]
-    return {d: msgspec.to_builtins(pulls[d]) for d in sorted(devices)}
+    return {
+        d: msgspec.to_builtins(pulls[d]) | {"evidence": pulls[d].evidence} for d in sorted(devices)
+    }
 
 
 def rate_noted(settings: TrainingSettings[Any], programs: Programs) -> dict[str, float]:

@@ -16,7 +16,7 @@ from aggregator.fleet.records import AdmittedUpdate
 from wire.arrays import names
 from wire.arrays.tensors import Array, Tensors
 
-WIDTH = 4096
+WIDTH = 1024
 """Maximum number of values of an update that are compared."""
 VALUES = 2**20
 """Maximum number of values that are compared in a round, over all of its updates."""
@@ -64,7 +64,7 @@ class PullSample:
     """A part of the values of a round's updates, taken while they are read."""
 
     def __init__(self, num_updates: int, secret: bytes, number: int) -> None:
-        """`number`: number of the round."""
+        """Prepare the sample of the round of this number."""
         self._width = min(WIDTH, VALUES // max(1, num_updates))
         seed = hashlib.sha256(secret + f"/pulls/{number}".encode()).digest()
         self._draw = np.random.default_rng(int.from_bytes(seed))
@@ -124,7 +124,7 @@ class PullSample:
 
     def _compared(self, members: list[str], weights: Mapping[str, float]) -> dict[str, Pull]:
         """Return the pulls of a group's devices."""
-        rows = np.stack([self._rows[d] for d in members]).astype(np.float64)
+        rows = np.stack([self._rows[d] for d in members])
         centre = np.median(rows, axis=0)
         norms = np.linalg.norm(rows, axis=1)
         usual = float(np.median(norms))

@@ -12,12 +12,13 @@ from immutables import Map
 from msgspec.structs import replace
 
 from aggregator.fleet.records import AdmittedUpdate, Campaign, Divergence, Member
-from wire.messages import Metrics
 
 DECAY = 0.7
 """Weight of the earlier rounds in a device's score; the last round has the rest."""
 NAMED = 0.6
 """Score from which a device is named: three rounds of full evidence."""
+SUSPECTED = 0.5
+"""Score from which a device may be the cause of a divergence: two rounds of full evidence."""
 MOST_SUSPECTS = 20
 """Maximum number of devices of a campaign that are watched."""
 TRENDS = 6
@@ -30,7 +31,6 @@ FAR_OFF = 3.0
 """Loss, in multiples of the median over devices, that is evidence of wrong labels."""
 FEW = 4
 """Number of updates below which a mean is that of too few devices."""
-LARGEST_LOSS = 1e30
 NOBODY = Member()
 
 
@@ -60,7 +60,7 @@ def suspects_of(members: Map[str, Member], device_ids: Iterable[str]) -> tuple[s
 def losses_of(counted: Mapping[str, AdmittedUpdate]) -> dict[str, float]:
     """Return the loss of the received model on each device that has evaluated it."""
     return {
-        d: _loss(update.evaluated)
+        d: update.evaluated.mean_loss
         for d, update in counted.items()
         if update.evaluated.num_examples and not update.staleness
     }
@@ -80,11 +80,12 @@ def divergence(
     losses, trends = losses_of(counted), campaign.trends
     if not (text := _rise(campaign, losses, is_void)):
         return None
-    if device_id := next((d for d in campaign.suspects if d in counted), ""):
-        member = campaign.members[device_id]
-        changed = "; its windows have changed" if device_id in moved else ""
+    suspect = next((d for d in campaign.suspects if d in counted), "")
+    if suspect and campaign.members[suspect].score >= SUSPECTED:
+        member = campaign.members[suspect]
+        changed = "; its windows have changed" if suspect in moved else ""
         why = f"its updates stand out since round {member.suspect_since}, score {member.score:.2f}"
-        return Divergence("device", f"{text}; {why}{changed}", (device_id,))
+        return Divergence("device", f"{text}; {why}{changed}", (suspect,))
     if moved:
         why = f"the windows of {len(moved)} of {len(counted)} devices have changed"
         return Divergence("windows", f"{text}; {why}", tuple(sorted(moved)[:MOST_SUSPECTS]))
@@ -111,17 +112,13 @@ def _rise(campaign: Campaign, losses: Mapping[str, float], is_void: bool) -> str
     """
     *earlier, before = campaign.history[:-1] or (campaign.version,)
     for version in (campaign.version,) if is_void else earlier:
-        then = {d: _loss(metrics) for d, metrics in version.evaluated.items()}
+        then = {d: metrics.mean_loss for d, metrics in version.evaluated.items()}
         pairs = [then, losses]
         if not is_void:
-            pairs.append({d: _loss(metrics) for d, metrics in before.evaluated.items()})
+            pairs.append({d: metrics.mean_loss for d, metrics in before.evaluated.items()})
         shared = [d for d in losses if all(d in each for each in pairs)]
         means = [fmean(each[d] for d in shared) for each in pairs] if len(shared) > 1 else []
         if means and (is_void or min(means[1:]) > RISE * means[0]):
             what = f"the mean loss of the models of round {version.round} is {means[0]:.3g}"
             return f"{what}, and that of the last ones {means[1]:.3g}, on {len(shared)} devices"
     return "the last models were given up" if is_void else ""
-
-
-def _loss(metrics: Metrics) -> float:
-    return min(metrics.mean_loss, LARGEST_LOSS) if math.isfinite(metrics.loss_sum) else LARGEST_LOSS

@@ -68,7 +68,7 @@ class DeviceView(NamedTuple):
 
     @property
     def standing_out(self) -> StandingOut | None:
-        """What its updates have changed, if they stand out in the campaign; else None."""
+        """Rounds and models that contain its updates, if these stand out; else None."""
         return None if self.of is None else standing_out(self.fleet, self.of, self.id)
 
     @property

@@ -59,13 +59,13 @@ def standing_out(fleet: Fleet, campaign: Campaign, device_id: str) -> StandingOu
 
 def all_standing_out(fleet: Fleet, campaign: Campaign) -> tuple[StandingOut, ...]:
     """Return the devices that stand out in a campaign, the highest scores first."""
-    found = (standing_out(fleet, campaign, device_id) for device_id in campaign.suspects)
-    return tuple(each for each in found if each is not None)
+    devices = (standing_out(fleet, campaign, device_id) for device_id in campaign.suspects)
+    return tuple(each for each in devices if each is not None)
 
 
 def divergence_text(campaign: Campaign) -> str:
     """Return the cause of a campaign's divergence with its evidence; empty if there is none."""
-    if (found := campaign.divergence) is None:
+    if (divergence := campaign.divergence) is None:
         return ""
-    devices = f" ({', '.join(found.devices)})" if found.devices else ""
-    return f"{CAUSES[found.cause][0]}{devices}: {found.evidence}"
+    devices = f" ({', '.join(divergence.devices)})" if divergence.devices else ""
+    return f"{CAUSES[divergence.cause][0]}{devices}: {divergence.evidence}"

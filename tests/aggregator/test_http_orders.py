@@ -51,6 +51,19 @@ def test_orders_to_a_campaign(service: HttpService, client: TestClient) -> None:
             409,
             "No models of round 1. Rounds whose models are stored: none.",
         )
+        assert order("exclude", {"device_id": "a", "since": 1}) == (
+            200,
+            "a is excluded from campaign run-1, and may still be given its model; campaign run-1 "
+            "has the models of round 0",
+        )
+        assert client.get("/devices/a").json()["line"]["eligible"] is False
+        assert order("include", {"device_id": "a"}) == (200, "a takes part in campaign run-1")
+        assert client.get("/devices/a").json()["line"]["eligible"] is True
+        assert order("exclude", {"device_id": "nobody"}) == (
+            409,
+            "No device 'nobody'. `shoal devices list` names all.",
+        )
+        assert order("exclude", {"device_id": "a", "since": 0})[0] == 422
         assert "ended after 2 rounds" in order("abort")[1]
         assert order("pause") == (409, "Campaign run-1 is finished, so it cannot be paused.")
         assert client.post("/campaigns/other/pause").status_code == 409

@@ -73,6 +73,7 @@ KINDS: dict[str, tuple[int, Callable[[random.Random], Any]]] = {
     "mark": (1, lambda rng: (device(rng), rng.random() < 0.3)),
     "withdraw": (1, device),
     "forget": (1, device),
+    "exclude": (1, lambda rng: (name(rng), device(rng), rng.random() < 0.5)),
     "lose updates": (1, lambda rng: (name(rng), device(rng))),
     "revert": (1, lambda rng: rng.randint(0, 3)),
     "facts": (
@@ -153,6 +154,9 @@ def act(world: World, kind: str, value: Any) -> None:
         case "forget", device_id:
             world.leave(device_id)
             world.feed(e.Forgotten(at_s=at_s, device_id=device_id))
+        case "exclude", (name, device_id, excluded) if name in campaigns:
+            own = {"campaign": name, "device_id": device_id, "excluded": excluded}
+            world.feed(e.Excluded(at_s=at_s, **own))
         case "lose updates", (name, device_id) if name in campaigns:
             world.feed(e.UpdatesLost(at_s=at_s, campaign=name, device_ids=(device_id,)))
         case "revert", number:
@@ -203,6 +207,9 @@ def check_rest(world: World) -> None:
         wanted = replace(campaign.next_settings, **least)
         world.feed(e.Configured(at_s=world.now_s, campaign=campaign.name, settings=wanted))
         world.feed(e.Directed(at_s=world.now_s, campaign=campaign.name, order="resume"))
+        for device_id in campaign.members:
+            own = {"campaign": campaign.name, "device_id": device_id}
+            world.feed(e.Excluded(at_s=world.now_s, excluded=False, **own))
     for device_id, client in world.clients.items():
         client.num_train = 10
         world.feed(e.Banned(at_s=world.now_s, device_id=device_id, ban=None))

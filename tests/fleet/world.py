@@ -155,7 +155,10 @@ class World:
     def check_received(self, before: Fleet, event: e.Event) -> None:
         """Check that an update that counts is not lost before it is aggregated, unless somebody has
         said so."""
-        may_drop = (e.RolledBack, e.Forgotten, e.UpdatesLost, e.Configured, e.Directed, e.Banned)
+        may_drop = (
+            *(e.RolledBack, e.Forgotten, e.UpdatesLost, e.Configured, e.Directed, e.Banned),
+            e.Excluded,
+        )
         for name, was in before.campaigns.items():
             now = self.fleet.campaigns[name]
             if isinstance(event, may_drop) or getattr(event, "withdrawn", False):
@@ -346,6 +349,7 @@ class World:
                 preparing=preparing,
                 reverted=reverted_to is not None,
                 left_out=self.left_out,
+                pulls={d: float(sum(map(ord, d)) % 3 == 0) for d in used},
             )
         )
 

@@ -44,6 +44,7 @@ def test_a_service_is_started_looked_at_resumed_checked_backed_up_and_restored(
         "No models of round 3. Rounds whose models are stored: "
         in operator.run(typed("shoal campaign rollback")).stderr
     )
+    assert "No device 'pi-1'." in operator.run(typed("shoal campaign exclude")).stderr
     assert "shared/" in operator.run(typed("shoal models inspect")).stdout
     assert operator.run(typed("shoal models export")).returncode == 0
     assert (operator.folder / "runs" / "model.onnx").stat().st_size > 1000

@@ -236,10 +236,10 @@ def campaign_alerts(name: str, view: CampaignView) -> Iterator[Alert]:
         text = f"This is attempt {campaign.attempt + 1}: too few updates arrived before."
         title = f"Round {campaign.round} of {name} was opened again"
         yield Alert("warn", title, text, page, id="reopened", campaign=name)
-    if (found := campaign.divergence) is not None and campaign.phase != "finished":
-        cause, advice = CAUSES[found.cause]
-        named = tuple(AlertDevice(device_id, "") for device_id in found.devices)
-        text = f"{found.evidence}. What to do: {advice}."
+    if (divergence := campaign.divergence) is not None and campaign.phase != "finished":
+        cause, advice = CAUSES[divergence.cause]
+        named = tuple(AlertDevice(device_id, "") for device_id in divergence.devices)
+        text = f"{divergence.evidence}. What to do: {advice}."
         title = f"Campaign {name} diverges: {cause}"
         yield Alert("bad", title, text, page, devices=named, id="diverges", campaign=name)
     if view.pulls:
@@ -273,10 +273,10 @@ def round_alerts(name: str, past: Past) -> Iterator[Alert]:
             )
         if "set_aside" in line.notes:
             yield Alert("warn", f"{where} changed nothing", str(line.notes["set_aside"]), page)
-        if found := line.notes.get("diverges"):
-            title = f"{where} diverged: {CAUSES[found['cause']][0]}"
-            devices = tuple(AlertDevice(device_id, "") for device_id in found["devices"])
-            yield Alert("bad", title, found["evidence"], page, devices=devices)
+        if divergence := line.notes.get("diverges"):
+            title = f"{where} diverged: {CAUSES[divergence['cause']][0]}"
+            devices = tuple(AlertDevice(device_id, "") for device_id in divergence["devices"])
+            yield Alert("bad", title, divergence["evidence"], page, devices=devices)
         if left_out := line.notes.get("left_out"):
             text = f"Updates that were not within bounds: {len(left_out)}."
             yield Alert("warn", f"{where} left updates out", text, page)

@@ -1,0 +1,138 @@
+"""A campaign that diverges says so, with its cause and the evidence."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from aggregator.aggregation.orders import rolled_back
+from aggregator.fleet import events as e
+from aggregator.fleet.records import Divergence
+from aggregator.http.dashboard.alerts import campaign_alerts
+from aggregator.view.fleet import FleetView
+from aggregator.view.pulls import divergence_text
+from simulation.datasets.windows import FleetData
+from tests.aggregator.training import NAME, Training
+from wire.messages import CheckIn
+
+IDS = "abcdef"
+
+
+def bench_of(fleet: FleetData, device_ids: str = IDS, **settings: Any) -> Training:
+    chosen = {"keep_models": 3, "rounds": 30, "min_updates": 2, "min_devices": len(device_ids)}
+    return Training(fleet, settings={**chosen, **settings}, device_ids=device_ids)
+
+
+def close(bench: Training, loss: float, norm: float = 1.0, **odd: tuple[float, int, float]) -> Any:
+    devices = [d for d, device in bench.fleet.devices.items() if device.assignment is not None]
+    return bench.close(**{d: odd.get(d, (norm, 2, loss)) for d in devices})
+
+
+def cause(bench: Training) -> Divergence:
+    found = bench.campaign.divergence
+    assert found is not None
+    return found
+
+
+def test_a_growing_loss_with_growing_updates_is_the_learning_rate(fleet: FleetData) -> None:
+    bench = bench_of(fleet)
+    for number, loss in enumerate((1.0, 0.8, 2.0)):
+        close(bench, loss, 1.5**number)
+        assert bench.campaign.divergence is None, "one bad round is no divergence"
+    notes = close(bench, 5.0, 6.0)
+    assert cause(bench).cause == "rate"
+    assert cause(bench).evidence == (
+        "the mean loss of the models of round 1 is 0.8, and that of the last ones 5, on 6 devices; "
+        "the median norm of the updates grew from 1 in round 1 to 6"
+    )
+    assert notes["diverges"] == msgspec.to_builtins(cause(bench))
+    view = FleetView(bench.fleet).campaigns[NAME]
+    alert = next(a for a in campaign_alerts(NAME, view) if "diverges" in a.title)
+    assert alert.title == f"Campaign {NAME} diverges: too high a learning rate"
+    assert "lower --lr" in alert.text
+    assert divergence_text(bench.campaign).startswith("too high a learning rate: the mean loss")
+
+
+def test_a_device_that_stands_out_comes_first(fleet: FleetData) -> None:
+    bench = bench_of(fleet)
+    for number, loss in enumerate((1.0, 0.8, 2.0, 5.0)):
+        norm = 2.0**number
+        close(bench, loss, norm, **({"c": (-10 * norm, 2, loss)} if number else {}))
+    assert (cause(bench).cause, cause(bench).devices) == ("device", ("c",))
+    assert "its updates stand out since round 2, score 0.66" in cause(bench).evidence
+
+
+def test_one_loud_round_of_a_device_is_no_cause(fleet: FleetData) -> None:
+    bench = bench_of(fleet)
+    for number, loss in enumerate((1.0, 0.8, 2.0, 5.0)):
+        close(bench, loss, 2.0**number, **({"c": (-9.0, 2, loss)} if number == 3 else {}))
+    assert cause(bench).cause == "rate"
+
+
+def test_a_device_whose_loss_is_far_off_has_wrong_labels(fleet: FleetData) -> None:
+    bench = bench_of(fleet)
+    for loss in (0.5, 0.4):
+        close(bench, loss)
+    for _ in range(2):
+        close(bench, 0.4, e=(1.0, 0, 9.0))
+    assert (cause(bench).cause, cause(bench).devices) == ("labels", ("e",))
+    assert "its median over all devices is 0.4, and here it is at least 9" in cause(bench).evidence
+
+
+def test_devices_with_other_windows_than_in_their_survey_are_named(fleet: FleetData) -> None:
+    bench = bench_of(fleet)
+    close(bench, 0.5)
+    for device_id in "bd":
+        facts = CheckIn(device_id, 10, 4, moved=True)
+        bench.feed(e.CheckedIn(at_s=bench.now_s, device_id=device_id, facts=facts))
+    for loss in (0.5, 2.0, 3.0):
+        close(bench, loss)
+    assert (cause(bench).cause, cause(bench).devices) == ("windows", ("b", "d"))
+    assert "the windows of 2 of 6 devices have changed" in cause(bench).evidence
+
+
+def test_two_devices_are_too_few(fleet: FleetData) -> None:
+    bench = bench_of(fleet, "ab")
+    for loss in (0.5, 0.5, 2.0, 3.0):
+        close(bench, loss)
+    assert cause(bench).cause == "few"
+    assert "the last round had 2 updates" in cause(bench).evidence
+
+
+def test_without_evidence_no_cause_is_named(fleet: FleetData) -> None:
+    bench = bench_of(fleet)
+    for loss in (0.5, 0.5, 2.0, 3.0):
+        close(bench, loss)
+    assert cause(bench).cause == "unknown"
+
+
+def test_a_round_that_gives_models_up_says_why(fleet: FleetData) -> None:
+    bench = bench_of(fleet, max_drop=0.3)
+    for right, norm in ((3, 1.0), (4, 1.0), (4, 3.0), (0, 9.0)):
+        notes = bench.close(**dict.fromkeys(IDS, (norm, right, 3.0 - right / 2)))
+    assert "rolled_back" in notes
+    assert notes["diverges"]["cause"] == "rate"
+    bench.close(**dict.fromkeys(IDS, (1.0, 4, 1.0)))
+    assert bench.campaign.divergence is None, "the models are good again"
+
+
+@pytest.mark.parametrize(
+    "losses", [(1.0, 0.8, 0.7, 0.65), (1.0, 0.8, 3.0, 0.8), (0.5, 0.6, 0.7, 0.6)]
+)
+def test_a_campaign_that_learns_or_has_one_bad_round_does_not_diverge(
+    fleet: FleetData, losses: tuple[float, ...]
+) -> None:
+    bench = bench_of(fleet)
+    for loss in losses:
+        assert "diverges" not in close(bench, loss)
+
+
+def test_a_return_to_an_earlier_round_ends_the_divergence(fleet: FleetData) -> None:
+    bench = bench_of(fleet)
+    for number, loss in enumerate((1.0, 0.8, 2.0, 5.0)):
+        close(bench, loss, 2.0**number)
+    assert cause(bench).cause == "rate"
+    parts = (bench.algorithm, bench.blobs, bench.now_s)
+    bench.feed(rolled_back(bench.campaign, 1, *parts))
+    assert bench.campaign.divergence is None
+    assert [trend.round for trend in bench.campaign.trends] == [1]
