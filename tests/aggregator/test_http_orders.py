@@ -52,9 +52,15 @@ def test_orders_to_a_campaign(service: HttpService, client: TestClient) -> None:
             "No models of round 1. Rounds whose models are stored: none.",
         )
         assert order("exclude", {"device_id": "a", "since": 1}) == (
+            409,
+            "No models from before round 1. Rounds whose models are stored: 2. Without --since, "
+            "the device is excluded only.",
+        )
+        assert client.get("/devices/a").json()["line"]["eligible"] is True
+        assert order("exclude", {"device_id": "a", "since": 3}) == (
             200,
             "a is excluded from campaign run-1, and may still be given its model; campaign run-1 "
-            "has the models of round 0",
+            "has the models of round 2",
         )
         assert client.get("/devices/a").json()["line"]["eligible"] is False
         assert order("include", {"device_id": "a"}) == (200, "a takes part in campaign run-1")
