@@ -80,6 +80,7 @@ def _take_part(
         graph_loader(arguments),
         DeviceState(arguments.state, Owner(arguments.id, arguments.fleet)),
     )
+    state.check_start()  # a second device must not end the other one's connection
     stopping: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda signum, _frame: stopping.append(signum))
@@ -147,7 +148,7 @@ def _live(
 def main() -> None:
     """Run the command line and exit with its status.
 
-    The status is 2 after a `ShoalError`, which is printed on one line, and 130 after Ctrl-C.
+    The status is that of a `ShoalError`, which is printed on one line, and 130 after Ctrl-C.
     `check`, `predict`, `record` and `withdraw` exit with 1 if they do not succeed.
     """
     try:
@@ -158,7 +159,7 @@ def main() -> None:
         sys.exit(_carry_out(arguments))
     except ShoalError as error:
         print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+        sys.exit(error.exit_status)
     except KeyboardInterrupt:
         sys.exit(130)
 

@@ -8,6 +8,7 @@
     ├── Stalled              no device can continue with a run
     ├── LinkError            the broker cannot be reached, or refuses the connection
     ├── OtherAggregator      another aggregator controls the fleet
+    ├── SecondDevice         another device uses this one's identity
     └── WireError            something arrived that the protocol does not allow
         ├── UnknownTopic     a topic that topics.py does not build
         ├── Malformed        bytes that are no message: wrong JSON, wrong type, wrong value
@@ -64,6 +65,12 @@ class LinkError(ShoalError):
 
 class OtherAggregator(ShoalError):
     """Fleet that another aggregator controls. No supervisor may restart this service."""
+
+    exit_status = 3
+
+
+class SecondDevice(ShoalError):
+    """Identity that another device uses. No supervisor may restart this client."""
 
     exit_status = 3
 

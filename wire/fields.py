@@ -51,6 +51,7 @@ MOST_PIECES = 512
 Reason = Literal[
     "unknown-topic",
     "unknown-device",
+    "second-device",
     "malformed",
     "too-large",
     "wrong-device",

@@ -89,6 +89,10 @@ class CheckIn(msgspec.Struct, frozen=True, tag="check-in"):
     """Version of the protocol that the client speaks (`PROTOCOL_VERSION`)."""
     app: Text = ""
     """Version of the app that the client is a part of; empty if it is a program of its own."""
+    start: Count = 0
+    """Number of this start of the client, counted in its state folder; 0 if it is not counted."""
+    instance: Count = 0
+    """Random number of this start; 0 if it has none."""
 
 
 class ErrorReport(msgspec.Struct, frozen=True, tag="error"):
@@ -308,7 +312,8 @@ class Refuse(msgspec.Struct, frozen=True, tag="refuse"):
     """Aggregator to device, signed: a message was refused, with the reason.
 
     `about` is the kind of the message's topic. `update` is the digest of an update's bytes; the
-    device deletes this update.
+    device deletes this update. `instance` is that of the check-in of a second device; a device with
+    this instance ends.
     """
 
     device_id: Name
@@ -316,6 +321,7 @@ class Refuse(msgspec.Struct, frozen=True, tag="refuse"):
     detail: Text
     about: Text = ""
     update: MaybeDigest = ""
+    instance: Count = 0
 
 
 class Busy(msgspec.Struct, frozen=True, tag="busy"):

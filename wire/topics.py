@@ -43,20 +43,21 @@ For a device's topic, `device` is that device; for any other topic, it is every 
 
 
 class TopicRights(NamedTuple):
-    """Rights to the topics of one kind. No other role may use them."""
+    """Rights to the topics of one kind. No other role may use them.
+
+    The aggregator may also clear what a broker retains on any topic of the fleet.
+    """
 
     kind: Kind
     writer: Role
     readers: tuple[Role, ...]
     retained: bool = False
     """True if the broker retains the last publication for later readers."""
-    clears: Role | None = None
-    """Role besides the writer that may clear the retained publication of a forgotten device."""
 
 
 TABLE = (
     TopicRights("check-in", "device", ("aggregator",)),
-    TopicRights("status", "device", ("aggregator",), retained=True, clears="aggregator"),
+    TopicRights("status", "device", ("aggregator",), retained=True),
     TopicRights("update", "device", ("aggregator",)),
     TopicRights("offer", "device", ("aggregator",)),
     TopicRights("piece", "device", ("aggregator",)),
@@ -76,9 +77,14 @@ _ACCESS = {(True, True): "readwrite", (True, False): "write", (False, True): "re
 """Mosquitto's words for the rights (may write, may read)."""
 
 RETAINED_OF_DEVICE: tuple[Kind, ...] = tuple(
-    row.kind for row in TABLE if row.retained and row.kind not in ("blob", "aggregator")
+    row.kind
+    for row in TABLE
+    if row.writer == "device" or (row.retained and row.kind not in ("blob", "aggregator"))
 )
-"""Kinds of a device's topics that a broker retains."""
+"""Kinds of a device's topics on which a broker may retain a message.
+
+A device can have the broker retain whatever it publishes, on each topic that it writes.
+"""
 RECEIVED: tuple[ToDevice, ...] = get_args(ToDevice)
 """Kinds of a device's topics that the device reads."""
 CONTROL = "$CONTROL/dynamic-security/v1"
@@ -191,7 +197,7 @@ def mosquitto_acl(fleet: str) -> str:
         f"user {role}",
     ]
     for row in TABLE:
-        rights = ("aggregator" in (row.writer, row.clears), "aggregator" in row.readers)
+        rights = (True, "aggregator" in row.readers)
         lines.append(f"topic {_ACCESS[rights]} {topics.of_kind(row.kind)}")
     lines.append("")
     for row in TABLE:

@@ -83,6 +83,8 @@ class DeviceTelemetry(msgspec.Struct, frozen=True, omit_defaults=True):
     """Size of the last update, and of the blobs fetched for it."""
     clock_off_s: float = 0.0
     """Seconds by which its clock is ahead of the service's; negative if behind, 0 if unknown."""
+    retained: int = 0
+    """Number of messages that the device had the broker retain, and that the service cleared."""
     groups: tuple[GroupChange, ...] = ()
     """Last changes of group, at most `HISTORY`."""
 

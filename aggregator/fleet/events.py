@@ -44,7 +44,10 @@ class OfCampaign(Event, frozen=True):
 
 
 class CheckedIn(OfDevice, frozen=True):
-    """A device has connected and reports its facts. Earlier messages to it may be lost."""
+    """A device has connected and reports its facts. Earlier messages to it may be lost.
+
+    A second device with the same id is only noted.
+    """
 
     facts: CheckIn
     tags: tuple[str, ...] = ()
@@ -101,7 +104,11 @@ class Tagged(OfDevice, frozen=True):
 
 
 class Banned(OfDevice, frozen=True):
-    """The operator bans a device, or ends its ban."""
+    """The operator bans a device, or ends its ban.
+
+    The end of a ban also ends the refusal of a second device: the next device that checks in under
+    the id is taken for the right one.
+    """
 
     ban: Ban | None
 

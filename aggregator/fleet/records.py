@@ -108,6 +108,11 @@ class Device(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     online: bool = False
     tags: tuple[str, ...] = ()
     ban: Ban | None = None
+    second_s: float = 0.0
+    """Time of the last check-in of a second device with this id; 0 if there was none.
+
+    It was refused. An operator's `unban` ends this.
+    """
     withdrawn_s: float = 0.0
     """Time at which the owner withdrew; 0 after the device has checked in again."""
     moved: bool = False
@@ -170,6 +175,17 @@ class Device(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
             return 0
         offers = (self.last_offer, self.settled)
         return next((o.release for o in offers if o.serial == report.number), None)
+
+    def is_second(self, facts: CheckIn) -> bool:
+        """Return True if a check-in is of a second device with this id.
+
+        Starts of one device have growing numbers. So a check-in whose number is not above the last
+        one, and which is of another start, comes from a copy or from a restored state folder.
+        """
+        last = self.facts
+        if last is None or not last.start or not facts.start:
+            return False
+        return facts.instance != last.instance and facts.start <= last.start
 
     @property
     def policy(self) -> Policy:

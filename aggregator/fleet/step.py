@@ -74,6 +74,9 @@ def _set_timer(turn: Turn) -> None:
 
 def _checked_in(turn: Turn, event: e.CheckedIn) -> None:
     before = turn.devices.get(event.device_id) or Device()
+    if before.is_second(event.facts):
+        reconcile(turn, event.device_id, replace(before, second_s=turn.now_s))
+        return
     # the operator may have tagged the device before it first came
     if before.facts is None and event.tags:
         before = replace(before, tags=tuple(sorted({*before.tags, *event.tags})))
@@ -257,6 +260,9 @@ def _banned(turn: Turn, event: e.Banned) -> None:
     if event.ban is not None:
         _without_update(turn, event.device_id)
         device = replace(device, assignment=None)
+    elif device.second_s and device.facts is not None:  # the next device to check in is the right one
+        facts = replace(device.facts, start=0, instance=0)
+        device = replace(device, facts=facts, second_s=0.0)
     reconcile(turn, event.device_id, replace(device, ban=event.ban))
 
 

@@ -69,12 +69,13 @@ def ban(fleet: Fleet, device_id: str, reason: str, at_s: float) -> list[Event]:
 
 
 def unban(fleet: Fleet, device_id: str, at_s: float) -> list[Event]:
-    """Return the event that lifts the ban of a device.
+    """Return the event that lifts the ban of a device, or the refusal of a second one of its id.
 
     Raises:
-        ConfigError: the device is not banned.
+        ConfigError: the device is not banned, and no second one was refused.
     """
-    if fleet.devices.get(device_id, NEW).ban is None:
+    device = fleet.devices.get(device_id, NEW)
+    if device.ban is None and not device.second_s:
         raise ConfigError(f"Device {device_id} is not banned.")
     return [Banned(at_s=at_s, device_id=device_id, ban=None)]
 

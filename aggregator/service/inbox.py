@@ -62,7 +62,7 @@ from wire.messages import (
     Want,
 )
 from wire.pieces import MOST_BYTES, check_pieces
-from wire.topics import Topics
+from wire.topics import Kind, Topics
 
 log = logging.getLogger("shoal.aggregator")
 
@@ -122,6 +122,8 @@ class Reading:
     """Signed plan of a greater epoch that the device has presented."""
     is_leaving: bool = False
     """True if the device reports that it is going offline."""
+    clears: tuple[Kind, ...] = ()
+    """Kind of the device's topic on which the broker retains a message that must be cleared."""
 
 
 class FleetInbox:
@@ -230,13 +232,21 @@ class FleetInbox:
             self.count("unknown-topic", str(error))
             return Reading()
         reading = Reading(address.device_id, address.kind)
-        if address.kind not in self._readers:
+        # without a payload, it is a retained message that was cleared
+        if address.kind not in self._readers or not delivery.payload:
             return reading
         device = fleet.devices.get(address.device_id)
-        if device is not None and device.ban is not None:
-            self.count("banned", f"device={address.device_id} {address.kind}")
+        is_banned = device is not None and device.ban is not None
+        if delivery.retained and (device is None or is_banned or address.kind != "status"):
+            self._clear(reading, address.kind, delivery, device is not None)
             return reading
-        if not self._affords((address.device_id, address.kind), *RATES[address.kind]):
+        is_afforded = self._affords((address.device_id, address.kind), *RATES[address.kind])
+        if is_banned:
+            self.count("banned", f"device={address.device_id} {address.kind}")
+            # the broker may retain it: a delivery to a subscriber does not tell
+            reading.clears = (address.kind,) if is_afforded else ()
+            return reading
+        if not is_afforded:
             self.refused["too-many"] = self.refused.get("too-many", 0) + 1
             return reading
         if address.kind == "update":
@@ -247,6 +257,9 @@ class FleetInbox:
             if not delivery.retained:
                 self._hear(reading)
         except WireError as error:
+            if delivery.retained:
+                self._clear(reading, address.kind, delivery, is_known=True)
+                return reading
             is_large = isinstance(error, LimitExceeded)
             self.refuse(
                 reading,
@@ -268,6 +281,18 @@ class FleetInbox:
             self.refuse(reading, "malformed", f"{type(error).__name__}: {error}")
         return reading
 
+    def _clear(self, reading: Reading, kind: Kind, delivery: Delivery, is_known: bool) -> None:
+        """Have a message cleared that a device should not have had the broker retain.
+
+        It is counted, also under the device if the fleet has a record of it, and the log names the
+        device.
+        """
+        reading.clears = (kind,)
+        if is_known:
+            self._telemetry.on_retained(reading.device_id)
+        size = len(delivery.payload)
+        self.count("retained", f"device={reading.device_id} topic={kind} bytes={size}: cleared")
+
     def count(self, reason: str, detail: str) -> None:
         """Count a refusal, and log it within the limit."""
         self.refused[reason] = self.refused.get(reason, 0) + 1
@@ -279,6 +304,13 @@ class FleetInbox:
         message: CheckIn = decode(payload, CheckIn)
         if not self._is_own(message, reading):
             return
+        device = self._fleet.devices.get(reading.device_id)
+        if device is not None and device.is_second(message) and device.facts is not None:
+            detail = (
+                f"another device uses this identity: this one is at start {message.start} of its "
+                f"client, and the known one at {device.facts.start}"
+            )
+            self.refuse(reading, "second-device", detail, message.instance)
         texts = {
             name: _one_line(getattr(message, name))
             for name in ("client", "runtime", "hardware", "protocol", "app")
@@ -504,9 +536,6 @@ class FleetInbox:
         return f"; {client} is older than this service, {VERSION}: update {what} of the device"
 
     def _status(self, payload: bytes, reading: Reading) -> None:
-        if not payload:  # the retained status was cleared
-            reading.is_leaving = True
-            return
         message: DeviceStatus = decode(payload, DeviceStatus)
         reading.is_leaving = not message.online or bool(message.withdrawn)
         device = self._fleet.devices.get(reading.device_id)
@@ -596,12 +625,11 @@ class FleetInbox:
                 return
             yield device_id
 
-    def refuse(self, reading: Reading, reason: Reason, detail: str) -> None:
+    def refuse(self, reading: Reading, reason: Reason, detail: str, instance: int = 0) -> None:
         """Refuse a message with a reply, and count and log the refusal."""
         self.count(reason, f"device={reading.device_id}: {detail}")
-        reading.replies.append(
-            Refuse(reading.device_id, reason, _one_line(detail), reading.about, reading.digest)
-        )
+        about, text = (reading.about, reading.digest), _one_line(detail)
+        reading.replies.append(Refuse(reading.device_id, reason, text, *about, instance))
 
     def _affords(self, key: tuple[str, str], most: float, a_second: float) -> bool:
         """Return True if one more is within the limit: `most` at once, `a_second` on average."""

@@ -524,6 +524,7 @@ class Runner:
             self._fetch(reading)
         if reading.want is not None:
             self._link.send(reading.want)
+        self._link.clear(reading.device_id, reading.clears)
         if self.problem and reading.events:
             return ()  # no reply either: only stored messages are confirmed
         group.commands += reading.replies

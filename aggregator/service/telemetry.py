@@ -73,6 +73,10 @@ class Telemetry:
         off_s = at_s - self._clock() if at_s else 0.0
         self.records = self.records.set(device_id, replace(self.of(device_id), clock_off_s=off_s))
 
+    def on_retained(self, device_id: str) -> None:
+        """Record that a message was cleared that the broker retained for the device."""
+        self._change(device_id, retained=self.of(device_id).retained + 1)
+
     def on_decline(self, decline: Decline, campaign: str, detail: str) -> None:
         """Record that a device declined an assignment.
 

@@ -11,7 +11,7 @@ from wire.identity.signed import Sign
 from wire.links.port import Link
 from wire.messages import AggregatorStatus, Plan, Release, Reply, Want
 from wire.pieces import WHOLE_BYTES, cut
-from wire.topics import RETAINED_OF_DEVICE, ToDevice, Topics
+from wire.topics import RETAINED_OF_DEVICE, Kind, ToDevice, Topics
 
 
 class FleetLink:
@@ -54,9 +54,9 @@ class FleetLink:
         topic = self.topics.device(message.device_id, kind)
         self.link.publish(topic, self.sign(message), retain=kind == "release")
 
-    def clear(self, device_id: str) -> None:
-        """Clear all messages of a device that the broker retains."""
-        for kind in RETAINED_OF_DEVICE:
+    def clear(self, device_id: str, kinds: Iterable[Kind] = RETAINED_OF_DEVICE) -> None:
+        """Clear the messages that the broker retains on topics of a device."""
+        for kind in kinds:
             self.link.publish(self.topics.of_kind(kind, device_id), b"", retain=True)
 
     def offer(self, owner: object, digests: Iterable[str], blobs: Blobs) -> None:

@@ -6,6 +6,7 @@ declines that plan. An unforeseen fault ends one event, in `Agent._contained`, a
 
 import logging
 import math
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -38,7 +39,7 @@ from wire.arrays import names
 from wire.arrays.quantised import ENCODINGS
 from wire.arrays.tensors import Array
 from wire.codec import digest, encode
-from wire.errors import LimitExceeded, printable
+from wire.errors import LimitExceeded, SecondDevice, printable
 from wire.identity.keys import PublicKey
 from wire.links.port import Delivery, Denied, Link, LinkDown, LinkEvent, LinkUp
 from wire.messages import CLIENT, PROTOCOL_VERSION
@@ -108,6 +109,7 @@ class Agent:
 
         Raises:
             ConfigError: the state folder cannot be read.
+            SecondDevice: another device uses this identity.
         """
         self.device_id, self._topics, self.link, self._windows = device_id, topics, link, windows
         self._live = live
@@ -129,6 +131,7 @@ class Agent:
             self._permitted.report_errors,
         )
         self._fetching = Fetching(topics, link, state, self._inbox.open_pieces, most_bytes)
+        self._start = state.begin(secrets.randbelow(m.LARGEST_COUNT) + 1)
         self._memory = SessionStore(device_id, state, self.incidents)
         self._model = CurrentModel(state, windows, load_graphs)
         self._sending = Sending(
@@ -151,6 +154,8 @@ class Agent:
         self._stop: Callable[[], bool] = lambda: False
         self._boot_id, self._bytes_received, self._work_began_s = "", 0, 0.0
         self._ready_at_s = math.inf
+        self._second_device: SecondDevice | None = None
+        """Reason that the client ends; None while it takes part."""
         self._backoff = Backoff(clock)
         self._unstored: Delivery | None = None
         self._is_error_due, self._error_at_s = False, 0.0
@@ -178,14 +183,20 @@ class Agent:
         """Handle events until `stop` returns True.
 
         `stop` is called at least once a second, and between batches.
+
+        Raises:
+            SecondDevice: another device uses this identity. Nothing more is published: the status
+                of the identity is that of the other device.
         """
-        self._stop = stop
-        while not stop():
+        self._stop = lambda: stop() or self._second_device is not None
+        while not self._stop():
             event = self.link.receive(timeout_s=1.0)
             if event is not None:
                 self.handle(event)
             self.tick()
         self._contained("stop", self._traffic.save)
+        if self._second_device is not None:
+            raise self._second_device
         status = m.DeviceStatus(self.device_id, online=False)
         self._outbox.publish("status", encode(status), retain=True)
 
@@ -306,7 +317,9 @@ class Agent:
                 self._on_blob(message, payload)
 
     def _on_reply(self, reply: m.Acknowledge | m.Refuse | m.Busy | m.Finish) -> None:
-        if isinstance(reply, m.Refuse):
+        if isinstance(reply, m.Refuse) and self._start.is_meant_by(reply):
+            self._second_device = self._state.refuse(self._start)
+        elif isinstance(reply, m.Refuse):
             log.warning(
                 "Message refused by the service: device=%s about=%s reason=%s: %s",
                 self.device_id,
@@ -358,6 +371,8 @@ class Agent:
             num_unlabelled=windows.num_unlabelled,
             personal_models=self._own.models(),
             protocol=PROTOCOL_VERSION,
+            start=self._start.number,
+            instance=self._start.instance,
             **asdict(self._health()),
         )
         self._outbox.publish("check-in", encode(message))

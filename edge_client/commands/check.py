@@ -151,6 +151,7 @@ def _runtime(arguments: Namespace) -> str:
 
 def _state_folder(folder: Path, owner: Owner) -> str:
     check_owner(folder, owner)
+    DeviceState(folder, read_only=True).check_start()
     free = shutil.disk_usage(_existing(folder)).free
     if free < FREE_BYTES:
         raise ConfigError(

@@ -3,6 +3,9 @@
 Rules (SPEC.md, 'Order of plans'): a plan is carried out once. A finished update is kept until the
 aggregator acknowledges or refuses it. A plan from an earlier epoch than the latest one is
 answered with the proof of the later epoch. Work that ends the client repeatedly is given up.
+
+Assignments of all campaigns are numbered together (`Plan.attempt`), so the last accepted plan alone
+tells which plans of its epoch are over, of any campaign. No list of campaigns has to be stored.
 """
 
 from dataclasses import dataclass
@@ -52,6 +55,34 @@ class ModelOffer(msgspec.Struct, frozen=True):
     """Metrics of the model in use before, over the same windows."""
     latency_ms: float = 0.0
     """Duration of a prediction of one window."""
+
+
+class Start(msgspec.Struct, frozen=True):
+    """A start of the client, by which the service tells two devices of one identity apart.
+
+    Starts with one state folder have growing numbers. A copy of the folder goes on from the same
+    number with another random one.
+    """
+
+    number: int = 0
+    """Number of the start, from 1; 0 for a start that is not counted and never refused."""
+    instance: int = 0
+    """Random number of the start."""
+    is_refused: bool = False
+    """True if the service has refused this start as that of a second device."""
+
+    def next(self, instance: int) -> "Start":
+        """Return the start after this one."""
+        return Start(self.number + 1, instance)
+
+    def is_meant_by(self, reply: Refuse) -> bool:
+        """Return True if a reply refuses this start as that of a second device."""
+        is_second = reply.reason == "second-device"
+        return is_second and self.instance != 0 and reply.instance == self.instance
+
+
+DAMAGED = Start(-1)
+"""Last start by a damaged file. The next one is not counted, so that the device is not refused."""
 
 
 class Session(msgspec.Struct, frozen=True):
@@ -139,9 +170,10 @@ def on_plan(session: Session, plan: Plan, text: str, now_s: float) -> tuple[Sess
             return session, Action(
                 "decline", session.reason, session.detail
             ) if session.reason else NOTHING
+        if session.stage == "answered":  # its noise would be drawn again, and count twice
+            return newer, Action("decline", "failed", "this plan was carried out before, or ended")
     elif (
         last_plan is not None
-        and last_plan.run_id == plan.run_id
         and last_plan.epoch == plan.epoch
         and _order(plan) < _order(last_plan)
     ):
@@ -321,4 +353,4 @@ def _is_worked_on(session: Session, plan: Plan) -> bool:
 
 
 def _order(plan: Plan) -> tuple[int, int]:
-    return plan.round, plan.attempt
+    return plan.attempt, plan.round

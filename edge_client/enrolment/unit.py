@@ -23,8 +23,10 @@ StartLimitIntervalSec=0
 Type=notify
 Environment=XDG_CACHE_HOME=/var/cache/shoal
 ExecStart={program} run --data {data} --state {state}{enrolled}
+# Status 3: another device uses this identity. A person has to decide which of the two goes on.
 Restart=always
 RestartSec=10
+RestartPreventExitStatus=3
 TimeoutStartSec=300
 # The client reports that it is alive once a second, and between two batches; a batch may take
 # minutes if a graph is loaded first.

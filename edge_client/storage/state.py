@@ -10,18 +10,19 @@ from typing import TypeVar
 import msgspec
 
 from edge_client.core.ports import Current
-from edge_client.core.session import Session
+from edge_client.core.session import DAMAGED, Session, Start
 from edge_client.storage.files import BEFORE, CURRENT, Files, FolderFiles, MemoryFiles
 from edge_client.storage.owner import Owner, claim
 from host.files import lock_folder, make_folder
 from wire.arrays.tensors import OWN_FILES, Tensors, decode_tensors, encode_tensors
 from wire.codec import digest as digest_of
-from wire.errors import ConfigError, Malformed, WireError
+from wire.errors import ConfigError, Malformed, SecondDevice, WireError
 
 log = logging.getLogger("shoal.edge")
 
-SESSION, UPDATE, CHECKPOINT, TRAFFIC = (
+SESSION, START, UPDATE, CHECKPOINT, TRAFFIC = (
     "session.json",
+    "start.json",
     "update.safetensors",
     "checkpoint",
     "traffic.json",
@@ -34,6 +35,11 @@ DIGEST_BYTES = 64
 Files of private tensors and checkpoints are checked. The hash is that of the rest of the file.
 """
 ROUND_DIGITS = 8
+SECOND_DEVICE = (
+    "another device uses this identity, and the service works with that one: was this state folder "
+    "copied or restored? Enrol this device anew, with an empty state folder. If this is the right "
+    "device, let the operator run `shoal devices unban` with its id, then delete {place}"
+)
 MOST_RUNS = 4
 """Number of campaigns besides the present one whose private tensors stay stored."""
 T = TypeVar("T")
@@ -63,7 +69,7 @@ def only_process(folder: Path) -> Iterator[None]:
 class DeviceState:
     """The state of a device.
 
-    Its files are ``device.json session.json traffic.json update.safetensors checkpoint
+    Its files are ``device.json session.json start.json traffic.json update.safetensors checkpoint
     private.RUN_ID.ROUND blobs/SHA256 blobs/SHA256.part``, and ``current`` and ``before`` with
     ``model.json`` and ``model.onnx``. A file is written completely or, with an OSError, not at all.
     A damaged file is set aside as ``NAME.damaged``, with a warning. A damaged checkpoint is
@@ -106,6 +112,53 @@ class DeviceState:
     def save(self, session: Session) -> None:
         """Save the session."""
         self.files.write(SESSION, msgspec.json.encode(session))
+
+    def begin(self, instance: int) -> Start:
+        """Count a start of the client, whose random number is `instance`, and return it.
+
+        If it cannot be stored, the last start goes on: the service must never see two starts of one
+        device under one number.
+
+        Raises:
+            ConfigError: the file of starts cannot be read.
+            SecondDevice: as `check_start`.
+        """
+        is_first = not self.files.size(START)
+        last = self.check_start()
+        if last is None:
+            last = Start() if is_first else DAMAGED
+        start = last.next(instance)
+        try:
+            self.files.write(START, msgspec.json.encode(start))
+        except OSError as error:
+            log.warning("Start of the client not counted: folder=%s: %s", self._folder, error)
+            return last if last.number > 0 else Start()
+        return start
+
+    def check_start(self) -> Start | None:
+        """Return the last start of the client, or None if there is none or its file is damaged.
+
+        Raises:
+            ConfigError: the file of starts cannot be read.
+            SecondDevice: the service has refused it as that of a second device. The text says what
+                to do.
+        """
+        last = self.document(START, Start)
+        if last is not None and last.is_refused:
+            raise SecondDevice(SECOND_DEVICE.format(place=f"{self._folder}/{START}"))
+        return last
+
+    def refuse(self, start: Start) -> SecondDevice:
+        """Store that the service has refused this start, and return the error that ends the client.
+
+        If it cannot be stored, the next start is refused anew.
+        """
+        refused = msgspec.structs.replace(start, is_refused=True)
+        try:
+            self.files.write(START, msgspec.json.encode(refused))
+        except OSError as error:
+            log.warning("Refusal of the device not stored: folder=%s: %s", self._folder, error)
+        return SecondDevice(SECOND_DEVICE.format(place=f"{self._folder}/{START}"))
 
     def document(self, name: str, kind: type[T]) -> T | None:
         """Return the content of a JSON file, or None if there is none or it is damaged.

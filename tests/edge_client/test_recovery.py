@@ -14,6 +14,8 @@ from tests.support.plans import plan
 from wire import messages as m
 from wire.codec import decode_update, digest
 
+NOISE = m.Protect(1.0, noise_std=0.1)
+
 
 @pytest.fixture
 def device(fleet: FleetData, exported: Exported, tmp_path: Path) -> Device:
@@ -107,3 +109,19 @@ def test_an_update_of_a_newer_epoch_of_the_same_round_is_sent_as_it_is(device: D
     assert device.agent.session.plan == plan(
         epoch=2, bundle=device.bundle.digest, model=digest(device.model)
     )
+
+
+def test_two_plans_of_two_campaigns_in_turn_are_trained_once_each_over_kills(
+    device: Device,
+) -> None:
+    updates = list[bytes]()
+    device.offer()
+    for _ in range(3):
+        for run_id, attempt in (("r", 8), ("s", 9)):
+            device.send_plan(1, run_id=run_id, attempt=attempt, verbs=(m.Train(8), NOISE))
+            device.turn()
+            device.start()  # it was killed
+            device.turn()
+            updates += device.sent("update")
+    assert {decode_update(payload)[0].run_id for payload in updates} == {"r", "s"}
+    assert len(set(updates)) == 2, "each was trained once: noise is drawn anew every time"

@@ -3,6 +3,7 @@ real Mosquitto: two devices enrol, train and renew; one is banned while it works
 seconds and stays out, also over restarts of the broker; the other works on."""
 
 import re
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -175,3 +176,38 @@ def test_what_waited_for_a_device_that_is_banned_while_it_is_away_is_gone(served
     serve(served)
     wait_until(lambda: "banned at the broker: device=d9" in served.log("serve"))
     assert [event for event in drained(served.link("d9")) if isinstance(event, Delivery)] == []
+
+
+@pytest.mark.full
+@pytest.mark.timeout(400)
+def test_a_copied_state_folder_ends_with_one_device_and_a_person_who_knows(served: Fleet) -> None:
+    """Two real processes of one identity on one broker: the service works with one of them, and the
+    other one ends, says why, and does not come back."""
+    token = served.run("shoal", "enrol", "token", "runs/served").strip()
+    states = {name: served.folder / f"state-{name}" for name in ("d0", "copy")}
+    options = ["--state", str(states["d0"]), "--device", "d0"]
+    served.run("shoal-edge", "enrol", served.url, token, *options)
+
+    def start(name: str) -> None:
+        data = ["--data", str(served.folder / "d0"), "--state", str(states[name])]
+        served.start(name, "edge_client.main", "run", *data)
+
+    start("d0")
+    wait_until(lambda: "Connected: device=d0" in served.log("d0"))
+    served.stop("d0")
+    shutil.copytree(states["d0"], states["copy"])
+    start("d0")
+    wait_until(lambda: served.log("d0").count("Connected: device=d0") >= 2)
+    wait_until(lambda: served.get("/devices/d0")["record"]["facts"]["start"] == 2)
+    start("copy")
+    assert served.processes["copy"].wait(60) == 3
+    assert "error: another device uses this identity" in served.log("copy")
+    assert "reason=second-device times=1 device=d0" in served.log("serve")
+    assert served.get("/devices/d0")["record"]["second_s"] > 0
+
+    connections = served.log("copy").count("Connected")
+    start("copy")
+    assert served.processes["copy"].wait(60) == 3
+    assert served.log("copy").count("Connected") == connections, "it does not even connect"
+    wait_until(lambda: served.get("/devices/d0")["line"]["online"])
+    assert served.processes["d0"].poll() is None

@@ -102,7 +102,62 @@ SCENARIOS: list[tuple[str, list[Step]]] = [
     ),
     (
         "the aggregator was started again and lost an update",
-        [FIRST, *DONE, plan(2, 1, "work"), *DONE],
+        [FIRST, *DONE, plan(2, 1, "decline failed"), plan(2, 1, "work", attempt=1), *DONE],
+    ),
+    (
+        "two plans of two campaigns in turn",
+        [
+            plan(1, 4, "work", attempt=8),
+            *DONE,
+            plan(1, 1, "work", attempt=9, run="s"),
+            *DONE,
+            *[
+                plan(1, 4, "none", attempt=8),
+                plan(1, 1, "none", attempt=9, run="s"),
+            ]
+            * 2,
+            plan(1, 5, "work", attempt=10),
+        ],
+    ),
+    (
+        "two plans of two campaigns in turn while one is in work",
+        [
+            plan(1, 4, "work", attempt=8),
+            TRY,
+            plan(1, 1, "work", attempt=9, run="s"),
+            TRY,
+            plan(1, 4, "none", attempt=8),
+            DID,
+            plan(1, 4, "none", attempt=8),
+            plan(1, 1, "send", attempt=9, run="s"),
+        ],
+    ),
+    (
+        "a plan that every start of the aggregator has repeated, after it was answered",
+        [
+            plan(1, 4, "work", attempt=8),
+            TRY,
+            plan(2, 4, "none", attempt=8),
+            DID,
+            ACKNOWLEDGED,
+            plan(3, 4, "decline failed", attempt=8),
+            plan(3, 4, "none", attempt=8),
+            plan(4, 4, "decline failed", attempt=8),
+            plan(3, 4, "decline stale", attempt=8),
+            plan(4, 1, "work", attempt=9, run="s"),
+            plan(4, 4, "none", attempt=8),
+        ],
+    ),
+    (
+        "plans of many campaigns, each of them again",
+        [
+            *[
+                step
+                for n in range(1, 9)
+                for step in (plan(1, 1, "work", attempt=n, run=f"r{n}"), *DONE)
+            ],
+            *[plan(1, 1, "none", attempt=n, run=f"r{n}") for n in range(1, 9)],
+        ],
     ),
     (
         "a backup two rounds old",

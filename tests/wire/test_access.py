@@ -18,6 +18,7 @@ from aggregator.leadership.identity import find_epoch
 from aggregator.leadership.rivals import WrongFleet
 from aggregator.main import serve
 from aggregator.service_settings import ServeSettings
+from aggregator.transfer.fleet import FleetLink
 from algorithms.composition import read_algorithm
 from simulation.local.broker import free_port
 from simulation.local.fleet import stop_processes
@@ -217,6 +218,20 @@ def test_a_hostile_device_reads_only_what_the_table_allows(
     if retain:
         hostile.subscribe("#", *EVERY)
     assert {d.topic for d in deliveries(hostile, 100, patience_s=1.5)} == READ
+
+
+def test_the_aggregator_clears_what_a_device_had_retained(guarded: Guarded) -> None:
+    hostile, aggregator = guarded.connect("device-1"), guarded.connect(AGGREGATOR)
+    settle(hostile, aggregator)
+    for topic in WRITTEN:
+        hostile.publish(topic, bytes(10_000), retain=True)
+    settle(hostile)
+    FleetLink(aggregator, TOPICS, "boot").clear("device-1")
+    events = [aggregator.receive(timeout_s=0.3) for _ in range(3 * len(WRITTEN))]
+    assert not [event for event in events if isinstance(event, Denied)]
+    later = guarded.connect(AGGREGATOR, version="3.1.1", persistent=False)
+    later.subscribe(*TOPICS.from_devices)
+    assert deliveries(later, 1, patience_s=1.0) == []
 
 
 @pytest.mark.parametrize("version", ["5", "3.1.1"])

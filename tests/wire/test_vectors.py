@@ -1,9 +1,11 @@
 """The vectors that every implementation of the protocol is held to."""
 
+import errno
 import json
 import math
 import re
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import numpy as np
@@ -17,6 +19,7 @@ from edge_client.core.kept import usable
 from edge_client.core.policy import broken_rule
 from edge_client.core.ports import Current
 from edge_client.core.report import Machine, bounded, permitted_detail
+from edge_client.storage.state import START, DeviceState
 from tests.wire import (
     error_vectors,
     personal_model_vectors,
@@ -24,6 +27,7 @@ from tests.wire import (
     private_vectors,
     session_vectors,
     signed_vectors,
+    starts_vectors,
     time_vectors,
 )
 from tests.wire.signed_vectors import A
@@ -41,7 +45,7 @@ from tests.wire.write_vectors import (
 from wire import messages as m
 from wire.arrays.tensors import TensorSpec, decode_tensors
 from wire.codec import decode, decode_update, encode, encode_update
-from wire.errors import Untrusted, WireError
+from wire.errors import SecondDevice, Untrusted, WireError
 from wire.identity.keys import read_public
 from wire.identity.signed import Verifier
 from wire.links.port import Delivery
@@ -377,6 +381,35 @@ def test_time(scenario: dict[str, Any]) -> None:
         )
         assert time.now_s == time.for_epoch(step["known"]) == step["now_s"]
         assert time.for_epoch(step["known"] + 1) == -math.inf
+
+
+@pytest.mark.parametrize(
+    "case", json.loads(starts_vectors.FILE.read_text())["begin"], ids=lambda case: case["name"]
+)
+def test_start(case: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    state = DeviceState()
+    if case["last"] is not None:
+        last = b"{" if case["last"] == "damaged" else json.dumps(case["last"]).encode()
+        state.files.write(START, last)
+    if not case["stored"]:
+        full = OSError(errno.ENOSPC, "No space left on device")
+        monkeypatch.setattr(state.files, "write", Mock(side_effect=full))
+    if case["ends"]:
+        with pytest.raises(SecondDevice):
+            state.begin(case["drawn"])
+        return
+    start = state.begin(case["drawn"])
+    assert start == core.Start(case["number"], case["instance"])
+    if case["stored"]:
+        assert state.document(START, core.Start) == start
+
+
+@pytest.mark.parametrize(
+    "case", json.loads(starts_vectors.FILE.read_text())["refuse"], ids=lambda case: case["name"]
+)
+def test_refusal_of_a_second_device(case: dict[str, Any]) -> None:
+    refusal = m.Refuse("d", case["reason"], "", "check-in", instance=case["refused"])
+    assert core.Start(3, case["instance"]).is_meant_by(refusal) == case["ends"]
 
 
 def test_golden_update() -> None:

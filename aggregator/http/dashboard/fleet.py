@@ -107,6 +107,9 @@ def condition_of(device: DeviceView) -> Condition:
         return Condition(6, "banned", "off", record.ban.reason)
     if record.withdrawn_s:
         return Condition(6, "withdrawn", "off", "its owner has withdrawn it")
+    if record.second_s:
+        why = "a second device with this id was refused"
+        return Condition(0, "second device", "bad", why)
     if problem := device.answer[1]:
         return Condition(0, "release failed", "bad", problem)
     if (pull := device.standing_out) is not None:

@@ -30,6 +30,7 @@ import java.io.IOException
  */
 internal class Agent(self: Identity, private val link: Link, private val environment: Environment, private val stop: () -> Boolean) : Closeable {
     private val deviceId = self.deviceId
+    private val start = Start.begin(environment.storage, environment.log)
     private val topics = Topics(self.fleet)
     private val storage = environment.storage
     private val clock = environment.clock
@@ -63,6 +64,10 @@ internal class Agent(self: Identity, private val link: Link, private val environ
     var session: Session = releases.recovered(storage.session())
         private set
 
+    /** True if the service works with another device of this identity: this client has to end. */
+    var isSecond: Boolean = false
+        private set
+
     /** True if a plan is in work, or an answer or the model of an offer may still come. */
     val waiting: Boolean
         get() = when (session.stage) {
@@ -75,7 +80,7 @@ internal class Agent(self: Identity, private val link: Link, private val environ
 
     /** True if [work] would begin something. */
     val hasWork: Boolean
-        get() = clock.steadySeconds() >= readyAtS && (planReady != null || releases.ready(session))
+        get() = !isSecond && clock.steadySeconds() >= readyAtS && (planReady != null || releases.ready(session))
 
     /**
      * Plan to carry out, if all its blobs are here. An offer or the model in use may lack theirs
@@ -180,6 +185,7 @@ internal class Agent(self: Identity, private val link: Link, private val environ
     }
 
     private fun onReply(reply: Reply) {
+        if (reply is Refuse && start.isMeantBy(reply)) return endAsSecond()
         if (reply is Refuse) {
             val refusal = "Message refused by the service: device=$deviceId about=${printable(reply.about)} reason=${reply.reason}"
             log.write(Log.Level.WARNING, "$refusal: ${printable(reply.detail)}")
@@ -195,6 +201,15 @@ internal class Agent(self: Identity, private val link: Link, private val environ
             }
             reply is Busy && reply.update == session.update && session.stage == Stage.PENDING -> retry.after(reply.retryS)
             reply is Finish -> prepare()
+        }
+    }
+
+    private fun endAsSecond() {
+        isSecond = true
+        try {
+            storage.saveStart(start.copy(refused = true))
+        } catch (error: IOException) { // the next start is refused anew
+            log.write(Log.Level.WARNING, "Refusal of the device not stored: device=$deviceId: ${describe(error)}")
         }
     }
 
@@ -224,7 +239,7 @@ internal class Agent(self: Identity, private val link: Link, private val environ
     }
 
     private fun checkIn() {
-        outbox.checkIn(loaded.digest, personalModels.models(session))
+        outbox.checkIn(loaded.digest, personalModels.models(session), start)
         outbox.inUse(releases.report(session))
         errorDue = session.error != null
         sendUpdate()

@@ -16,7 +16,7 @@ import java.util.Locale
 import java.util.TreeMap
 
 /**
- * [Storage] in a folder of its own, with the files `device.json session.json update checkpoint
+ * [Storage] in a folder of its own, with the files `device.json session.json start.json update checkpoint
  * private.RUN.ROUND current before failures traffic.json blobs/SHA256 blobs/SHA256.part`.
  * `session.json` has its hash in its second line, blobs have it in their names, and all other files
  * begin with the SHA-256 of the rest. A damaged file is deleted, with a line in the [log].
@@ -30,6 +30,7 @@ public class FolderStorage @JvmOverloads constructor(private val folder: File, p
     private val blobs = File(folder, "blobs")
     private val ownerFile = File(folder, "device.json")
     private val sessionFile = File(folder, "session.json")
+    private val startFile = File(folder, "start.json")
     private val updateFile = File(folder, "update")
     private val currentFile = File(folder, "current")
     private val beforeFile = File(folder, "before")
@@ -74,6 +75,17 @@ public class FolderStorage @JvmOverloads constructor(private val folder: File, p
     override fun session(): Session = readAs(sessionFile, "the device starts anew", ::decodeSession) ?: Session()
 
     override fun save(session: Session): Unit = writeAtomically(sessionFile, encodeSession(session))
+
+    override fun start(): Start {
+        val first = !startFile.exists()
+        val last = readAs(startFile, "starts are counted anew") {
+            Fields(parseJson(checked(it)), "start").run { Start(count("number"), count("instance"), bool("is_refused", false)) }
+        }
+        return last ?: if (first) Start() else Start.DAMAGED
+    }
+
+    override fun saveStart(start: Start): Unit =
+        writeChecked(startFile, jsonText(linkedMapOf("number" to start.number, "instance" to start.instance, "is_refused" to start.refused)).toByteArray())
 
     override fun blob(digest: String): ByteArray? = readAs(File(blobs, digest), "it is fetched again") { payload ->
         if (sha256(payload) != digest) throw Malformed("its SHA-256 is ${sha256(payload)}")

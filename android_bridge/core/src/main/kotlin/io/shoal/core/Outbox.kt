@@ -41,9 +41,9 @@ internal class Outbox(
 
     /**
      * Check in, and send a heartbeat. [bundle] is the digest of the loaded bundle, or empty. [personalModels]
-     * are the digests of the models that have a personal model.
+     * are the digests of the models that have a personal model. [start] is the start of the client.
      */
-    fun checkIn(bundle: String, personalModels: List<String>) {
+    fun checkIn(bundle: String, personalModels: List<String>, start: Start) {
         val health = environment.state()
         val message = CheckIn(
             deviceId = self.deviceId,
@@ -67,6 +67,8 @@ internal class Outbox(
             personalModels = personalModels,
             protocol = PROTOCOL_VERSION,
             app = health.app,
+            start = start.number,
+            instance = start.instance,
         )
         send("check-in", message)
         sendHeartbeat()

@@ -75,6 +75,7 @@ public class Phone(
      * interrupted training leaves a checkpoint, from which the next job resumes.
      *
      * @throws LinkException no broker within [connectMs], or it refuses this device
+     * @throws ConfigException another device uses this identity
      */
     public fun job(
         idleMs: Long = 30_000,
@@ -105,6 +106,7 @@ public class Phone(
      * Take part until [stop] returns true (called several times a second), over lost connections.
      *
      * @throws LinkException the broker refuses this device
+     * @throws ConfigException another device uses this identity
      */
     public fun run(stop: () -> Boolean) {
         connected(null, stop, stop) { agent, link ->
@@ -127,6 +129,7 @@ public class Phone(
         val hasWork = agent.hasWork
         val event = link.receive(if (hasWork) 0 else POLL_MS)
         if (event != null) agent.handle(event) else if (hasWork) agent.work()
+        if (agent.isSecond) throw ConfigException(Start.SECOND_DEVICE)
         agent.tick()
         return event != null || hasWork
     }
@@ -136,6 +139,8 @@ public class Phone(
      * middle of a plan.
      */
     private fun <T> connected(connectMs: Long?, hurry: () -> Boolean, stop: () -> Boolean, body: (Agent, MqttLink) -> T): T? {
+        // a second device must not end the other one's connection
+        if (storage.start().refused) throw ConfigException(Start.SECOND_DEVICE)
         val gone = encode(DeviceStatus(deviceId, false))
         val link = try {
             MqttLink.connect(broker, clientId, Will(status, gone), connectMs, stop, log, topics::limit, hurry = hurry)

@@ -30,6 +30,10 @@ internal sealed interface Action {
  * of `edge_client/core/session.py`. A plan is carried out once. A finished update is kept until the
  * aggregator acknowledges or refuses it. A plan from an earlier epoch than the latest one is
  * answered with the proof of the later epoch. Work that ends the client repeatedly is given up.
+ *
+ * Assignments of all campaigns are numbered together ([Plan.attempt]), so the last accepted plan
+ * alone tells which plans of its epoch are over, of any campaign. No list of campaigns has to be
+ * stored.
  */
 internal object Rounds {
     /** Maximum number of starts of work on one plan, and of starts to take up one offered model. */
@@ -52,7 +56,10 @@ internal object Rounds {
             if (plan.epoch == lastPlan.epoch) {
                 return Pair(session, session.reason?.let { Action.Decline(it, session.detail) } ?: Action.Nothing)
             }
-        } else if (lastPlan != null && lastPlan.runId == plan.runId && lastPlan.epoch == plan.epoch && ORDER.compare(plan, lastPlan) < 0) {
+            if (session.stage == Stage.ANSWERED) { // its noise would be drawn again, and count twice
+                return Pair(newer, Action.Decline(DeclineReason.FAILED, "this plan was carried out before, or ended"))
+            }
+        } else if (lastPlan != null && lastPlan.epoch == plan.epoch && ORDER.compare(plan, lastPlan) < 0) {
             return Pair(session, Action.Nothing)
         }
         val accepted = session.copy(plan = plan, planText = text, stage = Stage.WORKING, tries = 0, reached = 0, update = "", reason = null, detail = "", begun = false)
@@ -159,5 +166,5 @@ internal object Rounds {
     private fun isWorkedOn(session: Session, plan: Plan) =
         session.stage == Stage.WORKING && session.plan != null && sameWork(session.plan, plan)
 
-    private val ORDER = compareBy<Plan>({ it.round }, { it.attempt })
+    private val ORDER = compareBy<Plan>({ it.attempt }, { it.round })
 }

@@ -52,6 +52,12 @@ public interface Storage {
     /** Save the session. */
     public fun save(session: Session)
 
+    /** Return the last start of the client that was saved, [Start] if none was, or [Start.DAMAGED]. */
+    public fun start(): Start
+
+    /** Save the present [start] of the client. */
+    public fun saveStart(start: Start)
+
     /** Return a stored blob, or null. Its bytes have this SHA-256. */
     public fun blob(digest: String): ByteArray?
 

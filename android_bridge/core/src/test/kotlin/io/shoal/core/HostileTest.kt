@@ -47,6 +47,7 @@ class HostileTest {
     /** Storage without a disk: writing would take hours with so many plans. */
     private class Memory : Storage {
         var stored = Session()
+        var started = Start()
         val blobs = HashMap<String, ByteArray>()
         val private = HashMap<Pair<String, Long>, Tensors>()
         var update: ByteArray? = null
@@ -68,6 +69,12 @@ class HostileTest {
 
         override fun save(session: Session) {
             stored = decodeSession(encodeSession(session))
+        }
+
+        override fun start() = started
+
+        override fun saveStart(start: Start) {
+            started = start
         }
 
         override fun blob(digest: String) = blobs[digest]

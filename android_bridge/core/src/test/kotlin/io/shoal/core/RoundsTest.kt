@@ -154,7 +154,7 @@ class RoundsTest {
                             assertTrue(before == null || next.epoch >= before.epoch)
                             val last = answered
                             if (last != null && last.epoch == next.epoch) {
-                                assertTrue(compareValuesBy(next, last, { it.round }, { it.attempt }) > 0)
+                                assertTrue(compareValuesBy(next, last, { it.attempt }, { it.round }) > 0)
                             }
                         }
                         session = changed

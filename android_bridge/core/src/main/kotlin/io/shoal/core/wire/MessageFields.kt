@@ -26,6 +26,8 @@ internal fun fieldsOf(message: Message): Map<String, Any?> = linkedMapOf<String,
         "personal_models" to message.personalModels,
         "protocol" to message.protocol,
         "app" to message.app,
+        "start" to message.start,
+        "instance" to message.instance,
     )
     is ErrorReport -> fieldsOf(message)
     is Fetch -> linkedMapOf("device_id" to message.deviceId, "digest" to message.digest)
@@ -88,6 +90,7 @@ internal fun fieldsOf(message: Message): Map<String, Any?> = linkedMapOf<String,
         "detail" to message.detail,
         "about" to message.about,
         "update" to message.update,
+        "instance" to message.instance,
     )
     is Busy -> linkedMapOf("device_id" to message.deviceId, "update" to message.update, "retry_s" to message.retryS)
     is Finish -> linkedMapOf(
@@ -170,6 +173,8 @@ internal fun messageOf(f: Fields): Message = when (val type = f.string("type")) 
         personalModels = f.digestsOrNull("personal_models", CheckIn.MOST_HELD),
         protocol = f.text("protocol", ""),
         app = f.text("app", ""),
+        start = f.count("start", 0),
+        instance = f.count("instance", 0),
     )
     "error" -> errorReportOf(f)
     "fetch" -> Fetch(f.name("device_id"), f.digest("digest"))
@@ -222,6 +227,7 @@ internal fun messageOf(f: Fields): Message = when (val type = f.string("type")) 
         detail = f.text("detail"),
         about = f.text("about", ""),
         update = f.maybeDigest("update"),
+        instance = f.count("instance", 0),
     )
     "busy" -> Busy(f.name("device_id"), f.digest("update"), f.double("retry_s", expected = "0 to 3600") { it in 0.0..3600.0 })
     "finish" -> Finish(
@@ -311,7 +317,7 @@ internal fun metricsOf(f: Fields) = Metrics(f.count("num_examples", 0), f.double
 internal fun Fields.metrics(key: String): Metrics = if (has(key)) metricsOf(obj(key)) else Metrics()
 
 private val REASONS = setOf(
-    "unknown-topic", "unknown-device", "malformed", "too-large", "wrong-device", "unknown-run", "wrong-round", "not-in-cohort",
+    "unknown-topic", "unknown-device", "second-device", "malformed", "too-large", "wrong-device", "unknown-run", "wrong-round", "not-in-cohort",
     "duplicate", "wrong-layout", "not-finite", "norm-too-large", "unknown-blob",
 )
 

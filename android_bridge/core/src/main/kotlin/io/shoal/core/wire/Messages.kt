@@ -61,6 +61,10 @@ internal data class CheckIn(
     val protocol: String = "",
     /** Version of the app that the client is a part of. */
     val app: String = "",
+    /** Number of this start of the client, counted in its storage; 0 if it is not counted. */
+    val start: Long = 0,
+    /** Random number of this start; 0 if it has none. */
+    val instance: Long = 0,
 ) : Message {
     override val type: String get() = "check-in"
 
@@ -265,6 +269,7 @@ internal data class Acknowledge(override val deviceId: String, val update: Strin
 /**
  * Refusal: from the aggregator to a device, signed. [about] is the kind of the refused message's
  * topic. If it was an update, [update] is the digest of its bytes, and the device deletes it.
+ * [instance] is that of the check-in of a second device; a device with this instance ends.
  */
 internal data class Refuse(
     override val deviceId: String,
@@ -272,6 +277,7 @@ internal data class Refuse(
     val detail: String,
     val about: String = "",
     val update: String = "",
+    val instance: Long = 0,
 ) : Reply {
     override val type: String get() = "refuse"
 }
