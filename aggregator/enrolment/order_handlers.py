@@ -58,11 +58,14 @@ class DeviceOrders:
         return f"device {device_id} is banned: nothing of it is taken, and it is asked for nothing"
 
     def _unban(self, device_id: str) -> str:
-        """Lift the ban of a device, in the registry and at the broker."""
+        """Lift the ban of a device, in the registry and at the broker.
+
+        The refusal of a second device with this id ends too.
+        """
         events = device_orders.unban(self._runner.fleet, device_id, self._runner.now_s)
         self._runner.order(*events)
         self._at_the_broker(partial(desk.ban, lifted=True), device_id)
-        return f"device {device_id} is banned no longer; it takes part when it is heard"
+        return f"device {device_id} is not refused any more; it takes part when it checks in"
 
     def _forget(self, device_id: str) -> str:
         """Delete everything about a device: registry, blobs and enrolment.

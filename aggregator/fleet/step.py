@@ -260,7 +260,8 @@ def _banned(turn: Turn, event: e.Banned) -> None:
     if event.ban is not None:
         _without_update(turn, event.device_id)
         device = replace(device, assignment=None)
-    elif device.second_s and device.facts is not None:  # the next device to check in is the right one
+    # the next device that checks in is the right one
+    elif device.second_s and device.facts is not None:
         facts = replace(device.facts, start=0, instance=0)
         device = replace(device, facts=facts, second_s=0.0)
     reconcile(turn, event.device_id, replace(device, ban=event.ban))

@@ -303,7 +303,7 @@ _ROUTES: tuple[tuple[str, str, str, str, str, Any, Any], ...] = (
     (
         "/devices/{device_id}/unban",
         "unban",
-        "End a ban.",
+        "End a ban, or the refusal of a second device with this id.",
         "unban-device",
         "device_id",
         DeviceId,

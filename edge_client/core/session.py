@@ -173,9 +173,7 @@ def on_plan(session: Session, plan: Plan, text: str, now_s: float) -> tuple[Sess
         if session.stage == "answered":  # its noise would be drawn again, and count twice
             return newer, Action("decline", "failed", "this plan was carried out before, or ended")
     elif (
-        last_plan is not None
-        and last_plan.epoch == plan.epoch
-        and _order(plan) < _order(last_plan)
+        last_plan is not None and last_plan.epoch == plan.epoch and _order(plan) < _order(last_plan)
     ):
         return session, NOTHING
     changed = msgspec.structs.replace(

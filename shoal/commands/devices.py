@@ -199,7 +199,7 @@ def ban(
 @devices.command("unban")
 @command()
 def unban(folder: opt.Folder, device_id: DeviceId) -> None:
-    """Let a banned device take part again."""
+    """Let a banned device take part again, or one that was refused as a second of its id."""
     from aggregator.http.local import order
 
     print(order(folder, "devices", check_name(device_id, "device id"), "unban"))

@@ -46,7 +46,8 @@ def test_a_check_in_has_the_start_which_is_on_disk_before_and_a_new_start_is_ano
     assert check_in(device) == first, "a reconnection is the same start"
     device.start()
     second = check_in(device)
-    assert second.start == 2 and second.instance not in (0, first.instance)
+    assert second.start == 2
+    assert second.instance not in (0, first.instance)
 
 
 def test_the_second_device_ends_says_nothing_more_and_does_not_start_again(make: Make) -> None:
@@ -97,4 +98,3 @@ def test_a_refused_device_does_not_connect_and_ends_with_the_status_that_no_unit
         main()
     assert ended.value.code == 3
     assert "another device uses this identity" in capsys.readouterr().err
-

@@ -1,11 +1,12 @@
 """The vectors of the starts of a client, ``starts.json``.
 
-``begin``: what a client makes of the last start that it has stored (``damaged`` if the file is), and
-of the random number `drawn`. It `ends` if the last start was refused. Without `stored` its disk is
-full. ``refuse``: a refusal that comes to a client with such a start, and whether the client `ends`.
+``begin``: what a client makes of the last start that it has stored (``damaged`` if the file is),
+and of the random number `drawn`. It `ends` if the last start was refused. Without `stored` its disk
+is full. ``refuse``: a refusal that comes to a client with such a start, and whether it `ends`.
 """
 
 import json
+from typing import Any
 
 from tests.wire.signed_vectors import VECTORS
 
@@ -54,9 +55,9 @@ def text() -> str:
         {"name": name, "instance": own, "reason": reason, "refused": refused, "ends": ends}
         for name, own, reason, refused, ends in REFUSE
     ]
-    parts = {"begin": begin, "refuse": refuse}
+    parts: dict[str, list[dict[str, Any]]] = {"begin": begin, "refuse": refuse}
     lists = (
-        f'"{key}": [\n  ' + ",\n  ".join(map(json.dumps, cases)) + "\n]"
+        f'"{key}": [\n  ' + ",\n  ".join(json.dumps(case) for case in cases) + "\n]"
         for key, cases in parts.items()
     )
     return "{" + ",\n".join(lists) + "}\n"
