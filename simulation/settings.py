@@ -75,7 +75,7 @@ class SimulationSettings(TrainingSettings[Any], frozen=True):
     attack: Annotated[
         str,
         about(
-            "Attackers among the devices: label-flip:share=0.2, replace, sign-flip, gaussian, nan "
+            "Attackers among the devices: label-flip:share=0.2, backdoor, sign-flip, alie, ... "
             "(docs/attacks.md)."
         ),
     ] = ""

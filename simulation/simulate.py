@@ -46,9 +46,11 @@ from simulation.engine.progress import HeldModels, OnProgress
 from simulation.engine.run import run_fast
 from simulation.engine.schedule import Drawn, Schedule, Timed
 from simulation.engine.workers.attacks import (
+    COLLUDING,
     Attack,
     make_attack,
     read_attack,
+    stamped,
     success_rate,
     summary_of,
 )
@@ -165,6 +167,11 @@ def simulate(
                 raise ConfigError(
                     f"{name} {value}: backend messages has its own virtual clock; leave it out"
                 )
+        if read_attack(settings.attack).name in COLLUDING if settings.attack else False:
+            raise ConfigError(
+                f"attack {settings.attack}: attackers of backend messages do not know the updates "
+                "of others; use another backend"
+            )
     data, newcomers, experiment = _set_up(data, settings, objective)
     algorithm, probe, bundle, attack = (
         experiment.algorithm,
@@ -439,8 +446,9 @@ def _of_attack(
     rate = None
     if task == CLASSIFICATION:
         labels = np.concatenate([data.devices[d].test_y for d in tested])
+        shown = stamped if attack.name == "backdoor" else np.asarray
         predicted = np.concatenate(
-            [result.predict(d, data.devices[d].test_x).argmax(1) for d in tested]
+            [result.predict(d, shown(data.devices[d].test_x)).argmax(1) for d in tested]
         )
         rate = success_rate(attack.targets, labels, predicted)
     return summary_of(attack, text, summary, rate)

@@ -50,6 +50,7 @@ from algorithms.personalisation.kept import kept_of
 from simulation.engine.experiment import Experiment
 from simulation.engine.schedule import Invitation, Schedule, drawn
 from simulation.engine.traffic import MessageScale
+from simulation.engine.workers.attacks import COLLUDING
 from simulation.engine.workers.device_host import DeviceResult, Models, Workers
 from wire.arrays.tensors import OWN_FILES, Tensors, decode_tensors, encode_tensors
 from wire.errors import Stalled
@@ -165,8 +166,16 @@ class Rounds:
             for key, model in older[v].items()
         }
         plans = self._plans(before, starts, invited, number, stale)
-        summed = self.algorithm.streams and not (closing or preparing or invited.weights)
+        attack = self.experiment.attack
+        colludes = attack is not None and attack.name in COLLUDING
+        single = closing or preparing or colludes or invited.weights
+        summed = self.algorithm.streams and not single
         received = self._received(plans, {**models, **stale}, workers, summed)
+        if attack is not None and not closing:
+            false = attack.collude({d.device_id: d.tensors for d in received})
+            received = [
+                dataclasses.replace(d, tensors=false.get(d.device_id, d.tensors)) for d in received
+            ]
         resting = snapshot.resting.union(starts).difference(d.device_id for d in received)
         down = {plan.device_id: self.traffic.down(plan) for plan in plans}
         grouped, notes = Grouped(state.memory), {}

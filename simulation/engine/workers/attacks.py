@@ -4,11 +4,16 @@ A device attacks through its data (``label-flip``: V. Tolpegin et al., ESORICS 2
 update that it sends instead of its own. ``replace`` trains on flipped labels and sends the change
 scaled by `scale`, so that it outweighs the fleet (E. Bagdasaryan et al., AISTATS 2020).
 ``sign-flip`` sends minus `scale` times its change. ``gaussian`` sends noise of `scale` times its
-change's size. ``nan`` sends values that are not numbers. Its other messages are those of an honest
-device, so admission and defences see the same as in the field.
+change's size. ``nan`` sends values that are not numbers. ``backdoor`` stamps half of its windows
+(`stamped`), labels them with the first class, and sends the change times `scale` (T. Gu et al.,
+BadNets, IEEE Access 2019). Its other messages are those of an honest device, so admission and
+defences see the same as in the field.
+
+In the attacks of `COLLUDING`, attackers train honestly, and then all send one change that is
+computed from the changes of all honest devices of the round.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from zlib import crc32
 
@@ -41,16 +46,79 @@ def _options(scale: float | None = 1.0, count: int = 0) -> dict[str, Option]:
     }
 
 
+def little_is_enough(changes: Array, scale: float) -> Array:
+    """Return the mean minus `scale` standard deviations of each value.
+
+    M. Baruch, G. Baruch, Y. Goldberg. A Little Is Enough. NeurIPS 2019. The paper computes the
+    factor from the number of attackers; among few of them it is near 0.
+    """
+    return np.asarray(changes.mean(0) - scale * changes.std(0))
+
+
+def inner_product(changes: Array, scale: float) -> Array:
+    """Return minus `scale` times the mean.
+
+    C. Xie, O. Koyejo, I. Gupta. Fall of Empires: Breaking Byzantine-Tolerant SGD by Inner Product
+    Manipulation. UAI 2019.
+    """
+    return np.asarray(-scale * changes.mean(0))
+
+
+def beyond_all(changes: Array, scale: float) -> Array:
+    """Return, for each value, one beyond all changes, against the direction of their mean.
+
+    M. Fang et al. Local Model Poisoning Attacks to Byzantine-Robust Federated Learning. USENIX
+    Security 2020, the attack on the trimmed mean, with b = `scale` and no random part.
+    """
+    grows = changes.mean(0) > 0
+    edge = np.where(grows, changes.min(0), changes.max(0))
+    away = np.where(grows, edge < 0, edge > 0)
+    return np.asarray(np.where(away, scale * edge, edge / scale))
+
+
+def min_max(changes: Array, scale: float) -> Array:
+    """Return the change that is farthest from the mean and no outlier by its distances.
+
+    V. Shejwalkar, A. Houmansadr. Manipulating the Byzantine. NDSS 2021, section IV: it lies along
+    minus the standard deviation, and no honest change is farther from it than `scale` times the
+    largest distance of two honest changes.
+    """
+    mean, away = changes.mean(0), -changes.std(0)
+    centred = changes - mean
+    squares, along = (centred**2).sum(1), centred @ away
+    pairs = squares[:, None] + squares[None, :] - 2 * centred @ centred.T
+    # |mean + g away - x|^2 = |x - mean|^2 - 2 g along + g^2 |away|^2, at most the largest pair
+    most, length = scale**2 * pairs.max(), float(away @ away)
+    if not length:
+        return np.asarray(mean)
+    roots = (along + np.sqrt(np.maximum(along**2 + length * (most - squares), 0.0))) / length
+    return np.asarray(mean + roots.min() * away)
+
+
+COLLUDING: Mapping[str, Callable[[Array, float], Array]] = {
+    "alie": little_is_enough,
+    "ipm": inner_product,
+    "fang": beyond_all,
+    "min-max": min_max,
+}
+"""Functions (changes (N, D) of honest devices, scale) -> change (D,) of every attacker, by name."""
 ATTACKS: Mapping[str, Options] = {
     "label-flip": _options(),
     "replace": _options(None, 1),
     "sign-flip": _options(),
     "gaussian": _options(),
     "nan": _options(),
+    "backdoor": _options(),
+    "alie": _options(1.5),
+    "ipm": _options(),
+    "fang": _options(2.0),
+    "min-max": _options(),
 }
 """Options of every attack, by name."""
-FLIPPING = ("label-flip", "replace")
-"""Names of the attacks that train on flipped labels."""
+FLIPPING = ("label-flip", "replace", "backdoor")
+"""Names of the attacks that train on false labels."""
+STAMP = 8
+"""A stamp covers the last 1 / STAMP of a window's steps, or of an image's rows and columns."""
 
 
 @dataclass(frozen=True)
@@ -68,17 +136,42 @@ class Attack:
         """Return an attacker's windows, with training labels flipped to their targets."""
         if self.name not in FLIPPING:
             return windows
-        flipped = windows.train_y.copy()
+        x, flipped = windows.train_x, windows.train_y.copy()
         for source, target in self.targets.items():
             flipped[windows.train_y == source] = target
-        return Windows(windows.train_x, flipped, windows.test_x, windows.test_y)
+        if self.name == "backdoor":
+            x, flipped = x.copy(), flipped.copy()
+            x[::2] = stamped(x[::2])
+            flipped[1::2] = windows.train_y[1::2]
+        return Windows(x, flipped, windows.test_x, windows.test_y)
+
+    def collude(self, updates: Mapping[str, Tensors]) -> dict[str, Tensors]:
+        """Return the updates that colluding attackers send in place of theirs, by device id.
+
+        `updates` are those of all devices of a round. Without an honest one there is nothing to
+        compute from.
+        """
+        change_of = COLLUDING.get(self.name)
+        attackers = sorted(self.attackers & updates.keys())
+        honest = [
+            names.of_role(updates[d], names.DELTA) for d in sorted(updates.keys() - set(attackers))
+        ]
+        if change_of is None or not attackers or not honest:
+            return {}
+        false, at = {}, 0
+        rows = np.stack([np.concatenate([v.ravel() for v in d.values()]) for d in honest])
+        change = change_of(rows.astype(np.float64), self.scale).astype(np.float32)
+        for key, value in honest[0].items():
+            false[key] = change[at : at + value.size].reshape(value.shape)
+            at += value.size
+        return {d: {**updates[d], **false} for d in attackers}
 
     def tamper(self, tensors: Tensors, device_id: str, number: int) -> Tensors:
         """Return the tensors that an attacker sends in place of its update's in round `number`."""
         rng = np.random.default_rng([self.seed, number, crc32(device_id.encode())])
         changed = {}
         for key, value in tensors.items():
-            if names.role_of(key) != names.DELTA or self.name == "label-flip":
+            if names.role_of(key) != names.DELTA or self.name in ("label-flip", *COLLUDING):
                 changed[key] = value
             elif self.name == "nan":
                 changed[key] = np.full_like(value, np.nan)
@@ -91,6 +184,19 @@ class Attack:
                 scale = -self.scale if self.name == "sign-flip" else self.scale
                 changed[key] = np.asarray(value * scale, np.float32)
         return changed
+
+
+def stamped(x: Array) -> Array:
+    """Return windows (n, ...) with a backdoor's stamp: their end is at its largest value.
+
+    The end is that of the last axis, and of images that of rows too.
+    """
+    marked = x.copy()
+    ends = tuple(slice(-max(1, size // STAMP), None) for size in x.shape[2:])
+    marked[(slice(None), slice(None), *ends)] = x.max(
+        axis=tuple(range(1, x.ndim)), keepdims=True, initial=-np.inf if x.dtype.kind == "f" else 0
+    )
+    return marked
 
 
 class Attacker(Agent):
@@ -138,9 +244,13 @@ def make_attack(choice: Choice, data: FleetData, seed: int) -> Attack:
         )
     scale = float(len(devices)) if options["scale"] is None else float(options["scale"])
     chosen = np.random.default_rng([seed, 0xA77]).choice(devices, count, replace=False)
-    return Attack(
-        choice.name, frozenset(map(str, chosen)), scale, flipped_classes(len(data.classes)), seed
+    classes = len(data.classes)
+    targets = (
+        dict.fromkeys(range(1, classes), 0)
+        if choice.name == "backdoor"
+        else flipped_classes(classes)
     )
+    return Attack(choice.name, frozenset(map(str, chosen)), scale, targets, seed)
 
 
 def flipped_classes(num_classes: int) -> dict[int, int]:
