@@ -55,7 +55,7 @@ docs: setup
 native: setup deploy/.debian
 	$(BIN)/python -m host.executorch.build --out build/native
 
-BENCHMARKS := first_light personal candidates native server clustering virtual_time transport export edge curves encodings attackers models usual_speed dashboard
+BENCHMARKS := first_light personal candidates native server clustering virtual_time transport export edge curves encodings attackers liars models usual_speed dashboard
 bench: setup deploy/.debian
 	for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name || exit 1; done
 

@@ -2,7 +2,9 @@
 
 A name has at most one choice of each kind, in any order, in the syntax of `algorithms.spec`. The
 defaults are FedAvg's: its objective, no grouping, no privacy, and the mean of the grouping's paper.
-A name with a task alone selects the default algorithm. In Python, classes stand beside names::
+A name of a paper thus is that paper's method. The default algorithm, `personal`, has DistFL's
+grouping and the mean `robust`. A name with a task alone selects it. In Python, classes stand beside
+names::
 
     algorithm_of("fedavg", BySize)
     algorithm_of(choice(Shrinking, decay=0.1), "distfl")
@@ -264,7 +266,8 @@ def compose(named: tuple[Choice, ...], text: str) -> AlgorithmSpec:
             f"algorithm {text!r}: {chosen['objective'].name} works only with the grouping "
             f"{fixed!r}, not with {chosen['grouping'].name!r}"
         )
-    usual("mean", usual("privacy", "no-privacy").mean or grouping.mean)
+    suited = (grouping.reads_models and keeps.mean) or grouping.mean
+    usual("mean", usual("privacy", "no-privacy").mean or suited)
     usual("optimizer", "sgd")
     usual("server optimizer", "no-server-optimizer")
     usual("task", "classification")

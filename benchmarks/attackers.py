@@ -71,7 +71,7 @@ ATTACKS = {
     "statistics": "moves BatchNorm's statistics as far as the bound allows",
     "weight": "flips its labels, and says that it has a million windows",
 }
-ROBUST = ("median", "trimmed", "krum", "multi-krum", "gra", "irls", "credit")
+ROBUST = ("robust", "median", "trimmed", "krum", "multi-krum", "gra", "irls", "credit")
 """The means that are meant to withstand one attacker of ten."""
 WHY = (
     "- `weighted` and `uniform` are averages: they withstand noise, and flipped labels of a "

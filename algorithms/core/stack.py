@@ -1,4 +1,4 @@
-"""Models of one layout as rows, and the three passes over them that all means are built from.
+"""Models of one layout as rows, and the four passes over them that all means are built from.
 
 The rows lie in an arena (N, D) that is written once per round. A group's models are some of its
 rows, read a tile at a time and never copied as a whole. The arena is a numpy array, or a torch
@@ -14,6 +14,7 @@ torch's) for up to thousands of models.
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from typing import Any, TypeVar
 
 import numpy as np
@@ -45,6 +46,8 @@ FREE_ON_A_GPU = 3 * 2**30
 """Bytes that must be free on a GPU beside the models, to sort `TO_SORT_ELSEWHERE` values there."""
 FEWEST_COLUMNS = 128
 """Minimum number of columns transposed at a time: 512 bytes of a row are contiguous in memory."""
+SMALLEST_SQUARE = 1e-30
+"""Squared distance in float32 from which its terms have not underflown."""
 LARGEST = float(np.finfo(np.float32).max)
 
 Made = TypeVar("Made")
@@ -137,6 +140,17 @@ class Stack:
         each(add, column_blocks(self.size, width))
         return np.asarray(np.clip(as_numpy(total), -LARGEST, LARGEST).astype(np.float32))
 
+    def distances(self, centre: Array, ranges: Sequence[slice]) -> Array:
+        """Return the Euclidean distance (N,) float64 of each model from `centre` (D,) float32.
+
+        It is over the columns of some ranges. Squares are float32 as long as they fit, and float64
+        where values are enormous or tiny.
+        """
+        squares = self._squares(centre, ranges)
+        if not (np.isfinite(squares) & (squares > SMALLEST_SQUARE)).all():
+            squares = self._squares(centre.astype(np.float64), ranges)
+        return np.asarray(np.sqrt(squares))
+
     def mean_of_ranks(self, low: int, high: int, within: Array | None = None) -> Array:
         """Return for each column the mean (D,) float64 of its values in a range of ranks.
 
@@ -191,6 +205,23 @@ class Stack:
             values[:, start:stop] = as_numpy(self.tile(start, stop, columns)).T
         return values
 
+    def _squares(self, centre: Array, ranges: Sequence[slice]) -> Array:
+        """Return the squared distance (N,) float64 of each model, in the precision of `centre`."""
+        middle = self._like_arena(centre)
+
+        def add(columns: slice) -> Array:
+            squares = np.empty(len(self))
+            for start in range(0, len(self), ROWS):
+                stop = min(start + ROWS, len(self))
+                rows = self.tile(start, stop, columns) - middle[columns]
+                products = torch.einsum if isinstance(rows, Tensor) else np.einsum
+                squares[start:stop] = as_numpy(products("ij,ij->i", rows, rows))
+            return squares
+
+        with np.errstate(over="ignore"):
+            blocks = chain(*(within(part, COLUMNS) for part in ranges))
+            return np.asarray(sum(each(add, blocks)))
+
     def _ordered(self, columns: slice, low: int, high: int) -> Any:
         if isinstance(self.arena, Tensor):
             values = self.tile(0, len(self), columns).T.sort(1).values
@@ -210,6 +241,12 @@ class Stack:
             if isinstance(self.arena, Tensor)
             else values
         )
+
+
+def within(columns: slice, width: int) -> Iterator[slice]:
+    """Yield a range of columns, `width` at a time."""
+    for block in column_blocks(columns.stop - columns.start, width):
+        yield slice(columns.start + block.start, columns.start + block.stop)
 
 
 def column_blocks(size: int, width: int, within: Array | None = None) -> Iterator[slice]:

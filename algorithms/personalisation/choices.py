@@ -116,6 +116,12 @@ class ByRecipe(WithOptions):
     citation: ClassVar[str]
     grouping: ClassVar[str] = ""
     """Name of the grouping used with it if no other is set; empty if any will do."""
+    mean: ClassVar[str] = ""
+    """Name of the mean used with it if no other is set; empty for that of the grouping's paper.
+
+    A grouping that reads no single models keeps the mean of its paper, so that updates can be
+    added one by one.
+    """
     recipe: ClassVar[Recipe | None] = None
     memory: int = 256
     """Maximum number of windows that a device remembers."""
@@ -185,7 +191,7 @@ class Personal(ByRecipe):
     """The default: new BatchNorm statistics, neighbours, and a model tuned on the device's windows.
 
     The tuned model is most of the way from the group's model to the one after the device's
-    training. Neighbours are used if the task has them.
+    training. Neighbours are used if the task has them. A group's mean is robust.
     """
 
     name: ClassVar[str] = "personal"
@@ -194,6 +200,7 @@ class Personal(ByRecipe):
         "al., NIPS 2003"
     )
     grouping: ClassVar[str] = "distfl"
+    mean: ClassVar[str] = "robust"
     recipe: ClassVar[Recipe] = Recipe(
         (
             Candidate(TUNED, 0.5),

@@ -9,6 +9,7 @@ from algorithms.means.gra import GroupwiseRobust
 from algorithms.means.irls import ResidualReweighting
 from algorithms.means.krum import Krum, MultiKrum
 from algorithms.means.median import Median, TrimmedMean
+from algorithms.means.robust import RobustMean
 from algorithms.means.weighted import UniformMean, WeightedMean
 from wire.arrays.tensors import Array
 
@@ -23,6 +24,7 @@ MEANS: list[Mean] = [
     Credit(),
     ResidualReweighting(),
     GroupwiseRobust(),
+    RobustMean(),
 ]
 SIZE = 24
 LAYOUT = [

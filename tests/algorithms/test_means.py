@@ -15,6 +15,7 @@ from algorithms.means.gra import GroupwiseRobust
 from algorithms.means.irls import ResidualReweighting
 from algorithms.means.krum import Krum, MultiKrum
 from algorithms.means.median import Median, TrimmedMean
+from algorithms.means.robust import RobustMean
 from algorithms.means.weighted import UniformMean, WeightedMean
 from tests.algorithms.mean_cases import ALL_CONVOLUTION, MEANS, SIZE, by_name, combine, models
 from wire.errors import ConfigError
@@ -27,6 +28,7 @@ ROBUST: list[Mean] = [
     Credit(),
     ResidualReweighting(),
     GroupwiseRobust(),
+    RobustMean(),
 ]
 each_mean = pytest.mark.parametrize("mean", MEANS, ids=by_name)
 each_robust = pytest.mark.parametrize("mean", ROBUST, ids=by_name)

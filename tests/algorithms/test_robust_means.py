@@ -15,6 +15,7 @@ from algorithms.means.credit import Credit
 from algorithms.means.gra import GroupwiseRobust, weighted_median
 from algorithms.means.irls import ResidualReweighting
 from algorithms.means.krum import Krum, MultiKrum
+from algorithms.means.robust import RobustMean
 from tests.algorithms.mean_cases import LAYOUT, SIZE, combine, models
 from wire.arrays.tensors import Array
 from wire.errors import ConfigError
@@ -29,6 +30,50 @@ def slow_krum_scores(stack: Array, attackers: int) -> list[float]:
         )
         scores.append(sum(distances[: max(len(rows) - attackers - 2, 1)]))
     return scores
+
+
+class TestRobustMean:
+    @given(num=st.integers(3, 15), seed=st.integers(0, 1000), reach=st.floats(1, 3))
+    def test_is_where_no_device_would_pull_it_farther(
+        self, num: int, seed: int, reach: float
+    ) -> None:
+        """At the fixed point, pulls within `reach` median distances cancel with the others'."""
+        stack = models(num, seed)
+        made = combine(RobustMean(reach=reach), stack)
+        weights = np.ones(num)
+        for columns in (slice(0, 20), slice(20, 24)):
+            rows = stack[:, columns].astype(np.float64)
+            distances = np.linalg.norm(rows - made.flat[columns], axis=1)
+            limit = reach * np.median(distances)
+            weights = np.minimum(weights, np.minimum(1, limit / np.maximum(distances, 1e-12)) ** 2)
+        assert made.weights == pytest.approx(weights / weights.sum(), abs=0.02)
+        assert made.flat == pytest.approx(made.weights @ stack, abs=1e-5)
+
+    @given(seed=st.integers(0, 1000), num=st.integers(5, 12))
+    def test_being_louder_gains_nothing(self, seed: int, num: int) -> None:
+        stack, moved = models(num, seed), []
+        honest = stack[1:].mean(0)
+        for loudness in (3.0, 10.0, 100.0, 1e6):
+            stack[0] = honest - loudness * 0.3 * math.sqrt(SIZE) * np.sign(honest)
+            moved.append(float(np.linalg.norm(combine(RobustMean(), stack).flat - honest)))
+        assert moved[1] < 1.0
+        assert moved[3] <= moved[2] + 0.05 <= moved[1] + 0.1
+
+    def test_statistics_far_out_count_against_a_model_of_usual_weights_and_the_reverse(
+        self,
+    ) -> None:
+        stack = models(7, 0)
+        stack[2, 20:] += 1000
+        stack[:, :20] *= 1e-3  # statistics are much larger than weights
+        stack[5, :20] += 1
+        weights = combine(RobustMean(), stack).weights
+        assert weights[2] < 1e-3
+        assert weights[5] < 1e-3
+        assert np.delete(weights, [2, 5]).min() > 0.1
+
+    def test_honest_devices_count_fully_whatever_number_of_examples_they_claim(self) -> None:
+        made = combine(RobustMean(), models(9, 1, spread=0.1), np.arange(9) * 1000)
+        assert made.weights == pytest.approx(np.full(9, 1 / 9), abs=0.05)
 
 
 class TestKrum:

@@ -431,8 +431,24 @@ class TestAlgorithmSpec:
             c.name
             for c in (spec.objective, spec.grouping, spec.mean, spec.privacy, spec.personalisation)
         ]
-        assert named == ["fedavg", "distfl", "uniform", "no-privacy", "personal"]
+        assert named == ["fedavg", "distfl", "robust", "no-privacy", "personal"]
         assert make_algorithm(spec).objective == "fedavg+personal"
+
+    def test_the_default_mean_is_robust_and_a_papers_name_has_its_papers(self) -> None:
+        wanted = {
+            "personal": "robust",
+            "regression": "robust",
+            "fedprox+personal": "robust",
+            "personal+median": "median",
+            "personal+cfl": "robust",
+            "personal+none": "weighted",
+            "personal+none+gaussian": "uniform",
+            "fedavg": "weighted",
+            "distfl": "uniform",
+            "distfl+recalibrated": "uniform",
+        }
+        assert {name: read_algorithm(name).mean.name for name in wanted} == wanted
+        assert make_algorithm(read_algorithm("personal+none")).streams
 
     def test_privacy_is_added_as_if_the_name_had_it(self) -> None:
         assert read_algorithm("fedavg").with_privacy("gaussian:clip_norm=2") == read_algorithm(
