@@ -74,6 +74,7 @@ def demo(
     """
     from rich.console import Console
 
+    from aggregator.maintenance.database import read_view
     from aggregator.storage.blob_folder import BlobFolder
     from aggregator.view.summary import EdgeSummary, PhonesSummary
     from algorithms.composition import read_algorithm
@@ -218,6 +219,11 @@ def demo(
     console.print(verdict(summary), style="bold", soft_wrap=True)
     for line in joined:
         console.print(line, soft_wrap=True)
+    if attack:
+        pulls = read_view(out / "aggregator").campaigns[slug(str(spec))].pulls
+        names = ", ".join(pull.device_id for pull in pulls) or "nobody"
+        poisoning = ", ".join(sorted(attack.attackers))
+        console.print(f"poisoned by {poisoning}; the service names {names}", soft_wrap=True)
     traffic = f"{summary.bytes.up / 1e6:.1f} MB from devices, {summary.bytes.down / 1e6:.1f} MB to"
     if chosen:
         console.print(
