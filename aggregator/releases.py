@@ -159,12 +159,13 @@ def releases_of(
 def released_source(fleet: Fleet, blobs: Blobs | None) -> TrainedModels | None:
     """Return the models of the last completed staged rollout, with the group of each device.
 
-    None if there is none. Models that devices took up at the end of a campaign are not a release.
+    It may be a return to an earlier release, so the models are not those that were taken back. None
+    if there is none. Models that devices took up at the end of a campaign are not a release.
 
     Raises:
         BlobLost: a model is missing or damaged.
     """
-    rollouts = (r for r in reversed(fleet.rollouts) if r.phase == "done" and not r.returns)
+    rollouts = (r for r in reversed(fleet.rollouts) if r.phase == "done")
     rollout = next((r for r in rollouts if not r.direct), None)
     if rollout is None or blobs is None or rollout.campaign not in fleet.campaigns:
         return None

@@ -6,8 +6,11 @@ the small numbers of windows. While the interval contains `max_drop`, the step w
 `patience_s`, or when every device has answered, the median alone decides.
 
 So a minority of a step's devices, of three or more, can neither make a release pass that is worse
-on all others, nor fail a release that is worse on none. A single device cannot fail a release
-either. A device that never reports delays a step by at most `patience_s`.
+on all others, nor fail a release that is worse on none. One device decides only if it is the whole
+step: a failure, a fall of accuracy or a slow prediction counts from two devices on, and so does a
+confirmation in a step of three or more. If one device contradicts the only other one that reports,
+nobody can know which of them is wrong, and the step waits for the operator. A device that never
+reports delays a step by at most `patience_s`.
 
 Devices are counted by marks as they report (`answer_marks`), so that the time to judge a step does
 not depend on their number. Accuracies are counted to a thousandth.
@@ -24,8 +27,11 @@ from wire.messages import Metrics
 
 Outcome = Literal["wait", "pass", "fail"]
 Answer = Literal["confirmed", "failed", "waiting", "away", "silent"]
+CONFIRMED = "confirmed"
+"""Statement of a device that has nothing against a release."""
 Z = 1.645
 """Number of standard errors on either side of the median: 5 % lie outside on each side."""
+DECIDE = "`shoal models rollout --promote` or `shoal models rollback` decides"
 OF_MEDIAN, OF_DEVIATION = math.sqrt(math.pi / 2), 1.4826
 """Factors for normal values.
 
@@ -92,11 +98,8 @@ class StepAnswers(NamedTuple):
     """Number of devices with each time of a prediction (multiple of that before the release)."""
 
 
-def judge(gate: Gate, tally: StepAnswers, waited_s: float, problem: str) -> tuple[Outcome, str]:
-    """Return the outcome of a rollout's step, and the reason.
-
-    `problem`: the last problem that a device reported.
-    """
+def judge(gate: Gate, tally: StepAnswers, waited_s: float) -> tuple[Outcome, str]:
+    """Return the outcome of a rollout's step, and the reason."""
     number = tally.waiting + tally.confirmed + tally.failed + tally.away + tally.silent
     if not number:
         return (
@@ -110,35 +113,65 @@ def judge(gate: Gate, tally: StepAnswers, waited_s: float, problem: str) -> tupl
     if not there:
         is_silent = "none of its devices reports which model it uses"
         return "wait", is_silent if unanswered else "none of its devices is online"
-    most = gate.max_failures * there
-    if tally.failed > (max(most, 1) if there >= 3 else most):
-        return "fail", f"it failed on {tally.failed} of {there} devices: {problem}"[:1000]
+    witnesses = number - (tally.silent if is_late else 0)
+    least = 1 if witnesses == 1 else 2  # a single device decides nothing about others
+    if tally.failed >= least and tally.failed > gate.max_failures * there:
+        return "fail", f"it failed on {tally.failed} of {there} devices"
     drop, margin = drop_of(tally)
-    fell = (
+    fell, compared = _above(tally.drops, gate.max_drop)
+    fall = (
         f"accuracy fell by {drop:.3f} on {tally.confirmed} devices; at most {gate.max_drop:g} is "
         "allowed"
     )
-    if drop - margin > gate.max_drop:
-        return "fail", fell
+    if drop - margin > gate.max_drop and fell >= least:
+        return "fail", fall
     confirmed = f"{tally.confirmed} of {there} devices have confirmed"
-    if tally.confirmed < gate.quorum * there:
+    confirmed += f", and it failed on {tally.failed}" if tally.failed else ""
+    # devices on which it failed were judged above
+    if tally.confirmed < gate.quorum * (there - tally.failed):
         return "wait", confirmed
-    if tally.ratios and (slower := _median(tally.ratios)) > gate.max_slower:
+    if tally.confirmed < least and (witnesses > 2 or tally.failed):
+        return "wait", f"{confirmed}: one device proves nothing; {DECIDE}"
+    slow, timed = _above(tally.ratios, gate.max_slower)
+    slower = _median(tally.ratios) if timed else 0.0
+    if slower > gate.max_slower and slow >= least:
         return (
             "fail",
             f"a prediction takes {slower:.1f} times as long as before; at most "
             f"{gate.max_slower:g} times is allowed",
         )
+    for what, above, total in (("accuracy fell", fell, compared), ("it is slower", slow, timed)):
+        if 0 < above < least and total < 3:
+            return "wait", f"{what} too much on 1 of the {total} devices that measure it; {DECIDE}"
     is_complete = not (unanswered or tally.away)
     if drop + margin > gate.max_drop and not is_late and not is_complete:
         return "wait", f"too few windows: accuracy fell by {drop:.3f}, give or take {margin:.3f}"
     if drop > gate.max_drop:
-        return "fail", fell
+        return "fail", fall
     if math.isfinite(margin):
         return "pass", confirmed
-    compared = "; none had a model before, so accuracy was not compared"
+    no_model = "; none had a model before, so accuracy was not compared"
     untested = "; none has test windows, so accuracy was not measured"
-    return "pass", confirmed + (compared if tally.tested else untested)
+    return "pass", confirmed + (no_model if tally.tested else untested)
+
+
+def statement_of(device: Device, gate: Gate) -> str:
+    """Return what a device reports about the release that it was offered last.
+
+    It is `CONFIRMED` if the device has nothing against it, and empty if it has not answered.
+    """
+    answer, problem = answer_of(device)
+    report = device.in_use
+    if report is None or answer not in ("confirmed", "failed"):
+        return ""
+    if answer == "failed":
+        return f"failed: {problem}"
+    drop = report.before.accuracy - report.evaluated.accuracy
+    if report.before.num_examples and report.evaluated.num_examples and drop > gate.max_drop:
+        return f"accuracy fell by {drop:.3f}"
+    if 0 < gate.max_slower * device.usual_ms < report.latency_ms:
+        return f"{report.latency_ms / device.usual_ms:.1f} times as slow"
+    return CONFIRMED
 
 
 def drop_of(tally: StepAnswers) -> tuple[float, float]:
@@ -155,6 +188,11 @@ def drop_of(tally: StepAnswers) -> tuple[float, float]:
     between, within = OF_DEVIATION * _median(distances), _median(tally.variances)
     number = sum(tally.drops.values())
     return usual, Z * OF_MEDIAN * math.sqrt(max(between**2, within) / number)
+
+
+def _above(counts: Mapping[float, int], most: float) -> tuple[int, int]:
+    """Return the number of counted values above a limit, and of all counted values."""
+    return sum(n for value, n in counts.items() if value > most), sum(counts.values())
 
 
 def _median(counts: Mapping[float, int]) -> float:

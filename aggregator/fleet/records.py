@@ -29,6 +29,8 @@ OPEN: tuple[Phase, ...] = ("preparing", "training", "evaluating")
 """Phases in which devices work on assignments of a round."""
 SHARED = ("bundle", "client", "runtime", "hardware", "protocol", "app")
 """Facts whose texts many devices share, so that each text is in memory once."""
+NAMED = 10
+"""Maximum number of devices that confirm, and of those that object, in a rollout's record."""
 MOST_TAGS = 64
 """Maximum number of tags of a device."""
 
@@ -437,8 +439,11 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True):
     """True if the rollout is the operator's return of a group to an earlier release."""
     salt: str = ""
     """Random text; with a device's id, it decides the share at which the device is reached."""
-    problem: str = ""
-    """Last problem that a device reported with one of its releases."""
+    statements: dict[str, str] = {}
+    """What devices report about its releases, by device (`gate.statement_of`).
+
+    It has the first `NAMED` devices that confirm, and the first `NAMED` that report anything else.
+    """
 
 
 class Fleet(msgspec.Struct, frozen=True, kw_only=True):

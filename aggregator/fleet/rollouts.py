@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from aggregator.core.steps import Gate, Step
 from aggregator.fleet.events import Released, Returned, Steered
-from aggregator.fleet.gate import FINE, RATIOS, StepAnswers, judge
+from aggregator.fleet.gate import CONFIRMED, FINE, RATIOS, StepAnswers, judge, statement_of
 from aggregator.fleet.reconcile import Turn
-from aggregator.fleet.records import Rollout
+from aggregator.fleet.records import NAMED, Device, Rollout
 
 JUDGE_S = 1.0
 """Delay in seconds between a change and the judgement of a step."""
@@ -106,6 +106,29 @@ def returned(turn: Turn, event: Returned) -> None:
     turn.look_at_all()
 
 
+def note_report(turn: Turn, device_id: str) -> None:
+    """Note in rollouts what a device reports about their releases."""
+    device = turn.devices.get(device_id)
+    after = tuple(_noted(rollout, device_id, device) for rollout in turn.rollouts)
+    if any(new is not old for new, old in zip(after, turn.rollouts, strict=True)):
+        turn.rollouts = after
+
+
+def _noted(rollout: Rollout, device_id: str, device: Device | None) -> Rollout:
+    """Return a rollout with a device's statement; without one if the device is gone or barred."""
+    before = rollout.statements
+    after = {other: words for other, words in before.items() if other != device_id}
+    if device is not None and not device.barred:
+        is_its = device.last_offer.release in rollout.releases.values()
+        if rollout.direct or not is_its or rollout.phase not in ("running", "paused"):
+            return rollout
+        words = statement_of(device, rollout.gate)
+        alike = sum((words == CONFIRMED) == (each == CONFIRMED) for each in after.values())
+        if words and alike < NAMED:
+            after = before | {device_id: words}
+    return rollout if after == before else replace(rollout, statements=after)
+
+
 def notice(turn: Turn) -> None:
     """Schedule a judgement of every running rollout, because something has changed."""
     if any(rollout.phase == "running" and not rollout.judge_s for rollout in turn.rollouts):
@@ -178,7 +201,7 @@ def _next_step(turn: Turn, rollout: Rollout, reason: str) -> None:
         return
     share = max(rollout.share, rollout.steps[number].share)
     changes = {"step": number, "share": share, "step_s": turn.now_s}
-    rollout = _put(turn, rollout, phase="running", reason=reason, problem="", **changes)
+    rollout = _put(turn, rollout, phase="running", reason=reason, **changes)
     if rollout.direct:
         _put(turn, rollout, phase="done", reason="devices take up models when a campaign ends")
 
@@ -188,10 +211,13 @@ def _judge(turn: Turn, rollout: Rollout) -> None:
     reached = tally.waiting + tally.confirmed + tally.failed + tally.away + tally.silent
     missed = sum(turn.count(f"missed/{number}") for number in rollout.releases.values())
     if missed and not reached and rollout.steps[rollout.step].share:
-        _put(turn, rollout, share=2 * rollout.share)  # a share that reaches no device is widened
+        # a share that reaches no device is widened, and so is the step that readers see
+        share, number = min(1.0, 2 * rollout.share), rollout.step
+        first, step, rest = rollout.steps[:number], rollout.steps[number], rollout.steps[number + 1 :]
+        _put(turn, rollout, share=share, steps=(*first, replace(step, share=share), *rest))
         return
     waited_s = turn.now_s - rollout.step_s
-    outcome, reason = judge(rollout.gate, tally, waited_s, rollout.problem)
+    outcome, reason = judge(rollout.gate, tally, waited_s)
     if outcome == "pass":
         _next_step(turn, rollout, reason)
     elif outcome == "fail":

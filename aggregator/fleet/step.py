@@ -152,6 +152,7 @@ def _seen(turn: Turn, event: e.Seen) -> None:
         _without_update(turn, event.device_id)
         away = replace(before, online=False, withdrawn_s=before.withdrawn_s or turn.now_s)
         reconcile(turn, event.device_id, replace(away, assignment=None))
+        rollouts.note_report(turn, event.device_id)
     elif before.online != event.online:
         device = replace(before, online=event.online, seen_s=turn.now_s, sent_epoch=0)
         reconcile(turn, event.device_id, device)
@@ -241,13 +242,8 @@ def _uses_release(turn: Turn, event: e.UsesRelease) -> None:
     device = turn.devices.get(event.device_id)
     if device is None:
         return
-    if event.in_use.problem:
-        number = device.last_offer.release
-        turn.rollouts = tuple(
-            replace(r, problem=event.in_use.problem) if number in r.releases.values() else r
-            for r in turn.rollouts
-        )
     reconcile(turn, event.device_id, replace(device, in_use=event.in_use))
+    rollouts.note_report(turn, event.device_id)
 
 
 def _tagged(turn: Turn, event: e.Tagged) -> None:
@@ -265,6 +261,7 @@ def _banned(turn: Turn, event: e.Banned) -> None:
         facts = replace(device.facts, start=0, instance=0)
         device = replace(device, facts=facts, second_s=0.0)
     reconcile(turn, event.device_id, replace(device, ban=event.ban))
+    rollouts.note_report(turn, event.device_id)
 
 
 def _forgotten(turn: Turn, event: e.Forgotten) -> None:
@@ -276,6 +273,7 @@ def _forgotten(turn: Turn, event: e.Forgotten) -> None:
         forget(turn, device_id)
         if device.ban is not None:
             reconcile(turn, device_id, Device(ban=device.ban))
+        rollouts.note_report(turn, device_id)
     for campaign in list(turn.campaigns.values()):
         versions = (campaign.version, *campaign.history)
         version, *history = (

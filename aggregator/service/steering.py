@@ -38,6 +38,7 @@ from aggregator.storage.charter import (
     charters,
     proposed,
 )
+from aggregator.view.progress import release_states
 from algorithms.composition import make_algorithm, read_algorithm
 from algorithms.core.keys import is_no_group
 from algorithms.spec import is_outside
@@ -126,7 +127,12 @@ class Steering:
         trained = [c for c in runner.fleet.campaigns.values() if c.version.round and c.name != name]
         if charter.start_from == LATEST:
             released = released_source(runner.fleet, self._maker.blobs)
-            return released or (self._source_of(trained[-1]) if trained else None)
+            if released is not None:
+                return released
+            states, releases = release_states(runner.fleet), runner.fleet.releases
+            back = {releases[n].model for n, state in states.items() if state == "withdrawn"}
+            healthy = [c for c in trained if back.isdisjoint(c.models.values())]
+            return self._source_of(healthy[-1]) if healthy else None
         chosen = next((c for c in trained if c.name == charter.start_from), None)
         if chosen is None:
             raise ConfigError(

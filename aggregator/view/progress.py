@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from aggregator.fleet.desired import place_of
-from aggregator.fleet.gate import Answer, answer_of
+from aggregator.fleet.gate import CONFIRMED, Answer, answer_of
 from aggregator.fleet.records import Device, Fleet, Rollout
 
 ReleaseState = Literal["candidate", "canary", "released", "retired", "superseded", "withdrawn"]
@@ -15,7 +15,8 @@ ReleaseState = Literal["candidate", "canary", "released", "retired", "superseded
 
 *candidate*: offered to no device yet. *canary*: its rollout goes on. *released*: the current
 release of its group. *retired*: a later release is current. *superseded*: a later rollout began
-before its own was done. *withdrawn*: its rollout failed or was ended.
+before its own was done. *withdrawn*: its rollout failed or was ended, or the operator returned its
+devices to an earlier release.
 """
 ANSWERS: tuple[Answer, ...] = ("confirmed", "failed", "waiting", "silent", "away")
 GOING = ("running", "paused")
@@ -60,6 +61,9 @@ class RolloutProgress(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     """Number of the current step, from 0."""
     reason: str
+    """Reason of the phase, with the devices that report anything against the releases."""
+    statements: dict[str, str]
+    """What the first devices report about its releases, by device."""
     began_s: float
     step_s: float
     """Time when the step began, or was resumed."""
@@ -138,15 +142,36 @@ class ReleaseAnswers:
             phase=rollout.phase,
             direct=rollout.direct,
             step=rollout.step,
-            reason=rollout.reason,
+            reason=reason_of(rollout),
+            statements=rollout.statements,
             began_s=rollout.began_s,
             step_s=rollout.step_s,
             steps=steps,
         )
 
 
+def reason_of(rollout: Rollout) -> str:
+    """Return the reason of a rollout's phase, with the devices behind it, for people.
+
+    The only device that contradicts two or more others is *set aside*.
+    """
+    supporters = [d for d, words in rollout.statements.items() if words == CONFIRMED]
+    objectors = [d for d in rollout.statements if d not in supporters]
+    parts = [rollout.reason] if rollout.reason else []
+    for devices, others in ((objectors, supporters), (supporters, objectors)):
+        if devices is supporters and (len(devices) != 1 or not others):
+            continue  # the devices that confirm are many, or nobody contradicts them
+        words = ", ".join(f"{d} ({rollout.statements[d]})" for d in devices)
+        is_alone = len(devices) == 1 and len(others) > 1
+        parts += [f"{'set aside' if is_alone else 'reports'}: {words}"] if words else []
+    return "; ".join(parts)
+
+
 def release_states(fleet: Fleet) -> dict[int, ReleaseState]:
-    """Return the state of each release, which follows from the last rollout that has it."""
+    """Return the state of each release, which follows from the last rollout that has it.
+
+    A return withdraws what was current: in its campaign, and in campaigns whose devices it takes.
+    """
     current: dict[tuple[str, str], int] = {}
     states: dict[int, ReleaseState] = dict.fromkeys(fleet.releases, "candidate")
     for rollout in fleet.rollouts:
@@ -163,10 +188,23 @@ def release_states(fleet: Fleet) -> dict[int, ReleaseState]:
                 case _:
                     before = current.get((rollout.campaign, group), number)
                     if before != number and states[before] == "released":
-                        states[before] = "retired"
+                        states[before] = "withdrawn" if before > number else "retired"
                     current[rollout.campaign, group] = number
                     states[number] = "released"
+        if rollout.returns:
+            last = max(rollout.releases.values())
+            for (name, _), number in current.items():
+                is_taken = name != rollout.campaign and _takes_all(fleet, rollout.campaign, name)
+                if is_taken and number > last and states[number] == "released":
+                    states[number] = "withdrawn"
     return states
+
+
+def _takes_all(fleet: Fleet, campaign: str, other: str) -> bool:
+    """Return True if the rule of a campaign takes the devices of another one, too."""
+    records = (fleet.campaigns.get(name) for name in (campaign, other))
+    rules = [record.settings.where for record in records if record is not None]
+    return len(rules) == 2 and rules[0] in ("", rules[1])
 
 
 def needed_releases(fleet: Fleet, offered: Iterable[int]) -> set[int]:

@@ -121,7 +121,7 @@ def log_rounds() -> Observer:
     from aggregator.fleet.events import Aggregated, CheckedIn, Seen
     from aggregator.fleet.reconcile import Turn
     from aggregator.fleet.rounds import lacking
-    from aggregator.view.progress import GOING
+    from aggregator.view.progress import GOING, reason_of
     from aggregator.view.summary import count_groups
 
     stages: dict[str, tuple[int, int, str]] = {}
@@ -198,7 +198,7 @@ def log_rounds() -> Observer:
         level = logging.ERROR if rollout.phase == "failed" else logging.INFO
         numbers = ",".join(map(str, sorted(rollout.releases.values())))
         fields = rollout.phase, rollout.campaign, numbers, min(rollout.step + 1, len(rollout.steps))
-        reason = f": {rollout.reason}" if rollout.reason else ""
+        reason = f": {why}" if (why := reason_of(rollout)) else ""
         log.log(level, "Rollout %s: campaign=%s releases=%s step=%d%s", *fields, reason)
 
     return observe

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from aggregator.core.steps import Gate
 from aggregator.releases import ReleaseMaker
@@ -19,6 +20,7 @@ from algorithms.composition import read_algorithm
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
 from tests.aggregator.full_disk import Disk, FullStore
+from tests.aggregator.releasing import Releasing
 from tests.support.bundles import Exported
 from wire.errors import ConfigError, ShoalError
 
@@ -58,6 +60,26 @@ def test_a_campaign_that_cannot_begin_is_none_and_can_be_ordered_again(
     suggest(tmp_path, "second", exported)
     assert "campaign second has started" in steering.handlers["campaign-start"]("second")
     assert list(charters(tmp_path)) == ["second"]
+
+
+def test_a_campaign_starts_from_no_models_whose_release_was_taken_back(
+    fleet: FleetData, tmp_path: Path
+) -> None:
+    service = Releasing(fleet, tmp_path, "manual", rounds=9)
+    service.round()
+    storage = ServiceStorage(tmp_path, "sqlite://", Trust((), None))
+    steering = Steering(service.bench.runner, storage, service.maker)
+    charter = Charter(0, replace(service.bench.campaign.settings, name="next"))
+    source = steering.source(charter)
+    assert source is not None
+    assert source.name == "campaign run-1, round 1"
+    service.order("make-releases", campaign="run-1")
+    service.order("end-rollout", campaign="run-1")
+    assert steering.source(charter) is None, "its models were taken back, so the bundle's own"
+    service.round()
+    source = steering.source(charter)
+    assert source is not None
+    assert source.name == "campaign run-1, round 2"
 
 
 def test_campaigns_are_numbered_as_they_are_accepted(tmp_path: Path, exported: Exported) -> None:

@@ -36,7 +36,7 @@ def test_the_gate_sees_what_devices_lose_and_a_return_gives_it_back(
     twenty = records.Fleet(counts=Map(dict.fromkeys(marks, 20)))
     gate, steps = Gate(), (Step(1.0),)
     rollout = records.Rollout(campaign="c", releases={"0": 2}, steps=steps, gate=gate)
-    outcome, reason = judge(gate, tally_of(Turn(twenty), rollout), 0.0, "")
+    outcome, reason = judge(gate, tally_of(Turn(twenty), rollout), 0.0)
     assert outcome == "fail"
     assert "accuracy fell by" in reason
     device.release(3)

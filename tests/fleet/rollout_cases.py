@@ -167,6 +167,7 @@ class Rollouts(World):
         problem: str = "",
         latency_ms: float = 1.0,
         alone: str = "",
+        windows: int = 100,
     ) -> dict[str, int]:
         """Have a device report the release that it was offered last; with a problem, as one that
         it cannot use. Return the offers that follow."""
@@ -178,8 +179,8 @@ class Rollouts(World):
             client.serial,
             client.offered,
             problem,
-            metrics(accuracy),
-            metrics(before),
+            metrics(accuracy, windows),
+            metrics(before, windows),
             latency_ms=latency_ms,
             alone=alone,
         )

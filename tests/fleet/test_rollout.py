@@ -104,14 +104,14 @@ def test_a_worse_canary_is_rolled_back_to_the_former_model_under_a_higher_number
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        ({"problem": "no graph"}, "it failed on 1 of"),
+        ({"problem": "no graph"}, "it failed on 2 of"),
         ({"latency_ms": 50.0}, "a prediction takes 50.0 times as long as before"),
     ],
 )
 def test_failures_and_slowness_fail_the_gate(answer: dict[str, Any], reason: str) -> None:
     fleet = released()
     fleet.roll_out("second")
-    for device_id in sorted(TENTH)[: 1 if "problem" in answer else None]:
+    for device_id in TENTH:
         fleet.answer(device_id, **answer)
     assert fleet.tick()
     assert fleet.rollout().reason.startswith(reason)
@@ -173,7 +173,8 @@ def test_a_later_rollout_supersedes_and_its_failure_brings_back_what_was_there_b
     fleet.steer("promote", 0)
     assert fleet.roll_out("third") == dict.fromkeys(TENTH, 3)
     assert release_states(fleet.fleet) == {1: "released", 2: "superseded", 3: "canary"}
-    fleet.answer(min(TENTH), problem="it does not load")
+    for device_id in TENTH:
+        fleet.answer(device_id, problem="it does not load")
     assert fleet.tick() == dict.fromkeys(HALF, 1)
     assert {fleet.model(d) for d in DEVICES} == {former}
     assert release_states(fleet.fleet) == {1: "released", 2: "withdrawn", 3: "withdrawn"}
@@ -189,7 +190,7 @@ def test_the_operator_returns_a_group_to_an_earlier_release() -> None:
     assert {fleet.model(d) for d in DEVICES} == {first}
     assert fleet.return_to(1) == {}, "ordered twice, it is done once"
     assert fleet.return_to(99) == {}
-    assert release_states(fleet.fleet) == {1: "released", 2: "retired", 3: "retired"}
+    assert release_states(fleet.fleet) == {1: "released", 2: "retired", 3: "withdrawn"}
 
 
 def test_newcomers_return_with_the_group_whose_releases_they_have() -> None:
@@ -213,7 +214,8 @@ def test_groups_have_releases_of_their_own_and_return_to_their_own() -> None:
     fleet.roll_out("second", ("0", "1"))
     fleet.steer("promote", 0)
     fleet.steer("promote", 1)
-    fleet.answer("d0", accuracy=0.2)
+    for device_id in ("d0", "d1"):
+        fleet.answer(device_id, accuracy=0.2)
     assert fleet.tick() == {d: 2 - int(group) for d, group in groups.items()}, "of its group now"
 
 
@@ -331,7 +333,7 @@ def test_a_minority_of_liars_neither_passes_a_worse_release_nor_fails_another(
     ]
     lies = [(0.0, 1.0) if worse else (1.0, 0.0)] * liars
     devices = [confirmed(before, after, windows) for before, after in [*reports, *lies]]
-    assert judge(gate, tally(*devices), 100.0, "")[0] == ("fail" if worse else "pass")
+    assert judge(gate, tally(*devices), 100.0)[0] == ("fail" if worse else "pass")
 
 
 def test_a_release_that_nobody_has_windows_to_measure_passes_and_says_so() -> None:
@@ -340,8 +342,8 @@ def test_a_release_that_nobody_has_windows_to_measure_passes_and_says_so() -> No
     unmeasured = (
         "3 of 3 devices have confirmed; none has test windows, so accuracy was not measured"
     )
-    assert judge(gate, tally(*blind), 0.0, "") == ("pass", unmeasured)
-    assert judge(gate, tally(*blind, confirmed(0.9, 0.9, 100)), 0.0, "") == (
+    assert judge(gate, tally(*blind), 0.0) == ("pass", unmeasured)
+    assert judge(gate, tally(*blind, confirmed(0.9, 0.9, 100)), 0.0) == (
         "pass",
         "4 of 4 devices have confirmed",
     )
@@ -350,7 +352,7 @@ def test_a_release_that_nobody_has_windows_to_measure_passes_and_says_so() -> No
     against_none = (
         "1 of 1 devices have confirmed; none had a model before, so accuracy was not compared"
     )
-    assert judge(gate, tally(first), 0.0, "") == ("pass", against_none)
+    assert judge(gate, tally(first), 0.0) == ("pass", against_none)
 
 
 def test_who_comes_first_is_another_device_in_another_rollout() -> None:
