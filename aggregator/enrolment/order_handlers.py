@@ -52,10 +52,18 @@ class DeviceOrders:
 
     def _ban(self, device_id: str, reason: str = "") -> str:
         """Ban a device, in the registry and at the broker."""
+        device = self._runner.fleet.devices.get(device_id)
         events = device_orders.ban(self._runner.fleet, device_id, reason, self._runner.now_s)
         self._runner.order(*events)
         self._at_the_broker(desk.ban, device_id)
-        return f"device {device_id} is banned: nothing of it is taken, and it is asked for nothing"
+        hint = (
+            "; no device of this id was ever here: `shoal devices list` has the ids, and `shoal "
+            "devices unban` lifts the ban"
+        )
+        return (
+            f"device {device_id} is banned: nothing of it is taken, and it is asked for nothing"
+            + (hint if device is None or device.facts is None else "")
+        )
 
     def _unban(self, device_id: str) -> str:
         """Lift the ban of a device, in the registry and at the broker.

@@ -134,9 +134,17 @@ class Rule(NamedTuple):
 
     text: str
     tree: Tree
+    conditions: tuple[str, ...] = ()
+    """Texts that the rule joins with "and"; the whole rule if it joins none."""
 
     def __str__(self) -> str:
         return self.text
+
+    def unmet(self, device_id: str, device: Device, campaigns: Campaigns) -> str:
+        """Return the first condition that a device does not meet; empty if the rule is true."""
+        return next(
+            (each for each in self.conditions if not _means(each, device_id, device, campaigns)), ""
+        )
 
     def means(self, device_id: str, device: Device, campaigns: Campaigns) -> bool:
         """Return True if the rule is true of a device. `campaigns`: the campaigns of its fleet."""
@@ -157,7 +165,12 @@ def read_rule(text: str) -> Rule:
         return EVERYBODY
     if len(text) > LONGEST:
         raise ConfigError(f"where must have at most {LONGEST} characters, got {len(text)}")
-    return Rule(text.strip(), _Parser(text).rule())
+    parser = _Parser(text)
+    return Rule(text.strip(), parser.rule(), parser.conditions())
+
+
+def _means(text: str, device_id: str, device: Device, campaigns: Campaigns) -> bool:
+    return read_rule(text).means(device_id, device, campaigns)
 
 
 class _Parser:
@@ -180,6 +193,18 @@ class _Parser:
         if self._at < len(self._tokens):
             raise self._expected("'and', 'or' or the end")
         return test
+
+    def conditions(self) -> tuple[str, ...]:
+        """Return the texts between the "and" outside of parentheses, if no "or" is there."""
+        depth, texts, begin = 0, list[str](), 0
+        for kind, value, place in self._tokens:
+            depth += (value == "(") - (value == ")") if kind == "sign" else 0
+            if kind == "word" and not depth and value in ("and", "or"):
+                if value == "or":
+                    return (self._text.strip(),)
+                texts.append(self._text[begin:place].strip())
+                begin = place + len(value)
+        return (*texts, self._text[begin:].strip())
 
     def _joined(self, word: str, depth: int) -> Tree:
         """Return terms joined by "or", or a single term: factors joined by "and"."""

@@ -51,7 +51,15 @@ class CampaignMetrics(Collector):
         devices = GaugeMetricFamily(
             "shoal_devices", "Number of devices of a campaign.", labels=["campaign", "state"]
         )
+        lacking = GaugeMetricFamily(
+            "shoal_waiting_devices",
+            "Number of devices that do not serve a waiting campaign, by the reason.",
+            labels=["campaign", "reason"],
+        )
         for campaign, each in campaigns.items():
+            if (waiting := each.waiting) is not None:
+                for reason, number in [*waiting.could.items(), *waiting.cannot.items()]:
+                    lacking.add_metric([campaign, reason], number)
             settings = each.record.settings
             about = {"algorithm": settings.algorithm, "data": settings.data}
             info.add_metric([campaign], {**about, "bundle": settings.bundle[:12]})
@@ -59,7 +67,7 @@ class CampaignMetrics(Collector):
                 phases.add_metric([campaign, phase], float(phase == each.record.phase))
             devices.add_metric([campaign, "online"], each.online)
             devices.add_metric([campaign, "offline"], each.devices - each.online)
-        yield from (info, phases, devices)
+        yield from (info, phases, devices, lacking)
         standing = Counter(alert.id for alert in standing_alerts(now, view))
         yield _labelled(
             GaugeMetricFamily,
@@ -174,6 +182,11 @@ _OF_A_CAMPAIGN: tuple[tuple[str, str, Callable[[CampaignView], float]], ...] = (
         "shoal_diverges",
         "Divergence of a campaign (1: diverges); `shoal campaign list` says why.",
         lambda view: view.record.divergence is not None and view.record.phase != "finished",
+    ),
+    (
+        "shoal_campaign_paused",
+        "Pause of a campaign, by its operator or after an error (1: paused); /run has the reason.",
+        lambda view: bool(view.paused),
     ),
     ("shoal_round", "Number of the current round.", lambda view: view.record.round),
     (

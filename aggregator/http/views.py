@@ -56,7 +56,13 @@ class WaitingView(BaseModel):
     could_serve: dict[str, int] = Field(
         description="Devices that could serve, by the reason why they do not now."
     )
-    devices: list[ServerLine] = Field(description="The first of them, soonest first.")
+    cannot_serve: dict[str, int] = Field(
+        description="Devices that cannot serve, by what they lack."
+    )
+    reasons: str = Field(description="Both, with times, in words.")
+    devices: list[ServerLine] = Field(
+        description="The first of those that could serve, soonest first."
+    )
 
 
 class CampaignLine(BaseModel):
@@ -199,6 +205,8 @@ def waiting_view(waiting: CampaignWait | None) -> WaitingView | None:
         lacks=waiting.lacks,
         since_s=waiting.since_s,
         could_serve=dict(waiting.could),
+        cannot_serve=dict(waiting.cannot),
+        reasons=waiting.reasons,
         devices=[ServerLine(id=d, why=why, at_s=at_s) for d, why, at_s in waiting.servers],
     )
 

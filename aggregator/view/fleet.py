@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import cached_property
 from itertools import islice
 from statistics import median_low
@@ -15,6 +16,7 @@ from typing import NamedTuple
 from aggregator.core.telemetry import NO_TELEMETRY, DeviceTelemetry
 from aggregator.fleet.budget import why_ended
 from aggregator.fleet.desired import can_train, is_at_work, paced_until, takes, works_for
+from aggregator.fleet.eligibility import read_rule
 from aggregator.fleet.reconcile import Turn
 from aggregator.fleet.records import OPEN, Campaign, Device, Fleet
 from aggregator.fleet.rounds import lacking
@@ -32,6 +34,8 @@ WEAK, WINDOWS = 0.25, 20
 """Fraction of the middle device's accuracy below which a device is named; its fewest windows."""
 RECENT_S = 86_400.0
 """Age in seconds up to which a device's last error is counted with those of others."""
+OFFLINE, FREE = "offline", "free"
+"""Reasons of devices that could serve a campaign."""
 SHOWN = 20
 """Maximum number of devices that an alert names, or that are named as able to serve a campaign."""
 
@@ -52,6 +56,10 @@ class CampaignWait(NamedTuple):
     since_s: float
     could: Mapping[str, int]
     """Number of devices that could serve, by the reason why they do not now."""
+    cannot: Mapping[str, int]
+    """Number of devices that cannot serve, by what they lack."""
+    reasons: str
+    """Both, with times, for people."""
     servers: tuple[Server, ...]
     """First `SHOWN` of these devices, soonest first."""
 
@@ -133,6 +141,9 @@ class _Count:
     groups: set[str] = field(default_factory=set)
     working: int = 0
     servers: list[Server] = field(default_factory=list)
+    cannot: Counter[str] = field(default_factory=Counter)
+    left_s: float = 0.0
+    """Last time at which a device that could serve went offline."""
 
 
 class Totals(NamedTuple):
@@ -262,7 +273,7 @@ class FleetView:
                 _add(fleet, count, device_id, record, turn.now_s)
         return Totals(
             numbers,
-            {count.campaign.name: self._campaign(count) for count in counts},
+            {count.campaign.name: self._campaign(count, turn.now_s) for count in counts},
             answers,
             tuple(sorted(unanswered, key=lambda each: (-each.failures, each.device_id))),
             tuple(sorted(quiet, key=lambda each: each.heard_s)),
@@ -272,14 +283,21 @@ class FleetView:
             tuple(_common(key, had) for key, had in sorted(errors.items(), key=_order_of)),
         )
 
-    def _campaign(self, count: _Count) -> CampaignView:
+    def _campaign(self, count: _Count, now_s: float) -> CampaignView:
         campaign, waiting = count.campaign, None
         paused = self.paused.get(campaign.name) or (PAUSED if campaign.paused else "")
         if count.lacks:
             order = sorted(count.servers, key=lambda each: (each.at_s or 1e18, each.device_id))
             could = dict(Counter(each.why for each in order).most_common())
+            cannot = dict(sorted(count.cannot.items(), key=lambda each: (-each[1], each[0])))
+            times = {each.why: each.at_s for each in reversed(order)} | {OFFLINE: count.left_s}
+            reasons = ", ".join(
+                f"{number:,} {why}{_when(why, number, times.get(why, 0.0), now_s)}"
+                for why, number in [*could.items(), *cannot.items()]
+            )
+            servers = tuple(islice(order, SHOWN))
             waiting = CampaignWait(
-                count.lacks, campaign.phase_s, could, tuple(islice(order, SHOWN))
+                count.lacks, campaign.phase_s, could, cannot, reasons, servers
             )
         return CampaignView(
             campaign,
@@ -364,6 +382,12 @@ def devices_of(view: FleetView, name: str) -> Iterator[DeviceView]:
 def _add(fleet: Fleet, count: _Count, device_id: str, device: Device, now_s: float) -> None:
     """Count a device in a campaign."""
     campaign = count.campaign
+    if count.lacks and device_id not in campaign.updates:
+        if exclusion := _exclusion(fleet, campaign, device_id, device):
+            count.cannot[exclusion] += 1
+        elif (server := _server(fleet, campaign, device_id, device, now_s)) is not None:
+            count.servers.append(server)
+            count.left_s = max(count.left_s, 0.0 if device.online else device.seen_s)
     if not is_in(fleet, campaign, device_id, device):
         return
     count.devices += 1
@@ -375,10 +399,31 @@ def _add(fleet: Fleet, count: _Count, device_id: str, device: Device, now_s: flo
     count.eligible += 1
     count.online += device.online
     count.failing += device.failures > 0
-    if count.lacks and can_train(campaign, device) and device_id not in campaign.updates:
-        server = _server(fleet, campaign, device_id, device, now_s)
-        if server is not None:
-            count.servers.append(server)
+
+
+def _exclusion(fleet: Fleet, campaign: Campaign, device_id: str, device: Device) -> str:
+    """Return the reason why a device cannot serve a campaign; empty if it could."""
+    if device.barred:
+        return "banned" if device.ban is not None else "withdrawn"
+    if device.facts is None:
+        return "never checked in"
+    rule = read_rule(campaign.settings.where)
+    if condition := rule.unmet(device_id, device, fleet.campaigns):
+        return f'excluded by "{condition}"'
+    if not can_train(campaign, device):
+        return f"with fewer than {campaign.settings.min_batch} training windows"
+    return ""
+
+
+def _when(why: str, number: int, at_s: float, now_s: float) -> str:
+    """Return since or until when a number of devices do not serve; empty if nobody knows."""
+    if not at_s or why == FREE:
+        return ""
+    word, which = ("since", "last") if why == OFFLINE else ("until", "first")
+    at = datetime.fromtimestamp(at_s, UTC)
+    is_today = at.date() == datetime.fromtimestamp(now_s, UTC).date()
+    the = "" if number == 1 else f", the {which}"
+    return f"{the} {word} {at:{'%H:%M' if is_today else '%Y-%m-%d %H:%M'}} UTC"
 
 
 def _server(
@@ -390,7 +435,7 @@ def _server(
     """
     work = device.assignment if is_at_work(device) else None
     if not device.online:
-        return Server(device_id, "offline", 0.0)
+        return Server(device_id, OFFLINE, 0.0)
     if work is not None:
         if work.campaign == campaign.name:
             return None
@@ -402,4 +447,4 @@ def _server(
         return Server(device_id, f"works for {other.name}", 0.0)
     if now_s < (paced_s := paced_until(campaign, device)):
         return Server(device_id, "had an assignment a short time ago", paced_s)
-    return Server(device_id, "free", now_s)
+    return Server(device_id, FREE, now_s)

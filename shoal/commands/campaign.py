@@ -36,6 +36,8 @@ class CampaignRow(msgspec.Struct, frozen=True, kw_only=True):
     """Reason why no further round is trained; empty if further rounds follow."""
     waits_for: str = ""
     """Requirement that the campaign waits for; empty if it waits for nothing."""
+    reasons: str = ""
+    """Number of devices that do not serve it meanwhile, by the reason, for people."""
 
 
 Name = Annotated[str, typer.Argument(help="Name of the campaign.")]
@@ -113,7 +115,8 @@ def list_campaigns(
         trained = f"{row.trained}/{max(row.trained or 0, row.rounds or 0)}" if has_begun else ""
         devices = str(row.devices) if has_begun else ""
         why = f" ({row.ended})" if row.ended else ""
-        why += f" (waits for {row.waits_for})" if row.waits_for else ""
+        reasons = f"; devices: {row.reasons}" if row.reasons else ""
+        why += f" (waits for {row.waits_for}{reasons})" if row.waits_for else ""
         why += f" (diverges: {row.diverges})" if row.diverges else ""
         why += f" (stands out: {', '.join(row.stand_out)})" if row.stand_out else ""
         numbers = f"{trained:>9}  {devices:>7}"
@@ -259,4 +262,5 @@ def _row(name: str, charter: Charter, view: CampaignView | None) -> CampaignRow:
         stand_out=tuple(pull.device_id for pull in view.pulls),
         ended=view.ended,
         waits_for=view.waiting.lacks if view.waiting is not None else "",
+        reasons=view.waiting.reasons if view.waiting is not None else "",
     )

@@ -112,22 +112,24 @@ def serve(
 def log_rounds() -> Observer:
     """Return an observer that logs the rounds of campaigns and the steps of rollouts.
 
-    It logs a round when it opens, with the number of devices; when it waits, with what it lacks;
-    when it closes, with the number of updates; and when it is aggregated, with the number of
-    groups, the updates that were left out, and why it changed nothing. It logs the end of a
-    campaign with the personal models that devices chose, each step and the end of rollouts, and
-    devices of a small fleet that come and go.
+    It logs a round when it opens, with the number of devices; when it closes, with the number of
+    updates; and when it is aggregated, with the number of groups, the updates that were left out,
+    and why it changed nothing. While it waits, its log has what it lacks and what devices of a
+    small fleet lack: at once, after a minute, and then every hour. It logs the end of a campaign
+    with the personal models that devices chose, each step and the end of rollouts, and devices of a
+    small fleet that come and go.
     """
     from aggregator.fleet.events import Aggregated, CheckedIn, Seen
     from aggregator.fleet.reconcile import Turn
     from aggregator.fleet.rounds import lacking
+    from aggregator.view.fleet import FleetView
     from aggregator.view.progress import GOING, reason_of
     from aggregator.view.summary import count_groups
 
     stages: dict[str, tuple[int, int, str]] = {}
     steps: dict[str, tuple[str, int]] = {}
     fleets: list[Fleet] = []
-    waits: dict[str, bool] = {}
+    waits_s: dict[str, float] = {}  # when to log again what a campaign waits for
     log = logging.getLogger("shoal")
 
     def observe(fleet: Fleet, event: Event) -> None:
@@ -156,10 +158,12 @@ def log_rounds() -> Observer:
                 say(campaign)
             if fleet.sweep:  # not every device has been looked at
                 continue
-            lacks = lacking(turn, campaign)
-            if lacks and not waits.get(campaign.name):
-                log.info("Round %d waits for %s: campaign=%s", stage[0], lacks, campaign.name)
-            waits[campaign.name] = bool(lacks)
+            lacks, due_s = lacking(turn, campaign), waits_s.get(campaign.name, 0.0)
+            if not lacks:
+                waits_s.pop(campaign.name, None)
+            elif event.at_s >= due_s:
+                waits_s[campaign.name] = event.at_s + (3600.0 if due_s else 60.0)
+                say_waiting(fleet, campaign, lacks)
 
     def say(campaign: Campaign) -> None:
         name, number, updates = campaign.name, campaign.round, campaign.received
@@ -193,6 +197,14 @@ def log_rounds() -> Observer:
         for device_id, reason in event.notes.get("left_out", {}).items():
             message = "Round %d left an update out: campaign=%s device=%s: %s"
             log.warning(message, number, name, device_id, reason)
+
+    def say_waiting(fleet: Fleet, campaign: Campaign, lacks: str) -> None:
+        reasons = ""
+        if len(fleet.devices) <= MOST_LOGGED:  # the reasons need a walk over all devices
+            waiting = FleetView(fleet, now_s=fleet.at_s).campaigns[campaign.name].waiting
+            reasons = f" devices={waiting.reasons}" if waiting and waiting.reasons else ""
+        message = "Round %d waits for %s: campaign=%s%s"
+        log.info(message, campaign.round, lacks, campaign.name, reasons)
 
     def say_rollout(rollout: Rollout) -> None:
         level = logging.ERROR if rollout.phase == "failed" else logging.INFO

@@ -90,7 +90,9 @@ def test_orders_to_devices(service: HttpService, client: TestClient) -> None:
         )
         assert order("new/untag", {"tags": ["lab"]})[0] == 200
         assert client.get("/devices/new").json()["record"]["tags"] == ["canary"]
-        assert order("a/ban", {"reason": "stolen"})[0] == 200
+        assert "ever here" not in order("a/ban", {"reason": "stolen"})[1]
+        for _ in range(2):
+            assert "no device of this id was ever here" in order("aa/ban", {"reason": ""})[1]
         assert service.bench.known("a").ban is not None
         assert order("a/unban")[0] == 200
         assert order("a/unban") == (409, "Device a is not banned.")

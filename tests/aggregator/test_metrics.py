@@ -11,7 +11,7 @@ from aggregator.http.metrics import PHASES
 from aggregator.service.conditions import Conditions, ServiceCounters
 from aggregator.storage.memory import MemoryBlobs, MemoryStore
 from aggregator.view.fleet import FleetView
-from tests.fleet.cases import all_work, world_of
+from tests.fleet.cases import all_work, configure, direct, world_of
 from tests.fleet.world import World
 
 REFUSED = {"unknown-topic": 1}
@@ -91,6 +91,22 @@ def test_a_campaign_that_waits_and_devices_that_do_not_answer_can_be_alerted_on(
     world = world_of("a")
     world.start("run", min_devices=2)
     assert scraped(world)["shoal_waiting", ""] == 1
+    assert scraped(world)["shoal_waiting_devices", "free"] == 1
+    configure(world, where="battery > 100")
+    metrics = scraped(world)
+    assert metrics["shoal_waiting_devices", 'excluded by "battery > 100"'] == 1
+    assert ("shoal_waiting_devices", "free") not in metrics
+
+
+def test_a_campaign_that_its_operator_has_paused_is_told_from_one_that_is_late() -> None:
+    world = world_of("a")
+    world.start("run")
+    assert scraped(world)["shoal_campaign_paused", ""] == 0
+    direct(world, "pause")
+    metrics = scraped(world)
+    assert (metrics["shoal_campaign_paused", ""], metrics["shoal_paused", ""]) == (1, 0)
+    direct(world, "resume")
+    assert scraped(world)["shoal_campaign_paused", ""] == 0
 
 
 def test_a_scrape_counts_those_of_ten_thousand_devices_that_are_online() -> None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from aggregator.core.steps import Step
@@ -97,6 +98,88 @@ class TestWaiting:
         assert view_of(world).campaigns["run"].waiting is not None
         world.check_in("b")
         assert view_of(world).campaigns["run"].waiting is None
+
+    def test_devices_that_cannot_serve_are_counted_by_what_they_lack(self) -> None:
+        world = world_of("a", "b", "few", "banned", "gone", "low", "low2", "rests")
+        for device_id, changes in (
+            ("few", {"num_train": 0}),
+            ("low", {"battery": 5}),
+            ("low2", {"battery": 19}),
+        ):
+            vars(world.clients[device_id]).update(changes)
+            world.check_in(device_id)
+        ban(world, "banned")
+        world.feed(e.Tagged(at_s=world.now_s, device_id="named", tags=("lab",)))
+        world.now_s = 86_400.0 + 14 * 3600
+        world.leave("gone")
+        resting = replace(world.fleet.devices["rests"], failures=1, rests_until_s=world.now_s + 300)
+        world.fleet = replace(world.fleet, devices=world.fleet.devices.set("rests", resting))
+        world.start("run", min_devices=4, where='battery >= 20 and id != "x or y" and online')
+        waiting = view_of(world).campaigns["run"].waiting
+        assert waiting is not None
+        assert waiting.lacks == "2 more devices: 2 of 4 ready"
+        assert waiting.could == {"free": 2, "rests after a failure": 1}
+        assert waiting.cannot == {
+            'excluded by "battery >= 20"': 2,
+            "banned": 1,
+            'excluded by "online"': 1,
+            "never checked in": 1,
+            "with fewer than 1 training windows": 1,
+        }
+        assert waiting.reasons == (
+            '2 free, 1 rests after a failure until 14:05 UTC, 2 excluded by "battery >= 20", '
+            '1 banned, 1 excluded by "online", 1 never checked in, '
+            "1 with fewer than 1 training windows"
+        )
+        configure(world, where="battery >= 20")
+        waiting = view_of(world).campaigns["run"].waiting
+        assert waiting is not None
+        assert "1 offline since 14:00 UTC" in waiting.reasons
+        world.now_s += 86_400
+        world.leave("a")
+        waiting = view_of(world).campaigns["run"].waiting
+        assert waiting is not None
+        assert "2 offline, the last since 14:00 UTC" in waiting.reasons
+        world.now_s += 86_400
+        waiting = view_of(world).campaigns["run"].waiting
+        assert waiting is not None
+        assert "2 offline, the last since 1970-01-03 14:00 UTC" in waiting.reasons
+
+    @pytest.mark.parametrize(
+        ("where", "condition"),
+        [
+            ("battery >= 101", "battery >= 101"),
+            ("online and (charging or battery > 100)", "(charging or battery > 100)"),
+            ("charging or battery > 100", "charging or battery > 100"),
+            ("not online and battery > 1", "not online"),
+        ],
+    )
+    def test_a_condition_that_takes_nobody_is_named(self, where: str, condition: str) -> None:
+        world = world_of("a", "b")
+        world.start("run", min_devices=2, where=where)
+        view = view_of(world)
+        (alert,) = standing_alerts(WELL, view)
+        assert alert.title == "Campaign run waits for 2 more devices: 0 of 2 ready"
+        assert alert.text == f'Devices: 2 excluded by "{condition}".'
+
+    def test_a_round_that_stands_says_what_devices_lack(self) -> None:
+        world = world_of("a", "b", "c")
+        world.start("run", min_devices=3, rounds=5)
+        world.carry_out()
+        for device_id in "ab":
+            world.decline(device_id)
+        world.leave("c")
+        world.pass_time(40)
+        waiting = view_of(world).campaigns["run"].waiting
+        assert waiting is not None
+        assert waiting.lacks == "3 more updates: 0 devices can still send one"
+        assert waiting.reasons.startswith("2 rests after a failure, the first until 00:01 UTC")
+
+    def test_a_fleet_without_other_devices_says_so(self) -> None:
+        world = world_of()
+        world.start("run", min_devices=2)
+        (alert,) = standing_alerts(WELL, view_of(world))
+        assert alert.text == "No other device is known."
 
     def test_the_alert_names_them(self) -> None:
         world = world_of("a", "b")

@@ -47,6 +47,32 @@ class Logged(World):
         return commands
 
 
+def test_the_log_says_what_a_campaign_waits_for_and_what_devices_lack_at_first_and_each_hour(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = Logged()
+    with caplog.at_level(logging.INFO, "shoal"):
+        world.start("run", min_devices=2, where="battery >= 90", rounds=1)
+        for device_id in "abc":
+            world.check_in(device_id)
+        world.now_s += 60
+        world.check_in("a")
+        world.now_s += 3599
+        world.check_in("a")
+        world.now_s += 1
+        world.check_in("a")
+        for device_id in "ab":
+            world.clients[device_id].battery = 95
+            world.check_in(device_id)
+    lacks = "Campaign waits for 2 more devices: 0 of 2 ready: campaign=run devices="
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{lacks}none",
+        f'{lacks}3 excluded by "battery >= 90"',
+        f'{lacks}3 excluded by "battery >= 90"',
+        "Round 1 opened: campaign=run devices=2 phase=training",
+    ]
+
+
 def test_the_log_of_a_round_says_when_it_opens_and_is_aggregated_and_how_many_devices_took_part(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

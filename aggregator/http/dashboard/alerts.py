@@ -215,10 +215,7 @@ def campaign_alerts(name: str, view: CampaignView) -> Iterator[Alert]:
         title = f"Campaign {name} is paused"
         yield Alert("bad", title, view.paused, page, id="paused", campaign=name)
     if (waiting := view.waiting) is not None:
-        number = sum(waiting.could.values())
-        reasons = ", ".join(f"{count:,} {why}" for why, count in waiting.could.items())
-        text = f"Devices that could take part: {reasons}."
-        text = text if number else "No device could take part."
+        text = f"Devices: {waiting.reasons}." if waiting.reasons else "No other device is known."
         servers = tuple(
             AlertDevice(d, why, next_s=0.0 if why == "free" else at_s)
             for d, why, at_s in waiting.servers
