@@ -440,7 +440,7 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True):
     salt: str = ""
     """Random text; with a device's id, it decides the share at which the device is reached."""
     statements: dict[str, str] = {}
-    """What devices report about its releases, by device (`gate.statement_of`).
+    """Statements of devices about its releases, by device (`gate.statement_of`).
 
     It has the first `NAMED` devices that confirm, and the first `NAMED` that report anything else.
     """

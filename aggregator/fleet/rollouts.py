@@ -213,8 +213,9 @@ def _judge(turn: Turn, rollout: Rollout) -> None:
     if missed and not reached and rollout.steps[rollout.step].share:
         # a share that reaches no device is widened, and so is the step that readers see
         share, number = min(1.0, 2 * rollout.share), rollout.step
-        first, step, rest = rollout.steps[:number], rollout.steps[number], rollout.steps[number + 1 :]
-        _put(turn, rollout, share=share, steps=(*first, replace(step, share=share), *rest))
+        steps = list(rollout.steps)
+        steps[number] = replace(steps[number], share=share)
+        _put(turn, rollout, share=share, steps=tuple(steps))
         return
     waited_s = turn.now_s - rollout.step_s
     outcome, reason = judge(rollout.gate, tally, waited_s)

@@ -70,6 +70,8 @@ class RolloutView(BaseModel):
     """True if devices take up the models because their campaign has ended; they do not confirm."""
     step: int
     reason: str
+    statements: dict[str, str]
+    """Statements of the first devices about its releases, by device."""
     began_s: float
     step_s: float
     """Time when the step began, or was resumed."""

@@ -296,9 +296,7 @@ class FleetView:
                 for why, number in [*could.items(), *cannot.items()]
             )
             servers = tuple(islice(order, SHOWN))
-            waiting = CampaignWait(
-                count.lacks, campaign.phase_s, could, cannot, reasons, servers
-            )
+            waiting = CampaignWait(count.lacks, campaign.phase_s, could, cannot, reasons, servers)
         return CampaignView(
             campaign,
             paused,

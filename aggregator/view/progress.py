@@ -63,7 +63,7 @@ class RolloutProgress(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     """Reason of the phase, with the devices that report anything against the releases."""
     statements: dict[str, str]
-    """What the first devices report about its releases, by device."""
+    """Statements of the first devices about its releases, by device."""
     began_s: float
     step_s: float
     """Time when the step began, or was resumed."""

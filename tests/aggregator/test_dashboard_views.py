@@ -301,6 +301,18 @@ class TestMeasures:
         ) == (True, False)
         assert "Within tolerance</th>" in heads["fedavg+reconstruction"]
 
+    def test_the_page_of_releases_says_which_device_reports_what(
+        self, made: MadeUpService, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        fleet = made.view.fleet
+        said = {"board-001": "confirmed", "board-002": "failed: <b>no</b>", "x": "confirmed"}
+        last = replace(fleet.rollouts[-1], phase="running", statements=said)
+        monkeypatch.setattr(made, "view", FleetView(replace(fleet, rollouts=(last,))))
+        page = TestClient(made.api, "http://127.0.0.1").get("/dashboard/releases").text
+        assert "set aside: board-002 (failed: &lt;b&gt;no&lt;/b&gt;)" in page
+        assert 'id=board-002">board-002</a> failed: &lt;b&gt;no&lt;/b&gt;' in page
+        assert 'id=board-001">board-001</a> confirmed' in page
+
     def test_no_mechanism_and_one_without_noise_are_told_apart(
         self, made: MadeUpService, monkeypatch: pytest.MonkeyPatch
     ) -> None:

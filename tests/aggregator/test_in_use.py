@@ -135,3 +135,9 @@ def test_releases_and_rollouts_over_http(fleet: FleetData, tmp_path: Path) -> No
     assert api.get("/releases/1").json()["in_use"] == 1
     line = api.get(f"/devices/{reached}").json()["line"]
     assert (line["release"], line["answer"]) == (1, "confirmed")
+    (rollout,) = api.get("/rollouts").json()
+    assert rollout["statements"] == {reached: "confirmed"}
+    service.report(reached, problem="it does not load")
+    (rollout,) = api.get("/rollouts").json()
+    assert rollout["statements"] == {reached: "failed: it does not load"}
+    assert f"{reached} (failed: it does not load)" in rollout["reason"]
