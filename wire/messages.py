@@ -146,6 +146,8 @@ class InUse(msgspec.Struct, frozen=True, tag="in-use"):
 
     Empty if it answers with the personal model, or if the device holds none.
     """
+    model: MaybeDigest = ""
+    """Digest of the model in use; empty if there is none."""
 
 
 class Fetch(msgspec.Struct, frozen=True, tag="fetch"):

@@ -242,7 +242,13 @@ def _uses_release(turn: Turn, event: e.UsesRelease) -> None:
     device = turn.devices.get(event.device_id)
     if device is None:
         return
-    reconcile(turn, event.device_id, replace(device, in_use=event.in_use))
+    report = event.in_use
+    if not report.number and report.model:  # a model that a finished campaign offered
+        offers = (device.last_offer, device.settled)
+        models = {turn.releases[o.release].model: o.serial for o in offers if o.release}
+        report = replace(report, number=models.get(report.model, 0))
+    # the number says it, and a digest for each of a million devices takes memory
+    reconcile(turn, event.device_id, replace(device, in_use=replace(report, model="")))
     rollouts.note_report(turn, event.device_id)
 
 

@@ -150,6 +150,7 @@ def in_use(session: Session, device_id: str, current: Current | None) -> InUse:
         latency_ms=offer.latency_ms,
         failures=min(session.failures, LARGEST_COUNT),
         alone=alone_of(session, current),
+        model=current.model if current else "",
     )
 
 

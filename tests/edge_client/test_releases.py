@@ -61,6 +61,7 @@ class TestTakingUp:
         assert 0 < said.latency_ms < 1000
         current = DeviceState(device.folder).current()
         assert current is not None
+        assert said.model == current.model
         assert (current.release, current.group, current.since_s) == (3, "left", NOW_S)
 
     def test_the_one_in_use_is_evaluated_on_the_same_windows(self, device: Device) -> None:

@@ -1,13 +1,17 @@
 """A campaign that ends without staged releases offers its models directly; to take one up ends the
 work of a device for the campaign."""
 
+from collections import Counter
+
 from msgspec.structs import replace
 
 from aggregator.core.steps import Gate, Step
 from aggregator.fleet import events as e
 from aggregator.fleet.records import ModelRelease
+from aggregator.view.fleet import FleetView
 from tests.fleet.cases import all_work, run, world_of
 from tests.fleet.world import World
+from wire.messages import InUse
 
 
 def ended_with_a_late_device() -> World:
@@ -68,3 +72,23 @@ def test_an_offer_comes_before_the_work_on_a_personal_model_or_after_it() -> Non
     assert told(world, after) == ["offer"]
     world.settle()
     world.check_settled()
+
+
+def test_a_device_that_took_up_a_finished_campaigns_model_is_counted_as_using_its_release() -> None:
+    world = ended_with_a_late_device()
+    offered = {d: device.last_offer.release for d, device in world.fleet.devices.items()}
+    assert FleetView(world.fleet).totals.answers.in_use == {}
+
+    def report(device_id: str, model: str) -> None:
+        said = InUse(device_id, model=model)
+        world.feed(e.UsesRelease(at_s=world.now_s, device_id=device_id, in_use=said))
+
+    for device_id in "abc":
+        report(device_id, "f" * 64)
+    assert FleetView(world.fleet).totals.answers.in_use == {}, "another model"
+    for device_id in "abc":
+        report(device_id, world.fleet.releases[offered[device_id]].model)
+    assert FleetView(world.fleet).totals.answers.in_use == Counter(offered.values())
+    assert {world.fleet.devices[d].release_in_use for d in "abc"} == set(offered.values())
+    report("a", "")
+    assert world.fleet.devices["a"].release_in_use == 0, "it uses none any more"

@@ -156,8 +156,9 @@ MESSAGES: dict[str, m.Message] = {
     "finish": m.Finish("p01-left", RUN, 1795305600, A, B),
     "finish-releases": m.Finish("p01-left", RUN, 1795305600, A, B, True),
     "in-use": m.InUse(
-        "p01-left", 7, 7, "", m.Metrics(63, 41.25, 50), m.Metrics(63, 52.5, 44), 1.25, 0
+        "p01-left", 7, 7, "", m.Metrics(63, 41.25, 50), m.Metrics(63, 52.5, 44), 1.25, 0, model=B
     ),
+    "in-use-without-number": m.InUse("p01-left", 0, 7, model=A),
     "in-use-alone": m.InUse(
         "p01-left",
         7,

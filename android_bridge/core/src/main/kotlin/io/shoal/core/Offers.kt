@@ -143,7 +143,8 @@ internal object Offers {
         val number = current?.release ?: 0
         val offer = session.offer?.takeIf { it.number == session.released } ?: ModelOffer(0, "", "", "")
         val (problem, latencyMs) = Pair(offer.problem, offer.latencyMs)
-        return InUse(deviceId, number, session.released, problem, offer.evaluated, offer.before, latencyMs, failures, aloneOf(session, current))
+        val (alone, model) = Pair(aloneOf(session, current), current?.model ?: "")
+        return InUse(deviceId, number, session.released, problem, offer.evaluated, offer.before, latencyMs, failures, alone, model)
     }
 
     private fun Session.withOffer(change: ModelOffer.() -> ModelOffer): Session = copy(offer = offer?.change())

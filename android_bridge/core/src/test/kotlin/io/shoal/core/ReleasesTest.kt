@@ -48,6 +48,7 @@ class ReleasesTest {
         device.release(3)
         val report = device.report()
         assertEquals(listOf(3L, 3L, "", 0L), listOf(report.number, report.offered, report.problem, report.failures))
+        assertEquals(digest(Fixture.model), report.model)
         assertEquals(Pair(Metrics(), numTest), Pair(report.before, report.evaluated.numExamples))
         assertTrue(report.evaluated.lossSum > 0 && report.latencyMs >= 0)
         assertEquals(Pair(3L, "left"), storage().current()!!.let { Pair(it.release, it.group) })

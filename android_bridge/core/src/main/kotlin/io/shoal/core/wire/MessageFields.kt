@@ -111,6 +111,7 @@ internal fun fieldsOf(message: Message): Map<String, Any?> = linkedMapOf<String,
         "latency_ms" to message.latencyMs,
         "failures" to message.failures,
         "alone" to message.alone,
+        "model" to message.model,
     )
     is Release -> linkedMapOf(
         "device_id" to message.deviceId,
@@ -248,6 +249,7 @@ internal fun messageOf(f: Fields): Message = when (val type = f.string("type")) 
         latencyMs = f.double("latency_ms", 0.0),
         failures = f.count("failures", 0),
         alone = f.text("alone", ""),
+        model = f.maybeDigest("model"),
     )
     "release" -> Release(
         deviceId = f.name("device_id"),

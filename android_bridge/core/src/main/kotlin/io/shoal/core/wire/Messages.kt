@@ -301,6 +301,7 @@ internal data class Busy(override val deviceId: String, val update: String, val 
  * @property before the sums with the release that was in use before
  * @property failures number of failed predictions since the release in use was taken up
  * @property alone reason why the offered release is used without a personal model, or empty
+ * @property model digest of the model in use, or empty
  */
 internal data class InUse(
     val deviceId: String,
@@ -312,6 +313,7 @@ internal data class InUse(
     val latencyMs: Double = 0.0,
     val failures: Long = 0,
     val alone: String = "",
+    val model: String = "",
 ) : Message {
     override val type: String get() = "in-use"
 }
