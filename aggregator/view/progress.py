@@ -170,7 +170,8 @@ def reason_of(rollout: Rollout) -> str:
 def release_states(fleet: Fleet) -> dict[int, ReleaseState]:
     """Return the state of each release, which follows from the last rollout that has it.
 
-    A return withdraws what was current: in its campaign, and in campaigns whose devices it takes.
+    A return withdraws the later release that was current in its group. If it reaches every device
+    of its campaign, it also withdraws later ones of campaigns whose devices are among these.
     """
     current: dict[tuple[str, str], int] = {}
     states: dict[int, ReleaseState] = dict.fromkeys(fleet.releases, "candidate")
@@ -191,7 +192,7 @@ def release_states(fleet: Fleet) -> dict[int, ReleaseState]:
                         states[before] = "withdrawn" if before > number else "retired"
                     current[rollout.campaign, group] = number
                     states[number] = "released"
-        if rollout.returns:
+        if rollout.returns and rollout.newcomers:
             last = max(rollout.releases.values())
             for (name, _), number in current.items():
                 is_taken = name != rollout.campaign and _takes_all(fleet, rollout.campaign, name)
