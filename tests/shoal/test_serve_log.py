@@ -64,11 +64,11 @@ def test_the_log_says_what_a_campaign_waits_for_and_what_devices_lack_at_first_a
         for device_id in "ab":
             world.clients[device_id].battery = 95
             world.check_in(device_id)
-    lacks = "Campaign waits for 2 more devices: 0 of 2 ready: campaign=run devices="
-    assert [record.getMessage() for record in caplog.records] == [
-        f"{lacks}none",
-        f'{lacks}3 excluded by "battery >= 90"',
-        f'{lacks}3 excluded by "battery >= 90"',
+    lacks = "Round 1 waits for 2 more devices: 0 of 2 ready: campaign=run"
+    assert [line for line in logged_of(caplog) if line.startswith("Round")] == [
+        lacks,
+        f'{lacks} devices=3 excluded by "battery >= 90"',
+        f'{lacks} devices=3 excluded by "battery >= 90"',
         "Round 1 opened: campaign=run devices=2 phase=training",
     ]
 
@@ -110,7 +110,7 @@ def test_the_log_says_who_comes_and_goes_and_what_a_round_lacks(
         world.check_in("a")
         world.start("run", auto=False, rounds=2, min_devices=3)
         assert logged_of(caplog)[-1] == (
-            "Round 1 waits for 2 more devices: 1 of 3 ready: campaign=run"
+            "Round 1 waits for 2 more devices: 1 of 3 ready: campaign=run devices=1 free"
         )
         world.check_in("b")
         world.check_in("b")
@@ -124,7 +124,10 @@ def test_the_log_says_who_comes_and_goes_and_what_a_round_lacks(
         ]
         world.pass_time(world.fleet.campaigns["run"].settings.deadline_s)
         assert [line for line in logged_of(caplog) if "waits" in line] == [
-            "Round 1 waits for 3 more updates: 2 devices can still send one: campaign=run"
+            "Round 1 waits for 3 more updates: 2 devices can still send one: campaign=run "
+            "devices=1 offline since 00:00 UTC",
+            "Round 1 waits for 3 more devices: 0 of 3 ready: campaign=run "
+            "devices=1 offline since 00:00 UTC",
         ]
 
 
