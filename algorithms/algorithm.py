@@ -44,8 +44,8 @@ from wire.errors import ConfigError
 from wire.messages import Choose, Evaluate, Train
 
 SURVEY = Evaluate("train", "survey", "initial")
-SURVEY_INPUTS = Evaluate("windows", "survey", "initial")
-"""Survey of a device without labels."""
+SURVEY_INPUTS = Evaluate("inputs", "survey", "initial")
+"""Survey of a device without labels, or of one whose policy keeps its classes."""
 SMALLEST_VARIANCE = 1e-6
 """Minimum running variance; noise may have made it smaller."""
 MOST_SHARES = 256

@@ -38,11 +38,12 @@ class Evaluate(msgspec.Struct, frozen=True, tag="evaluate"):
     ``response/GRAPH.NAME``: later graphs of the plan may read them. Nothing is sent if `report` is
     false. The split ``holdout`` is the share of the training windows that `Train` leaves out. The
     split ``windows`` is the training windows followed by the unlabelled ones, whose class is -1;
-    the split ``unlabelled`` is the latter alone. Both leave out the windows whose rank among all of
-    them is `most` or above, unless `most` is 0.
+    the split ``unlabelled`` is the latter alone; the split ``inputs`` is all of these windows as if
+    none had a label. These three leave out the windows whose rank among all of them is `most` or
+    above, unless `most` is 0.
     """
 
-    split: Literal["train", "test", "holdout", "windows", "unlabelled"] = "test"
+    split: Literal["train", "test", "holdout", "windows", "unlabelled", "inputs"] = "test"
     graph: Name = "evaluate"
     model: Literal["received", "initial"] = "received"
     holdout: Share = 0.0

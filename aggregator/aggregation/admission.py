@@ -220,7 +220,8 @@ def check_tensors(
     Names, dtypes, shapes, values and size are checked. `norms`: the result of `norms_of`.
     """
     if not tensors and all(
-        isinstance(verb, Evaluate) and verb.split in ("windows", "unlabelled") for verb in verbs
+        isinstance(verb, Evaluate) and verb.split in ("windows", "unlabelled", "inputs")
+        for verb in verbs
     ):
         return None  # a device without any window reports no tensors
     wanted: dict[str, tuple[str, str, tuple[int, ...]]] = {}

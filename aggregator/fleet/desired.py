@@ -39,6 +39,7 @@ from aggregator.fleet.records import (
     Rollout,
 )
 from algorithms.core.keys import NEWCOMER, UNLABELLED
+from wire.arrays import names
 from wire.held import num_held_out
 from wire.messages import Apply, Choose, Evaluate, Train, Verb
 from wire.tasks import split_unlabelled
@@ -263,7 +264,14 @@ def verbs_of(campaign: Campaign, device_id: str, device: Device, task: Desired) 
         return closing_verbs(campaign, device)
     group = campaign.members.get(device_id, NOBODY).group or NEWCOMER
     anew = programs.get(NEW) if task.start == NEWCOMER != group else None
-    return anew or program_for(programs, device_id, task.start)
+    verbs = anew or program_for(programs, device_id, task.start)
+    return verbs if device.policy.tell_classes else tuple(map(_of_inputs, verbs))
+
+
+def _of_inputs(verb: Verb) -> Verb:
+    """Return a survey as one that no label is part of, and any other verb unchanged."""
+    is_survey = isinstance(verb, Evaluate) and verb.report and verb.graph == names.SURVEY
+    return replace(verb, split="inputs") if is_survey else verb
 
 
 def closing_verbs(campaign: Campaign, device: Device) -> tuple[Verb, ...]:

@@ -40,14 +40,21 @@ import numpy as np
 from algorithms.core.contract import Grouped, GroupingMemory, LocalModel, Placement, Probe
 from algorithms.core.keys import NEWCOMER
 from algorithms.groupings.base import Defaults, group_of, keep_names
+from algorithms.groupings.bootstrap import Test
 from algorithms.groupings.gap import connect, group_by_gap
 from algorithms.groupings.knowledge import Extraction, extract_knowledge, fitted_layers, plain_noise
 from algorithms.groupings.responses import respond
-from algorithms.groupings.significance import FEWEST_MEMBERS, SAMPLE, find_groups, join_groups
+from algorithms.groupings.significance import (
+    FEWEST_MEMBERS,
+    SAMPLE,
+    find_groups,
+    is_strong,
+    join_groups,
+)
 from algorithms.groupings.surveys import Surveys, nearest_group
 from algorithms.groupings.views import Points, Responses, View
 from algorithms.spec import option
-from wire.arrays.tensors import Tensors
+from wire.arrays.tensors import Array, Tensors
 from wire.errors import ConfigError
 
 Signature = Literal["responses", "noise", "statistics", "labels", "both"]
@@ -170,9 +177,11 @@ class DistFL(Extraction, Defaults):
             and fitted_layers(models[0].tensors, probe)
         ):
             views["responses"], notes = self._responses(models, probe, seed)
-        labels, tests = find_groups(views, np.array(surveys.num_examples))
+        labels, tests = self._find_groups(surveys, views)
         notes["tests"] = [test.note() for test in tests]
-        membership = keep_names(ids, labels, memory.membership)
+        membership = self._steady(
+            memory, before, surveys, reports, keep_names(ids, labels, memory.membership), tests
+        )
         return _show(
             GroupingMemory(membership, surveys.arrays, info | {"num_tested": len(ids)}),
             views,
@@ -194,11 +203,68 @@ class DistFL(Extraction, Defaults):
         return GroupingMemory(next_memory.membership, others.arrays, memory.info | info)
 
     def _views(self, surveys: Surveys, scale: Surveys | None = None) -> dict[str, View]:
+        """Return the views that all devices have.
+
+        Devices that keep their classes have no labels in their surveys.
+        """
         rows = surveys.rows(scale)
+        chosen = rows if self.signature == "both" else (self.signature,)
         return {
             name: Points(rows[name])
-            for name in (rows if self.signature == "both" else (self.signature,))
+            for name in chosen
+            if name in rows and (name != "labels" or surveys.telling.all())
         }
+
+    def _find_groups(self, surveys: Surveys, views: dict[str, View]) -> tuple[Array, list[Test]]:
+        """Return the group labels of the devices, and the tests behind them.
+
+        If only some devices tell their classes, groups are found by what all devices report. Then
+        each of them is split by the labels of those that tell, and the others join the nearest
+        part by their inputs, or the largest part if there are none.
+        """
+        n, telling = np.array(surveys.num_examples), surveys.telling
+        labels, tests = find_groups(views, n)
+        if self.signature == "statistics" or telling.all() or not telling.any():
+            return labels, tests
+        rows, result, count = surveys.rows(), np.zeros_like(labels), 0
+        for g in range(labels.max() + 1):
+            tellers, others = (np.flatnonzero((labels == g) & who) for who in (telling, ~telling))
+            parts, more = find_groups({"labels": rows["labels"][tellers]}, n[tellers])
+            nearest = np.full(len(others), np.bincount(parts).argmax() if len(parts) else 0)
+            if parts.any() and len(others) and "statistics" in rows:
+                seen, new = (
+                    {"statistics": Points(rows["statistics"][i])} for i in (tellers, others)
+                )
+                nearest = join_groups(seen, n[tellers], parts, new, n[others])[0]
+            result[tellers], result[others] = count + parts, count + nearest
+            count, tests = int(result.max()) + 1, tests + more
+        return result, tests
+
+    def _steady(
+        self,
+        memory: GroupingMemory,
+        before: Surveys,
+        surveys: Surveys,
+        reports: Sequence[LocalModel],
+        following: dict[str, str],
+        tests: Sequence[Test],
+    ) -> dict[str, str]:
+        """Return the groups that devices have after a test that found the groups `following`.
+
+        Fewer or more groups than before need strong evidence (`is_strong`). Without it, groups stay
+        and the devices that report join the nearest one. If the number of groups is the same, a
+        device that does not report stays in its group.
+        """
+        membership = {d: g for d, g in memory.membership.items() if d in before.positions}
+        earlier, later = set(membership.values()), {following[d] for d in membership}
+        if len(earlier) == len(later):
+            reporting, present = {m.device_id for m in reports}, set(following.values())
+            stay = {d: g for d, g in membership.items() if d not in reporting and g in present}
+            return following | stay
+        if is_strong(tests, len(later) > len(earlier)):
+            return following
+        placed = self._nearest(memory, before, surveys, reports)
+        return following if placed is None else membership | placed[0]
 
     def _place(
         self,
@@ -207,12 +273,27 @@ class DistFL(Extraction, Defaults):
         surveys: Surveys,
         reports: Sequence[LocalModel],
     ) -> dict[str, str] | None:
-        """Return the group of each reporting device, or None if the fleet must be tested again.
-
-        Devices are placed by the groups' centres before these reports.
-        """
+        """Return the group of each reporting device, or None if the fleet must be tested again."""
         tested = memory.info.get("num_tested", 0)
         if len(before.device_ids) <= SAMPLE or len(surveys.device_ids) - tested >= GROWN * tested:
+            return None
+        placed = self._nearest(memory, before, surveys, reports)
+        return None if placed is None or placed[1] >= FEWEST_MEMBERS else placed[0]
+
+    def _nearest(
+        self,
+        memory: GroupingMemory,
+        before: Surveys,
+        surveys: Surveys,
+        reports: Sequence[LocalModel],
+    ) -> tuple[dict[str, str], int] | None:
+        """Return the nearest group of each reporting device, and the number that fit into none.
+
+        Groups have their centres before these reports. The result is None if no view is common to
+        all devices.
+        """
+        new_views = self._views(surveys, before)
+        if not new_views:
             return None
         names = sorted(set(memory.membership.values()), key=int)
         number = {name: i for i, name in enumerate(names)}
@@ -220,19 +301,17 @@ class DistFL(Extraction, Defaults):
         ids = [m.device_id for m in reports if m.device_id in surveys.positions]
         rows = np.array([surveys.positions[d] for d in ids])
         placed, fits = join_groups(
-            self._views(before),
+            {name: view for name, view in self._views(before).items() if name in new_views},
             np.array(before.num_examples),
             labels,
             {
                 name: Points(view.rows[rows])
-                for name, view in self._views(surveys, before).items()
+                for name, view in new_views.items()
                 if isinstance(view, Points)
             },
             np.array(surveys.num_examples)[rows],
         )
-        if (~fits).sum() >= FEWEST_MEMBERS:
-            return None
-        return {d: names[g] for d, g in zip(ids, placed, strict=True)}
+        return {d: names[g] for d, g in zip(ids, placed, strict=True)}, int((~fits).sum())
 
     def _by_responses(
         self, memory: GroupingMemory, models: Sequence[LocalModel], probe: Probe, seed: int

@@ -8,9 +8,14 @@ Of more than SAMPLE devices a random sample is tested, and every device joins th
 groups found in it; each part is then tested with a sample of its own. Groups too rare for a sample
 show as devices that are farther from the centre than chance explains. Such outliers are tested
 together with a sample of the other devices. Time and memory are linear in N.
+
+No device alone makes or prevents a group. What it reports counts no farther than the second most
+extreme report of each number (`bounded`). Devices in groups that are too small, or that are not
+there without some one of their members, are set aside, and the others are tested without them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import scipy
@@ -22,10 +27,20 @@ from wire.arrays.tensors import Array
 
 ALPHA = 0.05
 """Chance to split a fleet that has no groups, over all views (Bonferroni): the textbook level."""
+STRONG, DOUBT = ALPHA / 10, 4 * ALPHA
+"""Bounds of p between which a test does not change the number of a fleet's groups.
+
+A split needs p of at most STRONG. Groups are merged if no insignificant p is below DOUBT.
+"""
 FEWEST_DEVICES = 8
 """Minimum size of a set that is tested: halves of a smaller one have fewer than four devices."""
-FEWEST_MEMBERS = 2
-"""Minimum size of a group: one device alone is an outlier and joins the nearest group."""
+FEWEST_MEMBERS = 3
+"""Minimum size of a group: two devices that agree, and one more, so that no device makes a group.
+
+Devices of a smaller one are outliers, and join the nearest group.
+"""
+ASIDE = -1
+"""Label of a device that belongs to no group of a test."""
 SAMPLE = 256
 """Number of devices that are tested at a time in a larger fleet."""
 DRAWS = Draws(999)
@@ -43,13 +58,15 @@ def find_groups(
     must be in the order of their ids: then the result does not depend on the order in which they
     arrived.
     """
-    n = np.asarray(num_examples, np.float64)
+    n = bounded(np.asarray(num_examples, np.float64))
     seen: dict[str, View] = {
-        name: Points(view) if isinstance(view, np.ndarray) else view
+        name: Points(bounded(view.rows if isinstance(view, Points) else view))
+        if isinstance(view, Points | np.ndarray)
+        else view
         for name, view in sorted(views.items())
     }
     everybody = np.arange(len(n))
-    if len(n) < FEWEST_DEVICES:
+    if len(n) < FEWEST_DEVICES or not seen:
         return np.zeros(len(n), np.int64), []
     if len(n) > SAMPLE:
         return _partition(seen, n, everybody, seed, DRAWS_OF_SAMPLES)
@@ -57,6 +74,32 @@ def find_groups(
         name: Points(_coordinates(view, everybody)) for name, view in seen.items()
     }
     return _partition(once, n, everybody, seed, DRAWS)
+
+
+def is_strong(tests: Sequence[Test], splits: bool) -> bool:
+    """Return True if tests are evidence enough to change the number of groups.
+
+    `splits`: True if there would be more groups, False if there would be fewer.
+    """
+    num_views = len({test.view for test in tests})
+    significant = [test.p <= ALPHA / max(1, num_views) for test in tests]
+    return all(
+        test.p <= STRONG if is_significant else splits or test.p >= DOUBT
+        for test, is_significant in zip(tests, significant, strict=True)
+        if is_significant == splits
+    )
+
+
+def bounded(rows: Array) -> Array:
+    """Return rows (N, ...) with the extremes of each column replaced by the second ones.
+
+    So one device is at most as far out in a column as another one is. Fewer than three rows are
+    returned unchanged.
+    """
+    if len(rows) < 3:
+        return rows
+    ordered = np.partition(rows, (1, len(rows) - 2), axis=0)
+    return np.asarray(np.clip(rows, ordered[1], ordered[-2]))
 
 
 def _coordinates(view: View, members: Array) -> Matrix:
@@ -89,7 +132,9 @@ def _split(
     """Return the group of each member, or None if there is only one group, and the tests."""
     if len(members) <= SAMPLE:
         split, tests = _test(views, n, members, seed, draws)
-        return (None if split is None else split[1]), tests
+        if split is None:
+            return None, tests
+        return _join(views[split[0]], members, members, split[1]), tests
     rng = np.random.default_rng(seed)
     chosen = np.sort(rng.choice(members, SAMPLE, replace=False))
     split, tests = _test(views, n, chosen, seed, draws)
@@ -126,7 +171,7 @@ def _keep_compact(view: View, n: Matrix, usual: Array, chosen: Array, labels: Ar
         if len(g) >= FEWEST_DEVICES // 2
         and np.median(_roots(_own_distances(view, g), n[g], n[usual])) <= bound
     ]
-    result = np.zeros_like(labels)
+    result = np.where(labels == ASIDE, ASIDE, 0)
     for g, group in enumerate(sorted(compact_groups, key=len, reverse=True)):
         result[np.isin(chosen, group)] = g
     return result
@@ -142,33 +187,66 @@ def _test(
 ) -> tuple[tuple[str, Array] | None, list[Test]]:
     """Return the clearest view with the group of each member, or None, and the test of each view.
 
-    None means that no view is significant.
+    None means that no view is significant. Members of a group that hangs on one of them take no
+    part: their label is `ASIDE`, and the others are tested without them.
+    """
+    rest, labels = np.arange(len(members)), np.full(len(members), ASIDE)
+    tests: list[Test] = []
+    while len(rest) >= FEWEST_DEVICES:
+        best, latest = _clearest(views, n, members[rest], seed, draws)
+        tests = latest if best.p <= ALPHA / len(views) else tests or latest
+        if best.p > ALPHA / len(views) or best.labels.max() == 0:
+            break
+        groups = [rest[best.labels == g] for g in range(best.labels.max() + 1)]
+        doubtful = [g for g in groups if _hangs_on_one(views, n, members, rest, g, seed)]
+        if not doubtful:
+            labels[rest] = best.labels
+            return (best.view, labels), latest
+        rest = np.setdiff1d(rest, np.concatenate(doubtful))
+    return None, tests
+
+
+def _clearest(
+    views: Mapping[str, View], n: Matrix, members: Array, seed: int, draws: Draws
+) -> tuple[Test, list[Test]]:
+    """Return the test of the clearest view, and the test of each view.
+
+    In the groups of the clearest one, each device is in the group with the nearest median. Ward's
+    tree decides step by step, so one device can lead another one to a group that is farther away.
     """
     points = {name: view.points(members) for name, view in views.items()}
     tests = [run_test(name, seen, n[members], seed, draws) for name, seen in points.items()]
     best = min(tests, key=lambda test: (test.p, -test.z))
-    labels = _absorb(points[best.view], best.labels)
-    if best.p > ALPHA / len(views) or labels.max() == 0:
-        return None, tests
-    return (best.view, labels), tests
+    seen, labels = points[best.view], best.labels
+    medians = [np.median(seen[labels == g], axis=0) for g in range(labels.max() + 1)]
+    nearest = np.stack([((seen - median) ** 2).sum(1) for median in medians]).argmin(0)
+    return replace(best, labels=np.unique(nearest, return_inverse=True)[1]), tests
 
 
-def _absorb(points: Matrix, labels: Array) -> Array:
-    """Move members of groups that are too small to the nearest other group; renumber groups."""
-    groups = [g for g in np.unique(labels) if (labels == g).sum() >= FEWEST_MEMBERS]
-    if len(groups) < 2:
-        return np.zeros_like(labels)
-    centres = np.stack([points[labels == g].mean(0) for g in groups])
-    nearest = ((points[:, None] - centres) ** 2).sum(2).argmin(1)
-    return np.array(
-        [groups.index(g) if g in groups else nearest[i] for i, g in enumerate(labels)], np.int64
-    )
+def _hangs_on_one(
+    views: Mapping[str, View], n: Matrix, members: Array, rest: Array, group: Array, seed: int
+) -> bool:
+    """Return True if a group is not there without some one of its members.
+
+    `rest` are the positions among `members` of the devices that were tested, and `group` those of
+    the group. A group of FEWEST_DEVICES or more does not hang on one.
+    """
+    if not FEWEST_MEMBERS <= len(group) < FEWEST_DEVICES:
+        return len(group) < FEWEST_MEMBERS
+    for member in group:
+        others = rest[rest != member]
+        test, _ = _clearest(views, n, members[others], seed, DRAWS_OF_SAMPLES)
+        inside = np.isin(others, group)
+        found = test.labels == np.bincount(test.labels[inside]).argmax()
+        if test.p > ALPHA / len(views) or (inside & found).sum() * 2 <= (inside | found).sum():
+            return True
+    return False
 
 
 def _join(view: View, members: Array, chosen: Array, labels: Array) -> Array:
     """Return the label of each member: the nearest of the groups found in a sample.
 
-    The sampled devices keep their labels.
+    The sampled devices keep their labels, except those that were set aside.
 
     The mean of m sampled devices is off its group's centre by a share 1 / m of their spread, so
     that small groups look farther away than they are, most of all in many dimensions. That share is
@@ -184,7 +262,8 @@ def _join(view: View, members: Array, chosen: Array, labels: Array) -> Array:
         view.squared_distances(members, centres)
         - np.array(spreads) / [len(group) for group in groups]
     ).argmin(1)
-    nearest[np.searchsorted(members, chosen)] = labels
+    kept = labels != ASIDE
+    nearest[np.searchsorted(members, chosen[kept])] = labels[kept]
     return np.asarray(nearest)
 
 

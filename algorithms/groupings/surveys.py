@@ -13,11 +13,11 @@ import numpy as np
 import scipy
 
 from algorithms.core.contract import GroupingMemory, LocalModel, Placement
-from algorithms.groupings.significance import SAMPLE
+from algorithms.groupings.significance import SAMPLE, bounded
 from wire.arrays import names
 from wire.arrays.tensors import Array, Tensors
 
-PREFIX = names.response("survey") + "."
+PREFIX = names.response(names.SURVEY) + "."
 GRADIENT = "gradient"
 NEIGHBOURS = 5
 """Number of nearest devices whose groups decide about a newcomer without labels."""
@@ -97,8 +97,13 @@ class Surveys:
         parts = [np.empty((len(self.device_ids), 0), np.float32)]
         for name in (n for n in sorted(self.arrays) if n.startswith(names.MEAN_OF)):
             variances = (scale or self).arrays[names.VARIANCE_OF + name.removeprefix(names.MEAN_OF)]
-            parts.append(self.arrays[name] / np.sqrt(variances.mean(0) + 1e-12))
+            parts.append(self.arrays[name] / np.sqrt(bounded(variances).mean(0) + 1e-12))
         return np.hstack(parts)
+
+    @cached_property
+    def telling(self) -> Array:
+        """True (N,) for each device with labels in its survey; a survey of inputs has none."""
+        return np.asarray(self.arrays[GRADIENT].any(1))
 
     def rows(self, scale: "Surveys | None" = None) -> dict[str, Array]:
         """Return the rows (N, D) of each view: `means`, and gradients scaled to length 1."""

@@ -85,8 +85,10 @@ def broken_rule(
             )
     if epochs > policy.max_epochs:
         return f"max_epochs: {epochs:g} are asked for, {policy.max_epochs:g} are permitted"
-    return _unprotected(policy, plan.verbs, measuring) or _too_few_windows(
-        policy, plan.verbs, measuring, y, num_test
+    return (
+        _unprotected(policy, plan.verbs, measuring)
+        or _too_few_windows(policy, plan.verbs, measuring, y, num_test)
+        or _telling(policy, plan.verbs, measuring)
     )
 
 
@@ -103,6 +105,21 @@ def reported_classes(policy: Policy, y: Array) -> tuple[int, ...] | None:
     ):
         return None
     return tuple(np.bincount(y).tolist()) if y.size else ()
+
+
+def _telling(policy: Policy, verbs: tuple[Verb, ...], measuring: Collection[str]) -> str | None:
+    """Return the rule `tell_classes` with the graph whose measurements would tell classes, or None.
+
+    A measurement of windows with their labels may be a gradient, which tells the classes.
+    """
+    if policy.tell_classes:
+        return None
+    for verb in verbs:
+        if not isinstance(verb, Evaluate) or verb.split in ("inputs", "unlabelled"):
+            continue
+        if verb.report and verb.graph in measuring:
+            return f"tell_classes: evaluate reports what graph {verb.graph} measures with labels"
+    return None
 
 
 def _trained_on(verb: Train, num_train: int) -> int:
@@ -190,7 +207,7 @@ def _windows_of(verb: Verb, y: Array, num_test: int) -> int | None:
             return num_test or None
         case Evaluate(split="holdout"):
             return num_held_out(num_train, verb.holdout) or None
-        case Evaluate(split="windows" | "unlabelled") if verb.most and verb.report:
+        case Evaluate(split="windows" | "unlabelled" | "inputs") if verb.most and verb.report:
             return 0  # two reports that differ by one window would reveal that window
         case Evaluate(split="windows"):
             counted = held_out(y, verb.holdout) if verb.holdout else np.ones(num_train, bool)
@@ -201,6 +218,8 @@ def _windows_of(verb: Verb, y: Array, num_test: int) -> int | None:
             )
         case Evaluate(split="unlabelled"):
             return 0 if verb.report else verb.most or None
+        case Evaluate(split="inputs"):
+            return min(num_train, verb.most or num_train)
         case Evaluate(split="train"):
             return num_train or None
         case Evaluate() | Choose() | Respond() | Apply(report=True):

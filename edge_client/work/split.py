@@ -23,15 +23,15 @@ def split_of(
     Args:
         windows: the device's windows.
         label: the label of the bundle's task.
-        name: `train`, `test`, `holdout`, `windows` or `unlabelled`.
+        name: `train`, `test`, `holdout`, `windows`, `unlabelled` or `inputs`.
         holdout: fraction of the training windows that is held out, as in the verb `evaluate`.
-        most: maximum number of windows for `windows` and `unlabelled`, 0 for no limit.
+        most: maximum number of windows for the last three, 0 for no limit.
     """
     x, y = (
         (windows.test_x, windows.test_y) if name == "test" else (windows.train_x, windows.train_y)
     )
     places: Tensors = {}
-    if name in ("windows", "unlabelled"):
+    if name in ("windows", "unlabelled", "inputs"):
         x, y, places = _every_window(windows, label, name, holdout, most)
     # recordings are sorted by class, and a batch must hold several classes
     order = np.random.default_rng(0).permutation(len(y))
@@ -43,8 +43,9 @@ def _every_window(
 ) -> tuple[Array, Array, Tensors]:
     r"""Return windows x (n, \*window), labels y (n, \*label) and places of an unlabelled split.
 
-    In ``windows`` the unlabelled windows follow the training windows; ``unlabelled`` has the
-    unlabelled ones only. These have `no_labels` in place of labels. Windows of rank `most` or above
+    In ``windows`` and ``inputs`` the unlabelled windows follow the training windows; ``unlabelled``
+    has the unlabelled ones only. These have `no_labels` in place of labels. In ``inputs`` all
+    windows have, and none is held out. Windows of rank `most` or above
     are left out, unless `most` is 0. The places are float32 (n,): the ``rank`` of the window among
     all windows, the ``count`` of windows in the split, and ``holdout``, which is 1 if the window
     is held out.
@@ -52,7 +53,7 @@ def _every_window(
     num_train = windows.num_train
     rank = ranks(num_train, windows.num_unlabelled)
     takes_part = (rank < most) if most else np.ones(len(rank), bool)
-    takes_part[:num_train] &= name == "windows"
+    takes_part[:num_train] &= name != "unlabelled"
     labelled, others = takes_part[:num_train], takes_part[num_train:]
     x = (
         windows.train_x[labelled]
@@ -60,6 +61,8 @@ def _every_window(
         else np.concatenate([windows.train_x[labelled], windows.unlabelled_x[others]])
     )
     y = np.concatenate([windows.train_y[labelled], no_labels(int(others.sum()), label)])
+    if name == "inputs":  # which windows are held out follows from their labels
+        y, holdout = no_labels(len(x), label), 0.0
     is_held_out = np.concatenate(
         [held_out(windows.train_y, holdout)[labelled], np.zeros(int(others.sum()), bool)]
     )

@@ -26,7 +26,7 @@ from edge_client.work.plan import read_blob
 from simulation.engine.experiment import EngineResult, Experiment
 from simulation.engine.progress import HeldModels, OnProgress, RunProgress
 from simulation.engine.workers.attacks import Attacker
-from simulation.engine.workers.device_host import repeatable_secret
+from simulation.engine.workers.device_host import PERMISSIONS, repeatable_secret
 from wire.arrays.tensors import OWN_FILES, Tensors, decode_tensors
 from wire.errors import ConfigError, Stalled
 from wire.links.in_process import InProcessBroker
@@ -88,6 +88,7 @@ def run_by_messages(
             states[device_id],
             lambda _: graphs,
             clock=clock,
+            policy=PERMISSIONS,
             secret=repeatable_secret,
             most_whole=MOST_BYTES,  # a broker in this process needs no pieces
         )

@@ -51,7 +51,7 @@ from simulation.engine.experiment import Experiment
 from simulation.engine.schedule import Invitation, Schedule, drawn
 from simulation.engine.traffic import MessageScale
 from simulation.engine.workers.attacks import COLLUDING
-from simulation.engine.workers.device_host import DeviceResult, Models, Workers
+from simulation.engine.workers.device_host import PERMISSIONS, DeviceResult, Models, Workers
 from wire.arrays.tensors import OWN_FILES, Tensors, decode_tensors, encode_tensors
 from wire.errors import Stalled
 from wire.messages import CheckIn, Choose, Plan
@@ -357,7 +357,13 @@ class Rounds:
     def _device(self, device_id: str) -> Device:
         """Return the record of a device, which is always online."""
         windows = self.devices[device_id]
-        facts = CheckIn(device_id, windows.num_train, windows.num_test, runtime="simulation")
+        facts = CheckIn(
+            device_id,
+            windows.num_train,
+            windows.num_test,
+            runtime="simulation",
+            policy=PERMISSIONS,
+        )
         return Device(facts=facts, online=True)
 
     def models(self, state: State) -> dict[str, Tensors]:

@@ -29,7 +29,7 @@ from algorithms.core.contract import Probe
 from algorithms.core.probe import make_probe
 from export.bundle import capture_graphs
 from simulation.datasets.windows import FleetData
-from simulation.engine.workers.device_host import repeatable_secret
+from simulation.engine.workers.device_host import PERMISSIONS, repeatable_secret
 from simulation.local.broker import EmbeddedBroker
 from simulation.objective import objective_for_fleet
 from simulation.settings import SimulationSettings
@@ -145,9 +145,10 @@ def run_on_devices(data: FleetData, algorithm: str, folder: Path) -> Board:
     topics = Topics("f")
     with EmbeddedBroker() as broker:
         address = BrokerAddress.parse(broker.url, None, None, None)
+        options = {"secret": repeatable_secret, "policy": PERMISSIONS}
         with (
             aggregator(address, topics) as board,
-            devices(address, topics, data, folder, lambda _: {"secret": repeatable_secret}),
+            devices(address, topics, data, folder, lambda _: options),
         ):
             settings = RunSettings.for_bundle(
                 bundle,

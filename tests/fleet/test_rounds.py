@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from aggregator.fleet import events as e
 from aggregator.fleet.desired import is_at_work, paced_until
@@ -15,7 +16,7 @@ from aggregator.fleet.records import Assignment, Device
 from tests.fleet.cases import all_work, asked, ban, forget, run, world_of
 from tests.fleet.world import CLOSING, World, digest_of, settings_of
 from tests.support.known import known
-from wire.messages import Evaluate, Train
+from wire.messages import Evaluate, Policy, Train
 
 
 def aggregations(world: World) -> int:
@@ -61,6 +62,19 @@ class TestOpening:
         world.check_in("c")
         all_work(world, "a")
         assert graphs_of(world, *"abc") == [["step"], ["survey", "step"], ["other"]]
+
+    @pytest.mark.parametrize(("tells", "split"), [(False, "inputs"), (True, "train")])
+    def test_a_device_that_keeps_its_classes_surveys_its_inputs(
+        self, tells: bool, split: str
+    ) -> None:
+        world = world_of("a")
+        programs = {"start:initial": (Evaluate("train", "survey", "initial"), Train(32))}
+        device = world.fleet.devices["a"]
+        facts = replace(known(device.facts), policy=Policy(tell_classes=tells))
+        world.feed(e.CheckedIn(at_s=world.now_s, device_id="a", facts=facts))
+        world.start("run", programs=programs, rounds=3)
+        verbs = known(world.fleet.devices["a"].assignment).verbs
+        assert verbs == (Evaluate(split, "survey", "initial"), Train(32))
 
     def test_preparations_come_before_the_rounds_of_training_and_do_not_count(self) -> None:
         world, stages = world_of("a"), []

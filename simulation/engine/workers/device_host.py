@@ -27,13 +27,17 @@ from wire.arrays.quantised import decoded, encoded
 from wire.arrays.tensors import Array, Tensors
 from wire.bundle import Bundle, Layout
 from wire.errors import ShoalError
-from wire.messages import Metrics, Plan
+from wire.messages import Metrics, Plan, Policy
 
 Models = Mapping[str, Tensors]
 """Models from which devices may start in a round (roles shared, statistic, received), by key.
 
 The plans of a simulation name keys, not digests.
 """
+
+
+PERMISSIONS = Policy(tell_classes=True)
+"""Policy of simulated devices, whose data are on this machine anyway."""
 
 
 @dataclass(frozen=True)

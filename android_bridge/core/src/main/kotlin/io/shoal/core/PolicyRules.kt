@@ -46,7 +46,17 @@ internal fun brokenRule(policy: Policy, plan: Plan, bundle: String, measuring: S
     if (policy.bundles != null && bundle !in policy.bundles) return "bundles: $bundle is not permitted"
     val epochs = plan.verbs.sumOf { if (it is Train) epochsOf(it, y.rows) else 0.0 }
     if (epochs > policy.maxEpochs) return "max_epochs: $epochs are asked for, ${policy.maxEpochs} are permitted"
-    return unprotected(policy, plan.verbs, measuring) ?: tooFewWindows(policy, plan.verbs, measuring, y, numTest)
+    return unprotected(policy, plan.verbs, measuring) ?: tooFewWindows(policy, plan.verbs, measuring, y, numTest) ?: telling(policy, plan.verbs, measuring)
+}
+
+/**
+ * Return the rule `tell_classes` with the graph whose measurements would tell classes, or null. A
+ * measurement of windows with their labels may be a gradient, which tells the classes.
+ */
+private fun telling(policy: Policy, verbs: List<Verb>, measuring: Set<String>): String? {
+    if (policy.tellClasses) return null
+    val verb = verbs.firstOrNull { it is Evaluate && it.report && it.graph in measuring && it.split !in listOf("inputs", "unlabelled") }
+    return verb?.let { "tell_classes: evaluate reports what graph ${graphOf(it)} measures with labels" }
 }
 
 /** Return the graph that a verb runs, or null if it runs none. */
@@ -117,6 +127,7 @@ private fun windowsOf(verb: Verb, y: Tensor, numTest: Int): Int? = when (verb) {
         "test" -> numTest.takeIf { it > 0 }
         "holdout" -> numHeldOut(y.rows, verb.holdout).takeIf { it > 0 }
         "windows" -> firstWindows(verb, y)
+        "inputs" -> if (verb.most == 0L) y.rows else if (verb.report) 0 else minOf(verb.most, y.rows.toLong()).toInt()
         "unlabelled" -> if (verb.report) 0 else minOf(verb.most, Int.MAX_VALUE.toLong()).toInt().takeIf { it > 0 }
         else -> y.rows.takeIf { it > 0 }
     }

@@ -20,12 +20,12 @@ internal class Split private constructor(
 ) {
     companion object {
         /**
-         * Return the split of this name (`train test holdout windows unlabelled`) of a device's
+         * Return the split of this name (`train test holdout windows unlabelled inputs`) of a device's
          * windows, with labels like [label].
          */
         fun of(windows: Windows, label: Label, name: String, holdout: Double, most: Long = 0): Split = when (name) {
             "test" -> Split(windows.testX, windows.testY, shuffled(windows.numTest), false, emptyMap())
-            "windows", "unlabelled" -> everyWindow(windows, label, name, holdout, most)
+            "windows", "unlabelled", "inputs" -> everyWindow(windows, label, name, holdout, most)
             "holdout" -> {
                 val mask = heldOut(windows.trainY, holdout)
                 val order = shuffled(windows.numTrain).filter { mask[it] }.toIntArray()
@@ -36,15 +36,17 @@ internal class Split private constructor(
 
         /**
          * Return the training windows, unless the name asks for windows without labels alone, and
-         * after them the windows without labels, whose label is [noLabels]. Windows of the rank
-         * [most] or above are left out, unless it is 0 (`wire/SPEC.md`, 'Windows').
+         * after them the windows without labels, whose label is [noLabels]. In `inputs` no window
+         * has a label. Windows of the rank [most] or above are left out, unless it is 0
+         * (`wire/SPEC.md`, 'Windows').
          */
         private fun everyWindow(windows: Windows, label: Label, name: String, holdout: Double, most: Long): Split {
             val labelled = windows.numTrain
             val windowRanks = ranks(labelled, windows.numUnlabelled)
-            val chosen = windowRanks.indices.filter { (most == 0L || windowRanks[it] < most) && (name == "windows" || it >= labelled) }.toIntArray()
+            val chosen = windowRanks.indices.filter { (most == 0L || windowRanks[it] < most) && (name != "unlabelled" || it >= labelled) }.toIntArray()
             val (first, others) = chosen.partition { it < labelled }
-            val mask = heldOut(windows.trainY, holdout)
+            // which windows are held out follows from their labels
+            val mask = heldOut(windows.trainY, if (name == "inputs") 0.0 else holdout)
             val places = mapOf(
                 Names.RANK to FloatArray(chosen.size) { windowRanks[chosen[it]].toFloat() },
                 Names.COUNT to FloatArray(chosen.size) { chosen.size.toFloat() },
@@ -52,7 +54,8 @@ internal class Split private constructor(
             )
             val unlabelled = windows.unlabelledX.take(IntArray(others.size) { others[it] - labelled })
             val x = concatenate(listOf(windows.trainX.take(first.toIntArray()), unlabelled))
-            val y = concatenate(listOf(windows.trainY.take(first.toIntArray()), noLabels(others.size, label)))
+            val labels = if (name == "inputs") noLabels(first.size, label) else windows.trainY.take(first.toIntArray())
+            val y = concatenate(listOf(labels, noLabels(others.size, label)))
             return Split(x, y, shuffled(chosen.size), false, places.mapValues { Tensor.of(it.value) })
         }
 

@@ -169,7 +169,7 @@ class HostileTest {
             listOf(0L, 0L, 35L)[random.nextInt(3)],
         )
         3, 4 -> Evaluate(
-            listOf("train", "test", "holdout", "windows", "unlabelled")[random.nextInt(5)],
+            listOf("train", "test", "holdout", "windows", "unlabelled", "inputs")[random.nextInt(6)],
             graph(),
             listOf("received", "initial")[random.nextInt(2)],
             listOf(0.0, 0.1)[random.nextInt(2)],

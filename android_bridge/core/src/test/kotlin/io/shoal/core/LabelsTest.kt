@@ -5,6 +5,7 @@ import io.shoal.core.wire.JsonArray
 import io.shoal.core.wire.JsonNumber
 import io.shoal.core.wire.Label
 import io.shoal.core.wire.Manifest
+import io.shoal.core.wire.Names
 import io.shoal.core.wire.Window
 import io.shoal.core.wire.parseJson
 import java.io.File
@@ -39,6 +40,15 @@ class LabelsTest {
         val windows = Windows(x.take(IntArray(0)), none, x.take(IntArray(0)), none, x).forTask(manifest)
         val split = Split.of(windows, manifest.label, "windows", 0.0)
         assertEquals(Tensor.of(longArrayOf(-1, -1, -1, -1), listOf(2, 2)), split.y)
+    }
+
+    @Test
+    fun `the split of inputs has every window and no label, and holds none out`() {
+        val x = Tensor.of(FloatArray(12 * 4), listOf(12, 1, 4))
+        val windows = Windows(x, Tensor.of(LongArray(12) { it % 2L }), x.take(IntArray(0)), Tensor.of(LongArray(0)), x.take(intArrayOf(0, 1)))
+        val split = Split.of(windows, manifest("classification", listOf("a", "b")).label, "inputs", 0.5)
+        assertEquals(Tensor.of(LongArray(14) { -1 }), split.y)
+        assertEquals(Tensor.of(FloatArray(14)), split.places.getValue(Names.HOLDOUT))
     }
 }
 

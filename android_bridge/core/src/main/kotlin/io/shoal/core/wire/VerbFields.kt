@@ -44,7 +44,7 @@ internal fun verbOf(f: Fields, path: String): Verb = when (val type = f.string("
         mostPasses = f.int("most_passes", 1L..1_000, 1).toInt(),
     )
     "evaluate" -> Evaluate(
-        split = f.oneOf("split", listOf("train", "test", "holdout", "windows", "unlabelled"), "test"),
+        split = f.oneOf("split", listOf("train", "test", "holdout", "windows", "unlabelled", "inputs"), "test"),
         graph = f.name("graph", "evaluate"),
         model = f.oneOf("model", listOf("received", "initial"), "received"),
         holdout = f.share("holdout"),

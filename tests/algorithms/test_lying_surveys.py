@@ -1,0 +1,293 @@
+"""One device of twelve with a survey of its choice: the groups of the others stay."""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+
+from algorithms.composition import read_algorithm
+from algorithms.core.contract import GroupingMemory, LocalModel
+from algorithms.core.keys import NEWCOMER
+from algorithms.groupings import distfl
+from algorithms.groupings.bootstrap import Test
+from algorithms.groupings.distfl import DistFL
+from algorithms.groupings.significance import is_strong
+from simulation.datasets.catalog import load_data
+from simulation.objective import objective_for_fleet
+from wire.arrays import names
+from wire.arrays.tensors import Tensors
+
+NUM_DEVICES = 12
+LAYERS, CHANNELS, WEIGHTS = ("a", "b"), 16, 90
+SEEDS = range(5)
+
+Fleet = list[LocalModel]
+Lie = Callable[[Fleet, int, np.random.Generator], LocalModel]
+
+
+def reported(number: int, survey: Mapping[str, np.ndarray], num_examples: int) -> LocalModel:
+    responses = {
+        names.response("survey", name): np.asarray(values, np.float32)
+        for name, values in survey.items()
+    }
+    return LocalModel(f"d{number:02}", num_examples, 1, NEWCOMER, {}, responses)
+
+
+def synthetic(truth: list[int], seed: int, apart: float = 0.5) -> Fleet:
+    """Devices with means over their windows; groups differ in the inputs of both layers."""
+    rng = np.random.default_rng(seed)
+    places = apart * rng.normal(size=(max(truth) + 1, len(LAYERS), CHANNELS))
+    gradient = rng.normal(size=WEIGHTS)
+    fleet = []
+    for number, group in enumerate(truth):
+        count = int(rng.integers(80, 300))
+        survey = {"gradient": gradient + rng.normal(size=WEIGHTS) * 5 / np.sqrt(count)}
+        for layer, place in zip(LAYERS, places[group], strict=True):
+            survey[names.MEAN_OF + layer] = place + rng.normal(size=CHANNELS) / np.sqrt(count)
+            survey[names.VARIANCE_OF + layer] = rng.uniform(0.9, 1.1, CHANNELS)
+        fleet.append(reported(number, survey, count))
+    return fleet
+
+
+@cache
+def watches(count: int) -> Fleet:
+    """The surveys of so many watches, half of them of either arm."""
+    data = load_data("watch")
+    objective = objective_for_fleet(data, read_algorithm("distfl"), 0)
+    left, right = (
+        [d for d in sorted(data.devices) if data.truth[d] == arm][: count // 2]
+        for arm in sorted(set(data.truth.values()))
+    )
+    fleet = []
+    for number, device_id in enumerate(left + right):
+        windows = data.devices[device_id]
+        batch = {"x": torch.as_tensor(windows.train_x), "y": torch.as_tensor(windows.train_y)}
+        sums = objective.survey(objective.initial(), batch)
+        survey = {
+            names.name_of(key): value.detach().numpy() / windows.num_train
+            for key, value in sums.items()
+        }
+        fleet.append(reported(number, survey, windows.num_train))
+    return fleet
+
+
+def altered(model: LocalModel, change: Callable[[str, np.ndarray], np.ndarray]) -> LocalModel:
+    """The model with every array of its survey changed; variances stay positive."""
+    responses: Tensors = {}
+    for key, values in model.responses.items():
+        result = np.asarray(change(key, values), np.float32)
+        responses[key] = np.abs(result) if names.is_variance(key) or "variance" in key else result
+    return replace(model, responses=responses)
+
+
+def noise(fleet: Fleet, liar: int, rng: np.random.Generator) -> LocalModel:
+    return altered(fleet[liar], lambda _, values: rng.normal(size=values.shape))
+
+
+def scaled(times: float) -> Lie:
+    return lambda fleet, liar, rng: altered(fleet[liar], lambda _, values: times * values)
+
+
+def shifted(by: float) -> Lie:
+    return lambda fleet, liar, rng: altered(fleet[liar], lambda _, values: values + by)
+
+
+def copied(fleet: Fleet, liar: int, rng: np.random.Generator) -> LocalModel:
+    """The survey of the device whose survey is farthest from the others'."""
+    honest = [model for number, model in enumerate(fleet) if number != liar]
+    rows = np.stack([np.concatenate([v.ravel() for v in m.responses.values()]) for m in honest])
+    farthest = honest[int(((rows - np.median(rows, 0)) ** 2).sum(1).argmax())]
+    return replace(fleet[liar], responses=farthest.responses)
+
+
+def between(share: float) -> Lie:
+    """A survey on the line from one arm's mean to the other's, or beyond it."""
+
+    def lie(fleet: Fleet, liar: int, rng: np.random.Generator) -> LocalModel:
+        half = len(fleet) // 2
+
+        def change(key: str, values: np.ndarray) -> np.ndarray:
+            first, second = (
+                np.mean([m.responses[key] for i, m in enumerate(part, start) if i != liar], 0)
+                for part, start in ((fleet[:half], 0), (fleet[half:], half))
+            )
+            return np.asarray(first + share * (second - first))
+
+        return altered(fleet[liar], change)
+
+    return lie
+
+
+def beside_a_pair(share: float) -> Lie:
+    """A survey that draws two neighbours of the fleet's rim away from the others."""
+
+    def lie(fleet: Fleet, liar: int, rng: np.random.Generator) -> LocalModel:
+        honest = [model for number, model in enumerate(fleet) if number != liar]
+        rows = np.stack([np.concatenate([v.ravel() for v in m.responses.values()]) for m in honest])
+        order = ((rows - np.median(rows, 0)) ** 2).sum(1).argsort()
+        one = honest[int(order[-1])]
+        other = honest[int(((rows - rows[order[-1]]) ** 2).sum(1).argsort()[1])]
+
+        def change(key: str, values: np.ndarray) -> np.ndarray:
+            middle = np.median([m.responses[key] for m in honest], 0)
+            pair = (one.responses[key] + other.responses[key]) / 2
+            return np.asarray(middle + share * (pair - middle))
+
+        return altered(fleet[liar], change)
+
+    return lie
+
+
+def many_examples(count: int) -> Lie:
+    return lambda fleet, liar, rng: replace(fleet[liar], num_examples=count)
+
+
+def variances(value: float) -> Lie:
+    return lambda fleet, liar, rng: altered(
+        fleet[liar], lambda key, old: np.full_like(old, value) if "variance" in key else old
+    )
+
+
+def no_variances_and(lie: Lie) -> Lie:
+    return lambda fleet, liar, rng: variances(0.0)(
+        [lie(fleet, liar, rng) if i == liar else m for i, m in enumerate(fleet)], liar, rng
+    )
+
+
+LIES: dict[str, Lie] = {
+    "noise": noise,
+    "a thousand times": scaled(1e3),
+    "the largest numbers": scaled(1e12),
+    "backwards": scaled(-3.0),
+    "nothing": scaled(0.0),
+    "a small shift": shifted(0.5),
+    "a shift": shifted(4.0),
+    "a large shift": shifted(1e6),
+    "a copy": copied,
+    "midway": between(0.5),
+    "near one arm": between(0.8),
+    "beyond an arm": between(4.0),
+    "with a pair": beside_a_pair(1.0),
+    "beyond a pair": beside_a_pair(2.0),
+    "far beyond a pair": beside_a_pair(10.0),
+    "one example": many_examples(1),
+    "a thousand million examples": many_examples(10**9),
+    "huge variances": variances(1e12),
+    "no variances": variances(0.0),
+    "noise of one example": lambda fleet, liar, rng: replace(
+        noise(fleet, liar, rng), num_examples=1
+    ),
+}
+
+
+def groups_of_others(fleet: Fleet, liar: int) -> list[str]:
+    """The groups of all devices but one, renamed in the order of the devices."""
+    memory = DistFL(signature="both").group(GroupingMemory(), fleet, None, 0).memory
+    groups = [memory.membership[m.device_id] for i, m in enumerate(fleet) if i != liar]
+    order = list(dict.fromkeys(groups))
+    return [str(order.index(group)) for group in groups]
+
+
+FLEETS: dict[str, Callable[[int], Fleet]] = {
+    "one group": lambda seed: synthetic([0] * NUM_DEVICES, seed),
+    "two groups": lambda seed: synthetic([0] * 6 + [1] * 6, seed),
+    "a group of four": lambda seed: synthetic([0] * 8 + [1] * 4, seed),
+    "watches": lambda seed: watches(20),
+    "twelve watches": lambda seed: watches(NUM_DEVICES),
+}
+
+
+@pytest.mark.representatives(
+    "the largest numbers-two groups-0",
+    "one example-two groups-1",
+    "a copy-one group-0",
+    "beyond a pair-one group-1",
+    "midway-watches-0",
+)
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("kind", FLEETS)
+@pytest.mark.parametrize("name", LIES)
+def test_a_device_that_lies_changes_the_groups_of_no_other(name: str, kind: str, seed: int) -> None:
+    if kind == "watches" and "SHOAL_DATA" not in os.environ:
+        pytest.skip("SHOAL_DATA names no folder with the watches")
+    fleet = FLEETS[kind](seed)
+    rng = np.random.default_rng(seed)
+    liar = int(rng.integers(len(fleet)))
+    honest = groups_of_others(fleet, liar)
+    lying = [LIES[name](fleet, liar, rng) if i == liar else m for i, m in enumerate(fleet)]
+    assert groups_of_others(lying, liar) == honest
+    assert len(set(honest)) == (1 if kind in ("one group", "twelve watches") else 2)
+
+
+def keeping(model: LocalModel) -> LocalModel:
+    """The model with the survey of a device that keeps its classes."""
+    return altered(model, lambda key, old: 0 * old if "gradient" in key else old)
+
+
+def by_labels(count: int) -> Fleet:
+    """Devices of one kind of inputs, of which the second half has other classes."""
+    fleet = synthetic([0] * count, 0)
+    return [
+        altered(m, lambda key, old: -old if "gradient" in key else old) if i >= count // 2 else m
+        for i, m in enumerate(fleet)
+    ]
+
+
+def groups_of(fleet: Fleet) -> list[str]:
+    memory = DistFL(signature="both").group(GroupingMemory(), fleet, None, 0).memory
+    return [memory.membership[m.device_id] for m in fleet]
+
+
+class TestClassesThatAreKept:
+    def test_devices_that_keep_them_are_grouped_by_their_inputs(self) -> None:
+        fleet = FLEETS["two groups"](0)
+        assert groups_of([keeping(m) for m in fleet]) == ["0"] * 6 + ["1"] * 6
+        assert groups_of([keeping(m) for m in by_labels(16)]) == ["0"] * 16
+
+    def test_one_that_keeps_them_changes_the_groups_of_no_other(self) -> None:
+        fleet = by_labels(24)
+        honest = groups_of(fleet)
+        assert honest == ["0"] * 12 + ["1"] * 12
+        groups = groups_of([keeping(m) if i == 3 else m for i, m in enumerate(fleet)])
+        assert groups[:3] + groups[4:] == honest[:3] + honest[4:]
+        assert groups[3] in ("0", "1")
+
+
+class TestSteadyGroups:
+    def test_weak_evidence_changes_no_number_of_groups(self) -> None:
+        def test_of(p: float) -> Test:
+            return Test("x", 12, p, 0.0, np.zeros(12, np.int64))
+
+        assert [is_strong([test_of(p)], splits=True) for p in (0.001, 0.02)] == [True, False]
+        assert [is_strong([test_of(p)], splits=False) for p in (0.1, 0.4)] == [False, True]
+
+    @pytest.mark.parametrize(("p", "expected"), [(0.03, 1), (0.001, 2)])
+    def test_a_newcomer_splits_a_group_only_by_strong_evidence(
+        self, p: float, expected: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        fleet = FLEETS["one group"](0)
+        grouping = DistFL(signature="both")
+        memory = grouping.group(GroupingMemory(), fleet, None, 0).memory
+
+        def halves(views: object, num_examples: np.ndarray) -> tuple[np.ndarray, list[Test]]:
+            labels = np.arange(len(num_examples)) % 2
+            return labels, [Test("statistics", len(labels), p, 3.0, labels)]
+
+        monkeypatch.setattr(distfl, "find_groups", halves)
+        newcomer = replace(synthetic([0] * 13, 7)[12], device_id="d12")
+        following = grouping.group(memory, [newcomer], None, 0).memory.membership
+        assert set(following) == {*memory.membership, "d12"}
+        assert len({*following.values()}) == expected
+
+    def test_a_device_that_reports_nothing_new_stays_in_its_group(self) -> None:
+        fleet = FLEETS["two groups"](0)
+        grouping = DistFL(signature="both")
+        memory = grouping.group(GroupingMemory(), fleet, None, 0).memory
+        elsewhere = replace(memory, membership={**memory.membership, "d00": "1"})
+        newcomer = replace(fleet[3], device_id="d12")
+        following = grouping.group(elsewhere, [newcomer], None, 0).memory.membership
+        assert following == {**elsewhere.membership, "d12": "0"}
