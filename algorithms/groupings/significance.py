@@ -237,8 +237,8 @@ def _hangs_on_one(
         others = rest[rest != member]
         test, _ = _clearest(views, n, members[others], seed, DRAWS_OF_SAMPLES)
         inside = np.isin(others, group)
-        found = test.labels == np.bincount(test.labels[inside]).argmax()
-        if test.p > ALPHA / len(views) or (inside & found).sum() * 2 <= (inside | found).sum():
+        alike = test.labels == np.bincount(test.labels[inside]).argmax()
+        if test.p > ALPHA / len(views) or (inside & alike).sum() * 2 <= (inside | alike).sum():
             return True
     return False
 
@@ -262,8 +262,8 @@ def _join(view: View, members: Array, chosen: Array, labels: Array) -> Array:
         view.squared_distances(members, centres)
         - np.array(spreads) / [len(group) for group in groups]
     ).argmin(1)
-    kept = labels != ASIDE
-    nearest[np.searchsorted(members, chosen[kept])] = labels[kept]
+    part = labels != ASIDE
+    nearest[np.searchsorted(members, chosen[part])] = labels[part]
     return np.asarray(nearest)
 
 

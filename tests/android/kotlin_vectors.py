@@ -500,6 +500,7 @@ def write_executor_cases(folder: Path) -> None:
         (second, (m.Train(4, holdout=0.25, least=33), m.Evaluate("holdout", holdout=0.25))),
         (second, (m.Train(4, holdout=0.25, least=32), m.Evaluate("windows", "survey"))),
         (first, (m.Evaluate("unlabelled", "places"), m.Evaluate("windows", "survey", most=9))),
+        (first, (m.Evaluate("inputs", "places", holdout=0.5), m.Evaluate("inputs", "survey"))),
         (
             first,
             (

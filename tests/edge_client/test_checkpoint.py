@@ -369,7 +369,7 @@ def device(fleet: FleetData, exported: Exported, tmp_path: Path) -> Device:
     return Device(fleet, exported, tmp_path / "state", pace=EAGER)
 
 
-VERBS = (m.Evaluate("train", "survey"), m.Train(8, 3), m.Evaluate())
+VERBS = (m.Evaluate("inputs", "survey"), m.Train(8, 3), m.Evaluate())
 
 
 def stopped_after(device: Device, batches: int, **changes: Any) -> None:

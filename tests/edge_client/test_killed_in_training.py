@@ -55,7 +55,7 @@ print("started", flush=True)
 with only_process(folder):
     link, state = broker.connect("d0"), DeviceState(folder)
     agent = Agent("d0", topics, link, windows, state, Slow, pace=Pace(0.0, 1e9))
-    verbs = (m.Evaluate("train", "survey"), m.Train(8, 60), m.Evaluate())
+    verbs = (m.Evaluate("inputs", "survey"), m.Train(8, 60), m.Evaluate())
     order = plan(bundle=bundle.digest, model=digest(model), verbs=verbs)
     broker.publish(topics.device("d0", "plan"), encode(order), False)
     while (event := agent.link.receive(timeout_s=0)) is not None:

@@ -13,7 +13,7 @@ from algorithms.core.keys import NEWCOMER
 from tests.fleet.world import Client, World
 from wire.messages import Evaluate, Train
 
-SURVEY = Evaluate("train", "survey", "initial")
+SURVEY = Evaluate("inputs", "survey", "initial")
 
 
 class Moving(World):

@@ -27,7 +27,7 @@ class ResumedTest {
     @TempDir
     lateinit var folder: File
 
-    private val verbs = listOf(Evaluate("train", "survey"), Train(8, 6), Evaluate())
+    private val verbs = listOf(Evaluate("inputs", "survey"), Train(8, 6), Evaluate())
     private val plan get() = Fixture.plan(verbs = verbs)
     private val file get() = File(folder, "checkpoint")
 
@@ -162,7 +162,7 @@ class ResumedTest {
     @Test
     fun `a plan whose process is killed at random thirty times ends, counts once, and has the same bits`() {
         val random = Random(8)
-        val long = Fixture.plan(verbs = listOf(Evaluate("train", "survey"), Train(8, 30), Evaluate()))
+        val long = Fixture.plan(verbs = listOf(Evaluate("inputs", "survey"), Train(8, 30), Evaluate()))
         val expected = undisturbed(long)
         repeat(3) { number ->
             val disk = QuickStorage(FolderStorage(File(folder, "killed-$number")))
