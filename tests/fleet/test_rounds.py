@@ -72,8 +72,9 @@ class TestOpening:
         world.feed(e.CheckedIn(at_s=world.now_s, device_id="a", facts=facts))
         world.start("run", programs=programs, rounds=3)
         verbs = known(world.fleet.devices["a"].assignment).verbs
-        split = "train" if tells else "inputs"
-        assert verbs == (Evaluate(split, "survey", "initial"), Train(32))
+        whole = Evaluate("train", "survey", "initial")
+        inputs = Evaluate("inputs", "survey", "initial")
+        assert verbs == (whole if tells else inputs, Train(32))
 
     def test_preparations_come_before_the_rounds_of_training_and_do_not_count(self) -> None:
         world, stages = world_of("a"), []
