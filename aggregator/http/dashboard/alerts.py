@@ -8,7 +8,7 @@ from aggregator.http.dashboard.fleet import Tone
 from aggregator.http.dashboard.history import Past
 from aggregator.http.pages.words import percent, seconds
 from aggregator.service.conditions import Conditions
-from aggregator.view.fleet import SHOWN, CampaignView, CommonError, FleetView, PoorDevice
+from aggregator.view.fleet import PAUSED, SHOWN, CampaignView, CommonError, FleetView, PoorDevice
 from aggregator.view.pulls import CAUSES
 
 MOST_ERRORS = 5
@@ -213,7 +213,8 @@ def campaign_alerts(name: str, view: CampaignView) -> Iterator[Alert]:
     page, campaign = f"campaigns/{name}", view.record
     if view.paused:
         title = f"Campaign {name} is paused"
-        yield Alert("bad", title, view.paused, page, id="paused", campaign=name)
+        what = "paused" if view.paused == PAUSED else "stopped"
+        yield Alert("bad", title, view.paused, page, id=what, campaign=name)
     if (waiting := view.waiting) is not None:
         text = f"Devices: {waiting.reasons}." if waiting.reasons else "No other device is known."
         servers = tuple(
