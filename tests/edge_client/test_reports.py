@@ -134,7 +134,11 @@ class TestReport:
         device.turn()
         assert [report.error for report in errors(device)] == ["Broken"]
 
-    @pytest.mark.parametrize("text", ["a\nb\x00\x1b[2J", "\ud800", "é" * 5000, "\\" * 5000])
+    @pytest.mark.parametrize(
+        "text",
+        ["a\nb\x00\x1b[2J", "\ud800", "é" * 5000, "\\" * 5000],
+        ids=["control", "surrogate", "long", "escaped"],
+    )
     def test_whatever_the_text_the_report_is_small_and_can_be_read(
         self, device: Device, text: str
     ) -> None:
