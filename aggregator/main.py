@@ -13,13 +13,13 @@ from aggregator.enrolment.order_handlers import DeviceOrders
 from aggregator.enrolment.service import enrolled_tags, enrolment
 from aggregator.fleet.events import Event
 from aggregator.fleet.records import Fleet
-from aggregator.http.alert_webhook import AlertWebhook, alerts_to, check_webhook
 from aggregator.http.api import create_api, create_starting_api
 from aggregator.http.dashboard.alerts import AHEAD_S, standing_alerts
 from aggregator.http.local import FILE as LOCAL
 from aggregator.http.local import Endpoint, open_to_owner
-from aggregator.http.metrics import CampaignMetrics
-from aggregator.http.otlp import check_export, otlp_export
+from aggregator.http.monitoring.metrics import CampaignMetrics
+from aggregator.http.monitoring.otlp import check_export, otlp_export
+from aggregator.http.monitoring.webhook import AlertWebhook, alerts_to, check_webhook
 from aggregator.http.server import HttpServer
 from aggregator.http.tokens import http_access
 from aggregator.leadership.fleet_lease import LeaseLost, open_lease

@@ -22,7 +22,7 @@ from aggregator.http.dashboard.app import HOME, REFERENCE, Dashboard, starting, 
 from aggregator.http.dashboard.pages import Sources
 from aggregator.http.devices import device_routes
 from aggregator.http.guard import FREE, Guard
-from aggregator.http.metrics import CampaignMetrics
+from aggregator.http.monitoring.metrics import CampaignMetrics
 from aggregator.http.orders import order_routes
 from aggregator.http.problem import (
     HANDLERS,

@@ -303,7 +303,7 @@ def metrics() -> str:
     import yaml
 
     from aggregator.fleet.records import Fleet
-    from aggregator.http.metrics import CampaignMetrics
+    from aggregator.http.monitoring.metrics import CampaignMetrics
     from aggregator.service.conditions import Conditions, ServiceCounters
     from aggregator.view.fleet import FleetView
 

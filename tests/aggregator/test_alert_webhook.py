@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from aggregator.http.alert_webhook import FILE, LOOK_S, AlertMessage, AlertWebhook
 from aggregator.http.dashboard.alerts import Alert, AlertDevice
+from aggregator.http.monitoring.webhook import FILE, LOOK_S, AlertMessage, AlertWebhook
 from tests.support.pages import blocks
 from wire.errors import ConfigError
 

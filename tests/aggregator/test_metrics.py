@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from aggregator.fleet import events as e
 from aggregator.fleet.records import Ban
 from aggregator.http.api import create_api
-from aggregator.http.metrics import PHASES
+from aggregator.http.monitoring.metrics import PHASES
 from aggregator.service.conditions import Conditions, ServiceCounters
 from aggregator.storage.memory import MemoryBlobs, MemoryStore
 from aggregator.view.fleet import FleetView

@@ -9,8 +9,8 @@ import pytest
 from prometheus_client.core import Metric
 
 from aggregator.fleet.records import Fleet
-from aggregator.http.metrics import CampaignMetrics
-from aggregator.http.otlp import RoundSpans, check_export, otlp_export
+from aggregator.http.monitoring.metrics import CampaignMetrics
+from aggregator.http.monitoring.otlp import RoundSpans, check_export, otlp_export
 from aggregator.service.conditions import Conditions, ServiceCounters
 from aggregator.view.fleet import FleetView
 from tests.fleet.cases import all_work, world_of

@@ -67,7 +67,7 @@ PROGRAMS: dict[str, tuple[str, str, str]] = {
         """
         import os
         os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = "http://localhost:4318"
-        from aggregator.http.otlp import check_export
+        from aggregator.http.monitoring.otlp import check_export
         print(check_export())
         """,
         "None",
