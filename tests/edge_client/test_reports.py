@@ -143,7 +143,7 @@ class TestReport:
         self, device: Device, text: str
     ) -> None:
         device.start()
-        device.agent._contained("work", lambda: failing(ValueError(text))(None))
+        device.agent._contained("work", lambda: failing(OSError(text))(None))
         device.turn()
         (report,) = errors(device)
         assert len(encode(report)) <= m.ERROR_BYTES
