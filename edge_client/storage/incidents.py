@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from edge_client.core.report import Machine, report_of, text_of
-from wire.errors import ShoalError
+from wire.errors import ShoalError, printable
 from wire.messages import ErrorReport
 
 log = logging.getLogger("shoal.edge")
@@ -61,7 +61,7 @@ class Incidents:
         if number <= LOGGED or number == 10 ** (len(str(number)) - 1):
             text = (
                 f"{what}: device={self.device_id} times={number} reason={type(error).__name__}: "
-                f"{text_of(error)[:1000]}"
+                f"{printable(text_of(error))[:1000]}"
             )
             log.log(
                 logging.WARNING if foreseen else logging.ERROR,
