@@ -44,6 +44,7 @@ from simulation.engine.workers.attacks import (
     success_rate,
 )
 from simulation.partition import make_fleet, read_partition
+from wire.arrays import names
 
 OUT = Path(__file__).parents[1] / "benchmarks" / "results" / "liars.jsonl"
 DEVICES, ROUNDS, EPOCHS, BATCH, HIDDEN, EXAMPLES, TESTS = 20, 15, 2, 16, 32, 64, 60
@@ -133,7 +134,7 @@ def product_mean(text: str) -> Combine:
     mean = make(Choice(name, values))
 
     def combine(models: Any, start: Any, counts: Any) -> Any:
-        layout = (Slice("shared/w", 0, models.shape[1], (models.shape[1],)),)
+        layout = (Slice(names.shared("w"), 0, models.shape[1], (models.shape[1],)),)
         return mean.combine(Stack(models), counts, layout, 0).flat
 
     return combine
@@ -281,7 +282,7 @@ def step(
     combine: Combine,
 ) -> Any:
     """Return the next model of a mean, from the updates that are within the service's bounds."""
-    updates = {d: {"delta/w": row - start} for d, row in zip(ids, trained, strict=True)}
+    updates = {d: {names.delta("w"): row - start} for d, row in zip(ids, trained, strict=True)}
     if attack:
         false = (
             attack.collude(updates)
@@ -289,7 +290,7 @@ def step(
             else {d: attack.tamper(updates[d], d, number) for d in sorted(attack.attackers)}
         )
         updates |= false
-    changes = np.stack([updates[d]["delta/w"] for d in ids])
+    changes = np.stack([updates[d][names.delta("w")] for d in ids])
     norms = np.linalg.norm(changes, axis=1)
     counted = norms <= max(FLOOR, NORM_CAP * statistics.median_low(norms.tolist()))
     return combine((start + changes[counted]).astype(np.float32), start, counts[counted])

@@ -18,7 +18,7 @@ from wire.arrays.tensors import Array, Tensors
 
 WIDTH = 1024
 """Maximum number of values of an update that are compared."""
-VALUES = 2**20
+VALUES = 2**18
 """Maximum number of values that are compared in a round, over all of its updates."""
 NARROWEST = 64
 """Number of values below which a comparison says nothing.

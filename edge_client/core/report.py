@@ -148,4 +148,4 @@ def _file(path: str) -> str:
     for folder in _FOLDERS:
         if path.startswith(f"{folder}/"):
             return path[len(folder) + 1 :]
-    return path.rpartition("/")[2]
+    return Path(path).name

@@ -113,8 +113,8 @@ def demo(
     honest = sorted(fleet.devices.keys() - (attack.attackers if attack else set()))
     if phones > len(honest):
         raise ConfigError(
-            f"--phones must be at most {len(honest)}, the number of devices that do not attack, "
-            f"got {phones}"
+            f"--phones must be at most {len(honest)}, the number of "
+            f"{'honest ' if attack else ''}devices, got {phones}"
         )
     chosen = honest[:phones]
     if chosen:

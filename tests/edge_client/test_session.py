@@ -114,9 +114,9 @@ class TestOffer:
     def test_what_is_in_use_is_said_of_the_last_release_alone(self) -> None:
         session = on_failed(on_release(Session(), m.Release("d0", 1, 4, "g", "r", A, B)), "no")
         current = Current(A, B, "", "r", 1, 0.0, release=3)
-        assert in_use(session, "d0", current) == m.InUse("d0", 3, 4, "no")
+        assert in_use(session, "d0", current) == m.InUse("d0", 3, 4, "no", model=B)
         session, _ = on_reply(session, m.Finish("d0", "other", 3, A, B))
-        assert in_use(session, "d0", current) == m.InUse("d0", 3, 4)
+        assert in_use(session, "d0", current) == m.InUse("d0", 3, 4, model=B)
 
 
 def problem(session: Session) -> str:

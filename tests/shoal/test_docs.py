@@ -414,7 +414,12 @@ def test_reasons_of_the_spec_are_those_of_the_messages() -> None:
         set(re.findall(r"^\| `([a-z-]+)` \|", part, re.MULTILINE))
         for part in after.split("## Policy")[0].split("## Declines")
     )
-    assert set(get_args(Reason)) - refusals == {"unknown-topic", "unknown-blob", "unknown-device"}
+    assert set(get_args(Reason)) - refusals == {
+        "unknown-topic",
+        "unknown-blob",
+        "unknown-device",
+        "second-device",
+    }
     assert (refusals - set(get_args(Reason)), declines) == (set(), set(get_args(DeclineReason)))
 
 

@@ -37,11 +37,11 @@ def test_list_says_how_devices_met_each_of_the_models(
 ) -> None:
     shoal("rounds", tmp_path)
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert lines[0] == ["round", "models", "devices", "accuracy", "loss"]
-    assert lines[1:4] == [
+    assert lines[1] == ["round", "models", "devices", "accuracy", "loss"]
+    assert lines[2:5] == [
         [str(n), str(min(n + 1, 2)), "2", f"{25 * (n + 1)}.0", "%", "0.2500"] for n in range(3)
     ]
-    assert lines[4] == ["3", "2", "0", "-", "-", "offered", "now"]
+    assert lines[5] == ["3", "2", "0", "-", "-", "offered", "now"]
     shoal("rounds", tmp_path, "--json")
     assert [
         (version["round"], version["offered"]) for version in json.loads(capsys.readouterr().out)
