@@ -25,6 +25,8 @@ NARROWEST = 64
 
 Larger rounds than `VALUES` / `NARROWEST` updates are not compared.
 """
+SMALLEST_PART = 0.01
+"""Part of the values below which those of a tensor are left out."""
 LEAST = 4
 """Minimum number of updates of a group: of three, no two form a clear majority."""
 SMALLEST_SPREAD = 0.1
@@ -75,10 +77,9 @@ class PullSample:
         """Return the tensors of an update, and take its values."""
         tensors = read()
         if self._width >= NARROWEST:
-            deltas = names.of_role(tensors, names.DELTA)
-            self._places = self._places or self._drawn(deltas)
+            self._places = self._places or self._drawn(tensors)
             self._rows[device_id] = np.concatenate(
-                [deltas[name].reshape(-1)[places] for name, places in self._places.items()]
+                [tensors[key].reshape(-1)[places] for key, places in self._places.items()]
                 or [np.zeros(0, np.float32)]
             )
         return tensors
@@ -105,8 +106,9 @@ class PullSample:
                 pulls |= self._compared(members, weights)
         return pulls
 
-    def _drawn(self, deltas: Tensors) -> dict[str, Array]:
-        """Return the places of the values in each tensor."""
+    def _drawn(self, tensors: Tensors) -> dict[str, Array]:
+        """Return the places of the values in each changed tensor that has a part worth its time."""
+        deltas = {k: array for k, array in tensors.items() if names.role_of(k) == names.DELTA}
         ends = np.cumsum([array.size for array in deltas.values()])
         total = int(ends[-1]) if len(ends) else 0
         drawn = (
@@ -117,9 +119,9 @@ class PullSample:
         parts = np.split(drawn, np.searchsorted(drawn, ends)[:-1]) if total else []
         begins = [0, *ends[:-1]]
         return {
-            name: places - begin
-            for name, places, begin in zip(deltas, parts, begins, strict=True)
-            if places.size
+            key: places - begin
+            for key, places, begin in zip(deltas, parts, begins, strict=True)
+            if places.size > SMALLEST_PART * drawn.size
         }
 
     def _compared(self, members: list[str], weights: Mapping[str, float]) -> dict[str, Pull]:
