@@ -33,6 +33,7 @@ from algorithms.means.gra import GroupwiseRobust
 from algorithms.means.irls import ResidualReweighting
 from algorithms.means.krum import Krum, MultiKrum, krum_scores
 from algorithms.means.median import Median, TrimmedMean
+from algorithms.means.robust import RobustMean
 from algorithms.means.streaming import StreamingMean
 from algorithms.means.weighted import UniformMean, WeightedMean
 from benchmarks.peers.environments import install, python_of
@@ -74,6 +75,7 @@ MEANS: dict[str, Mean] = {
     "weighted": WeightedMean(),
     "uniform": UniformMean(),
     "median": Median(),
+    "robust": RobustMean(),
     "trimmed": TrimmedMean(),
     "krum": Krum(),
     "multi-krum": MultiKrum(),

@@ -41,7 +41,7 @@ process different columns instead (`each`): this costs less on a busy machine, a
 bits for any number of threads.
 """
 TO_SORT, TO_SORT_ELSEWHERE = 2**18, 2**26
-"""Number of values sorted at a time: 1 MB on the CPU, 256 MB on another device."""
+"""Number of values sorted at a time: 1 MB on the CPU, 256 MB on another device, also of distances."""
 FREE_ON_A_GPU = 3 * 2**30
 """Bytes that must be free on a GPU beside the models, to sort `TO_SORT_ELSEWHERE` values there."""
 FEWEST_COLUMNS = 128
@@ -207,19 +207,22 @@ class Stack:
 
     def _squares(self, centre: Array, ranges: Sequence[slice]) -> Array:
         """Return the squared distance (N,) float64 of each model, in the precision of `centre`."""
-        middle = self._like_arena(centre)
+        middle, height, width = self._like_arena(centre), ROWS, COLUMNS
+        if isinstance(self.arena, Tensor):
+            width = max(self.size, 1)
+            height = max(1, TO_SORT_ELSEWHERE // width)
 
         def add(columns: slice) -> Array:
             squares = np.empty(len(self))
-            for start in range(0, len(self), ROWS):
-                stop = min(start + ROWS, len(self))
+            for start in range(0, len(self), height):
+                stop = min(start + height, len(self))
                 rows = self.tile(start, stop, columns) - middle[columns]
                 products = torch.einsum if isinstance(rows, Tensor) else np.einsum
                 squares[start:stop] = as_numpy(products("ij,ij->i", rows, rows))
             return squares
 
         with np.errstate(over="ignore"):
-            blocks = chain(*(within(part, COLUMNS) for part in ranges))
+            blocks = chain(*(within(part, width) for part in ranges))
             return np.asarray(sum(each(add, blocks)))
 
     def _ordered(self, columns: slice, low: int, high: int) -> Any:

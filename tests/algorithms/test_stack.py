@@ -126,7 +126,9 @@ def test_every_mean_combines_torch_tensors_as_it_does_arrays(
     one = mean.combine(Stack(arena, rows), counts, LAYOUT, 0)
     two = mean.combine(Stack(tensor, rows), counts, LAYOUT, 0)
     assert two.flat == pytest.approx(one.flat, rel=1e-5, abs=1e-6)
-    assert two.weights == pytest.approx(one.weights, rel=1e-9, abs=1e-12, nan_ok=True)
+    # distances are float32
+    rel = 1e-5 if mean.name == "robust" else 1e-9
+    assert two.weights == pytest.approx(one.weights, rel=rel, abs=1e-12, nan_ok=True)
 
 
 class TestNativeSum:
