@@ -41,7 +41,10 @@ process different columns instead (`each`): this costs less on a busy machine, a
 bits for any number of threads.
 """
 TO_SORT, TO_SORT_ELSEWHERE = 2**18, 2**26
-"""Number of values sorted at a time: 1 MB on the CPU, 256 MB on another device, also of distances."""
+"""Number of values sorted at a time: 1 MB on the CPU, 256 MB on another device.
+
+Distances are computed of as many there.
+"""
 FREE_ON_A_GPU = 3 * 2**30
 """Bytes that must be free on a GPU beside the models, to sort `TO_SORT_ELSEWHERE` values there."""
 FEWEST_COLUMNS = 128
