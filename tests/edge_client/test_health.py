@@ -102,6 +102,7 @@ def test_a_client_reports_the_version_of_the_installed_package(tmp_path: Path) -
     said = subprocess.run(
         [sys.executable, "-c", "from wire.messages import CLIENT; print(CLIENT)"],
         env=os.environ | {"PYTHONPATH": path},
+        cwd=tmp_path,
         capture_output=True,
         text=True,
         check=True,
