@@ -86,6 +86,7 @@ def test_a_copy_is_whole_at_whatever_moment_of_a_run_it_is_made(
                 failed.append(error)
                 return
 
+    lock_service(served.folder)  # as a running service does: readers then keep SQLite's locks
     worker = threading.Thread(target=work)
     worker.start()
     try:
