@@ -95,10 +95,10 @@ def aggregate(
         again = _offered_again(campaign, algorithm, blobs, clock(), campaign.version, note)
         return msgspec.structs.replace(again, pulls=evidence)
 
-    if len(updates) < min(len(received), settings.min_updates):
-        return set_aside(
-            f"{len(updates)} updates are within bounds, at least {settings.min_updates} are needed"
-        )
+    # of more than two updates, a minority that is out of bounds cannot stop the round
+    needed = min(settings.min_updates, len(received) // 2 + 1)
+    if len(updates) < needed:
+        return set_aside(f"{len(updates)} updates are within bounds, at least {needed} are needed")
     last_models = load_models(campaign.version, blobs)
     before = {key: exchanged(tensors) for key, tensors in last_models.items()}
     sample = PullSample(len(updates), algorithm.secret, campaign.round)

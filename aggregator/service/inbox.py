@@ -237,7 +237,8 @@ class FleetInbox:
             return reading
         device = fleet.devices.get(address.device_id)
         is_banned = device is not None and device.ban is not None
-        if delivery.retained and (device is None or is_banned or address.kind != "status"):
+        # a new device may have been online before the service
+        if delivery.retained and (is_banned or address.kind != "status"):
             self._clear(reading, address.kind, delivery, device is not None)
             return reading
         is_afforded = self._affords((address.device_id, address.kind), *RATES[address.kind])

@@ -186,6 +186,15 @@ class TestRound:
         made = bench.campaign.version.round, bench.campaign.trained
         assert (models_of(bench), *made) == (before, 0, 1)
 
+    def test_one_device_out_of_bounds_does_not_stop_a_round_that_needs_all(
+        self, fleet: FleetData
+    ) -> None:
+        settings = {"norm_cap": 10.0, "min_updates": 3}
+        bench = Training(fleet, settings=settings, device_ids="abc")
+        notes = bench.close(a=(1.0, 2), b=(90.0, 2), c=(1.0, 2))
+        assert ([*notes["left_out"]], "set_aside" in notes) == (["b"], False)
+        assert bench.campaign.version.round == 1
+
     def test_a_model_that_is_not_finite_is_not_offered(self, fleet: FleetData) -> None:
         bench = Training(fleet, mean=Overflowing())
         before = models_of(bench)

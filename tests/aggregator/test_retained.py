@@ -97,6 +97,14 @@ def test_to_forget_a_device_clears_all_of_its_topics_and_nothing_is_refused(benc
     assert bench.runner.refused == before, "its own empty messages are none"
 
 
+def test_a_new_device_that_was_online_before_the_service_is_not_refused(bench: Bench) -> None:
+    status = encode(m.DeviceStatus("new", True))
+    bench.broker.publish(bench.topics.device("new", "status"), status, retain=True)
+    restart(bench)
+    assert retained(bench, "new") == {"status": len(status)}
+    assert "retained" not in bench.runner.refused
+
+
 def test_a_device_in_good_standing_keeps_its_status_and_nothing_else(bench: Bench) -> None:
     flood(bench, "b")
     here = encode(m.DeviceStatus("b", True))
