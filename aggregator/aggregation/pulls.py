@@ -109,7 +109,8 @@ class PullSample:
     def _drawn(self, tensors: Tensors) -> dict[str, Array]:
         """Return the places of the values in each changed tensor that has a part worth its time."""
         deltas = {k: array for k, array in tensors.items() if names.role_of(k) == names.DELTA}
-        ends = np.cumsum([array.size for array in deltas.values()])
+        sizes = np.array([array.size for array in deltas.values()], dtype=np.int64)
+        ends = np.cumsum(sizes)
         total = int(ends[-1]) if len(ends) else 0
         drawn = (
             np.arange(total)
@@ -117,10 +118,9 @@ class PullSample:
             else np.unique(self._draw.integers(0, total, self._width))
         )
         parts = np.split(drawn, np.searchsorted(drawn, ends)[:-1]) if total else []
-        begins = [0, *ends[:-1]]
         return {
             key: places - begin
-            for key, places, begin in zip(deltas, parts, begins, strict=True)
+            for key, places, begin in zip(deltas, parts, ends - sizes, strict=True)
             if places.size > SMALLEST_PART * drawn.size
         }
 

@@ -115,6 +115,8 @@ class Device(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     It was refused. An operator's `unban` ends this.
     """
+    displaced: int = 0
+    """Random number of the start that the first start of a new state folder took the place of."""
     withdrawn_s: float = 0.0
     """Time at which the owner withdrew; 0 after the device has checked in again."""
     moved: bool = False
@@ -182,12 +184,16 @@ class Device(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         """Return True if a check-in is of a second device with this id.
 
         Starts of one device have growing numbers. So a check-in whose number is not above the last
-        one, and which is of another start, comes from a copy or from a restored state folder.
+        one, and which is of another start, comes from a copy or from a restored state folder. The
+        first start of a new folder is taken, because a device may have lost its folder; the start
+        that it takes the place of is of a second device if it comes again.
         """
         last = self.facts
         if last is None or not last.start or not facts.start:
             return False
-        return facts.instance != last.instance and facts.start <= last.start
+        if facts.instance == last.instance:
+            return False
+        return facts.instance == self.displaced or 1 < facts.start <= last.start
 
     @property
     def policy(self) -> Policy:

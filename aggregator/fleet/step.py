@@ -84,6 +84,9 @@ def _checked_in(turn: Turn, event: e.CheckedIn) -> None:
     texts = {name: intern(getattr(event.facts, name)) for name in SHARED}
     encodings = _encodings(event.facts.encodings)
     facts = replace(event.facts, device_id=event.device_id, encodings=encodings, **texts)
+    last = before.facts
+    if last is not None and facts.start == 1 and facts.instance != last.instance:
+        before = replace(before, displaced=last.instance)
     device = replace(
         before,
         facts=facts,
@@ -265,7 +268,7 @@ def _banned(turn: Turn, event: e.Banned) -> None:
     # the next device that checks in is the right one
     elif device.second_s and device.facts is not None:
         facts = replace(device.facts, start=0, instance=0)
-        device = replace(device, facts=facts, second_s=0.0)
+        device = replace(device, facts=facts, displaced=0, second_s=0.0)
     reconcile(turn, event.device_id, replace(device, ban=event.ban))
     rollouts.note_report(turn, event.device_id)
 

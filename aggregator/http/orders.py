@@ -127,11 +127,9 @@ Exclusion = create_model(
     __base__=DeviceChoice,
     __doc__="A device to exclude from a campaign.",
     since=(
-        Whole | None,
+        Annotated[Whole, Field(ge=1, le=LARGEST)] | None,
         Field(
             default=None,
-            ge=1,
-            le=LARGEST,
             description="Return to the last stored models before this round; null: go on with the "
             "current ones.",
         ),

@@ -57,7 +57,7 @@ def test_a_look_twice_finds_the_same(bench: InboxBench) -> None:
         ((6, 11), (900, 22), False),  # after a service returned to an old backup
         ((6, 11), (6, 22), True),  # a copy of the folder, made while the device was off
         ((6, 11), (5, 22), True),  # a board restored from an older image
-        ((6, 11), (1, 22), True),  # another board with the same id and a new folder
+        ((6, 11), (1, 22), False),  # the folder of the device is gone
         ((0, 0), (1, 22), False),  # the last start was not counted
         ((0, 11), (1, 22), False),  # the same, after a damaged file
         ((6, 11), (0, 0), False),  # a disk that was full at the first start
@@ -69,6 +69,16 @@ def test_a_later_start_is_the_same_device_and_any_other_start_is_a_second_one(
 ) -> None:
     check_in(bench, *last)
     assert bool(check_in(bench, *next_)) == refused
+
+
+def test_a_device_whose_place_a_new_folder_took_is_refused_if_it_comes_again(
+    bench: InboxBench,
+) -> None:
+    check_in(bench, 6, 11)
+    assert not check_in(bench, 1, 22)
+    assert check_in(bench, 6, 11)
+    assert not check_in(bench, 1, 22)
+    assert not check_in(bench, 2, 33)
 
 
 def test_two_that_alternate_are_named_each_time_and_one_of_them_takes_part(
