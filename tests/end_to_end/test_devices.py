@@ -59,7 +59,7 @@ def test_tags_a_ban_and_a_forgotten_device_in_a_service_that_runs_is_killed_and_
         "--min-devices",
         "2",
         "--where",
-        "tags has lab and client >= 0.1",
+        "tags has lab and version >= 0.1",
         "--rounds",
         "100000",
     )
