@@ -180,7 +180,12 @@ def test_a_device_that_comes_after_the_end_chooses_too_and_all_choose_anew_after
                     board.roll_back(0)
                     assert board.campaign.models != trained
                     assert board.records[-1].personal_models == {}
-                    board.run(lambda: all(in_use(tmp_path / d, board) for d in data.devices))
+                    board.run(
+                        lambda: (
+                            all(in_use(tmp_path / d, board) for d in data.devices)
+                            and len(board.records[-1].personal_models) == 3
+                        )
+                    )
     assert sorted(board.records[-1].personal_models) == ["d0", "d1", "d2"]
     assert known(board.device("d2").personal_model).model == board.records[-1].personal_models["d2"]
 
