@@ -226,6 +226,7 @@ class FleetInbox:
 
     def read(self, delivery: Delivery, fleet: Fleet) -> Reading:
         """Return the consequences of one message. `fleet`: the fleet after all earlier messages."""
+        self._fleet = fleet
         try:
             address = self._topics.parse(delivery.topic)
         except UnknownTopic as error:
@@ -239,7 +240,7 @@ class FleetInbox:
         is_banned = device is not None and device.ban is not None
         # a new device may have been online before the service
         if delivery.retained and (is_banned or address.kind != "status"):
-            self._clear(reading, address.kind, delivery, device is not None)
+            self._clear(reading, address.kind, delivery)
             return reading
         is_afforded = self._affords((address.device_id, address.kind), *RATES[address.kind])
         if is_banned:
@@ -252,14 +253,13 @@ class FleetInbox:
             return reading
         if address.kind == "update":
             reading.digest = digest(delivery.payload)
-        self._fleet = fleet
         try:
             self._readers[address.kind](delivery.payload, reading)
             if not delivery.retained:
                 self._hear(reading)
         except WireError as error:
             if delivery.retained:
-                self._clear(reading, address.kind, delivery, is_known=True)
+                self._clear(reading, address.kind, delivery)
                 return reading
             is_large = isinstance(error, LimitExceeded)
             self.refuse(
@@ -282,14 +282,14 @@ class FleetInbox:
             self.refuse(reading, "malformed", f"{type(error).__name__}: {error}")
         return reading
 
-    def _clear(self, reading: Reading, kind: Kind, delivery: Delivery, is_known: bool) -> None:
+    def _clear(self, reading: Reading, kind: Kind, delivery: Delivery) -> None:
         """Have a message cleared that a device should not have had the broker retain.
 
         It is counted, also under the device if the fleet has a record of it, and the log names the
         device.
         """
         reading.clears = (kind,)
-        if is_known:
+        if reading.device_id in self._fleet.devices:
             self._telemetry.on_retained(reading.device_id)
         size = len(delivery.payload)
         self.count("retained", f"device={reading.device_id} topic={kind} bytes={size}: cleared")

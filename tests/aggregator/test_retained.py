@@ -39,8 +39,8 @@ def flood(bench: Bench, device_id: str) -> None:
 def retained(bench: Bench, device_id: str) -> dict[str, int]:
     """Sizes of what the broker retains on the topics of a device, by kind."""
     root = bench.topics.of_kind("status", device_id).removesuffix("status")
-    found = bench.broker.retained.items()
-    return {topic.removeprefix(root): len(p) for topic, p in found if topic.startswith(root)}
+    messages = bench.broker.retained.items()
+    return {topic.removeprefix(root): len(p) for topic, p in messages if topic.startswith(root)}
 
 
 def drain(bench: Bench) -> int:
@@ -105,6 +105,13 @@ def test_a_new_device_that_was_online_before_the_service_is_not_refused(bench: B
     assert "retained" not in bench.runner.refused
 
 
+def test_nothing_is_stored_of_a_device_that_nobody_knows(bench: Bench) -> None:
+    bench.broker.publish(bench.topics.device("stranger", "status"), b"{", retain=True)
+    restart(bench)
+    assert retained(bench, "stranger") == {}
+    assert "stranger" not in bench.runner.telemetry.records
+
+
 def test_a_device_in_good_standing_keeps_its_status_and_nothing_else(bench: Bench) -> None:
     flood(bench, "b")
     here = encode(m.DeviceStatus("b", True))
@@ -118,8 +125,8 @@ def test_a_retained_update_does_not_count_and_a_retained_check_in_is_no_check_in
     bench: Bench,
 ) -> None:
     facts = bench.known("a").facts
-    update, said = bench.payload("a"), encode(m.CheckIn("a", 99, 0))
-    for kind, payload in (("update", update), ("check-in", said)):
+    update, check_in = bench.payload("a"), encode(m.CheckIn("a", 99, 0))
+    for kind, payload in (("update", update), ("check-in", check_in)):
         bench.send("a", kind, payload, retained=True)
     assert bench.received == {}
     assert bench.known("a").facts == facts
