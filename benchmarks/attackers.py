@@ -380,19 +380,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--out", type=Path, default=OUT)
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     began = time.perf_counter()
-    with ProcessPoolExecutor(given.processes, get_context("spawn")) as pool:
-        runs = [*pool.map(partial(measure, rounds=given.rounds), cases())]
+    with ProcessPoolExecutor(options.processes, get_context("spawn")) as pool:
+        runs = [*pool.map(partial(measure, rounds=options.rounds), cases())]
     seconds = round(time.perf_counter() - began)
     results = {
         "machine": describe_machine(),
-        "rounds": given.rounds,
+        "rounds": options.rounds,
         "seconds": seconds,
         "runs": runs,
     }
     text = table(results)
-    keep(results, given.out, OUT, "attackers", f"## One attacker among ten\n\n{text}")
+    keep(results, options.out, OUT, "attackers", f"## One attacker among ten\n\n{text}")
     print(text)
 
 

@@ -426,21 +426,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=math.inf)
     parser.add_argument("--out", type=Path, default=OUT)
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    lines, began = read_lines(given.out), time.monotonic()
+    lines, began = read_lines(options.out), time.monotonic()
     complete = {key_of(line) for line in lines}
     todo = [cell for cell in cells() if cell.key not in complete]
     for number, cell in enumerate(todo, 1):
-        if time.monotonic() - began > given.seconds:
+        if time.monotonic() - began > options.seconds:
             break
         lines.append(run(cell))
-        with given.out.open("a") as file:
+        with options.out.open("a") as file:
             file.write(json.dumps(lines[-1]) + "\n")
         spent = time.monotonic() - began
         print(f"{number}/{len(todo)} cells, {spent:.0f} s, {cell.key}", flush=True)
     text = table(lines)
-    if given.out == OUT:
+    if options.out == OUT:
         put("liars", f"## Liars inside the bounds\n\n{text}")
     print(text)
 

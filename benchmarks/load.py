@@ -114,11 +114,11 @@ class Bench:
         settings = RunSettings.for_bundle(
             bundle, training, run_id="0" * 32, data="load", min_devices=devices, **times, **limits
         )
-        made = make_algorithm(algorithm, arithmetic=NativeArithmetic())
-        made = replace(made, accelerator=accelerator)
+        plain = make_algorithm(algorithm, arithmetic=NativeArithmetic())
+        server = replace(plain, accelerator=accelerator)
         exported = Exported(bundle, make_probe(objective.model, window.shape))
         self.name = settings.name
-        self.runner.open(settings, made, exported, BlobFolder(folder / "blobs"))
+        self.runner.open(settings, server, exported, BlobFolder(folder / "blobs"))
         self.runner.begin(1)
         rng, layout = np.random.default_rng(1), bundle.manifest.reported("step")
         self.tensors = {name: 0.01 * rng.random(shape, np.float32) for name, _, shape in layout}

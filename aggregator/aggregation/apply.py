@@ -33,13 +33,7 @@ from aggregator.fleet.plan import round_seed
 from aggregator.fleet.records import AdmittedUpdate, Campaign, Version
 from aggregator.fleet.rounds import counted_updates
 from aggregator.ports import Blobs, Clock
-from algorithms.algorithm import (
-    MOST_SHARES,
-    Algorithm,
-    Contribution,
-    State,
-    decode_memory,
-)
+from algorithms.algorithm import MOST_SHARES, Algorithm, Contribution, State, decode_memory
 from algorithms.core.contract import (
     Grouped,
     LocalModel,

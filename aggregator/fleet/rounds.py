@@ -23,13 +23,7 @@ from msgspec.structs import replace
 from aggregator.core.pool import draw
 from aggregator.fleet.budget import measured, spent
 from aggregator.fleet.desired import NEW, hours_of, trained_group, wanted
-from aggregator.fleet.divergence import (
-    NOBODY,
-    TRENDS,
-    divergence,
-    scored,
-    suspects_of,
-)
+from aggregator.fleet.divergence import NOBODY, TRENDS, divergence, scored, suspects_of
 from aggregator.fleet.events import Aggregate, Aggregated
 from aggregator.fleet.plan import round_seed
 from aggregator.fleet.reconcile import Turn, assign, reconcile

@@ -225,7 +225,7 @@ class Stack:
             return squares
 
         with np.errstate(over="ignore"):
-            blocks = chain(*(within(part, width) for part in ranges))
+            blocks = chain(*(parts_of(columns, width) for columns in ranges))
             return np.asarray(sum(each(add, blocks)))
 
     def _ordered(self, columns: slice, low: int, high: int) -> Any:
@@ -249,7 +249,7 @@ class Stack:
         )
 
 
-def within(columns: slice, width: int) -> Iterator[slice]:
+def parts_of(columns: slice, width: int) -> Iterator[slice]:
     """Yield a range of columns, `width` at a time."""
     for block in column_blocks(columns.stop - columns.start, width):
         yield slice(columns.start + block.start, columns.start + block.stop)

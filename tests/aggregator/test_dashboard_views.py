@@ -305,8 +305,8 @@ class TestMeasures:
         self, made: MadeUpService, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         fleet = made.view.fleet
-        said = {"board-001": "confirmed", "board-002": "failed: <b>no</b>", "x": "confirmed"}
-        last = replace(fleet.rollouts[-1], phase="running", statements=said)
+        statements = {"board-001": "confirmed", "board-002": "failed: <b>no</b>", "x": "confirmed"}
+        last = replace(fleet.rollouts[-1], phase="running", statements=statements)
         monkeypatch.setattr(made, "view", FleetView(replace(fleet, rollouts=(last,))))
         page = TestClient(made.api, "http://127.0.0.1").get("/dashboard/releases").text
         assert "set aside: board-002 (failed: &lt;b&gt;no&lt;/b&gt;)" in page

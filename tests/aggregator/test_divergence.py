@@ -29,9 +29,9 @@ def close(bench: Training, loss: float, norm: float = 1.0, **odd: tuple[float, i
 
 
 def cause(bench: Training) -> Divergence:
-    found = bench.campaign.divergence
-    assert found is not None
-    return found
+    divergence = bench.campaign.divergence
+    assert divergence is not None
+    return divergence
 
 
 def test_a_growing_loss_with_growing_updates_is_the_learning_rate(fleet: FleetData) -> None:

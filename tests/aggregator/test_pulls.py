@@ -1,5 +1,6 @@
-"""Who pulls a model away from its group is named, and can be excluded from the campaign."""
+"""A device that pulls a model away from its group is named, and can be excluded."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -209,7 +210,7 @@ class TestSample:
         rows = np.ones((5, 100), np.float32)
         rows[4] *= 1.1
         for name, row in zip("abcde", rows, strict=True):
-            sample.read(name, lambda row=row: {"delta/x": row})  # type: ignore[misc]
+            sample.read(name, partial(dict, {"delta/x": row}))
         pulls = sample.pulls(dict.fromkeys("abcde", RECEIVED), dict.fromkeys("abcde", "0"), {})
         assert {d: pull.evidence for d, pull in pulls.items()} == dict.fromkeys("abcde", 0.0)
 
@@ -217,14 +218,14 @@ class TestSample:
         sample = PullSample(5, b"x", 1)
         for name in "abcde":
             row = np.full(100, float(name == "c"), np.float32)
-            sample.read(name, lambda row=row: {"delta/x": row})  # type: ignore[misc]
+            sample.read(name, partial(dict, {"delta/x": row}))
         assert not sample.pulls(dict.fromkeys("abcde", RECEIVED), dict.fromkeys("abcde", "0"), {})
 
     def test_groups_are_compared_by_themselves(self) -> None:
         sample = PullSample(8, b"x", 1)
         for name in "abcdefgh":
             row = np.full(100, 1.0 if name in "abcd" else -1.0, np.float32)
-            sample.read(name, lambda row=row: {"delta/x": row})  # type: ignore[misc]
+            sample.read(name, partial(dict, {"delta/x": row}))
         groups = {name: "0" if name in "abcd" else "1" for name in "abcdefgh"}
         pulls = sample.pulls(dict.fromkeys("abcdefgh", RECEIVED), groups, {})
         assert {pull.direction for pull in pulls.values()} == {1.0}

@@ -90,7 +90,7 @@ def test_two_that_alternate_are_named_each_time_and_one_of_them_takes_part(
 
 
 def test_a_copy_that_raises_its_number_is_taken_and_the_device_is_named(bench: InboxBench) -> None:
-    """What docs/limits.md says: nothing tells this copy from the device's next start."""
+    """Nothing tells this copy from the device's next start, as docs/limits.md says."""
     check_in(bench, 6, 11)
     assert check_in(bench, 7, 22) == []
     (refusal,) = check_in(bench, 6, 11)

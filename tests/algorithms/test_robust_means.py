@@ -39,15 +39,15 @@ class TestRobustMean:
     ) -> None:
         """At the fixed point, pulls within `reach` median distances cancel with the others'."""
         stack = models(num, seed)
-        made = combine(RobustMean(reach=reach), stack)
+        combined = combine(RobustMean(reach=reach), stack)
         weights = np.ones(num)
         for columns in (slice(0, 20), slice(20, 24)):
             rows = stack[:, columns].astype(np.float64)
-            distances = np.linalg.norm(rows - made.flat[columns], axis=1)
+            distances = np.linalg.norm(rows - combined.flat[columns], axis=1)
             limit = reach * np.median(distances)
             weights = np.minimum(weights, np.minimum(1, limit / np.maximum(distances, 1e-12)) ** 2)
-        assert made.weights == pytest.approx(weights / weights.sum(), abs=0.02)
-        assert made.flat == pytest.approx(made.weights @ stack, abs=1e-5)
+        assert combined.weights == pytest.approx(weights / weights.sum(), abs=0.02)
+        assert combined.flat == pytest.approx(combined.weights @ stack, abs=1e-5)
 
     @given(seed=st.integers(0, 1000), num=st.integers(5, 12))
     def test_being_louder_gains_nothing(self, seed: int, num: int) -> None:
@@ -72,8 +72,8 @@ class TestRobustMean:
         assert np.delete(weights, [2, 5]).min() > 0.1
 
     def test_honest_devices_count_fully_whatever_number_of_examples_they_claim(self) -> None:
-        made = combine(RobustMean(), models(9, 1, spread=0.1), np.arange(9) * 1000)
-        assert made.weights == pytest.approx(np.full(9, 1 / 9), abs=0.05)
+        combined = combine(RobustMean(), models(9, 1, spread=0.1), np.arange(9) * 1000)
+        assert combined.weights == pytest.approx(np.full(9, 1 / 9), abs=0.05)
 
 
 class TestKrum:

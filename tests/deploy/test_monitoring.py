@@ -100,8 +100,8 @@ def test_every_alert_has_a_row_and_a_rule() -> None:
     assert [*rows] == [*IDS]
     text = (MONITORING / "alerts.yml").read_text()
     (excepted,) = re.findall(r'shoal_alerts\{alert!~"([^"]+)"\}', text)
-    own = {name for name, rule in rows.items() if rule != "ShoalAlert"}
-    assert own == set(excepted.split("|"))
+    others = {name for name, rule in rows.items() if rule != "ShoalAlert"}
+    assert others == set(excepted.split("|"))
     assert set(rows.values()) - {"none"} <= set(re.findall(r"- alert: (\w+)", text))
 
 

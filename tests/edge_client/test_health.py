@@ -99,7 +99,7 @@ def test_a_client_reports_the_version_of_the_installed_package(tmp_path: Path) -
     metadata.parent.mkdir()
     metadata.write_text("Metadata-Version: 2.1\nName: shoal\nVersion: 9.8.7\n")
     path = os.pathsep.join((str(tmp_path), str(ROOT)))
-    said = subprocess.run(
+    answer = subprocess.run(
         [sys.executable, "-c", "from wire.messages import CLIENT; print(CLIENT)"],
         env=os.environ | {"PYTHONPATH": path},
         cwd=tmp_path,
@@ -107,7 +107,7 @@ def test_a_client_reports_the_version_of_the_installed_package(tmp_path: Path) -
         text=True,
         check=True,
     )
-    assert said.stdout == "shoal 9.8.7\n"
+    assert answer.stdout == "shoal 9.8.7\n"
 
 
 def test_both_clients_speak_the_same_version_of_the_protocol() -> None:
