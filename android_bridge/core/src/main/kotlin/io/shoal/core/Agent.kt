@@ -371,7 +371,7 @@ internal class Agent(self: Identity, private val link: Link, private val environ
         val health = environment.state()
         val report = ErrorReports.ofKilled(deviceId, plan, time.latestS(), health.app, health.lastExit)
         log.write(Log.Level.ERROR, "${report.what}: device=$deviceId ${report.message}")
-        save(session.copy(begun = false))
+        save(session.copy(underWay = false))
         noteReport(report)
     }
 

@@ -62,7 +62,7 @@ internal object Rounds {
         } else if (lastPlan != null && lastPlan.epoch == plan.epoch && ORDER.compare(plan, lastPlan) < 0) {
             return Pair(session, Action.Nothing)
         }
-        val accepted = session.copy(plan = plan, planText = text, stage = Stage.WORKING, tries = 0, reached = 0, update = "", reason = null, detail = "", begun = false)
+        val accepted = session.copy(plan = plan, planText = text, stage = Stage.WORKING, tries = 0, reached = 0, update = "", reason = null, detail = "", underWay = false)
         return expired(accepted, plan, nowS) ?: Pair(accepted, Action.Work)
     }
 
@@ -84,17 +84,17 @@ internal object Rounds {
             val detail = "work on it was started ${session.tries} times and ended this client each time"
             return onDeclined(session, plan, DeclineReason.QUARANTINED, detail)
         }
-        return Pair(session.copy(tries = session.tries + 1, begun = true), Action.Work)
+        return Pair(session.copy(tries = session.tries + 1, underWay = true), Action.Work)
     }
 
     /** Return the session at an orderly stop of the client: the unfinished work did not fail. */
     fun onStopped(session: Session): Session =
-        if (session.stage == Stage.WORKING) session.copy(tries = maxOf(0, session.tries - 1), begun = false) else session
+        if (session.stage == Stage.WORKING) session.copy(tries = maxOf(0, session.tries - 1), underWay = false) else session
 
     /**
      * Return true if the client ended in the midst of the work. Ask at a start of the client.
      */
-    fun wasKilled(session: Session): Boolean = session.stage == Stage.WORKING && session.begun
+    fun wasKilled(session: Session): Boolean = session.stage == Stage.WORKING && session.underWay
 
     /**
      * Return the session after a checkpoint was stored, at [runs] runs of graphs. Work that gets
@@ -121,7 +121,7 @@ internal object Rounds {
      * stored. If another plan came in the meantime, that plan stays.
      */
     fun onExecuted(session: Session, plan: Plan, update: String): Session =
-        if (isWorkedOn(session, plan)) session.copy(stage = Stage.PENDING, update = update, tries = 0, begun = false) else session
+        if (isWorkedOn(session, plan)) session.copy(stage = Stage.PENDING, update = update, tries = 0, underWay = false) else session
 
     /**
      * Return the session and the action after the plan was declined. It is not tried again. If

@@ -86,7 +86,7 @@ public data class Start(val number: Long = 0, val instance: Long = 0, val refuse
  * @param personalModels personal models of the device
  * @param reached furthest point of the work, at which [tries] was last reset (number of runs of
  *   graphs)
- * @param begun true if work on the plan began and came to no orderly stop
+ * @param underWay true if work on the plan began and came to no orderly stop
  * @param error report of the last error
  */
 @InternalShoalApi
@@ -105,6 +105,6 @@ public data class Session(
     val releasedEpoch: Long = 0,
     val personalModels: List<PersonalModel> = emptyList(),
     val reached: Long = 0,
-    val begun: Boolean = false,
+    val underWay: Boolean = false,
     val error: ErrorReport? = null,
 )

@@ -32,7 +32,7 @@ internal fun encodeSession(session: Session): ByteArray {
         "released_epoch" to session.releasedEpoch,
         "personal_models" to session.personalModels.map(::fieldsOf),
         "reached" to session.reached,
-        "begun" to session.begun,
+        "under_way" to session.underWay,
         "error" to session.error?.let(::fieldsOf),
     )
     val line = jsonText(fields).toByteArray()
@@ -66,7 +66,7 @@ internal fun decodeSession(payload: ByteArray): Session {
         releasedEpoch = f.count("released_epoch"),
         personalModels = f.list("personal_models", emptyList()) { it, path -> personalModelOf(Fields(it, path)) },
         reached = f.count("reached", 0),
-        begun = f.bool("begun", false),
+        underWay = f.bool("under_way", false),
         error = f.objectOrNull("error", ::errorReportOf),
     )
 }

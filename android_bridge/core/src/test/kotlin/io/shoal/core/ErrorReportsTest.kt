@@ -137,7 +137,7 @@ class ErrorReportsTest {
         val dying = object : Storage by storage {
             override fun save(session: Session) {
                 storage.save(session)
-                if (session.begun) throw Killed()
+                if (session.underWay) throw Killed()
             }
         }
         val device = FakeAggregator(dying).up()

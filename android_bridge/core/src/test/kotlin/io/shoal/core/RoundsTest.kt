@@ -44,7 +44,7 @@ class RoundsTest {
                         current = used
                     } else if (step.string("event") == "client start") {
                         assertEquals(step.string("action"), if (Rounds.wasKilled(session)) "killed" else "none")
-                        session = session.copy(begun = false)
+                        session = session.copy(underWay = false)
                     } else {
                         val (changed, action) = play(session, step)
                         session = changed
