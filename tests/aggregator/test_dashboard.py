@@ -261,9 +261,10 @@ class TestSigningIn:
             server.serve(service.api)
             address = f"http://127.0.0.1:{port}"
             cookie = httpx.post(
-                f"{address}/dashboard/sign-in", data={"token": "t"}, headers=OWN | said
+                f"{address}/dashboard/sign-in", data={"token": "t"}, headers=OWN | said, timeout=60
             ).headers["set-cookie"]
-            httpx.get(f"{address}/run", headers={"Authorization": "Bearer wrong"} | said)
+            wrong = {"Authorization": "Bearer wrong"}
+            httpx.get(f"{address}/run", headers=wrong | said, timeout=60)
         assert ("Secure" in cookie) is believed
         (line,) = read_back(service.folder).lines
         assert line.by == ("nobody at 203.0.113.7" if believed else "nobody at 127.0.0.1")

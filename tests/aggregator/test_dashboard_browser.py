@@ -107,6 +107,7 @@ def test_an_order_whose_meaning_changes_while_it_is_read_is_not_given(
             f"{address}/rollouts/run-1/promote",
             json={"step": 0},
             headers={"Authorization": f"Bearer {token}"},
+            timeout=60,
         )
         assert promoted.status_code == 200, promoted.text
         expect(seen.page.get_by_text("Take the rollout past step 1")).to_be_hidden()

@@ -259,6 +259,6 @@ def test_the_command_answers_on_this_machine_alone_until_ctrl_c(tmp_path: Path) 
     assert process.stdout is not None
     found = re.search(r"0 runs of .* at (http://127\.0\.0\.1:\d+);", process.stdout.readline())
     assert found is not None
-    assert "There is no run here yet." in httpx.get(found[1]).text
+    assert "There is no run here yet." in httpx.get(found[1], timeout=60).text
     process.send_signal(signal.SIGINT)
     assert process.wait(20) == 130
