@@ -127,7 +127,8 @@ Exclusion = create_model(
     __base__=DeviceChoice,
     __doc__="A device to exclude from a campaign.",
     since=(
-        Annotated[Whole, Field(ge=1, le=LARGEST)] | None,
+        # bounds on `Whole` inside a union would be no part of the JSON schema
+        Annotated[int, Field(ge=1, le=LARGEST), BeforeValidator(_whole)] | None,
         Field(
             default=None,
             description="Return to the last stored models before this round; null: go on with the "

@@ -2,6 +2,7 @@
 
 import asyncio
 import queue
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -266,6 +267,18 @@ def test_nothing_is_loaded_from_elsewhere(client: TestClient) -> None:
     assert "http" not in {
         word.partition("://")[0] for word in described.text.split('"') if "://" in word
     }
+
+
+def test_the_description_has_every_bound_in_words_of_json_schema(client: TestClient) -> None:
+    def keys(of: Any) -> Iterator[str]:
+        if isinstance(of, dict):
+            yield from of
+        for inner in of.values() if isinstance(of, dict) else of if isinstance(of, list) else ():
+            yield from keys(inner)
+
+    assert not {"ge", "gt", "le", "lt"} & set(keys(client.get("/openapi.json").json()))
+    since = client.get("/openapi.json").json()["components"]["schemas"]["Exclusion"]["properties"]
+    assert since["since"]["anyOf"][0]["minimum"] == 1
 
 
 def test_orders_that_are_too_many_are_refused_and_none_can_be_taken_back(tmp_path: Path) -> None:
