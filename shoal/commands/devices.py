@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 NUMBERS = ("battery", "windows", "release", "failures")
 HEADINGS = ("device", "state", "last seen (UTC)", "client", *NUMBERS, "personal model", "tags")
 """Headings of the list of devices; the columns of `NUMBERS` are aligned at their right."""
-DURATIONS = ("train_s", "answer_s")
+DURATIONS = ("train_s", "answer_s", "clock_off_s")
 """Fields that are durations in seconds; other fields that end in ``_s`` are Unix times."""
 
 
@@ -99,7 +99,7 @@ def show(
     print(f"device {row.pop('id')}: {condition.word}{condition.why and ', '}{condition.why}")
     for name, value in row.items():
         for field, part in value.items() if isinstance(value, dict) else (("", value),):
-            if part not in ("", None, 0, [], {}):
+            if field not in ("type", "device_id") and part not in ("", None, 0, [], (), {}):
                 label = f"{name} {field}".strip().removesuffix("_s").replace("_", " ")
                 print(f"  {label:<26}  {_text(field or name, part)}")
     if (error := device.telemetry.error) is not None:
@@ -233,7 +233,7 @@ def _text(name: str, value: Any) -> str:
         return minute_of(value) + " UTC"
     if isinstance(value, str):
         return value[:12] if re.fullmatch("[0-9a-f]{64}", value) else value
-    if isinstance(value, list) and all(isinstance(each, str) for each in value):
+    if isinstance(value, list | tuple) and all(isinstance(each, str) for each in value):
         return ", ".join(_text("", each) for each in value)
     if isinstance(value, bool):
         return "yes" if value else "no"

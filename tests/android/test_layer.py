@@ -367,7 +367,7 @@ def test_the_archive_is_small_and_its_entry_points_survive_shrinking(
     with zipfile.ZipFile(BRIDGE / ".out" / "shoal-android.aar") as archive:
         names = set(archive.namelist())
         assert names >= {"AndroidManifest.xml", "classes.jar", "R.txt", "proguard.txt"}
-        assert archive.getinfo("classes.jar").file_size < 590_000
+        assert archive.getinfo("classes.jar").file_size < 620_000
         rules = archive.read("proguard.txt").decode()
         assert "io.shoal.android.RoundWorker" in rules
         monkeypatch.syspath_prepend(str(BRIDGE))

@@ -157,12 +157,17 @@ class YearFleet(Fleet):
         return max((release["number"] for release in self.get("/releases")), default=0)
 
     def in_use(self, devices: Iterable[str]) -> dict[str, tuple[int, str]]:
-        """Return the number and the model of the release in use, by device, from its folder."""
-        found = {}
-        for device_id in devices:
-            current = DeviceState(self.state(device_id)).current()
-            found[device_id] = (current.release, current.model) if current is not None else (0, "")
-        return found
+        """Return the number and the model of the release in use, by device: the model by its
+        folder, and the last release of this model."""
+        numbers = {
+            release["model"]: release["number"]
+            for release in sorted(self.get("/releases"), key=lambda release: release["number"])
+        }
+        models = {
+            device_id: current.model if (current := DeviceState(folder).current()) else ""
+            for device_id, folder in ((d, self.state(d)) for d in devices)
+        }
+        return {device_id: (numbers.get(model, 0), model) for device_id, model in models.items()}
 
     def wait_for_use(self, devices: Iterable[str], after: int) -> None:
         """Wait until all of these devices use releases with greater numbers than this, and the
@@ -174,11 +179,7 @@ class YearFleet(Fleet):
     def agrees(self, devices: Iterable[str]) -> None:
         """Wait until the service has as many devices using each release as devices say; each has
         that release's model."""
-        numbers = self.in_use(devices)
-        releases = {release["number"]: release for release in self.get("/releases")}
-        for device_id, (number, model) in numbers.items():
-            assert releases[number]["model"] == model, device_id
-        used = [number for number, _ in numbers.values()]
+        used = [number for number, _ in self.in_use(devices).values()]
         self.wait(
             lambda: all(
                 self.get(f"/releases/{number}")["in_use"] == used.count(number)
@@ -188,7 +189,7 @@ class YearFleet(Fleet):
         listed = self.run("shoal", "models", "list", self.served)
         for number in set(used):
             line = next(line for line in listed.splitlines() if re.match(rf" +{number} ", line))
-            assert int(line.split()[5]) == used.count(number), listed
+            assert int(line.split()[-1]) == used.count(number), listed
 
     def versions(self) -> dict[str, int]:
         """Return the version of the bundle in use, by device."""
