@@ -56,7 +56,9 @@ def test_twenty_steps_differ_from_eager_float32_no_more_than_that_from_float64(
         for name, value in found.items()
         if name.startswith("next/")
     }
-    assert changed.keys() >= {spec.key for spec in bundle.manifest.of_role("shared")}
+    # FedDisk's density network, `made`, is trained by another graph
+    trained = {spec.key for spec in bundle.manifest.of_role("shared") if "/made." not in spec.key}
+    assert changed.keys() >= trained
     assert any(
         float(np.abs(value - bundle.initial[name]).max()) > 1e-3 for name, value in changed.items()
     )

@@ -125,7 +125,7 @@ class YearFleet(Fleet):
         until_s = time.monotonic() + for_s
         while time.monotonic() < until_s:
             if campaign in [
-                self.get(f"/devices/{device_id}")["entry"].get("campaign")
+                self.get(f"/devices/{device_id}")["record"].get("campaign")
                 for device_id in self.devices
             ]:
                 return False
