@@ -29,11 +29,13 @@ class NativeGraphs(EagerGraphs):
         `trained` are the graphs with which plans train.
 
         Raises:
-            Unsupported: a training graph is more than plain SGD, or the native engine does not know
-                a layer of its model.
+            Unsupported: a training graph is more than plain SGD, the task's loss is more than the
+                cross-entropy, or the native engine does not know a layer of its model.
             CannotCompile: the native engine cannot be built here.
         """
         super().__init__(objective)
+        if not objective.task.plain:
+            raise Unsupported(f"the loss of {objective.task.name} is more than the cross-entropy")
         self._sgd: dict[str, PlainSgd] = dict(objective.sgd())
         if more := sorted(set(trained) - self._sgd.keys()):
             raise Unsupported(
