@@ -57,11 +57,12 @@ class CheckedIn(OfDevice, frozen=True):
 class Seen(OfDevice, frozen=True):
     """A device has connected or disconnected.
 
-    `withdrawn`: its owner has withdrawn. The device gets no assignment until it checks in again.
+    `withdrawal`: random number of its owner's withdrawal, or 0. The device gets no assignment until
+    it checks in again.
     """
 
     online: bool
-    withdrawn: bool = False
+    withdrawal: int = 0
 
 
 class Updated(OfDevice, frozen=True):
@@ -79,13 +80,11 @@ class Updated(OfDevice, frozen=True):
 class AssignmentDeclined(OfDevice, frozen=True):
     """A device does not carry out an assignment, or its update was refused for its contents.
 
-    `forbidden`: the owner does not permit the assignment. `excused`: the plan had expired on
-    arrival, which is not a failure of the device.
+    `forbidden`: the owner does not permit the assignment.
     """
 
     serial: int
     forbidden: bool = False
-    excused: bool = False
 
 
 class UsesRelease(OfDevice, frozen=True):

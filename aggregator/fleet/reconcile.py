@@ -42,6 +42,11 @@ Each further failure doubles the rest.
 """
 EMPTY = DevicePool()
 NOBODY = Device()
+MOST_LOST = 100_000
+"""Maximum number of offers that are lost when the service returns to an old backup.
+
+A device that reports a greater number lies, or another one speaks in its place.
+"""
 
 
 class Turn:
@@ -240,7 +245,7 @@ def _offered(turn: Turn, device_id: str, device: Device, again: bool) -> Device:
         if rollout.direct and work is not None and work.campaign == rollout.campaign:
             # taking up a model ends the work for its campaign, so the offer follows that work
             return replace(device, last_offer=LastOffer()) if again else device
-        reported, offer = _reported_offer(device), device.last_offer
+        reported, offer = _reported_offer(turn, device), device.last_offer
         is_lost = reported > offer.serial  # after the service returned to an old backup
         if release.number != offer.release or is_lost:
             turn.serial += 1
@@ -263,10 +268,11 @@ def _offered(turn: Turn, device_id: str, device: Device, again: bool) -> Device:
     return device
 
 
-def _reported_offer(device: Device) -> int:
+def _reported_offer(turn: Turn, device: Device) -> int:
     """Return the number of the last offer that a device reports; 0 if it is not plausible."""
     offered = device.in_use.offered if device.in_use is not None else 0
-    return offered if offered < LARGEST_NUMBER else 0
+    largest = min(max(turn.serial, device.last_offer.serial) + MOST_LOST, LARGEST_NUMBER - 1)
+    return offered if offered <= largest else 0
 
 
 def _has_confirmed(device: Device) -> bool:

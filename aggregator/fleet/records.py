@@ -31,6 +31,8 @@ SHARED = ("bundle", "client", "runtime", "hardware", "protocol", "app")
 """Facts whose texts many devices share, so that each text is in memory once."""
 NAMED = 10
 """Maximum number of devices that confirm, and of those that object, in a rollout's record."""
+MOST_ONCE = 16
+"""Maximum number of random numbers that a device's record remembers."""
 MOST_TAGS = 64
 """Maximum number of tags of a device."""
 
@@ -115,8 +117,12 @@ class Device(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     It was refused. An operator's `unban` ends this.
     """
-    displaced: int = 0
-    """Random number of the start that the first start of a new state folder took the place of."""
+    once: tuple[int, ...] = ()
+    """Random numbers of messages that take effect only once, at most `MOST_ONCE`.
+
+    They are those of the owner's withdrawals, of the first start of a state folder after the second
+    one came, and of the start that the first start of a new folder took the place of.
+    """
     withdrawn_s: float = 0.0
     """Time at which the owner withdrew; 0 after the device has checked in again."""
     moved: bool = False
@@ -166,6 +172,10 @@ class Device(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         """Return the record without the fields that are computed from others."""
         return replace(self, wake_s=0.0, pool="", marks=())
 
+    def with_once(self, number: int) -> "Device":
+        """Return the record after a message with this random number took effect."""
+        return replace(self, once=(*self.once, number)[-MOST_ONCE:])
+
     @property
     def barred(self) -> bool:
         """True if the device may not be given an assignment or a release."""
@@ -185,15 +195,15 @@ class Device(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
         Starts of one device have growing numbers. So a check-in whose number is not above the last
         one, and which is of another start, comes from a copy or from a restored state folder. The
-        first start of a new folder is taken, because a device may have lost its folder; the start
-        that it takes the place of is of a second device if it comes again.
+        first start of a new folder is taken, because a device may have lost its folder; a start of
+        `once` is of a second device.
         """
         last = self.facts
         if last is None or not last.start or not facts.start:
             return False
         if facts.instance == last.instance:
             return False
-        return facts.instance == self.displaced or 1 < facts.start <= last.start
+        return facts.instance in self.once or 1 < facts.start <= last.start
 
     @property
     def policy(self) -> Policy:

@@ -85,8 +85,9 @@ def _checked_in(turn: Turn, event: e.CheckedIn) -> None:
     encodings = _encodings(event.facts.encodings)
     facts = replace(event.facts, device_id=event.device_id, encodings=encodings, **texts)
     last = before.facts
-    if last is not None and facts.start == 1 and facts.instance != last.instance:
-        before = replace(before, displaced=last.instance)
+    is_new = last is not None and facts.instance != last.instance
+    if last is not None and is_new and 1 in (facts.start, last.start):
+        before = before.with_once(last.instance)
     device = replace(
         before,
         facts=facts,
@@ -151,7 +152,10 @@ def _seen(turn: Turn, event: e.Seen) -> None:
     before = turn.devices.get(event.device_id)
     if before is None:
         return
-    if event.withdrawn:
+    if event.withdrawal:
+        if event.withdrawal in before.once:
+            return
+        before = before.with_once(event.withdrawal)
         _without_update(turn, event.device_id)
         away = replace(before, online=False, withdrawn_s=before.withdrawn_s or turn.now_s)
         reconcile(turn, event.device_id, replace(away, assignment=None))
@@ -178,10 +182,6 @@ def _declined(turn: Turn, event: e.AssignmentDeclined) -> None:
     # other kinds of assignments are still permitted
     if event.forbidden and work.kind == "survey":
         reconcile(turn, event.device_id, device)
-    # any other plan with this deadline would have expired as well
-    elif event.excused:
-        rests_until_s = max(device.rests_until_s, work.deadline_s)
-        reconcile(turn, event.device_id, replace(device, rests_until_s=rests_until_s))
     else:
         reconcile(turn, event.device_id, failed(device, turn.now_s))
 
@@ -268,7 +268,7 @@ def _banned(turn: Turn, event: e.Banned) -> None:
     # the next device that checks in is the right one
     elif device.second_s and device.facts is not None:
         facts = replace(device.facts, start=0, instance=0)
-        device = replace(device, facts=facts, displaced=0, second_s=0.0)
+        device = replace(device, facts=facts, second_s=0.0)
     reconcile(turn, event.device_id, replace(device, ban=event.ban))
     rollouts.note_report(turn, event.device_id)
 

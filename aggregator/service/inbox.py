@@ -459,9 +459,9 @@ class FleetInbox:
             return
         self._is_for(message.run_id, reading)
         detail = printable(message.detail)
-        # an owner's policy and a late device are everyday
+        # an owner's policy is everyday
         log.log(
-            logging.DEBUG if message.reason in ("policy", "expired") else logging.WARNING,
+            logging.DEBUG if message.reason == "policy" else logging.WARNING,
             "Assignment declined: device=%s round=%d reason=%s: %s",
             reading.device_id,
             message.round,
@@ -479,8 +479,7 @@ class FleetInbox:
             reading.proof = message.proof
             return
         forbidden = message.reason == "policy" and work.kind in ("survey", "train")
-        excused = message.reason == "expired"
-        self._decline_for(reading, forbidden=forbidden, excused=excused)
+        self._decline_for(reading, forbidden=forbidden)
 
     def _fetch(self, payload: bytes, reading: Reading) -> None:
         message: Fetch = decode(payload, Fetch)
@@ -545,20 +544,21 @@ class FleetInbox:
         if message.online and isfinite(message.at_s) and self._knows(reading.device_id):
             self._telemetry.on_clock(reading.device_id, message.at_s)
         if message.withdrawn:
+            number = int(message.withdrawn[:13], 16) or 1
+            reading.replies.append(Acknowledge(reading.device_id, digest(payload)))
+            if device is not None and number in device.once:
+                return
             gone = Seen(
-                at_s=self._clock(), device_id=reading.device_id, online=False, withdrawn=True
+                at_s=self._clock(), device_id=reading.device_id, online=False, withdrawal=number
             )
             reading.events.append(gone)
-            reading.replies.append(Acknowledge(reading.device_id, digest(payload)))
             log.info("Device withdrawn by its owner: device=%s", reading.device_id)
         elif reading.is_leaving and device is not None and device.online:
             reading.events.append(
                 Seen(at_s=self._clock(), device_id=reading.device_id, online=False)
             )
 
-    def _decline_for(
-        self, reading: Reading, forbidden: bool = False, excused: bool = False
-    ) -> None:
+    def _decline_for(self, reading: Reading, forbidden: bool = False) -> None:
         """Record that the assignment of a device is declined."""
         device = self._fleet.devices.get(reading.device_id)
         if device is not None and device.assignment is not None:
@@ -568,7 +568,6 @@ class FleetInbox:
                     device_id=reading.device_id,
                     serial=device.assignment.serial,
                     forbidden=forbidden,
-                    excused=excused,
                 )
             )
 

@@ -132,6 +132,17 @@ class TestWithdrawal:
         assert [x.device_id for x in answers if isinstance(x, e.SendPlan)] == ["a"]
         assert not bench.device("a").withdrawn_s
 
+    @pytest.mark.parametrize("old", [WITHDRAWN, encode(m.DeviceStatus("a", False, "f0" * 16))])
+    def test_a_broker_that_repeats_an_old_one_takes_no_device_out(
+        self, bench: InboxBench, old: bytes
+    ) -> None:
+        for status in (WITHDRAWN, encode(m.DeviceStatus("a", False, "f0" * 16))):
+            bench.send("a", "status", status)
+            bench.send("a", "check-in", encode(m.CheckIn("a", 10, 4)))
+        before = bench.device("a")
+        assert m.Acknowledge("a", digest(old)) in bench.send("a", "status", old)
+        assert bench.device("a") == before
+
     def test_what_it_sent_for_the_open_round_does_not_count(self, bench: InboxBench) -> None:
         bench.verdict(bench.payload("a"))
         bench.send("a", "status", WITHDRAWN)
@@ -163,7 +174,7 @@ ACTS: tuple[Callable[[Fleet, str], list[e.Event]], ...] = (
     lambda fleet, d: orders.tag(fleet, [d], ["t"], 1.0),
     lambda fleet, d: orders.untag(fleet, [d], ["t"], 1.0),
     lambda fleet, d: orders.ban(fleet, d, "x", 1.0),
-    lambda _fleet, d: [e.Seen(at_s=1.0, device_id=d, online=False, withdrawn=True)],
+    lambda _fleet, d: [e.Seen(at_s=1.0, device_id=d, online=False, withdrawal=1)],
     lambda _fleet, d: [e.Forgotten(at_s=1.0, device_id=d)],
     lambda _fleet, d: [e.CheckedIn(at_s=1.0, device_id=d, facts=m.CheckIn(d, 10, 4))],
 )

@@ -81,6 +81,22 @@ def test_a_device_whose_place_a_new_folder_took_is_refused_if_it_comes_again(
     assert not check_in(bench, 2, 33)
 
 
+@pytest.mark.parametrize("starts", [2, 3, 6])
+@pytest.mark.parametrize("repeated", [1, 2])
+def test_a_broker_that_repeats_an_old_check_in_has_the_known_device_not_refused(
+    bench: InboxBench, starts: int, repeated: int
+) -> None:
+    for start in range(1, starts + 1):
+        check_in(bench, start, 100 + start)
+    (refusal,) = check_in(bench, repeated, 100 + repeated) or [None]
+    if repeated < starts:
+        assert refusal is not None
+        assert refusal.instance == 100 + repeated, "a start of the device that is over"
+    assert not check_in(bench, starts, 100 + starts)
+    assert known(bench.device("c").facts).start == starts
+    assert not check_in(bench, starts + 1, 999)
+
+
 def test_two_that_alternate_are_named_each_time_and_one_of_them_takes_part(
     bench: InboxBench,
 ) -> None:

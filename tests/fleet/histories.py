@@ -57,7 +57,6 @@ KINDS: dict[str, tuple[int, Callable[[random.Random], Any]]] = {
     "work": (20, device),
     "all work": (12, lambda _: None),
     "decline": (3, device),
-    "excuse": (1, device),
     "carry out": (25, lambda rng: rng.randint(1, 20)),
     "lose": (2, lambda rng: rng.randint(1, 5)),
     "time": (8, lambda rng: rng.choice([0.0, 1.0, 40.0, 150.0, 2000.0, 50_000.0])),
@@ -113,8 +112,8 @@ def act(world: World, kind: str, value: Any) -> None:
             for device_id in sorted(world.clients):
                 world.work(device_id)
             world.ring()
-        case ("decline" | "excuse") as kind, device_id:
-            world.decline(device_id, excused=kind == "excuse")
+        case "decline", device_id:
+            world.decline(device_id)
         case "carry out", count:
             world.carry_out(count)
         case "lose", count:

@@ -146,15 +146,6 @@ class TestRounds:
             land(world, asked(world)[0])
         assert run(world).phase == "aggregating"
 
-    def test_a_device_whose_plan_had_expired_is_not_asked_again_at_once(self) -> None:
-        world = buffered("a", buffer=1)
-        world.carry_out()
-        world.decline("a", excused=True)
-        world.pass_time(99)
-        assert asked(world) == []
-        world.pass_time(1)
-        assert (asked(world), run(world).attempt) == (["a"], 1)
-
     @pytest.mark.parametrize("gone", [ban, forget])
     def test_another_device_is_asked_for_one_that_is_banned_or_forgotten(
         self, gone: Callable[[World, str], None]

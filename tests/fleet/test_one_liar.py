@@ -8,7 +8,11 @@ import pytest
 from aggregator.core.steps import Gate, Step
 from aggregator.fleet import events as e
 from aggregator.fleet.records import Ban
+from aggregator.http.dashboard.alerts import standing_alerts
+from aggregator.service.conditions import Conditions, ServiceCounters
+from aggregator.view.fleet import FleetView
 from tests.fleet.rollout_cases import Rollouts
+from wire.messages import InUse
 
 ALL = (Step(1.0),)
 GATE = Gate(patience_s=100.0)
@@ -27,6 +31,13 @@ def under_way(number: int, gate: Gate = GATE) -> Rollouts:
     fleet.finish()
     fleet.roll_out("second", steps=ALL, gate=gate)
     return fleet
+
+
+def ids_of(fleet: Rollouts) -> set[str]:
+    """Return the ids of the standing alerts."""
+    well = Conditions({}, True, "", "", ServiceCounters(), {})
+    view = FleetView(fleet.fleet, now_s=fleet.now_s)
+    return {alert.id for alert in standing_alerts(well, view)}
 
 
 @pytest.mark.parametrize("number", range(3, 10))
@@ -117,10 +128,37 @@ def test_a_measure_that_only_a_liar_reports_stops_no_release_for_good_and_names_
     assert "d0 (accuracy fell by 1.000)" in fleet.progress().reason
 
 
+@pytest.mark.parametrize("number", [2**31 - 2, 2**31 - 1, 2**31, 10**9])
+def test_one_that_reports_impossible_numbers_holds_nobody_and_has_its_offers(number: int) -> None:
+    fleet = under_way(3)
+    for device_id in ("d1", "d2"):
+        fleet.answer(device_id)
+    report = InUse("d0", number, number)
+    offers = fleet.do(e.UsesRelease(at_s=fleet.now_s, device_id="d0", in_use=report))
+    assert all(serial < 100 for serial in offers.values())
+    assert "rollout-waits" not in ids_of(fleet)
+    fleet.tick(101)
+    assert fleet.rollout().phase == "done"
+    assert all(serial < 100 for serial in fleet.roll_out("third", steps=ALL).values())
+
+
+def test_a_step_whose_only_device_answers_nothing_has_an_alert_after_the_patience() -> None:
+    fleet = under_way(1)
+    fleet.tick(99)
+    assert "rollout-waits" not in ids_of(fleet)
+    fleet.tick(10)
+    assert fleet.rollout().phase == "running"
+    assert "rollout-waits" in ids_of(fleet)
+    fleet.answer("d0")
+    fleet.tick()
+    assert fleet.rollout().phase == "done"
+    assert "rollout-waits" not in ids_of(fleet)
+
+
 def test_a_liar_that_is_banned_or_forgotten_is_counted_and_named_no_longer() -> None:
     for event in (
         e.Banned(at_s=1.0, device_id="d0", ban=Ban(1.0, "it lies")),
-        e.Seen(at_s=1.0, device_id="d0", online=False, withdrawn=True),
+        e.Seen(at_s=1.0, device_id="d0", online=False, withdrawal=1),
         e.Forgotten(at_s=1.0, device_id="d0"),
     ):
         fleet = under_way(2)

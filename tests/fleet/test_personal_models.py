@@ -186,18 +186,6 @@ class TestInVain:
         assert work_of(world, "late") is None
         assert come(world, "late") is not None
 
-    def test_a_plan_that_expired_on_the_device_is_no_failure(self) -> None:
-        world = ended()
-        first = come(world, "late")
-        assert first is not None
-        own: dict[str, Any] = {"device_id": "late", "serial": first.serial, "excused": True}
-        world.feed(e.AssignmentDeclined(at_s=world.now_s, **own))
-        assert world.fleet.devices["late"].failures == 0
-        world.pass_time(100)
-        second = come(world, "late")
-        assert second is not None
-        assert second.serial > first.serial
-
     @pytest.mark.parametrize("order", ["ban", "forget"])
     def test_a_banned_or_forgotten_device_works_on_nothing(self, order: str) -> None:
         world = ended()

@@ -34,11 +34,11 @@ def graphs_of(world: World, *device_ids: str) -> list[list[str]]:
     return [[getattr(v, "graph", "") for v in work_of(world, d).verbs] for d in device_ids]
 
 
-def decline(world: World, *device_ids: str, excused: bool = False) -> None:
+def decline(world: World, *device_ids: str) -> None:
     """These devices decline their plans."""
     world.carry_out()
     for device_id in device_ids:
-        world.decline(device_id, excused)
+        world.decline(device_id)
 
 
 class TestOpening:
@@ -204,19 +204,6 @@ class TestShortRound:
         all_work(world, second, other)
         assert world.rounds == [("run", 1, 2, "training")]
 
-    def test_asks_nobody_twice_whose_plan_had_expired_before_that_deadline(self) -> None:
-        world, declined = drawn_from(*"abcd"), []
-        while asked(world):
-            declined.append(asked(world)[0])
-            decline(world, declined[-1], excused=True)
-        assert sorted(declined) == list("abcd")
-        assert {device.failures for device in world.fleet.devices.values()} == {0}
-        world.check_in("a")
-        world.pass_time(9)
-        assert asked(world) == []
-        world.pass_time(1)
-        assert (run(world).attempt, len(asked(world))) == (1, 2)
-
     def test_with_more_asked_than_needed_asks_nobody_before_too_many_declined(self) -> None:
         world = drawn_from(*"abcdef", over_select=1.5)
         first, second, third = asked(world)
@@ -293,7 +280,7 @@ class TestShortRound:
 
 ACTIONS = st.lists(
     st.tuples(
-        st.sampled_from(["check in", "decline", "decline", "excuse", "leave", "work", "time"]),
+        st.sampled_from(["check in", "decline", "decline", "leave", "work", "time"]),
         st.sampled_from("abcdef"),
     ),
     max_size=50,
@@ -330,12 +317,10 @@ def test_a_short_round_asks_whoever_is_there_and_nobody_who_declined(
         match kind:
             case "check in":
                 world.check_in(device_id)
-            case "decline" | "excuse" if device_id in asked(world):
-                until_s = work_of(world, device_id).deadline_s
-                world.decline(device_id, excused=kind == "excuse")
+            case "decline" if device_id in asked(world):
+                world.decline(device_id)
                 if world.clients[device_id].online:
-                    rest_s = world.now_s + REST_S
-                    declined[device_id] = until_s if kind == "excuse" else rest_s
+                    declined[device_id] = world.now_s + REST_S
             case "leave":
                 world.leave(device_id)
             case "work":

@@ -161,7 +161,7 @@ class World:
         )
         for name, was in before.campaigns.items():
             now = self.fleet.campaigns[name]
-            if isinstance(event, may_drop) or getattr(event, "withdrawn", False):
+            if isinstance(event, may_drop) or getattr(event, "withdrawal", 0):
                 continue
             gone = {u.blob for u in was.updates.values()} - {u.blob for u in now.updates.values()}
             if isinstance(event, e.Aggregated) and event.campaign == name and now.round > was.round:
@@ -409,9 +409,8 @@ class World:
         """A device disconnects."""
         if (client := self.clients.get(device_id)) is not None and client.online:
             client.online = False
-            self.feed(
-                e.Seen(at_s=self.now_s, device_id=device_id, online=False, withdrawn=withdrawn)
-            )
+            number = len(self.fleet.devices[device_id].once) + 1 if withdrawn else 0
+            self.feed(e.Seen(at_s=self.now_s, device_id=device_id, online=False, withdrawal=number))
 
     def work(self, device_id: str) -> None:
         """A device does what its plan says, and sends its update; or sends that again."""
@@ -442,8 +441,8 @@ class World:
             return
         self.feed(client.update)
 
-    def decline(self, device_id: str, excused: bool = False) -> None:
-        """A device does not carry out its plan; `excused`: that had expired when it came."""
+    def decline(self, device_id: str) -> None:
+        """A device does not carry out its plan."""
         client = self.clients.get(device_id)
         if (
             client is not None
@@ -453,7 +452,7 @@ class World:
         ):
             work, client.plan = client.plan, None
             own: dict[str, Any] = {"device_id": device_id, "serial": work.serial}
-            self.feed(e.AssignmentDeclined(at_s=self.now_s, excused=excused, **own))
+            self.feed(e.AssignmentDeclined(at_s=self.now_s, **own))
 
     def crash(self) -> None:
         """The service is killed, and comes up again from what it has saved."""

@@ -29,6 +29,7 @@ IDS = (
     "reopened",
     "may-not-end",
     "rollout-paused",
+    "rollout-waits",
     "rollout-failed",
     "unanswered",
     "quiet",
@@ -102,15 +103,21 @@ def standing_alerts(now: Conditions, view: FleetView) -> list[Alert]:
     ends: dict[str, tuple[Tone, str]] = {
         "paused": ("warn", "is paused"),
         "failed": ("bad", "has failed"),
+        "waits": ("warn", "waits longer than its patience"),
     }
+    patience_s = {each.campaign: each.gate.patience_s for each in view.fleet.rollouts}
     done_s = max((each.began_s for each in view.rollouts if each.phase == "done"), default=0.0)
     for rollout in view.rollouts:
         record = view.fleet.campaigns.get(rollout.campaign)
         is_over = record is not None and record.phase == "finished" and rollout.began_s < done_s
         if rollout.phase == "failed" and is_over:
             continue
-        if rollout.phase in ends:
-            tone, what = ends[rollout.phase]
+        waits_s = view.now_s - rollout.step_s
+        phase = rollout.phase
+        if phase == "running" and not rollout.direct and waits_s > patience_s[rollout.campaign]:
+            phase = "waits"
+        if phase in ends:
+            tone, what = ends[phase]
             title = f"The rollout of {rollout.campaign} {what}"
             alerts.append(
                 Alert(
@@ -119,7 +126,7 @@ def standing_alerts(now: Conditions, view: FleetView) -> list[Alert]:
                     rollout.reason,
                     "releases",
                     rollout.step_s,
-                    id=f"rollout-{rollout.phase}",
+                    id=f"rollout-{phase}",
                     campaign=rollout.campaign,
                 )
             )
