@@ -15,7 +15,7 @@ from aggregator.fleet.records import AdmittedUpdate, Campaign, Divergence, Membe
 
 DECAY = 0.7
 """Weight of the earlier rounds in a device's score; the last round has the rest."""
-NAMED = 0.6
+NAMED = 0.55
 """Score from which a device is named: three rounds of full evidence."""
 SUSPECTED = 0.5
 """Score from which a device may be the cause of a divergence: two rounds of full evidence."""

@@ -239,8 +239,12 @@ def test_the_evidence_of_an_update_grows_from_twice_to_four_times_the_usual_dist
     assert [evidence(1.0, c) for c in (-0.1, -0.5, -1.0)] == [0.2, 1.0, 1.0]
 
 
-def test_no_pause_between_bad_rounds_longer_than_it_hides_a_device() -> None:
-    member = NOBODY
+@pytest.mark.parametrize(("bad", "of", "is_named"), [(2, 3, True), (1, 2, True), (1, 3, False)])
+def test_a_liar_that_rests_in_every_second_round_is_named(
+    bad: int, of: int, is_named: bool
+) -> None:
+    member, named = NOBODY, False
     for number in range(20):
-        member = scored(member, float(number % 3 != 2), number)
-    assert stands_out(member), "two bad rounds of three are enough"
+        member = scored(member, float(number % of < bad), number)
+        named = named or stands_out(member)
+    assert named == is_named
