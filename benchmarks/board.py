@@ -113,7 +113,8 @@ class Board:
     def finish(self) -> Memory:
         """Let the device take the model into use."""
         self._forget_peak()
-        finish = m.Finish(self.device_id, RUN, EPOCH, self._bundle.digest, digest(self._model))
+        bundle, model = self._bundle.digest, digest(self._model)
+        finish = m.Finish(self.device_id, RUN, EPOCH, bundle, model, number=1)
         self._say(self._topics.device(self.device_id, "reply"), finish)
         end_s = time.monotonic() + PATIENCE_S
         while "Model in use: " not in self._log.read_text():

@@ -124,11 +124,12 @@ class ErrorReport(msgspec.Struct, frozen=True, tag="error"):
 class InUse(msgspec.Struct, frozen=True, tag="in-use"):
     """Device to aggregator: the release that answers predictions on the device.
 
-    It is sent after each new release and after each check-in. `offered` is the last release that
-    came. If it is in use, the device has verified, loaded and tried it; if not, `problem` has the
-    reason. `evaluated` and `before` are sums over the windows that the device holds back, with the
-    offered release and with the one that was in use; `failures` counts predictions that failed
-    since the release in use was taken up.
+    It is sent after each attempt to take up an offer and after each check-in. `offered` is the
+    number of the last offer that came, by a release or by a finished run. If it is in use, the
+    device has verified, loaded and tried it; if not, `problem` has the reason. `evaluated` and
+    `before` are sums over the windows that the device holds back, with the offered release and with
+    the one that was in use; `failures` counts predictions that failed since the release in use was
+    taken up.
     """
 
     device_id: Name
@@ -350,6 +351,11 @@ class Finish(msgspec.Struct, frozen=True, tag="finish"):
     bundle: Digest
     model: Digest
     releases: bool = False
+    number: Count = 0
+    """Number of the offer, from the same series as the numbers of releases; 0 with `releases`.
+
+    A device takes no model under a number that is not greater than that of its last offer.
+    """
 
 
 class Release(msgspec.Struct, frozen=True, tag="release"):

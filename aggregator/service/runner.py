@@ -387,7 +387,7 @@ class Runner:
         if command.direct:
             self._link.offer(release.campaign, names, self.trainers[release.campaign].blobs)
             fields = (release.run_id, self.fleet.epoch, release.bundle, release.model)
-            self._link.send(m.Finish(device_id, *fields))
+            self._link.send(m.Finish(device_id, *fields, number=command.serial))
         elif self._releases is not None:
             self._link.offer(self, names, self._releases)
             group = f"{release.campaign}/{release.group}"

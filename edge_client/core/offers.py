@@ -1,6 +1,6 @@
 """Models that are offered to a device, by a release or by a finished campaign. Pure.
 
-Rules (SPEC.md, 'Releases'): releases are taken in the order of their numbers, none twice. An offer
+Rules (SPEC.md, 'Releases'): offers are taken in the order of their numbers, none twice. An offer
 that fails is tried again later, since its obstacle may have passed. An offer whose loading ends the
 client repeatedly is given up. The outcome of an offer is remembered until the next offer.
 """
@@ -16,8 +16,8 @@ from wire.messages import LARGEST_COUNT, InUse, Release
 def on_release(session: Session, release: Release) -> Session:
     """Return the session after a release came.
 
-    A release that is no newer than the last one, or comes from an earlier start of the aggregator,
-    changes nothing.
+    A release that is no newer than the last offer, or comes from an earlier start of the aggregator
+    than the last release, changes nothing.
     """
     if release.number <= session.released or release.epoch < session.released_epoch:
         return session
@@ -136,10 +136,8 @@ def alone_of(session: Session, current: Current | None) -> str:
 
 
 def in_use(session: Session, device_id: str, current: Current | None) -> InUse:
-    """Return the device's report about its releases; `current` is the model in use."""
-    offer = session.offer
-    if offer is None or offer.number != session.released:
-        offer = ModelOffer(0, "", "", "", session.released)
+    """Return the device's report about its last offer; `current` is the model in use."""
+    offer = session.offer or ModelOffer(0, "", "", "")
     return InUse(
         device_id=device_id,
         number=current.release if current else 0,

@@ -112,9 +112,9 @@ class Session(msgspec.Struct, frozen=True):
     offered_epoch: int = 0
     """Greatest epoch of a `Finish`."""
     released: int = 0
-    """Number of the last release that came."""
+    """Number of the last offer that came, by a release or by a `Finish`."""
     released_epoch: int = 0
-    """Epoch of that release."""
+    """Epoch of the last release that came."""
     failures: int = 0
     """Number of failed predictions since the model in use was taken up."""
     personal_models: tuple[PersonalModel, ...] = ()
@@ -322,9 +322,12 @@ def on_reply(
 def _offered(session: Session, finish: Finish) -> Session:
     """Return the session with the model that a finish offers.
 
+    A finish whose number is not greater than that of the last offer is a repetition of an old one.
     A model that failed before is not tried again just because it is offered again.
     """
-    last_offer = session.offer
+    if finish.number <= session.released:
+        return session
+    session, last_offer = msgspec.structs.replace(session, released=finish.number), session.offer
     if last_offer is not None and (last_offer.run_id, last_offer.bundle, last_offer.model) == (
         finish.run_id,
         finish.bundle,

@@ -48,6 +48,20 @@ class TestPolicy:
         service.bench.send("a", "check-in", encode(m.CheckIn("a", 10, 4)))
         assert service.bench.answers() == []
 
+    def test_a_finished_run_of_a_fleet_without_releases_offers_its_model_under_a_number(
+        self, fleet: FleetData, tmp_path: Path
+    ) -> None:
+        service = Releasing(fleet, tmp_path, "off", rounds=1)
+        service.round()
+        service.bench.answers()
+        service.finish()
+        offers = [each for each in service.bench.answers() if isinstance(each, m.Finish)]
+        devices = service.bench.runner.fleet.devices
+        assert {each.device_id: each.number for each in offers} == {
+            device_id: devices[device_id].last_offer.serial for device_id in "ab"
+        }
+        assert min(each.number for each in offers) > 0
+
     def test_a_run_that_was_ended_by_order_is_released_by_order_alone(
         self, fleet: FleetData, tmp_path: Path
     ) -> None:

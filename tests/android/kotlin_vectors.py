@@ -158,7 +158,7 @@ def _message(rng: random.Random) -> m.Message:
         ),
         m.Acknowledge(name, sha),
         m.Busy(name, sha, rng.uniform(0, 3600)),
-        m.Finish(name, name, epoch, sha, sha),
+        m.Finish(name, name, epoch, sha, sha, number=count),
         m.Voucher(name, sha, rng.uniform(0, 2e9)),
         *MESSAGES.values(),
     ]

@@ -101,8 +101,14 @@ class Device:
         self.server.publish(self.topics.device("d0", "reply"), self.sign(message))
 
     def finish(self, run_id: str = "r", **changes: Any) -> None:
-        """Say that the run is over, and offer its model."""
-        offer = {"epoch": 1, "bundle": self.bundle.digest, "model": digest(self.model), **changes}
+        """Say that the run is over, and offer its model, under the next number."""
+        offer = {
+            "epoch": 1,
+            "bundle": self.bundle.digest,
+            "model": digest(self.model),
+            "number": self.agent.session.released + 1,
+            **changes,
+        }
         self.reply(m.Finish("d0", run_id, **offer))
 
     def release(

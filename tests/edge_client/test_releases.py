@@ -126,6 +126,23 @@ class TestTakingUp:
         np.testing.assert_array_equal(answer(device), before)
         assert device.in_use().number == 1
 
+    def test_an_old_finish_again_changes_nothing_also_after_a_restart(self, device: Device) -> None:
+        old, new = other_model(device), other_model(device, 0.5)
+        device.offer(device.bundle.payload, old, new)
+        for number, run_id, model in ((1, "run-1", old), (2, "second", new)):
+            device.finish(run_id, model=digest(model), number=number)
+            device.turn()
+        before = answer(device)
+        for start in range(2):
+            if start:
+                device.start()
+                device.turn()
+            device.finish("run-1", model=digest(old), number=1)
+            device.turn()
+            np.testing.assert_array_equal(answer(device), before)
+            said = device.in_use()
+            assert (said.number, said.offered, said.model) == (0, 2, digest(new))
+
     def test_private_tensors_of_the_run_that_trained_it_are_used_also_after_another_run(
         self, device: Device
     ) -> None:

@@ -77,14 +77,15 @@ class TestSession:
 
 
 class TestOffer:
-    OFFER = m.Finish("d0", "r", 3, A, B)
+    OFFER = m.Finish("d0", "r", 3, A, B, number=1)
 
     def test_a_model_that_failed_is_not_tried_again_because_it_is_offered_again(self) -> None:
         session = on_failed(on_trying(on_reply(Session(), self.OFFER)[0]), "it does not answer")
-        again, _ = on_reply(session, m.Finish("d0", "r", 4, A, B))
+        again, _ = on_reply(session, m.Finish("d0", "r", 4, A, B, number=2))
         assert (problem(again), again.offered_epoch) == ("it does not answer", 4)
+        assert in_use(again, "d0", None) == m.InUse("d0", 0, 2, "it does not answer")
         assert open_offer(again, None) is None
-        other, _ = on_reply(session, m.Finish("d0", "r", 4, A, A))
+        other, _ = on_reply(session, m.Finish("d0", "r", 4, A, A, number=3))
         assert problem(other) == ""
 
     def test_a_model_that_ends_the_client_is_given_up(self) -> None:
@@ -99,24 +100,50 @@ class TestOffer:
         session, _ = on_reply(session, m.Finish("d0", "r", 3, A, B, releases=True))
         assert (session.offer, session.stage) == (None, "answered")
 
-    @given(st.lists(st.tuples(st.integers(1, 6), st.integers(1, 3)), max_size=20))
-    def test_the_number_of_what_was_given_never_falls(
-        self, given_releases: list[tuple[int, int]]
+    def test_an_old_finish_again_offers_nothing(self) -> None:
+        session, _ = on_reply(Session(), self.OFFER)
+        second, _ = on_reply(session, m.Finish("d0", "second", 3, A, A, number=2))
+        for again in (self.OFFER, m.Finish("d0", "second", 3, A, A, number=2)):
+            assert on_reply(second, again)[0] == second
+        unnumbered, _ = on_reply(second, m.Finish("d0", "third", 3, A, B))
+        assert unnumbered == second
+        back, _ = on_reply(second, m.Finish("d0", "r", 3, A, B, number=3))
+        assert back.offer == session.offer
+
+    def test_an_old_finish_after_a_release_offers_nothing(self) -> None:
+        session, _ = on_reply(Session(), self.OFFER)
+        session = on_release(session, m.Release("d0", 3, 2, "g", "second", A, A))
+        assert on_reply(session, self.OFFER)[0].offer == session.offer
+
+    def test_an_old_release_after_a_finish_offers_nothing(self) -> None:
+        session, _ = on_reply(Session(), m.Finish("d0", "second", 3, A, A, number=2))
+        assert on_release(session, m.Release("d0", 3, 1, "g", "r", A, B)) == session
+
+    @given(st.lists(st.tuples(st.integers(0, 6), st.integers(1, 3), st.booleans()), max_size=20))
+    def test_the_number_of_the_last_offer_never_falls(
+        self, offers: list[tuple[int, int, bool]]
     ) -> None:
         session = Session()
-        for number, epoch in given_releases:
+        for number, epoch, is_finish in offers:
             before = session
-            session = on_release(session, m.Release("d0", epoch, number, "g", "r", A, B))
-            taken = number > before.released and epoch >= before.released_epoch
-            assert session.released == (number if taken else before.released)
-            assert (session == before) == (not taken)
+            if is_finish:
+                model = f"{number:064x}"
+                finish = m.Finish("d0", "r", epoch, A, model, number=number)
+                session, _ = on_reply(session, finish)
+                last_epoch = before.offered_epoch
+            else:
+                session = on_release(session, m.Release("d0", epoch, number, "g", "r", A, B))
+                last_epoch = before.released_epoch
+            is_new = number > before.released and epoch >= last_epoch
+            assert session.released == (number if is_new else before.released)
+            assert (session.offer == before.offer) == (not is_new)
 
-    def test_what_is_in_use_is_said_of_the_last_release_alone(self) -> None:
+    def test_what_is_in_use_is_said_of_the_last_offer_alone(self) -> None:
         session = on_failed(on_release(Session(), m.Release("d0", 1, 4, "g", "r", A, B)), "no")
         current = Current(A, B, "", "r", 1, 0.0, release=3)
         assert in_use(session, "d0", current) == m.InUse("d0", 3, 4, "no", model=B)
-        session, _ = on_reply(session, m.Finish("d0", "other", 3, A, B))
-        assert in_use(session, "d0", current) == m.InUse("d0", 3, 4, model=B)
+        session, _ = on_reply(session, m.Finish("d0", "other", 3, A, B, number=5))
+        assert in_use(session, "d0", current) == m.InUse("d0", 3, 5, model=B)
 
 
 def problem(session: Session) -> str:

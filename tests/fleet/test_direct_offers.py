@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from aggregator.core.steps import Gate, Step
 from aggregator.fleet import events as e
+from aggregator.fleet.gate import answer_of
 from aggregator.fleet.records import ModelRelease
 from aggregator.view.fleet import FleetView
 from tests.fleet.cases import all_work, run, world_of
@@ -92,3 +93,32 @@ def test_a_device_that_took_up_a_finished_campaigns_model_is_counted_as_using_it
     assert {world.fleet.devices[d].release_in_use for d in "abc"} == set(offered.values())
     report("a", "")
     assert world.fleet.devices["a"].release_in_use == 0, "it uses none any more"
+
+
+def test_a_device_that_knows_a_greater_number_is_offered_the_model_under_a_greater_one() -> None:
+    """As after the service returned to an old backup: the device ignores smaller numbers."""
+    world = ended_with_a_late_device()
+    world.settle()
+    world.outbox.clear()
+    serial = world.fleet.devices["a"].last_offer.serial
+    said = InUse("a", offered=serial + 100, model="f" * 64)
+    world.feed(e.UsesRelease(at_s=world.now_s, device_id="a", in_use=said))
+    (offer,) = [c for c in world.outbox if isinstance(c, e.OfferRelease)]
+    assert (offer.device_id, offer.direct, offer.serial) == ("a", True, serial + 101)
+
+
+def test_a_device_confirms_or_fails_a_direct_offer_by_its_number() -> None:
+    world = ended_with_a_late_device()
+    offer = world.fleet.devices["a"].last_offer
+    model = world.fleet.releases[offer.release].model
+    for report, answer in (
+        (InUse("a", offered=offer.serial, model=model), ("confirmed", "")),
+        (
+            InUse("a", offered=offer.serial, problem="it does not load"),
+            ("failed", "it does not load"),
+        ),
+        (InUse("a", offered=offer.serial), ("waiting", "")),
+        (InUse("a", model=model), ("waiting", "")),
+    ):
+        world.feed(e.UsesRelease(at_s=world.now_s, device_id="a", in_use=report))
+        assert answer_of(world.fleet.devices["a"]) == answer

@@ -272,6 +272,7 @@ def _play_offer(
                 A,
                 step["offered"] * 64,
                 step.get("releases", False),
+                step.get("number", 0),
             )
             session = core.on_reply(session, finish)[0]
         case "try":

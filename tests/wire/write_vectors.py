@@ -153,7 +153,7 @@ MESSAGES: dict[str, m.Message] = {
         "p01-left", "unknown-blob", "blob aaaaaaaaaaaa is not on offer", "fetch"
     ),
     "busy": m.Busy("p01-left", A, 30.0),
-    "finish": m.Finish("p01-left", RUN, 1795305600, A, B),
+    "finish": m.Finish("p01-left", RUN, 1795305600, A, B, number=7),
     "finish-releases": m.Finish("p01-left", RUN, 1795305600, A, B, True),
     "in-use": m.InUse(
         "p01-left", 7, 7, "", m.Metrics(63, 41.25, 50), m.Metrics(63, 52.5, 44), 1.25, 0, model=B

@@ -41,15 +41,15 @@ internal data class Measurement(
 
 /**
  * Models that are offered to a device (`wire/SPEC.md`, 'Releases'); pure, with the rules of
- * `edge_client/core/offers.py`. Releases are taken in the order of their numbers, none twice. An
+ * `edge_client/core/offers.py`. Offers are taken in the order of their numbers, none twice. An
  * offer that fails is tried again later, since its obstacle may have passed. An offer whose loading
  * ends the client repeatedly is given up. The outcome of an offer is remembered until the next
  * offer.
  */
 internal object Offers {
     /**
-     * Return the session after a release came. A release that is no newer than the last one, or
-     * comes from an earlier start of the aggregator, changes nothing.
+     * Return the session after a release came. A release that is no newer than the last offer, or
+     * comes from an earlier start of the aggregator than the last release, changes nothing.
      */
     fun onRelease(session: Session, release: Release): Session {
         if (release.number <= session.released || release.epoch < session.releasedEpoch) return session
@@ -138,10 +138,10 @@ internal object Offers {
         else -> current.alone.ifEmpty { PersonalModelRules.whyAlone(session.personalModels, current.bundle, current.model) }
     }
 
-    /** Return the device's report of its releases; [current] is the model in use. */
+    /** Return the device's report of its last offer; [current] is the model in use. */
     fun inUse(session: Session, deviceId: String, current: Current?, failures: Long): InUse {
         val number = current?.release ?: 0
-        val offer = session.offer?.takeIf { it.number == session.released } ?: ModelOffer(0, "", "", "")
+        val offer = session.offer ?: ModelOffer(0, "", "", "")
         val (problem, latencyMs) = Pair(offer.problem, offer.latencyMs)
         val (alone, model) = Pair(aloneOf(session, current), current?.model ?: "")
         return InUse(deviceId, number, session.released, problem, offer.evaluated, offer.before, latencyMs, failures, alone, model)

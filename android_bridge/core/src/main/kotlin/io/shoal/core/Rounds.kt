@@ -146,8 +146,9 @@ internal object Rounds {
     fun sameWork(one: Plan, other: Plan): Boolean = one.runId == other.runId && ORDER.compare(one, other) == 0
 
     /**
-     * Return the session with the model that a finish offers. A model that failed before is not
-     * tried again just because it is offered again.
+     * Return the session with the model that a finish offers. A finish whose number is not greater
+     * than that of the last offer is an old one that was repeated. A model that failed before is
+     * not tried again just because it is offered again.
      */
     private fun onFinish(session: Session, reply: Finish): Session {
         if (reply.epoch < maxOf(session.offeredEpoch, session.plan?.epoch ?: 0)) return session
@@ -155,7 +156,9 @@ internal object Rounds {
         val current = session.copy(offeredEpoch = reply.epoch)
         val next = if (over) current.copy(stage = Stage.ANSWERED, tries = 0) else current
         val same = session.offer?.let { listOf(it.run, it.bundle, it.model) } == listOf(reply.runId, reply.bundle, reply.model)
-        return if (reply.releases || same) next else next.copy(offer = ModelOffer(reply.epoch, reply.runId, reply.bundle, reply.model))
+        if (reply.releases || reply.number <= session.released) return next
+        val offer = if (same) session.offer else ModelOffer(reply.epoch, reply.runId, reply.bundle, reply.model)
+        return next.copy(offer = offer, released = reply.number)
     }
 
     private fun onAnswer(session: Session, update: String): Pair<Session, Action> {

@@ -82,7 +82,8 @@ public data class Start(val number: Long = 0, val instance: Long = 0, val refuse
  * @param versions newest version of each bundle that was used, by the bundle's name
  * @param offer last model that was offered, with its outcome
  * @param offeredEpoch greatest epoch of a `Finish`
- * @param released number of the last release that came; [releasedEpoch] is its epoch
+ * @param released number of the last offer that came, by a release or by a `Finish`
+ * @param releasedEpoch epoch of the last release that came
  * @param personalModels personal models of the device
  * @param reached furthest point of the work, at which [tries] was last reset (number of runs of
  *   graphs)

@@ -91,9 +91,9 @@ class CurrentTest {
         val old = model(1f)
         device().finish(old)
         val offers = listOf<FakeAggregator.() -> Unit>(
-            { finish(ByteArray(100)) },
-            { finish(encodeTensors(emptyMap()), 6) },
-            { finish(model(2f), 7, ByteArray(100)) },
+            { finish(ByteArray(100), 6) },
+            { finish(encodeTensors(emptyMap()), 7) },
+            { finish(model(2f), 8, ByteArray(100)) },
         )
         for (offer in offers) device().run { offer() }
         val wrong = listOf<(Tensor) -> Tensor>(

@@ -49,8 +49,13 @@ object Fixture {
         attempt: Long = 0,
     ): Plan = Plan(run, epoch, round, attempt, "phone", digest(payload), digest(model), verbs, 7, deadlineAtS)
 
-    internal fun finish(run: String = "run", epoch: Long = 5, bundle: ByteArray = payload, model: ByteArray = this.model): Finish =
-        Finish("phone", run, epoch, digest(bundle), digest(model))
+    internal fun finish(
+        run: String = "run",
+        epoch: Long = 5,
+        bundle: ByteArray = payload,
+        model: ByteArray = this.model,
+        number: Long = epoch,
+    ): Finish = Finish("phone", run, epoch, digest(bundle), digest(model), number = number)
 
     internal fun release(number: Long, model: ByteArray = this.model, bundle: ByteArray = payload, run: String = "run", epoch: Long = 5): Release =
         Release("phone", epoch, number, "left", run, digest(bundle), digest(model))

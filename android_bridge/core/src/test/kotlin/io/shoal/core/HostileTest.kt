@@ -230,7 +230,7 @@ class HostileTest {
             if (random.nextInt(20) == 0) device.agent.handle(Delivery(device.topics.device("phone", "plan"), changed(encode(plan))))
             device.offer()
             if (random.nextInt(10) == 0) {
-                val offered = Finish("phone", "run", plan.epoch, plan.bundle, plan.model)
+                val offered = Finish("phone", "run", plan.epoch, plan.bundle, plan.model, number = round)
                 device.unsigned(device.topics.device("phone", "reply"), offered)
                 device.offer()
             }

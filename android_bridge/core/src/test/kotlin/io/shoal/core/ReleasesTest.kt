@@ -117,6 +117,24 @@ class ReleasesTest {
     }
 
     @Test
+    fun `an old finish again changes nothing, also after a restart`() {
+        val (old, new) = Pair(model(2f), model(3f))
+        val first = device()
+        first.blobs += listOf(old, new)
+        for ((number, model) in listOf(1L to old, 2L to new)) {
+            first.reply(Fixture.finish(run = "run-$number", model = model, number = number))
+            first.offer()
+        }
+        for (device in listOf(first, device())) {
+            device.blobs += old
+            device.reply(Fixture.finish(run = "run-1", model = old, number = 1))
+            device.offer()
+            assertEquals(digest(new), storage().current()!!.model)
+        }
+        assertEquals(Pair(0L, 2L), device().report().let { Pair(it.number, it.offered) })
+    }
+
+    @Test
     fun `the owner may forbid the evaluation`() {
         val device = device(policy = Policy(minWindows = numTest + 1))
         device.release(1)

@@ -99,7 +99,7 @@ class RoundsTest {
                 current,
             )
             "finish" -> {
-                val finish = Finish("d", step.string("run", "r"), step.count("epoch"), a, model(), step.bool("releases", false))
+                val finish = Finish("d", step.string("run", "r"), step.count("epoch"), a, model(), step.bool("releases", false), step.count("number", 0))
                 Pair(checkedStart(Rounds.onReply(session, finish).first), current)
             }
             "try" -> Pair(

@@ -100,6 +100,7 @@ internal fun fieldsOf(message: Message): Map<String, Any?> = linkedMapOf<String,
         "bundle" to message.bundle,
         "model" to message.model,
         "releases" to message.releases,
+        "number" to message.number,
     )
     is InUse -> linkedMapOf(
         "device_id" to message.deviceId,
@@ -238,6 +239,7 @@ internal fun messageOf(f: Fields): Message = when (val type = f.string("type")) 
         bundle = f.digest("bundle"),
         model = f.digest("model"),
         releases = f.bool("releases", false),
+        number = f.count("number", 0),
     )
     "in-use" -> InUse(
         deviceId = f.name("device_id"),

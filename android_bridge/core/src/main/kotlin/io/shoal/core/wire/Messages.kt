@@ -295,7 +295,7 @@ internal data class Busy(override val deviceId: String, val update: String, val 
  * after each check-in.
  *
  * @property number release in use, 0 if there is none
- * @property offered last release that came
+ * @property offered number of the last offer that came, by a release or by a finished run
  * @property problem reason why [offered] is not in use, or empty
  * @property evaluated sums over the windows that the device holds back, with the offered release
  * @property before the sums with the release that was in use before
@@ -341,6 +341,9 @@ internal data class Release(
 /**
  * Finish: from the aggregator to a device, signed. The run is over, and [model] is the one to use
  * from now on, unless [releases] is true: then models to use come as a [Release].
+ *
+ * @property number number of the offer, from the same series as the numbers of releases; 0 with
+ *   [releases]
  */
 internal data class Finish(
     override val deviceId: String,
@@ -349,6 +352,7 @@ internal data class Finish(
     val bundle: String,
     val model: String,
     val releases: Boolean = false,
+    val number: Long = 0,
 ) : Reply {
     override val type: String get() = "finish"
 }
