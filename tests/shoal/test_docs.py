@@ -288,7 +288,7 @@ def test_a_bundle_for_executorch_as_its_page_has_it(tmp_path: Path) -> None:
             timeout=280,
         )
         assert done.returncode == 0, done.stderr
-    assert re.search(r"^step +executorch-portable +\d", done.stdout, re.MULTILINE)
+    assert re.search(r"^ *step +executorch-portable +\d", done.stdout, re.MULTILINE)
 
 
 def test_other_lines_name_commands_and_options_that_exist() -> None:
