@@ -25,7 +25,7 @@ class StandingOut(NamedTuple):
     since: int
     """First round of the score."""
     last: int
-    """Last round of the current models."""
+    """Last round whose models have its updates; below `since` if none has."""
     releases: tuple[int, ...]
     """Releases of models of these rounds."""
 
@@ -36,10 +36,10 @@ class StandingOut(NamedTuple):
         rounds += "" if self.since == self.last else f" to {self.last}"
         numbers = ", ".join(map(str, self.releases))
         releases = f", and releases {numbers}" if len(self.releases) > 1 else f", release {numbers}"
-        return (
-            f"its updates stand out since round {self.since} (score {self.score:.2f}); they are in "
-            f"the models of {rounds}{releases if self.releases else ''}"
-        )
+        where = f"they are in the models of {rounds}{releases if self.releases else ''}"
+        if self.last < self.since:
+            where = "no model has them"
+        return f"its updates stand out since round {self.since} (score {self.score:.2f}); {where}"
 
 
 def standing_out(fleet: Fleet, campaign: Campaign, device_id: str) -> StandingOut | None:
@@ -47,13 +47,14 @@ def standing_out(fleet: Fleet, campaign: Campaign, device_id: str) -> StandingOu
     member, device = campaign.members.get(device_id, NOBODY), fleet.devices.get(device_id)
     if not stands_out(member) or device is None or device.barred:
         return None
-    last = campaign.version.round
+    since, last = member.suspect_since, campaign.version.round
+    if device.left_out > last - since:
+        last = since - 1
     releases = tuple(
         number
         for number, release in sorted(fleet.releases.items())
-        if release.campaign == campaign.name and release.round >= member.suspect_since
+        if release.campaign == campaign.name and since <= release.round <= last
     )
-    since = member.suspect_since
     return StandingOut(device_id, campaign.name, member.score, since, last, releases)
 
 

@@ -161,7 +161,7 @@ class World:
         )
         for name, was in before.campaigns.items():
             now = self.fleet.campaigns[name]
-            if isinstance(event, may_drop) or getattr(event, "withdrawal", 0):
+            if isinstance(event, may_drop) or bool(getattr(event, "withdrawal", False)):
                 continue
             gone = {u.blob for u in was.updates.values()} - {u.blob for u in now.updates.values()}
             if isinstance(event, e.Aggregated) and event.campaign == name and now.round > was.round:
