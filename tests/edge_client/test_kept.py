@@ -159,12 +159,12 @@ class TestHowLong:
         own = answer(device)
         train(device, 2, 3, 4, 5)
         np.testing.assert_array_equal(answer(device), own)
-        device.release(1, other_model(device))
+        device.release(2, other_model(device))
         assert np.abs(answer(device) - own).max() > 0
         train(device, 6)
         device.start()
         device.turn()
-        device.release(2)
+        device.release(3)
         np.testing.assert_array_equal(answer(device), own)
 
     def test_the_last_few_are_held_and_the_others_blobs_removed(self, device: Device) -> None:
