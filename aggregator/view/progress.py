@@ -67,6 +67,7 @@ class RolloutProgress(msgspec.Struct, frozen=True, kw_only=True):
     began_s: float
     step_s: float
     """Time when the step began, or was resumed."""
+    patience_s: float
     steps: list[StepProgress]
     """Progress by step, without devices that have been offered another release since."""
 
@@ -146,6 +147,7 @@ class ReleaseAnswers:
             statements=rollout.statements,
             began_s=rollout.began_s,
             step_s=rollout.step_s,
+            patience_s=rollout.gate.patience_s,
             steps=steps,
         )
 

@@ -155,6 +155,13 @@ def test_a_step_whose_only_device_answers_nothing_has_an_alert_after_the_patienc
     assert "rollout-waits" not in ids_of(fleet)
 
 
+def test_the_patience_of_a_later_release_that_waits_its_turn_is_not_that_of_the_step() -> None:
+    fleet = under_way(1)
+    fleet.roll_out("third", steps=ALL, gate=Gate(patience_s=9999.0), begin=False)
+    fleet.tick(110)
+    assert "rollout-waits" in ids_of(fleet)
+
+
 def test_a_liar_that_is_banned_or_forgotten_is_counted_and_named_no_longer() -> None:
     for event in (
         e.Banned(at_s=1.0, device_id="d0", ban=Ban(1.0, "it lies")),

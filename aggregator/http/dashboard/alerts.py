@@ -105,17 +105,15 @@ def standing_alerts(now: Conditions, view: FleetView) -> list[Alert]:
         "failed": ("bad", "has failed"),
         "waits": ("warn", "waits longer than its patience"),
     }
-    patience_s = {each.campaign: each.gate.patience_s for each in view.fleet.rollouts}
-    done_s = max((each.began_s for each in view.rollouts if each.phase == "done"), default=0.0)
-    for rollout in view.rollouts:
+    rollouts = view.rollouts
+    done_s = max((each.began_s for each in rollouts if each.phase == "done"), default=0.0)
+    for rollout in rollouts:
         record = view.fleet.campaigns.get(rollout.campaign)
         is_over = record is not None and record.phase == "finished" and rollout.began_s < done_s
         if rollout.phase == "failed" and is_over:
             continue
-        waits_s = view.now_s - rollout.step_s
-        phase = rollout.phase
-        if phase == "running" and not rollout.direct and waits_s > patience_s[rollout.campaign]:
-            phase = "waits"
+        is_late = view.now_s - rollout.step_s > rollout.patience_s and not rollout.direct
+        phase = "waits" if rollout.phase == "running" and is_late else rollout.phase
         if phase in ends:
             tone, what = ends[phase]
             title = f"The rollout of {rollout.campaign} {what}"
