@@ -85,8 +85,7 @@ def _checked_in(turn: Turn, event: e.CheckedIn) -> None:
     encodings = _encodings(event.facts.encodings)
     facts = replace(event.facts, device_id=event.device_id, encodings=encodings, **texts)
     last = before.facts
-    is_new = last is not None and facts.instance != last.instance
-    if last is not None and is_new and 1 in (facts.start, last.start):
+    if last is not None and facts.instance != last.instance and 1 in (facts.start, last.start):
         before = before.with_once(last.instance)
     device = replace(
         before,

@@ -141,7 +141,9 @@ def test_every_backend_makes_the_same_steps(backend: BackendName) -> None:
 
 
 def test_the_native_backend_says_that_its_loss_is_another() -> None:
-    with pytest.raises(ConfigError, match="the loss of sequence is more than the cross"):
+    with pytest.raises(
+        ConfigError, match=r"backend native: the loss of sequence is more than the cross-entropy\."
+    ):
         ran(ALGORITHM, steps(synthetic_fleet(2)), "native", rounds=1)
 
 

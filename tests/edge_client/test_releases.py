@@ -140,8 +140,8 @@ class TestTakingUp:
             device.finish("run-1", model=digest(old), number=1)
             device.turn()
             np.testing.assert_array_equal(answer(device), before)
-            said = device.in_use()
-            assert (said.number, said.offered, said.model) == (0, 2, digest(new))
+            report = device.in_use()
+            assert (report.number, report.offered, report.model) == (0, 2, digest(new))
 
     def test_private_tensors_of_the_run_that_trained_it_are_used_also_after_another_run(
         self, device: Device

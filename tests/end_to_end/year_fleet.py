@@ -177,8 +177,8 @@ class YearFleet(Fleet):
         self.agrees(wanted)
 
     def agrees(self, devices: Iterable[str]) -> None:
-        """Wait until the service has as many devices using each release as devices say; each has
-        that release's model."""
+        """Wait until the service has as many devices using each release as devices have its
+        model."""
         used = [number for number, _ in self.in_use(devices).values()]
         self.wait(
             lambda: all(

@@ -96,13 +96,13 @@ def test_a_device_that_took_up_a_finished_campaigns_model_is_counted_as_using_it
 
 
 def test_a_device_that_knows_a_greater_number_is_offered_the_model_under_a_greater_one() -> None:
-    """As after the service returned to an old backup: the device ignores smaller numbers."""
+    """The device ignores smaller numbers, which a service has that returned to an old backup."""
     world = ended_with_a_late_device()
     world.settle()
     world.outbox.clear()
     serial = world.fleet.devices["a"].last_offer.serial
-    said = InUse("a", offered=serial + 100, model="f" * 64)
-    world.feed(e.UsesRelease(at_s=world.now_s, device_id="a", in_use=said))
+    report = InUse("a", offered=serial + 100, model="f" * 64)
+    world.feed(e.UsesRelease(at_s=world.now_s, device_id="a", in_use=report))
     (offer,) = [c for c in world.outbox if isinstance(c, e.OfferRelease)]
     assert (offer.device_id, offer.direct, offer.serial) == ("a", True, serial + 101)
 

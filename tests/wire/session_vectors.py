@@ -53,6 +53,12 @@ def taken(number: int, model: str, epoch: int = 1) -> list[Step]:
     return [release(number, model, "try", epoch), event("taken")]
 
 
+def finished(number: int, model: str, **run: str) -> list[Step]:
+    """A finished run whose model is taken into use."""
+    finish = event("finish", "try", epoch=2, number=number, offered=model, **run)
+    return [finish, event("taken")]
+
+
 def kept(of: str, tensors: str, action: str = "none") -> Step:
     """Return the step of a plan that leaves a personal model."""
     return "kept", {"of": of, "tensors": tensors}, action
@@ -424,36 +430,30 @@ SCENARIOS: list[tuple[str, list[Step]]] = [
         "a finished run after a release",
         [
             *taken(1, "a"),
-            event("finish", "try", epoch=2, number=2, offered="b"),
-            event("taken"),
+            *finished(2, "b"),
             report(0, 2),
         ],
     ),
     (
         "an old finish again, after that of another run",
         [
-            event("finish", "try", epoch=2, number=1, offered="a"),
-            event("taken"),
-            event("finish", "try", epoch=2, number=2, offered="b", run="s"),
-            event("taken"),
+            *finished(1, "a"),
+            *finished(2, "b", run="s"),
             event("finish", epoch=2, number=1, offered="a"),
             event("finish", epoch=2, number=2, offered="b", run="s"),
             report(0, 2),
-            event("finish", "try", epoch=2, number=3, offered="a"),
-            event("taken"),
+            *finished(3, "a"),
             report(0, 3),
         ],
     ),
     (
         "an old finish again, after a release, and an old release after a finish",
         [
-            event("finish", "try", epoch=2, number=1, offered="a"),
-            event("taken"),
+            *finished(1, "a"),
             *taken(3, "b", epoch=2),
             event("finish", epoch=2, number=1, offered="a"),
             event("finish", epoch=2, number=2, offered="c", run="s"),
-            event("finish", "try", epoch=2, number=5, offered="d", run="s"),
-            event("taken"),
+            *finished(5, "d", run="s"),
             release(4, "c", epoch=2),
             report(0, 5),
         ],
@@ -488,8 +488,7 @@ SCENARIOS: list[tuple[str, list[Step]]] = [
         "a run is finished twice with one model, and keeps something else of it",
         [
             kept("a", "c"),
-            event("finish", "try", epoch=2, number=1, offered="a"),
-            event("taken"),
+            *finished(1, "a"),
             kept("a", "d", "try"),
             event("taken"),
             event("finish", epoch=2, number=2, offered="a"),
