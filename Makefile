@@ -96,7 +96,7 @@ gpu: setup deploy/.debian
 # missing is skipped and names the package.
 .PHONY: deploy/.debian
 deploy/.debian:
-	@deploy/install-debian mosquitto postgresql c++=g++ chromium junit5 javac=default-jdk-headless npm=npm aapt dexdump android-framework-res
+	@deploy/install-debian mosquitto nats-server postgresql c++=g++ chromium junit5 javac=default-jdk-headless npm=npm aapt dexdump android-framework-res
 
 clean:
 	rm -rf $(VENV) .tools build dist android_bridge/.out android_bridge/.tools *.egg-info runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -36,7 +36,10 @@ class PrintVersion(argparse.Action):
 LIVE = ("source", "bundle", "channels", "rate_hz", "classes", "page")
 SIZES = ("window", "stride", "steps")
 RUNTIME = ("threads", "runtime", "provider", "library")
-CONNECTION = ("broker", "fleet", "id", "enrolled", "trust", "ca", "cert", "key", "insecure")
+CONNECTION = (
+    *("broker", "broker_user", "broker_password_file", "fleet", "id", "enrolled", "trust"),
+    *("ca", "cert", "key", "insecure"),
+)
 RUN = (
     *("state", *CONNECTION, "data", *LIVE, "policy", "max_payload"),
     *(*SIZES, *RUNTIME, "log_format", "log"),
@@ -96,7 +99,8 @@ def parser() -> argparse.ArgumentParser:
 
 def _add_option(command: argparse.ArgumentParser, name: str, required: bool, default: Any) -> None:
     setting = SETTINGS[name]
-    shown = f" (default: {default})" if default not in (None, False) else ""
+    usual_value = setting.default if name == "broker" else default  # a variable's has a password
+    shown = f" (default: {usual_value})" if usual_value not in (None, False) else ""
     text = (setting.text + shown).replace("%", "%%")
     if setting.bare is bool:
         command.add_argument(setting.flag, action="store_true", default=default, help=text)
@@ -168,6 +172,7 @@ def broker_address(arguments: argparse.Namespace) -> BrokerAddress:
             `--insecure` is used.
     """
     address = BrokerAddress.parse(arguments.broker, arguments.ca, arguments.cert, arguments.key)
+    address = address.login(arguments.broker_user, arguments.broker_password_file)
     if not address.tls and not is_loopback(address.host) and not arguments.insecure:
         raise ConfigError(
             f"broker {address}: without TLS, others on the network can read along; use mqtts://, "

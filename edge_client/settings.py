@@ -32,7 +32,20 @@ class DeviceSettings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
     fleet: Annotated[str, about("Name of the fleet.")] = "default"
-    broker: Annotated[str, about("mqtt://HOST[:PORT] or mqtts://HOST[:PORT].")] = "mqtt://localhost"
+    broker: Annotated[
+        str,
+        about(
+            "mqtt://[USER:PASSWORD@]HOST[:PORT] or mqtts://...; in USER and PASSWORD, # is written "
+            "%23, / is %2F, and so on."
+        ),
+    ] = "mqtt://localhost"
+    broker_user: Annotated[
+        str | None, about("User at the broker; its address may have it instead.")
+    ] = None
+    broker_password_file: Annotated[
+        Path | None,
+        about("File with the password at the broker; SHOAL_BROKER_PASSWORD has it instead."),
+    ] = None
     ca: Annotated[
         Path | None, about("Certificate authority of the broker (PEM); needs mqtts://.")
     ] = None

@@ -168,7 +168,7 @@ class Pieces(msgspec.Struct, frozen=True, tag="pieces"):
 
     digest: Digest
     num_bytes: Positive
-    piece_bytes: Annotated[int, msgspec.Meta(ge=2**16, le=2**22)]
+    piece_bytes: Annotated[int, msgspec.Meta(ge=2**10, le=2**22)]
     pieces: Annotated[tuple[Digest, ...], msgspec.Meta(min_length=1, max_length=MOST_PIECES)]
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable
+from typing import NamedTuple
 
 from wire.errors import LimitExceeded, Malformed
 from wire.messages import MOST_PIECES, Pieces
@@ -18,22 +19,46 @@ WINDOW = 4
 MOST_BYTES = 64 * 2**20
 """Default limit of a fleet's payloads, in bytes."""
 
+LIST_BYTES = 68
+"""Number of bytes of a piece in the list of pieces: its SHA-256 as JSON."""
+BESIDE_BYTES = 2**10
+"""Bytes of a packet that are left for its topic, and for the message before a piece."""
+
 Read = Callable[[int, int], bytes]
 """Function that returns the bytes of an offset and a length."""
 
 
-def cut(num_bytes: int, read: Read) -> Pieces:
+class PacketLimit(NamedTuple):
+    """Size of the largest packet that a broker takes, and a clause that says who limits it."""
+
+    num_bytes: int
+    origin: str
+
+    @property
+    def payload_bytes(self) -> int:
+        """Number of bytes of the largest piece, or of the largest payload that travels whole."""
+        return self.num_bytes - BESIDE_BYTES
+
+
+UNLIMITED = PacketLimit(2**28 - 1, "MQTT has packets of at most 268435455 bytes")
+"""Limit of MQTT itself."""
+
+
+def cut(num_bytes: int, read: Read, limit: PacketLimit = UNLIMITED) -> Pieces:
     """Return the pieces of a payload that is read piece by piece.
 
     Raises:
-        LimitExceeded: it is too large for the largest pieces.
+        LimitExceeded: its pieces, or the list of them, would be larger than `limit`.
     """
     size = PIECE_BYTES
     while size * MOST_PIECES < num_bytes:
         size *= 2
-    if size > 2**22:
+    size = min(size, limit.payload_bytes, 2**22)
+    most = size * min(MOST_PIECES, (limit.payload_bytes - BESIDE_BYTES) // LIST_BYTES)
+    if num_bytes > most:
         raise LimitExceeded(
-            f"payload of {num_bytes} bytes: at most {2**22 * MOST_PIECES} can be sent in pieces"
+            f"{limit.origin}, so at most {most} bytes can be sent in pieces, and a payload has "
+            f"{num_bytes}"
         )
     whole, digests = hashlib.sha256(), []
     for offset in range(0, num_bytes, size):

@@ -98,6 +98,11 @@ def enrolment(
             f"broker address {str(address)!r}: enrolled devices need mqtts://; name one with "
             "--enrol-broker, or enrol no devices with --enrol-port 0"
         )
+    if address.username:
+        raise ConfigError(
+            f"--enrol-broker {address}: its user would be that of every device; name the broker "
+            "without a user, since enrolled devices have certificates"
+        )
     with (
         closing(open_enrolments(folder, database)) as store,
         HttpServer(settings.host, settings.port, folder / SERVER) as https,

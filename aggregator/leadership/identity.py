@@ -238,7 +238,7 @@ def _next_status(
                 continue
             return status
         if isinstance(event, Denied) and event.topic == topics.aggregator:
-            raise WrongFleet(event.action, topics)
+            raise WrongFleet(event.action, topics, event.reason)
     return None
 
 

@@ -28,11 +28,11 @@ class WrongFleet(ConfigError):
 
     exit_status = 3
 
-    def __init__(self, action: str, topics: Topics) -> None:
+    def __init__(self, action: str, topics: Topics, reason: str) -> None:
         fleet = topics.fleet
         super().__init__(
-            f"fleet {fleet}: the broker does not let this client {action} {topics.aggregator}. Is "
-            f"--fleet {fleet} right, and the certificate (--cert) that of "
+            f"fleet {fleet}: the broker does not let this client {action} {topics.aggregator} "
+            f"({reason}). Is --fleet {fleet} right, and the certificate (--cert) that of "
             f"{client_name(fleet, 'aggregator')}? `shoal acl --fleet {fleet}` prints the broker's "
             "access list"
         )
@@ -79,16 +79,16 @@ class Rivals:
         plan: Plan | None = self._open(proof.encode(), Plan, f"proof of device={device_id}")
         return plan.epoch if plan is not None and plan.device_id == device_id else -1
 
-    def denied(self, action: str, topic: str, topics: Topics) -> None:
+    def denied(self, action: str, topic: str, reason: str, topics: Topics) -> None:
         """Handle a denial by the broker.
 
         Raises:
             WrongFleet: the topic is the fleet's own, and nothing of this aggregator was ever
             published there.
         """
-        self.count("denied", f"the broker does not let the aggregator {action} {topic}")
+        self.count("denied", f"the broker does not let the aggregator {action} {topic}: {reason}")
         if topic == topics.aggregator and not self._heard:
-            raise WrongFleet(action, topics)
+            raise WrongFleet(action, topics, reason)
 
     def lost(self, reason: str) -> None:
         """Log the loss of the connection to the broker."""

@@ -39,7 +39,7 @@ from aggregator.view.round_record import RoundRecord, records_of, without_kept
 from algorithms.algorithm import Algorithm
 from wire import messages as m
 from wire.codec import digest
-from wire.errors import ShoalError
+from wire.errors import LimitExceeded, ShoalError
 from wire.links.port import Delivery, Denied, LinkDown, LinkEvent, LinkUp
 
 log = logging.getLogger("shoal.aggregator")
@@ -337,7 +337,7 @@ class Runner:
                     self._train(name, command)
                 case _:
                     self._link.send(command)
-        except (BlobLost, StorageFailed) as error:
+        except (BlobLost, StorageFailed, LimitExceeded) as error:
             log.error("Command not carried out: command=%s: %s", type(command).__name__, error)
         # a defect must not end the service; the command is repeated after a start
         except Exception:
@@ -367,8 +367,16 @@ class Runner:
         encodings = device.facts.encodings if device.facts is not None else ()
         plan = plan_of(campaign.settings, work, device_id, self.fleet.epoch, encodings)
         chosen = (c for verb in plan.verbs if isinstance(verb, m.Choose) for c in verb.models)
-        self._link.offer(work.campaign, {plan.bundle, plan.model, *chosen}, trainer.blobs)
-        self._link.send(plan)
+        digests = {plan.bundle, plan.model, *chosen}
+
+        def send() -> None:
+            self._link.offer(work.campaign, digests, trainer.blobs)
+            self._link.send(plan)
+
+        try:
+            send()
+        except LimitExceeded as error:
+            trainer.stop(str(error), send)
 
     def _cancel(self, device_id: str, work: Assignment) -> None:
         """Stop a device's work for an aborted campaign.
@@ -495,8 +503,8 @@ class Runner:
                 case LinkDown(reason):
                     self.connected = False
                     self._rivals.lost(reason)
-                case Denied(action, topic):
-                    self._rivals.denied(action, topic, self._link.topics)
+                case Denied(action, topic, reason):
+                    self._rivals.denied(action, topic, reason, self._link.topics)
                 case Delivery(topic, payload):
                     deliveries.append(event)
                     if topic == self._link.topics.aggregator:
@@ -554,8 +562,11 @@ class Runner:
         if self._was_connected and not has_session:
             self._link.rename()
         self.announce()
-        if self._was_connected:
-            self._link.offer_again()
+        try:
+            if self._was_connected:
+                self._link.offer_again()
+        except LimitExceeded as error:  # a campaign that needs the blob stops at its next plan
+            log.error("Blobs not offered again: %s", error)
         self._was_connected = True
 
     def _believe(self, proofs: Sequence[tuple[str, str]]) -> None:

@@ -20,6 +20,7 @@ from aggregator.storage.blob_bucket import check_blobs
 from algorithms.algorithm import Algorithm
 from algorithms.core.contract import Probe
 from wire.bundle import Bundle
+from wire.errors import LimitExceeded
 
 log = logging.getLogger("shoal.aggregator")
 
@@ -107,7 +108,7 @@ class Trainer:
         try:
             if self._check is not None:
                 self._check()
-        except (StorageFailed, BlobLost) as error:
+        except (StorageFailed, BlobLost, LimitExceeded) as error:
             log.debug("Campaign still stopped: campaign=%s: %s", self.name, error)
             return False
         log.info("Campaign goes on after its stop: campaign=%s: %s", self.name, self.problem)

@@ -63,17 +63,13 @@ class FleetLink:
         """Publish these blobs, retained, unless they are on offer already.
 
         A blob stays on offer while one of the owners that offered it needs it.
+
+        Raises:
+            LimitExceeded: the broker takes only smaller packets, even in pieces.
         """
         for digest in sorted(digests):
-            if digest not in self._offered:
-                payload = blobs.get(digest)
-                is_small = len(payload) <= WHOLE_BYTES
-                pieces = None if is_small else cut(len(payload), partial(_part, payload))
-                offered = Offered(digest, pieces, payload if is_small else b"", blobs)
-                self._offered[digest] = offered
-                self._publish(offered)
-                for piece in dict.fromkeys(offered.pieces.pieces if offered.pieces else ()):
-                    self.link.publish(self.topics.blob(piece), offered.piece(piece), retain=True)
+            if digest not in self._offered or not self._fits(digest):
+                self._cut(digest, blobs)
             self._needed.setdefault(owner, set()).add(digest)
 
     def offered(self, digest: str) -> bytes:
@@ -89,13 +85,17 @@ class FleetLink:
         """Publish a blob or piece on offer again, or all blobs; return False if it is not on offer.
 
         `digest`: of the blob or piece; None for all blobs. A broker that was restarted may have
-        lost them. For a large blob, the list of its pieces is published.
+        lost them, or may take only smaller packets now. For a large blob, the list of its pieces is
+        published.
 
         Raises:
-            ShoalError: a blob cannot be read.
+            ShoalError: a blob cannot be read, or the broker takes only smaller packets.
         """
-        for name in self._offered if digest is None else {digest} & self._offered.keys():
-            self._publish(self._offered[name])
+        for name in [*self._offered] if digest is None else {digest} & self._offered.keys():
+            if self._fits(name):
+                self._publish(self._offered[name])
+            else:
+                self._cut(name, self._offered[name].blobs)
         if digest is None or digest in self._offered:
             return True
         for offered in self._offered.values():
@@ -118,6 +118,27 @@ class FleetLink:
             else ()
         ):
             self.link.publish(self.topics.blob(name), b"", retain=True)
+
+    def _fits(self, digest: str) -> bool:
+        """Return True if the broker takes the parts of a blob on offer."""
+        return self._offered[digest].largest <= self.link.limit.payload_bytes
+
+    def _cut(self, digest: str, blobs: Blobs) -> None:
+        """Publish a blob, whole or in pieces, in place of its earlier pieces."""
+        payload, limit = blobs.get(digest), self.link.limit
+        is_small = len(payload) <= min(WHOLE_BYTES, limit.payload_bytes)
+        pieces = None if is_small else cut(len(payload), partial(_part, payload), limit)
+        offered, before = (
+            Offered(digest, pieces, payload if is_small else b"", blobs),
+            self._offered.get(digest),
+        )
+        self._offered[digest] = offered
+        current = {*chain(*(each.names for each in self._offered.values()))} if before else set()
+        for name in sorted((before.names if before else set()) - current):
+            self.link.publish(self.topics.blob(name), b"", retain=True)
+        self._publish(offered)
+        for piece in dict.fromkeys(offered.pieces.pieces if offered.pieces else ()):
+            self.link.publish(self.topics.blob(piece), offered.piece(piece), retain=True)
 
     def _publish(self, offered: Offered) -> None:
         """Publish the message that is retained under a blob's digest.

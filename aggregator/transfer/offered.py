@@ -21,7 +21,12 @@ class Offered:
     digest: str
     pieces: Pieces | None
     _held: bytes
-    _blobs: Blobs
+    blobs: Blobs
+
+    @property
+    def largest(self) -> int:
+        """Number of bytes of the largest part that the broker retains."""
+        return len(self._held) if self.pieces is None else self.pieces.piece_bytes
 
     @property
     def names(self) -> set[str]:
@@ -34,7 +39,7 @@ class Offered:
         Raises:
             BlobLost, StorageFailed: it cannot be read.
         """
-        return self._held if self.pieces is None else self._blobs.get(self.digest)
+        return self._held if self.pieces is None else self.blobs.get(self.digest)
 
     def piece(self, name: str) -> bytes:
         """Return one piece of a large blob.
@@ -43,7 +48,7 @@ class Offered:
             BlobLost, StorageFailed: it cannot be read.
         """
         assert self.pieces is not None
-        payload = self._blobs.get(self.digest, *place(self.pieces, self.pieces.pieces.index(name)))
+        payload = self.blobs.get(self.digest, *place(self.pieces, self.pieces.pieces.index(name)))
         if digest_of(payload) != name:
             raise BlobLost(self.digest, "damaged: its bytes do not match its hash")
         return payload

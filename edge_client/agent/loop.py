@@ -250,14 +250,15 @@ class Agent:
                 log.warning(
                     "Connection lost, trying again: device=%s reason=%s", self.device_id, reason
                 )
-            case Denied(action, topic):
+            case Denied(action, topic, reason):
                 log.log(
                     logging.DEBUG if self._is_denied else logging.ERROR,
-                    "The broker denies access to a topic: device=%s action=%s topic=%s: is the "
-                    "device banned? Whoever runs the service sees it in `shoal devices show`",
+                    "The broker denies access to a topic: device=%s action=%s topic=%s reason=%s: "
+                    "is the device banned? The operator sees it in `shoal devices show`",
                     self.device_id,
                     action,
                     topic,
+                    reason,
                 )
                 self._is_denied = True  # the first denial of a connection says enough
             case Delivery():

@@ -20,8 +20,8 @@ class Sending:
     """Sender of a session's update, within the bytes that the policy permits in a day.
 
     Without a connection the update waits for the next one. `most_whole`: size of the largest update
-    that is sent whole. `offered`: pieces of the last offer. `under_way`: indexes of the pieces that
-    were sent and not lost.
+    that is sent whole, if the broker takes it. `offered`: pieces of the last offer. `under_way`:
+    indexes of the pieces that were sent and not lost.
     """
 
     device_id: str
@@ -38,6 +38,9 @@ class Sending:
 
         `again`: True if earlier pieces may be lost because no answer came. After a mere
         reconnection they are not: the link sends them again by itself.
+
+        Raises:
+            LimitExceeded: the broker takes only smaller packets, even in pieces.
         """
         size = (
             self.state.files.size(UPDATE)
@@ -46,17 +49,24 @@ class Sending:
         )
         if not size:
             return False
-        if size <= self.most_whole or session.plan is None:
+        limit = self.outbox.link.limit
+        if size <= min(self.most_whole, limit.payload_bytes) or session.plan is None:
             if self._permits(size) and (payload := self.state.files.read(UPDATE)) is not None:
                 self.outbox.publish("update", payload)
             return True
-        if self.offered is None or self.offered.digest != session.update:
-            self.offered, self.under_way = cut(size, self._update_part), set()
+        pieces = self.offered
+        if (
+            pieces is None
+            or pieces.digest != session.update
+            or pieces.piece_bytes > limit.payload_bytes
+        ):
+            pieces = cut(size, self._update_part, limit)
+            self.offered, self.under_way = pieces, set()
         if again:
             self.under_way = set()
         self.outbox.publish(
             "offer",
-            encode(Offer(self.device_id, session.plan.run_id, session.plan.round, self.offered)),
+            encode(Offer(self.device_id, session.plan.run_id, session.plan.round, pieces)),
         )
         return True
 

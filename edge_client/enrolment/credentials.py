@@ -126,8 +126,9 @@ class Credentials:
             )
             if wanted not in ("", device_id):
                 raise Malformed(f"the certificate is for {device_id}, and --device is {wanted}")
-            if not read_public(given.trust.encode()) or not BrokerAddress.parse(given.broker).tls:
-                raise Malformed(f"the broker must be mqtts://HOST[:PORT], got {given.broker}")
+            broker = BrokerAddress.parse(given.broker)
+            if not read_public(given.trust.encode()) or not broker.tls:
+                raise Malformed(f"the broker must be mqtts://HOST[:PORT], got {broker}")
         except ShoalError as error:
             raise ConfigError(f"the answer of {service} cannot be used: {error}") from None
         enrolment = Enrolment(device_id, fleet, given.broker, service)

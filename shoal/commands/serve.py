@@ -50,8 +50,25 @@ def serve(
         typer.Option(help="Name of the campaign of --bundle; one that is in the folder continues."),
     ] = "run-1",
     broker: Annotated[
-        str, typer.Option(envvar="SHOAL_BROKER", help="mqtt://HOST[:PORT] or mqtts://HOST[:PORT].")
+        str,
+        typer.Option(
+            envvar="SHOAL_BROKER",
+            help="mqtt://[USER:PASSWORD@]HOST[:PORT] or mqtts://...; in USER and PASSWORD, # is "
+            "written %23, / is %2F, and so on.",
+        ),
     ] = "mqtt://localhost",
+    broker_user: Annotated[
+        str | None,
+        typer.Option(
+            envvar="SHOAL_BROKER_USER", help="User at the broker; its address may have it instead."
+        ),
+    ] = None,
+    broker_password_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="File with the password at the broker; SHOAL_BROKER_PASSWORD has it instead."
+        ),
+    ] = None,
     fleet: Annotated[str, typer.Option(help="Name of the fleet.")] = "default",
     settings: Annotated[dict[str, Any], Options((opt.CampaignWords, ServeSettings))],
     rollout_steps: Annotated[
@@ -85,7 +102,9 @@ def serve(
     serve_settings = ServeSettings(
         folder=folder,
         bundle=bundle,
-        broker=own_credentials(folder, broker, ca, cert, key),
+        broker=own_credentials(folder, broker, ca, cert, key).login(
+            broker_user, broker_password_file
+        ),
         run=run,
         fleet=fleet,
         rollout=RolloutSettings(steps=read_steps(rollout_steps), gate=Gate(**gate)),

@@ -50,7 +50,7 @@ class EmbeddedBroker:
 
     def __init__(self) -> None:
         self.port, self.port_v5 = free_port(), free_port()
-        self.url = f"mqtt://127.0.0.1:{self.port}?version=3.1.1"
+        self.url = f"mqtt://127.0.0.1:{self.port}?version=3.1.1&max_packet={2**26 + 2**10}"
         """Address for `--broker`, with MQTT 3.1.1."""
         self.url_v5 = f"mqtt://127.0.0.1:{self.port_v5}?version=5"
         listeners = (

@@ -110,20 +110,20 @@ def test_one_that_may_not_speak_for_the_fleet_ends_and_is_not_started_again(acti
     one = Counting()
     one.rivals.check(status("another"), b"", "boot", 1)
     told = (
-        f"fleet f: the broker does not let this client {action} shoal/1/f/aggregator. Is --fleet "
-        "f right, and the certificate (--cert) "
+        f"fleet f: the broker does not let this client {action} shoal/1/f/aggregator (Not "
+        "authorized). Is --fleet f right, and the certificate (--cert) "
         "that of f@aggregator? `shoal acl --fleet f` prints the broker's access list"
     )
     with pytest.raises(WrongFleet) as raised:
-        one.rivals.denied(action, Topics("f").aggregator, Topics("f"))
+        one.rivals.denied(action, Topics("f").aggregator, "Not authorized", Topics("f"))
     assert (str(raised.value), raised.value.exit_status) == (told, OtherAggregator.exit_status)
 
 
 def test_a_denial_of_anything_else_or_later_is_counted() -> None:
     one = Counting()
-    one.rivals.denied("publish", Topics("f").device("d", "plan"), Topics("f"))
+    one.rivals.denied("publish", Topics("f").device("d", "plan"), "", Topics("f"))
     one.rivals.check(own := status("boot"), own, "boot", 1)
-    one.rivals.denied("publish", Topics("f").aggregator, Topics("f"))
+    one.rivals.denied("publish", Topics("f").aggregator, "", Topics("f"))
     assert one.counted == ["denied", "denied"]
 
 

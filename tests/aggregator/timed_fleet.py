@@ -28,6 +28,7 @@ from wire.arrays import names
 from wire.arrays.tensors import Tensors
 from wire.links.in_process import InProcessBroker, InProcessLink
 from wire.links.port import Will
+from wire.pieces import PacketLimit
 from wire.topics import Topics
 
 
@@ -61,6 +62,10 @@ class Device:
     def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
         self._waiting.append((topic, payload, retain))
         self.deliver()
+
+    @property
+    def limit(self) -> PacketLimit:
+        return self._link.limit
 
     @property
     def is_free(self) -> bool:

@@ -46,10 +46,10 @@ def test_what_the_broker_denies_is_said(
     for times in (1, 2):
         device.agent.handle(LinkUp())
         for _ in range(9):
-            device.agent.handle(Denied(action, topic))
+            device.agent.handle(Denied(action, topic, "Not authorized"))
         said = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
         assert len(said) == times, "one line for each connection"
-    assert said[0].startswith(f"{text}: is the device banned?")
+    assert said[0].startswith(f"{text} reason=Not authorized: is the device banned?")
 
 
 def test_an_update_that_has_vanished_is_not_sent_as_empty_pieces(device: Device) -> None:

@@ -414,7 +414,7 @@ def test_a_service_with_another_fleets_certificate_ends(
     end_s = time.monotonic() + 60
     with pytest.raises(
         WrongFleet,
-        match=r"does not let this client publish shoal/1/other/aggregator\. Is --fleet other right",
+        match=r"this client publish shoal/1/other/aggregator \(Not authorized\)\. Is --fleet other",
     ):
         serve(settings, lambda: time.monotonic() > end_s)
     settle(live)

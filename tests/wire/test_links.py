@@ -15,6 +15,7 @@ from paho.mqtt.properties import Properties
 
 from simulation.local.broker import EmbeddedBroker, free_port
 from tests.contracts.link import Connect, LinkContract, deliveries, settle
+from tests.support.nats import nats_server
 from tests.support.waiting import wait_until
 from wire.errors import ConfigError, LinkError
 from wire.links.in_process import InProcessBroker, InProcessLink, topic_matches
@@ -140,7 +141,46 @@ class TestMosquitto(OverMqtt):
 class TestMosquitto311(OverMqtt):
     @pytest.fixture
     def connect(self, mosquitto: str) -> Iterator[Connect]:
-        yield from connector(mosquitto + "?version=3.1.1")
+        yield from connector(mosquitto + "?version=3.1.1&max_packet=67109888")
+
+
+class TestNats(OverMqtt):
+    """NATS keeps topics apart by dots, has MQTT 3.1.1 alone, and takes at most 1 MiB."""
+
+    @pytest.fixture
+    def connect(self, tmp_path: Path) -> Iterator[Connect]:
+        with nats_server(tmp_path, "max_payload: 67108864\n") as address:
+            yield from connector(f"mqtt://{address}?max_packet=67109888")
+
+    def test_what_was_not_confirmed_comes_again_after_a_new_connection(
+        self, connect: Connect
+    ) -> None:
+        """NATS repeats it after its ``ack_wait``, and again each time."""
+        link, sender = connect("careful", confirmed=True), connect("sender")
+        link.subscribe("c/#")
+        settle(link)
+        for number in range(4):
+            sender.publish("c/1", str(number).encode())
+        link.confirm([d for d in deliveries(link, 4) if d.payload in (b"0", b"1")])
+        settle(link)
+        cut(link)
+        again = deliveries(link, 2)
+        assert {d.payload for d in again} == {b"2", b"3"}
+        link.confirm(again)
+        sender.publish("c/1", b"4")
+        assert b"4" in {d.payload for d in deliveries(link, 1)}
+
+    def test_what_was_not_confirmed_comes_again_to_the_next_process(self, connect: Connect) -> None:
+        link, sender = connect("careful", confirmed=True), connect("sender")
+        link.subscribe("c/#")
+        settle(link)
+        sender.publish("c/1", b"safe")
+        sender.publish("c/1", b"not yet")
+        link.confirm(deliveries(link, 2)[:1])
+        settle(link)
+        link.close()
+        again = connect("careful", confirmed=True)
+        assert {d.payload for d in deliveries(again, 1)} == {b"not yet"}
 
 
 def test_falls_back_to_311_when_the_broker_refuses_5(embedded_broker: EmbeddedBroker) -> None:

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 
 from tests.wire import (
+    broker_vectors,
     checkpoint_vectors,
     drift_vectors,
     enrolment_vectors,
@@ -315,6 +316,7 @@ HOSTILE_MESSAGES = {
 
 
 FILES = (
+    broker_vectors,
     checkpoint_vectors,
     drift_vectors,
     enrolment_vectors,

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from wire.links.port import Delivery, LinkEvent, LinkUp, Will
+from wire.pieces import UNLIMITED, PacketLimit
 
 
 def topic_matches(pattern: str, topic: str) -> bool:
@@ -66,6 +67,7 @@ class InProcessLink:
 
     _broker: InProcessBroker
     _session: _Session
+    limit: PacketLimit = UNLIMITED
 
     def subscribe(self, *topics: str) -> None:
         with self._broker.lock:

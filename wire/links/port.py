@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from wire.pieces import PacketLimit
+
 
 @dataclass(frozen=True)
 class Delivery:
@@ -45,6 +47,8 @@ class Denied:
 
     action: str
     topic: str
+    reason: str = field(default="", compare=False)
+    """Broker's reason; empty if it named none."""
 
 
 LinkEvent = Delivery | LinkUp | LinkDown | Denied
@@ -64,10 +68,17 @@ class Link(Protocol):
     It may be called from one thread; `publish` may be called from any.
     """
 
+    @property
+    def limit(self) -> PacketLimit:
+        """Limit of the last connection's packets."""
+
     def subscribe(self, *topics: str) -> None:
         """Subscribe with QoS 1, now and after every new connection.
 
         ``+`` and ``#`` are MQTT's wildcards.
+
+        Raises:
+            LinkError: the broker has no subscriptions with wildcards.
         """
 
     def unsubscribe(self, *topics: str) -> None:
@@ -78,6 +89,9 @@ class Link(Protocol):
 
         While the connection is down, the publication is queued. An empty retained payload
         removes the topic's retained message.
+
+        Raises:
+            LimitExceeded: the packet would be larger than `limit`.
         """
 
     def receive(self, timeout_s: float | None = None) -> LinkEvent | None:

@@ -51,9 +51,10 @@ class MqttSource:
                 self._take(event)
             elif isinstance(event, Denied):
                 log.error(
-                    "The samples' broker denies access to a topic: action=%s topic=%s",
+                    "The samples' broker denies access to a topic: action=%s topic=%s reason=%s",
                     event.action,
                     event.topic,
+                    event.reason,
                 )
             elif isinstance(event, LinkDown):
                 log.warning(

@@ -250,7 +250,7 @@ public class Fleet internal constructor(
 
     /** Replace the settings; [token] is for the phone's enrolment. */
     internal fun configure(settings: ShoalSettings, token: String? = null) {
-        if (settings.service == null) BrokerAddress.parse(settings.broker)
+        if (settings.service == null) BrokerAddress.parse(settings.broker).login(settings.login?.user, settings.login?.password)
         synchronized(this) { currentSettings = complete(settings) }
         platform.disk.execute {
             closePredictor() // it may trust other keys now
@@ -358,7 +358,7 @@ public class Fleet internal constructor(
         val certified = settings.service != null || home.certificates != null
         val caPem = settings.brokerCaPem
         val tls = if (caPem == null && !certified) null else platform.key(home.keyAlias).tls(caPem, certified)
-        return BrokerAddress.parse(settings.broker, tls, route)
+        return BrokerAddress.parse(settings.broker, tls, route).login(settings.login?.user, settings.login?.password)
     }
 
     internal fun loader() = platform.loader(home.programs)

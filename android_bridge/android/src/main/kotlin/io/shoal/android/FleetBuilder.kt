@@ -45,6 +45,7 @@ public class FleetBuilder internal constructor(private val fleet: String) {
     private var service: String? = null
     private var packaged: PackagedAssets? = null
     private var attestation: Class<out Attestation>? = null
+    private var login: BrokerLogin? = null
 
     /**
      * Token of [enrol]. It is a secret: it is stored apart from the settings, and deleted once it
@@ -88,6 +89,13 @@ public class FleetBuilder internal constructor(private val fleet: String) {
         broker = address
         authority = authorityPem
     }
+
+    /**
+     * Set the user and the password at the broker, as they are. In the address they would be
+     * `USER:PASSWORD@`, with %NN for each sign such as # or /.
+     */
+    @JvmOverloads
+    public fun login(user: String, password: String? = null): FleetBuilder = apply { login = BrokerLogin(user, password) }
 
     /**
      * Set the root keys, one PEM block after the other (`trust.pem` of `shoal export`). One of them
@@ -196,5 +204,6 @@ public class FleetBuilder internal constructor(private val fleet: String) {
         service,
         packaged,
         attestation,
+        login,
     ).also { it.trusted }
 }

@@ -25,10 +25,13 @@ internal class Home(private val root: File) {
      */
     fun state(settings: ShoalSettings): File {
         // the service may name another broker later, for the same fleet and the same model
-        val named = "${settings.fleet}\n${if (settings.service != null) "enrolled" else BrokerAddress.parse(settings.broker)}".toByteArray()
+        val named = "${settings.fleet}\n${if (settings.service != null) "enrolled" else place(settings.broker)}".toByteArray()
         val hash = MessageDigest.getInstance("SHA-256").digest(named).take(8).joinToString("") { "%02x".format(Locale.ROOT, it) }
         return File(root, "state/${settings.fleet}-$hash")
     }
+
+    /** Return scheme, host and port of a broker's address. */
+    private fun place(broker: String): String = BrokerAddress.parse(broker).let { "${if (it.tls == null) "mqtt" else "mqtts"}://${it.host}:${it.port}" }
 
     /** Folder of the programs of the bundle in use. */
     val programs = File(root, "programs")

@@ -9,6 +9,11 @@ import java.util.Properties
 /** Names of a bundle and of its model's weights among the app's assets. */
 internal data class PackagedAssets(val bundle: String, val weights: String?)
 
+/** User and password at the broker. A text of the settings does not show them. */
+internal data class BrokerLogin(val user: String, val password: String?) {
+    override fun toString(): String = "***"
+}
+
 /**
  * Settings from [FleetBuilder]. They are stored, and hold until the app sets others. With a
  * [service] they have no broker, and no keys if the app sets none: [with] adds the service's.
@@ -33,6 +38,7 @@ internal data class ShoalSettings(
     val service: String? = null,
     val packaged: PackagedAssets? = null,
     val attestation: Class<out Attestation>? = null,
+    val login: BrokerLogin? = null,
 ) {
     init {
         val enrols = service != null && broker.isEmpty()
@@ -41,7 +47,7 @@ internal data class ShoalSettings(
             throw ConfigException("trust is missing; set it, or permit with 'insecure' that everybody is believed")
         }
         if (!enrols && !broker.startsWith("mqtts://") && !insecure) {
-            throw ConfigException("broker must begin with mqtts://, got $broker; 'insecure' permits a broker without TLS")
+            throw ConfigException("broker must begin with mqtts://, got ${broker.substringBefore("://", "")}://; 'insecure' permits a broker without TLS")
         }
         if (everyHours !in 1..24 * 14) throw ConfigException("everyHours must be between 1 and ${24 * 14}, got $everyHours")
         if (idleMinutes < 1 || maxMinutes < idleMinutes) {
@@ -107,6 +113,8 @@ internal data class ShoalSettings(
         policy?.let { setProperty("policy", it.toJson()) }
         service?.let { setProperty("service", it) }
         attestation?.let { setProperty("attestation", it.name) }
+        login?.let { setProperty("brokerUser", it.user) }
+        login?.password?.let { setProperty("brokerPassword", it) }
         packaged?.let { assets ->
             setProperty("modelBundle", assets.bundle)
             assets.weights?.let { setProperty("modelWeights", it) }
@@ -148,6 +156,7 @@ internal data class ShoalSettings(
                 stored.getProperty("service"),
                 stored.getProperty("modelBundle")?.let { PackagedAssets(it, stored.getProperty("modelWeights")) },
                 stored.getProperty("attestation")?.let { named(it, Attestation::class.java) },
+                stored.getProperty("brokerUser")?.let { BrokerLogin(it, stored.getProperty("brokerPassword")) },
             )
         }
     }

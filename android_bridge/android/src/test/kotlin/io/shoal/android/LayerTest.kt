@@ -173,6 +173,7 @@ class HomeTest {
         val states = variants.map(home::state)
         assertEquals(4, states.toSet().size)
         assertEquals(states[0], home.state(settings("mqtts://user:password@b:1")), "who logs in does not matter")
+        assertEquals(states[0], home.state(settings("mqtts://b:1?max_packet=65536&version=5")), "nor does a limit")
         for ((state, each) in states.zip(variants)) assertTrue(state.name.startsWith("${each.fleet}-"))
     }
 
@@ -204,6 +205,11 @@ class HomeTest {
         assertFailsWith<ConfigException> { FleetBuilder("f").broker("mqtts://b").trust("no key").windows(Source::class.java).build() }
         val built = FleetBuilder("f").broker("mqtts://b").trust(KEY).windows(Source::class.java).everyHours(3).build()
         assertEquals(ShoalSettings("mqtts://b", "f", Source::class.java, null, KEY, everyHours = 3).write(), built.write())
+        val named = FleetBuilder("f").broker("mqtts://b").login("me", "#?/@%").trust(KEY).windows(Source::class.java).build()
+        assertEquals(BrokerLogin("me", "#?/@%"), ShoalSettings.read(named.write()).login)
+        assertFalse("#?/" in named.toString())
+        val shown = assertFailsWith<ConfigException> { settings("mqtt://me:secret@b") }
+        assertFalse("secret" in shown.message!!)
         assertFailsWith<ConfigException> { settings(fleet = "f/g") }
         assertFailsWith<ConfigException> { ShoalSettings("mqtts://b", "f", Source::class.java, trustedKeyPem = KEY, everyHours = 0) }
         assertFailsWith<ConfigException> {

@@ -48,7 +48,7 @@ internal class Agent(self: Identity, private val link: Link, private val environ
     private val outbox = Outbox(self, topics, link, traffic, environment)
     private val downloads =
         Downloads(topics, link, storage, log, { admission.piecesIn(it, environment.mostBytes) }, environment.mostBytes, outbox::fetch)
-    private val sending = Sending(deviceId, storage, outbox, ::permits)
+    private val sending = Sending(deviceId, storage, outbox, { link.limit }, ::permits)
     private val retry = Retry(clock)
     private var readyAtS = Double.POSITIVE_INFINITY
     private var bootId = ""
@@ -414,7 +414,13 @@ internal class Agent(self: Identity, private val link: Link, private val environ
     private fun sendUpdate(again: Boolean = false) {
         waitsForQuota = false
         if (session.stage != Stage.PENDING || !outbox.connected) return
-        if (!sending.begin(session, again)) {
+        val isThere = try {
+            sending.begin(session, again)
+        } catch (error: LimitExceeded) { // it stays, for a broker that takes larger packets
+            log.write(Log.Level.ERROR, "Update not sent: device=$deviceId: ${error.message}")
+            true
+        }
+        if (!isThere) {
             log.write(Log.Level.WARNING, "Finished update is lost, its plan is carried out again: device=$deviceId")
             save(session.copy(stage = Stage.WORKING, update = ""))
             return prepare()

@@ -1,5 +1,6 @@
 package io.shoal.core
 
+import io.shoal.core.wire.PacketLimit
 import java.io.Closeable
 
 /** Event on a [Link]. */
@@ -22,6 +23,9 @@ internal class Will(val topic: String, val payload: ByteArray)
  * are those of `wire/links/port.py`. Used by one thread.
  */
 internal interface Link : Closeable {
+    /** Limit of the last connection's packets. */
+    val limit: PacketLimit
+
     /** Subscribe (QoS 1), now and after every new connection. */
     fun subscribe(topics: Collection<String>)
 
@@ -31,6 +35,8 @@ internal interface Link : Closeable {
     /**
      * Publish (QoS 1) without waiting for an answer. Without a connection, the publication is
      * queued.
+     *
+     * @throws LimitExceeded the packet would be larger than [limit]
      */
     fun publish(topic: String, payload: ByteArray, retain: Boolean = false)
 

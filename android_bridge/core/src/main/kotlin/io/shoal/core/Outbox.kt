@@ -117,7 +117,11 @@ internal class Outbox(
 
     private fun publish(kind: String, payload: ByteArray, retain: Boolean = false) {
         traffic.add(payload.size)
-        link.publish(topics.device(self.deviceId, kind), payload, retain)
+        try {
+            link.publish(topics.device(self.deviceId, kind), payload, retain)
+        } catch (error: LimitExceeded) {
+            environment.log.write(Log.Level.ERROR, "Message not sent: device=${self.deviceId} kind=$kind: ${error.message}")
+        }
     }
 
     companion object {

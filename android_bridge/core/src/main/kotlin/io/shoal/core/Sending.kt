@@ -1,5 +1,6 @@
 package io.shoal.core
 
+import io.shoal.core.wire.PacketLimit
 import io.shoal.core.wire.Piece
 import io.shoal.core.wire.Pieces
 import io.shoal.core.wire.Plan
@@ -19,6 +20,7 @@ internal class Sending(
     private val deviceId: String,
     private val storage: Storage,
     private val outbox: Outbox,
+    private val limit: () -> PacketLimit,
     private val permits: (Int) -> Boolean,
 ) {
     private var offered: Pieces? = null
@@ -28,11 +30,13 @@ internal class Sending(
      * Send the update of a session, or offer it, if the limit of bytes a day permits it. Return
      * false if the update is lost. [again]: true if earlier pieces may be lost because no answer
      * came. After a mere reconnection they are not: the link sends them again by itself.
+     *
+     * @throws LimitExceeded the broker takes only smaller packets, even in pieces
      */
     fun begin(session: Session, again: Boolean): Boolean {
         if (again) sent.clear()
         val (plan, bytes) = Pair(session.plan, storage.updateSize())
-        return if (plan == null || bytes <= WHOLE_BYTES) whole(session) else offer(session, plan, bytes)
+        return if (plan == null || bytes <= minOf(WHOLE_BYTES, limit().payloadBytes)) whole(session) else offer(session, plan, bytes)
     }
 
     private fun whole(session: Session): Boolean {
@@ -43,7 +47,7 @@ internal class Sending(
     }
 
     private fun offer(session: Session, plan: Plan, bytes: Long): Boolean {
-        val pieces = offered?.takeIf { it.digest == session.update } ?: cut(bytes, storage::updatePart)
+        val pieces = offered?.takeIf { it.digest == session.update && it.pieceBytes <= limit().payloadBytes } ?: cut(bytes, limit(), storage::updatePart)
         if (pieces.digest != session.update) return false
         if (pieces != offered) sent.clear()
         offered = pieces

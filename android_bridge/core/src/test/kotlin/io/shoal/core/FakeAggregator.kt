@@ -3,6 +3,7 @@ package io.shoal.core
 import io.shoal.core.wire.AggregatorStatus
 import io.shoal.core.wire.Decline
 import io.shoal.core.wire.Message
+import io.shoal.core.wire.PacketLimit
 import io.shoal.core.wire.Plan
 import io.shoal.core.wire.Policy
 import io.shoal.core.wire.PublicKey
@@ -15,6 +16,7 @@ import io.shoal.core.wire.encode
 internal class FakeLink : Link {
     val published = ArrayList<Pair<String, ByteArray>>()
     val subscribed = LinkedHashSet<String>()
+    override var limit: PacketLimit = PacketLimit.MQTT
 
     override fun subscribe(topics: Collection<String>) {
         subscribed += topics

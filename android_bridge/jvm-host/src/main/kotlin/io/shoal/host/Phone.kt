@@ -21,6 +21,7 @@ import kotlin.concurrent.thread
 import kotlin.system.exitProcess
 
 private const val USAGE = """usage: phone --broker URL --fleet FLEET (--trust FILE | --insecure yes) [--policy FILE] [--ca FILE]
+             [--broker-user USER] [--broker-password-file FILE]
              [--job-seconds S] [--checkpoint-seconds S] (--id ID --data FOLDER --state FOLDER) ...
 
 Runs phones on this machine until SIGTERM: the same core and ExecuTorch adapter as in an app. The three last options may be repeated
@@ -28,7 +29,7 @@ together, once for each phone; all of them share this process. FILE of --trust h
 may ask of these phones, as JSON. With --job-seconds each phone runs jobs, one after the other, of at most S seconds, as Android has it; with
 --checkpoint-seconds it notes so often how far a plan is. Without --trust every plan and bundle is believed: --insecure yes permits that."""
 
-private val OPTIONS = setOf("--broker", "--fleet", "--trust", "--insecure", "--policy", "--ca", "--job-seconds", "--checkpoint-seconds", "--id", "--data", "--state")
+private val OPTIONS = setOf("--broker", "--fleet", "--trust", "--insecure", "--policy", "--ca", "--broker-user", "--broker-password-file", "--job-seconds", "--checkpoint-seconds", "--id", "--data", "--state")
 
 /** Options of one phone. */
 private class Device(val id: String, val data: File, val state: File)
@@ -62,7 +63,8 @@ private fun run(arguments: List<String>) {
     val policy = values("--policy").lastOrNull()?.let { Policy.parse(File(it).readText()) }
     val owner = OwnerThread("shoal-executorch")
     val tls = values("--ca").lastOrNull()?.let { TlsFiles.context(File(it)) }
-    val broker = BrokerAddress.parse(required("--broker"), tls)
+    val password = values("--broker-password-file").lastOrNull()?.let { File(it).readText().trimEnd('\r', '\n') }
+    val broker = BrokerAddress.parse(required("--broker"), tls).login(values("--broker-user").lastOrNull(), password)
     fun seconds(name: String) = values(name).lastOrNull()?.let { text ->
         text.toDoubleOrNull()?.takeIf { it > 0 } ?: throw ConfigException("$name must be seconds above 0, got '$text'\n$USAGE")
     }

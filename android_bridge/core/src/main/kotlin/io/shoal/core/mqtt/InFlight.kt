@@ -23,7 +23,7 @@ internal class InFlight {
             if (writtenTo === connection) return
             val again = writtenTo != null
             writtenTo = connection
-            connection.write(Packets.publish(topic, id, payload.size, retain, again), payload)
+            connection.write(Packets.publish(topic, id, payload.size, retain, again, connection.is5), payload)
         }
     }
 
@@ -43,14 +43,22 @@ internal class InFlight {
         lastId
     }
 
-    /** Remove a publication that the broker acknowledged. */
-    fun acknowledge(id: Int): Unit = lock.withLock {
-        open.remove(id)
-        if (open.isEmpty()) emptied.signalAll()
+    /** Remove a publication that the broker acknowledged, and return it. */
+    fun acknowledge(id: Int): Publication? = lock.withLock {
+        open.remove(id).also { if (open.isEmpty()) emptied.signalAll() }
     }
 
-    /** Send every open publication that this connection has not sent, in order. */
-    fun resend(connection: Connection): Unit = lock.withLock { open.values.toList() }.forEach { it.writeTo(connection) }
+    /** Remove the publications that are larger than a broker takes, and return them. */
+    fun drop(most: Int): List<Publication> = lock.withLock {
+        open.values.filter { Packets.publishBytes(it.topic, it.payload.size) > most }.onEach { acknowledge(it.id) }
+    }
+
+    /**
+     * Send the open publications that this connection has not sent, in order, and no more at a time
+     * than the broker takes.
+     */
+    fun send(connection: Connection): Unit =
+        lock.withLock { open.values.take(connection.mostInFlight) }.forEach { it.writeTo(connection) }
 
     /** Wait until all are acknowledged, at most [timeoutMs]. */
     fun awaitEmpty(timeoutMs: Long): Unit = lock.withLock {

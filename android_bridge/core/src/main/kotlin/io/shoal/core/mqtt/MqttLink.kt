@@ -12,6 +12,8 @@ import io.shoal.core.Log
 import io.shoal.core.Will
 import io.shoal.core.printable
 import io.shoal.core.unless
+import io.shoal.core.wire.PacketLimit
+import io.shoal.core.wire.WHOLE_BYTES
 import java.io.IOException
 import java.util.concurrent.CountDownLatch
 import java.util.concurrent.LinkedBlockingQueue
@@ -19,7 +21,7 @@ import java.util.concurrent.TimeUnit
 import kotlin.concurrent.thread
 
 /**
- * [Link] over MQTT 3.1.1, with two threads of its own: one connects, reads, and connects again; one
+ * [Link] over MQTT 5 or else 3.1.1, with two threads of its own: one connects, reads, and connects again; one
  * watches that the broker is alive. After a new connection, subscriptions are renewed, and
  * publications without an acknowledgement are sent again. An error on these threads ends a
  * connection at most.
@@ -30,7 +32,7 @@ internal class MqttLink private constructor(
     private val will: Will?,
     private val log: Log,
     private val keepAliveS: Int,
-    private val limit: (String) -> Int,
+    private val payloadLimit: (String) -> Int,
     private val hurry: () -> Boolean,
 ) : Link {
     private val events = LinkedBlockingQueue<Incoming>()
@@ -42,6 +44,9 @@ internal class MqttLink private constructor(
 
     @Volatile private var connection: Connection? = null
 
+    @Volatile override var limit: PacketLimit = PacketLimit.MQTT
+        private set
+
     private class Incoming(val event: LinkEvent?, val from: Connection? = null, val id: Int? = null, val failure: LinkException? = null) {
         /** Size in memory of the parts that come from outside. */
         val bytes: Int get() = if (event is Delivery) event.payload.size + OVERHEAD else 0
@@ -49,23 +54,25 @@ internal class MqttLink private constructor(
 
     override fun subscribe(topics: Collection<String>) {
         synchronized(this.topics) { this.topics += topics }
-        send { it.write(Packets.subscribe(inFlight.newId(), topics)) }
+        send { subscribe(it, topics) }
     }
 
     override fun unsubscribe(topics: Collection<String>) {
         synchronized(this.topics) { this.topics -= topics.toSet() }
-        send { it.write(Packets.unsubscribe(inFlight.newId(), topics)) }
+        send { it.write(Packets.unsubscribe(inFlight.newId(), topics, it.is5)) }
     }
 
     /**
      * Publish (QoS 1) without waiting for an answer.
      *
-     * @throws LimitExceeded the payload is above 64 MiB
+     * @throws LimitExceeded the payload is above 64 MiB, or the packet larger than [limit]
      */
     override fun publish(topic: String, payload: ByteArray, retain: Boolean) {
         if (payload.size > MAX_PAYLOAD) throw LimitExceeded("payload of ${payload.size} bytes: at most $MAX_PAYLOAD can be published")
-        val publication = inFlight.add(topic, payload, retain) ?: return
-        send { publication.writeTo(it) }
+        val bytes = Packets.publishBytes(topic, payload.size)
+        if (bytes > limit.bytes) throw LimitExceeded("${limit.origin}, and a message on $topic has $bytes")
+        inFlight.add(topic, payload, retain) ?: return
+        send { inFlight.send(it) }
     }
 
     /**
@@ -135,7 +142,7 @@ internal class MqttLink private constructor(
     private fun reconnect(pause: Backoff): Connection? {
         while (!closed.await(pause.nextMs(), TimeUnit.MILLISECONDS)) {
             try {
-                return Connection.open(address, clientId, will, keepAliveS, limit)
+                return Connection.open(address, clientId, will, keepAliveS, payloadLimit)
             } catch (error: LinkException) {
                 events += Incoming(null, failure = error)
                 return null
@@ -149,11 +156,11 @@ internal class MqttLink private constructor(
     /** Read until the connection ends, and return the reason why it did. */
     private fun serve(current: Connection): String {
         try {
+            obey(current)
             connection = current
             if (isClosed()) throw IOException("closed while connecting")
-            val renewed = synchronized(topics) { topics.toList() }
-            if (renewed.isNotEmpty()) current.write(Packets.subscribe(inFlight.newId(), renewed))
-            inFlight.resend(current)
+            subscribe(current, synchronized(topics) { topics.toList() })
+            inFlight.send(current)
             events += Incoming(LinkUp)
             while (true) act(current, current.read())
         } catch (error: Throwable) {
@@ -163,6 +170,18 @@ internal class MqttLink private constructor(
             current.close()
         }
     }
+
+    /** Take over the limits of a new connection. */
+    private fun obey(current: Connection) {
+        limit = current.limit
+        if (limit.payloadBytes < WHOLE_BYTES) writeLog(Log.Level.INFO, "Larger payloads go in pieces: ${limit.origin}")
+        for (each in inFlight.drop(limit.bytes)) { // they would end every connection
+            writeLog(Log.Level.WARNING, "Message not sent: topic=${each.topic} bytes=${each.payload.size}: ${limit.origin}")
+        }
+    }
+
+    private fun subscribe(current: Connection, topics: Collection<String>) =
+        topics.chunked(MOST_FILTERS).forEach { current.write(Packets.subscribe(inFlight.newId(), it, current.is5)) }
 
     private fun act(current: Connection, packet: Packet) {
         when (packet) {
@@ -175,15 +194,22 @@ internal class MqttLink private constructor(
                 writeLog(Log.Level.WARNING, "Message refused, too large: bytes=${packet.bytes} topic=${printable(packet.topic.take(200))}")
                 packet.id?.let { current.write(Packets.pubAck(it)) } // or it would come again for ever
             }
-            is Packet.PubAck -> inFlight.acknowledge(packet.id)
-            is Packet.SubAck -> if (REFUSED in packet.codes) writeLog(Log.Level.WARNING, "The broker refused a subscription: broker=$address")
+            is Packet.PubAck -> {
+                val publication = inFlight.acknowledge(packet.id)
+                if (packet.code >= REFUSED) writeLog(Log.Level.ERROR, "The broker denies a publication: topic=${publication?.topic} code=${packet.code}")
+                inFlight.send(current)
+            }
+            is Packet.SubAck -> packet.codes.firstOrNull { it >= REFUSED }?.let {
+                writeLog(Log.Level.ERROR, "The broker denies a subscription: broker=$address code=$it")
+            }
             is Packet.UnsubAck, is Packet.PingResp -> {}
+            is Packet.Disconnect -> throw ProtocolException("the broker ended the connection with code ${packet.code}")
             is Packet.ConnAck -> throw ProtocolException("a second CONNACK")
         }
     }
 
     private fun watch() {
-        while (!closed.await(keepAliveS * 250L, TimeUnit.MILLISECONDS)) {
+        while (!closed.await((connection?.keepAliveMs ?: (keepAliveS * 1000L)) / 4, TimeUnit.MILLISECONDS)) {
             try {
                 connection?.watch()
             } catch (error: Throwable) {
@@ -204,6 +230,7 @@ internal class MqttLink private constructor(
     private fun isClosed() = closed.count == 0L
 
     private fun start(first: Connection) {
+        obey(first)
         connection = first
         thread(isDaemon = true, name = "shoal-mqtt") { stayConnected(first) }
         thread(isDaemon = true, name = "shoal-mqtt-watch") { watch() }
@@ -211,6 +238,7 @@ internal class MqttLink private constructor(
 
     companion object {
         private const val KEEP_ALIVE_S = 30
+        private const val MOST_FILTERS = 8
         private const val POLL_MS = 100L
         private const val OVERHEAD = 512
         private const val FLUSH_MS = 5_000L

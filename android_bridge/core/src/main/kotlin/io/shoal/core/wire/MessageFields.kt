@@ -305,7 +305,7 @@ private fun piecesOf(f: Fields): Pieces {
         (value as? JsonString)?.value?.takeIf(::isDigest) ?: throw Malformed("$path: expected a SHA-256")
     }
     checkCount(pieces.size, 1)
-    return Pieces(f.digest("digest"), f.positive("num_bytes"), f.int("piece_bytes", (1L shl 16)..(1L shl 22)), pieces)
+    return Pieces(f.digest("digest"), f.positive("num_bytes"), f.int("piece_bytes", (1L shl 10)..(1L shl 22)), pieces)
 }
 
 private fun checkCount(count: Int, least: Int) {

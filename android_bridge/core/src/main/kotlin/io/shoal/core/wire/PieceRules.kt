@@ -18,6 +18,23 @@ internal const val MOST_PIECES = 512
 
 private const val MOST_PIECE_BYTES = 1 shl 22
 
+/** Size of a piece in the list of pieces. */
+private const val LIST_BYTES = 68
+
+/** Bytes of a packet that are left for its topic, and for the message before a piece. */
+private const val BESIDE_BYTES = 1024
+
+/** Size of the largest packet that a broker takes, and a clause that says who limits it. */
+internal class PacketLimit(val bytes: Int, val origin: String) {
+    /** Size of the largest piece, or of the largest payload that travels whole. */
+    val payloadBytes: Int get() = bytes - BESIDE_BYTES
+
+    companion object {
+        /** Limit of MQTT itself. */
+        val MQTT: PacketLimit = PacketLimit(268_435_455, "MQTT has packets of at most 268435455 bytes")
+    }
+}
+
 /** Return the offset of a piece. */
 internal fun Pieces.offset(index: Int): Long = index * pieceBytes
 
@@ -27,12 +44,14 @@ internal fun Pieces.size(index: Int): Int = minOf(pieceBytes, numBytes - offset(
 /**
  * Return the list of the pieces of a blob that is [read] piece by piece.
  *
- * @throws LimitExceeded the blob is too large for pieces
+ * @throws LimitExceeded its pieces, or the list of them, would be larger than [limit]
  */
-internal fun cut(numBytes: Long, read: (Long, Int) -> ByteArray): Pieces {
-    var size = PIECE_BYTES
-    while (size.toLong() * MOST_PIECES < numBytes) size *= 2
-    if (size > MOST_PIECE_BYTES) throw LimitExceeded("payload of $numBytes bytes: too large to be sent in pieces")
+internal fun cut(numBytes: Long, limit: PacketLimit = PacketLimit.MQTT, read: (Long, Int) -> ByteArray): Pieces {
+    var wanted = PIECE_BYTES.toLong()
+    while (wanted * MOST_PIECES < numBytes) wanted *= 2
+    val size = minOf(wanted, limit.payloadBytes.toLong(), MOST_PIECE_BYTES.toLong()).toInt()
+    val most = size.toLong() * minOf(MOST_PIECES, (limit.payloadBytes - BESIDE_BYTES) / LIST_BYTES)
+    if (numBytes > most) throw LimitExceeded("${limit.origin}, so at most $most bytes can be sent in pieces, and a payload has $numBytes")
     val whole = MessageDigest.getInstance("SHA-256")
     val digests = (0 until numBytes step size.toLong()).map { offset ->
         val piece = read(offset, minOf(size.toLong(), numBytes - offset).toInt())

@@ -10,9 +10,9 @@ import java.util.concurrent.TimeUnit
 
 /**
  * Real broker on loopback, with a plain listener, and another one with TLS if there are
- * [certificates]. It keeps sessions over [stop] and [start].
+ * [certificates]. It keeps sessions over [stop] and [start]. [added]: further lines of configuration.
  */
-class Mosquitto(private val folder: File, certificates: Certificates? = null, requireCertificate: Boolean = false) : Closeable {
+class Mosquitto(private val folder: File, certificates: Certificates? = null, requireCertificate: Boolean = false, added: String = SIZES) : Closeable {
     val port: Int = freePort()
     val tlsPort: Int = freePort()
     private val config = File(folder, "mosquitto.conf")
@@ -27,7 +27,7 @@ class Mosquitto(private val folder: File, certificates: Certificates? = null, re
         config.writeText(
             "per_listener_settings false\nuser root\npersistence true\npersistence_location $folder/\n" +
                 "autosave_interval 1\nautosave_on_changes true\n" +
-                "message_size_limit 67108864\nmax_queued_messages 0\nlistener $port 127.0.0.1\nallow_anonymous true\n${tls.orEmpty()}",
+                "listener $port 127.0.0.1\nallow_anonymous true\n$added${tls.orEmpty()}",
         )
         start()
     }
@@ -52,6 +52,7 @@ class Mosquitto(private val folder: File, certificates: Certificates? = null, re
     override fun close() = stop()
 
     companion object {
+        private const val SIZES = "message_size_limit 67108864\nmax_queued_messages 0\n"
         private val PROGRAM = (System.getenv("PATH").split(':') + "/usr/sbin").map { File(it, "mosquitto") }.firstOrNull { it.canExecute() }?.path
 
         fun freePort(): Int = ServerSocket(0).use { it.localPort }

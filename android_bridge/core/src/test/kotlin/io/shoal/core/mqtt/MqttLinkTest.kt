@@ -188,7 +188,7 @@ class MqttLinkTest {
         }
     }
 
-    private val accepted = byteArrayOf(0x20, 2, 0, 0)
+    private val accepted = byteArrayOf(0x20, 3, 0, 0, 0)
 
     @Test
     fun `a refusal is one clear error at once`() {
@@ -254,7 +254,7 @@ class MqttLinkTest {
             await<LinkUp>(link)
             Thread.sleep(200)
         }
-        val sent = byteArrayOf(0x32, 0, 1, 't'.code.toByte(), 0, 1, 9)
+        val sent = byteArrayOf(0x32, 0, 1, 't'.code.toByte(), 0, 1, 0, 9)
         assertContentEquals(sent + sent.copyOf().also { it[0] = 0x3a }, received.toByteArray())
     }
 

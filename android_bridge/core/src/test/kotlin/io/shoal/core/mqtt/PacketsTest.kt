@@ -13,26 +13,31 @@ import kotlin.test.assertFailsWith
 import kotlin.test.assertTrue
 
 class PacketsTest {
-    private fun read(bytes: ByteArray) = readPacket(DataInputStream(bytes.inputStream()))
+    private fun read(bytes: ByteArray, is5: Boolean = false) = readPacket(DataInputStream(bytes.inputStream()), is5)
 
     private fun bytes(hex: String) = hex.filter { it != ' ' }.chunked(2).map { it.toInt(16).toByte() }.toByteArray()
 
     @Test
     fun `lengths of one to four bytes`() {
-        for (size in listOf(0, 122, 123, 16_378, 16_379, 2_097_146, 2_097_147)) {
-            val payload = ByteArray(size) { it.toByte() }
-            val packet = Packets.publish("t", 7, size, retain = true, again = false) + payload
-            val read = read(packet) as Packet.Publish
-            assertContentEquals(payload, read.payload)
-            assertEquals(Pair("t", 7), Pair(read.topic, read.id))
+        for (is5 in listOf(false, true)) {
+            for (size in listOf(0, 121, 122, 123, 16_377, 16_378, 16_379, 2_097_145, 2_097_146, 2_097_147)) {
+                val payload = ByteArray(size) { it.toByte() }
+                val packet = Packets.publish("t", 7, size, retain = true, again = false, is5 = is5) + payload
+                val read = read(packet, is5) as Packet.Publish
+                assertContentEquals(payload, read.payload)
+                assertEquals(Pair("t", 7), Pair(read.topic, read.id))
+            }
         }
     }
 
     @Test
     fun `a connection with a will and a password`() {
         val body = bytes("0004 4d515454 04 ec 001e 0002 6964 0001 77 0003 010203 0004 75736572 0005 7365c3a974")
-        val packet = Packets.connect("id", 30, Pair("w", byteArrayOf(1, 2, 3)), "user", "se\u00e9t")
+        val packet = Packets.connect("id", 30, Pair("w", byteArrayOf(1, 2, 3)), "user", "se\u00e9t", is5 = false)
         assertContentEquals(byteArrayOf(0x10, body.size.toByte()) + body, packet)
+        val body5 = bytes("0004 4d515454 05 ec 001e 05 11 00093a80 0002 6964 00 0001 77 0003 010203 0004 75736572 0005 7365c3a974")
+        val packet5 = Packets.connect("id", 30, Pair("w", byteArrayOf(1, 2, 3)), "user", "se\u00e9t", is5 = true)
+        assertContentEquals(byteArrayOf(0x10, body5.size.toByte()) + body5, packet5)
     }
 
     @Test
@@ -42,6 +47,25 @@ class PacketsTest {
         assertEquals(Packet.SubAck(1, listOf(1, 128)), read(bytes("900400010180")))
         assertEquals(Packet.UnsubAck(1), read(bytes("b0020001")))
         assertEquals(Packet.PingResp, read(bytes("d000")))
+    }
+
+    @Test
+    fun `answers of MQTT 5 are read with their reasons and without their properties`() {
+        assertEquals(Packet.ConnAck(false, 0x84), read(bytes("20020084"), true))
+        assertEquals(Packet.ConnAck(false, 1), read(bytes("20020001"), true))
+        assertEquals(Packet.PubAck(258), read(bytes("40020102"), true))
+        assertEquals(Packet.PubAck(258, 0x87), read(bytes("4003010287"), true))
+        assertEquals(Packet.PubAck(258, 0x97), read(bytes("40080102 97 04 1f 0001 78"), true))
+        assertEquals(Packet.SubAck(1, listOf(1, 0x87)), read(bytes("9005 0001 00 01 87"), true))
+        assertEquals(Packet.UnsubAck(1), read(bytes("b004 0001 00 00"), true))
+        assertEquals(Packet.Disconnect(0x95), read(bytes("e00195"), true))
+        assertEquals(Packet.Disconnect(0), read(bytes("e000"), true))
+        val published = read(bytes("320b 0001 74 0007 03 23 0001 aabb"), true)
+        assertContentEquals(bytes("aabb"), (published as Packet.Publish).payload)
+        for (hex in listOf("e00195", "4003010287")) assertFailsWith<ProtocolException>(hex) { read(bytes(hex)) }
+        for (hex in listOf("3208 0001 74 0007 7f 00", "3209 0001 74 0007 ffffffff", "9003 0001 05", "2004 0000 01 7e", "2006 0000 03 21 0000", "f000")) {
+            assertFailsWith<IOException>(hex) { read(bytes(hex), true) }
+        }
     }
 
     @ParameterizedTest
@@ -58,7 +82,7 @@ class PacketsTest {
 
     @Test
     fun `a payload that is larger than its topic may have is read past`() {
-        val stream = DataInputStream((Packets.publish("a", 7, 40_000, retain = false, again = false) + ByteArray(40_000) + bytes("d000")).inputStream())
+        val stream = DataInputStream((Packets.publish("a", 7, 40_000, retain = false, again = false, is5 = false) + ByteArray(40_000) + bytes("d000")).inputStream())
         assertEquals(Packet.TooLarge("a", 40_000, 7), readPacket(stream) { topic -> if (topic == "a") 39_999 else 0 })
         assertEquals(Packet.PingResp, readPacket(stream))
     }
@@ -85,7 +109,7 @@ class PacketsTest {
     @Test
     fun `changed packets are read or refused`() {
         val random = Random(5)
-        val publication = Packets.publish("a/b", 3, 4, retain = true, again = true) + ByteArray(4)
+        val publication = Packets.publish("a/b", 3, 4, retain = true, again = true, is5 = false) + ByteArray(4)
         val seeds = listOf(publication, Packets.pubAck(9), bytes("20020000"), bytes("9003000101"))
         var refused = 0
         repeat(100_000) {
