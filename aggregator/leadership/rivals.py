@@ -96,7 +96,7 @@ class Rivals:
         self._lost_at_s = [*(at_s for at_s in self._lost_at_s if now_s - at_s < OFTEN_S), now_s]
         hint = (
             " (does another client use the same certificate, or the same client id?)"
-            if len(self._lost_at_s) >= OFTEN
+            if len(self._lost_at_s) >= OFTEN and "acknowledged" not in reason
             else ""
         )
         log.warning("Connection to the broker lost, trying again: reason=%s%s", reason, hint)

@@ -170,6 +170,19 @@ class TestNats(OverMqtt):
         sender.publish("c/1", b"4")
         assert b"4" in {d.payload for d in deliveries(link, 1)}
 
+    def test_a_topic_that_nats_does_not_take_is_named(self, connect: Connect) -> None:
+        link = connect("a")
+        link.publish("device/pi one/status", b"x")
+        reasons: list[str] = []
+        while len(reasons) < 3:
+            event = link.receive(timeout_s=20)
+            reasons += [event.reason] if isinstance(event, LinkDown) else []
+        assert "acknowledged" not in reasons[1]
+        assert reasons[2].endswith(
+            "3 times before it acknowledged a message of 1 bytes on device/pi one/status: does it "
+            "permit this topic and size?"
+        )
+
     def test_what_was_not_confirmed_comes_again_to_the_next_process(self, connect: Connect) -> None:
         link, sender = connect("careful", confirmed=True), connect("sender")
         link.subscribe("c/#")

@@ -85,6 +85,8 @@ LEAST_PACKET, UNNAMED_PACKET = 2**12, 2**17
 over MQTT 3.1.1, where a broker cannot name its limit: the smallest of those in docs/brokers.md."""
 IN_FLIGHT = 20
 """Maximum number of publications without an acknowledgement."""
+SUSPICIOUS = 3
+"""Number of connections after which a message without an acknowledgement counts as their end."""
 MOST_FILTERS = 8
 """Maximum number of topics in one subscription (the limit of AWS IoT Core)."""
 REFUSALS = {
@@ -361,6 +363,8 @@ class MqttLink:
         reason for each topic that the broker denies, and an empty text for others.
         """
         self.limit, self._has_wildcards = UNLIMITED, True
+        self._first_unanswered, self._times = 0, 0
+        """First message without an acknowledgement, and number of connections that it outlasted."""
         self._topics: dict[str, None] = {}
         self._lock = threading.Lock()
         self._closing = False
@@ -525,7 +529,7 @@ class MqttLink:
             answered.set()
 
         def on_disconnect(
-            _client: mqtt.Client, _data: object, _flags: object, code: Any, _properties: object
+            client: mqtt.Client, _data: object, _flags: object, code: Any, _properties: object
         ) -> None:
             nonlocal is_up
             was_up, is_up = is_up, False
@@ -533,7 +537,7 @@ class MqttLink:
             if was_up and not self._closing:
                 reason = str(code)
                 if reason == "Unspecified error":  # paho's text for a lost connection
-                    reason = "the broker or the network closed it"
+                    reason = self._cause(client)
                 self._inbox.put(LinkDown(reason))
 
         def on_connect_fail(_client: mqtt.Client, _data: object) -> None:
@@ -582,6 +586,22 @@ class MqttLink:
         return lack and LinkError(
             f"broker {self._address} does not serve client {self._client_id!r}: it says in its "
             f"CONNACK that {lack}"
+        )
+
+    def _cause(self, client: mqtt.Client) -> str:
+        """Return a reason for a connection that ended without one.
+
+        It names the message that the broker may not take, if the message outlasted connections.
+        """
+        mid, message = next(iter([*client._out_messages.items()]), (0, None))
+        self._times = self._times + 1 if mid and mid == self._first_unanswered else 1
+        self._first_unanswered = mid
+        text = "the broker or the network closed it"
+        if message is None or self._times < SUSPICIOUS:
+            return text
+        return (
+            f"{text}, {self._times} times before it acknowledged a message of "
+            f"{len(message.payload)} bytes on {message.topic}: does it permit this topic and size?"
         )
 
     def _obey(self, client: mqtt.Client, said: object, version: str) -> None:

@@ -48,6 +48,9 @@ internal class InFlight {
         open.remove(id).also { if (open.isEmpty()) emptied.signalAll() }
     }
 
+    /** Return the first publication without an acknowledgement, or null. */
+    fun first(): Publication? = lock.withLock { open.values.firstOrNull() }
+
     /** Remove the publications that are larger than a broker takes, and return them. */
     fun drop(most: Int): List<Publication> = lock.withLock {
         open.values.filter { Packets.publishBytes(it.topic, it.payload.size) > most }.onEach { acknowledge(it.id) }

@@ -129,15 +129,22 @@ internal class MqttLink private constructor(
     private fun stayConnected(first: Connection) {
         var current = first
         val pause = Backoff()
+        var (first, times) = Pair<InFlight.Publication?, Int>(null, 0)
         while (true) {
             val startedNs = System.nanoTime()
             val reason = serve(current)
             if (isClosed()) return
-            events += Incoming(LinkDown(reason))
+            val unanswered = inFlight.first()
+            times = if (unanswered != null && unanswered === first) times + 1 else 1
+            first = unanswered
+            events += Incoming(LinkDown(if (times < SUSPICIOUS) reason else "$reason, ${cause(unanswered!!, times)}"))
             if (System.nanoTime() - startedNs > STEADY_NS) pause.reset()
             current = reconnect(pause) ?: return
         }
     }
+
+    private fun cause(message: InFlight.Publication, times: Int) =
+        "$times times before it acknowledged a message of ${message.payload.size} bytes on ${message.topic}: does it permit this topic and size?"
 
     private fun reconnect(pause: Backoff): Connection? {
         while (!closed.await(pause.nextMs(), TimeUnit.MILLISECONDS)) {
@@ -239,6 +246,9 @@ internal class MqttLink private constructor(
     companion object {
         private const val KEEP_ALIVE_S = 30
         private const val MOST_FILTERS = 8
+
+        /** Number of connections after which a message without an acknowledgement counts as their end. */
+        private const val SUSPICIOUS = 3
         private const val POLL_MS = 100L
         private const val OVERHEAD = 512
         private const val FLUSH_MS = 5_000L
