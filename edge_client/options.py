@@ -1,20 +1,25 @@
 """Command line of `shoal-edge`, and the objects that its options name."""
 
 import argparse
+import logging
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from edge_client.core.ports import GraphLoader, Windows
-from edge_client.data.windows import load_folder
+from edge_client.data.reading import Reading
+from edge_client.data.windows import read_folder
 from edge_client.graphs.loading import load_graphs_of
-from edge_client.settings import LENGTH, PAGE, SETTINGS, STRIDE, usual
+from edge_client.settings import PAGE, SETTINGS, usual
 from edge_client.storage.owner import read_policy
 from host.loopback import is_loopback
+from wire.bundle import Manifest, unpack
 from wire.errors import ConfigError
 from wire.identity.keys import PublicKey, read_public
 from wire.links.mqtt import BrokerAddress
 from wire.messages import Policy
+
+log = logging.getLogger("shoal.edge")
 
 DATA = Path("/var/lib/shoal/data")
 """Data folder of the unit that `enrol --install` installs."""
@@ -120,19 +125,57 @@ def _add_option(command: argparse.ArgumentParser, name: str, required: bool, def
 
 
 def windows_of(arguments: argparse.Namespace) -> Windows:
-    """Return the device's windows from the folder `--data`.
+    """Return the device's windows from the folder `--data`, and log what was read.
 
     Raises:
         ConfigError: neither --data nor --source is given, or both are.
+        DataError: the windows cannot be used.
+    """
+    windows, reading = data_of(arguments)
+    if reading is not None:
+        log.info("Recordings read: %s", reading)
+        for remark in reading.remarks:
+            log.warning("Recordings: %s", remark)
+    return windows
+
+
+def data_of(arguments: argparse.Namespace) -> tuple[Windows, Reading | None]:
+    """Return the windows of the folder `--data`, and what was taken for what in its recordings.
+
+    Recordings are cut as the bundle of `--bundle` needs them.
+
+    Raises:
+        ConfigError: neither --data nor --source is given, or both are; the bundle cannot be read.
         DataError: the windows cannot be used.
     """
     if (arguments.data is None) == (arguments.source is None):
         raise ConfigError(
             "Set either --data, a folder of windows, or --source, the origin of live samples"
         )
-    return load_folder(
-        arguments.data, arguments.window or LENGTH, arguments.stride or STRIDE, arguments.steps or 0
+    length, stride, steps, rate_hz = (
+        arguments.window or 0,
+        arguments.stride or 0,
+        arguments.steps or 0,
+        arguments.rate or 0.0,
     )
+    if arguments.bundle is not None:
+        window = manifest_of(arguments.bundle).window
+        length, stride, steps = window.length, window.stride, window.steps
+        rate_hz = window.rate_hz or rate_hz
+    return read_folder(arguments.data, length, stride, steps, rate_hz)
+
+
+def manifest_of(path: Path) -> Manifest:
+    """Return the manifest of the bundle `--bundle`.
+
+    Raises:
+        ConfigError: it cannot be read.
+        BundleError: it is no bundle.
+    """
+    try:
+        return unpack(path.read_bytes()).manifest
+    except OSError as error:
+        raise ConfigError(f"--bundle {path}: {error.strerror}") from None
 
 
 def trusted_keys(arguments: argparse.Namespace) -> tuple[PublicKey, ...]:

@@ -67,6 +67,12 @@ COMMANDS = {
         "Download a public data set, or write the watches' data as folders of devices.",
         ("shoal download watch --to boards",),
     ),
+    "data": Command(
+        "simulation",
+        "Show what is read in files of data, and what was taken for what.",
+        ("shoal data show boards",),
+        ("shoal data show boards",),
+    ),
     "demo": Command(
         "simulation",
         "Train twenty real smartwatches over MQTT, find their groups, and compare with FedAvg.",
@@ -193,7 +199,7 @@ COMMANDS = {
 }
 
 GROUPS = {
-    "try it on this machine": ("demo", "simulate", "compare", "ui", "download"),
+    "try it on this machine": ("demo", "simulate", "compare", "ui", "download", "data"),
     "algorithms": ("algorithms", "check"),
     "run a fleet": ("export", "init", "serve", "enrol", "token", "acl", "vouch"),
     "look after a fleet": ("campaign", "models", "devices", "doctor", "backup", "restore"),

@@ -19,19 +19,27 @@ from edge_client.commands.predict import reader_may_leave
 from edge_client.core.offers import alone_of
 from edge_client.core.ports import Windows
 from edge_client.data.labels import are_steps, has_classes
-from edge_client.data.layout import no_windows
+from edge_client.data.layout import check_shape, no_windows, windows_for
 from edge_client.live.labelling.labels import Labels
 from edge_client.live.recording import FOLDER
 from edge_client.live.settings import live_settings
 from edge_client.live.store import LiveData
 from edge_client.models.current import CurrentModel
 from edge_client.models.trial import has_any, one_window
-from edge_client.options import broker_address, graph_loader, policy_of, trusted_keys, windows_of
+from edge_client.options import (
+    broker_address,
+    data_of,
+    graph_loader,
+    manifest_of,
+    policy_of,
+    trusted_keys,
+    windows_of,
+)
 from edge_client.storage.owner import Owner, check_owner
 from edge_client.storage.state import DeviceState
 from host.files import is_locked
 from host.loopback import is_loopback
-from wire.bundle import unpack
+from wire.bundle import Manifest, unpack
 from wire.errors import ConfigError, LinkError, ShoalError, WireError
 from wire.identity.signed import Verifier, utc
 from wire.links.mqtt import MqttLink
@@ -107,15 +115,43 @@ def _finding(subject: str, look: Callable[[], str]) -> CheckResult:
 def _data(arguments: Namespace) -> str:
     if arguments.source is not None and arguments.data is None:
         return _live(arguments)
-    windows = windows_of(arguments)
+    windows, reading = data_of(arguments)
+    needed = _needed(arguments)
+    if needed is not None:
+        fitted = windows_for(needed, windows)
+        check_shape(fitted, needed)
+    said = f"; {reading}" if reading else ""
     if not has_any(windows):
         return (
             f"no windows, of shape {windows.train_x.shape[1:]}: this device has its group's "
-            "model, and trains once it has some"
+            f"model, and trains once it has some{said}"
         )
+    said += f"; {_needs(needed)}" if needed is not None else ""
     more = f" and {windows.num_unlabelled} without labels" if windows.num_unlabelled else ""
     counted = f"{windows.num_train} training and {windows.num_test} test windows{more}"
-    return f"{counted} of shape {windows.train_x.shape[1:]}, {_labels(windows)}"
+    return f"{counted} of shape {windows.train_x.shape[1:]}, {_labels(windows)}{said}"
+
+
+def _needed(arguments: Namespace) -> Manifest | None:
+    """Return the manifest that the data have to fit: of `--bundle`, or of the model in use."""
+    if arguments.bundle is not None:
+        return manifest_of(arguments.bundle)
+    if not (arguments.state / "session.json").exists():
+        return None
+    state = DeviceState(arguments.state, read_only=True)
+    current = state.current()
+    payload = state.blob(current.bundle) if current is not None else None
+    return unpack(payload).manifest if payload is not None else None
+
+
+def _needs(manifest: Manifest) -> str:
+    """Return what a bundle needs of data, in words."""
+    window = manifest.window
+    rate = f" at {window.rate_hz:g} Hz" if window.rate_hz else ""
+    return (
+        f"they fit bundle {manifest.name}: channels {', '.join(window.channels)}, windows of "
+        f"{window.length} samples{rate}, classes {', '.join(manifest.classes)}"
+    )
 
 
 def _labels(windows: Windows) -> str:

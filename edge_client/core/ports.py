@@ -32,6 +32,12 @@ class Windows:
     """Windows without labels, shaped as `train_x`; empty if there are none."""
     names: tuple[str, ...] = ()
     """Names of the label columns of (n, names) or (n, quantities), if the data have names."""
+    channels: tuple[str, ...] = ()
+    """Names of the channels, if the data have names; a bundle's channels are taken by name."""
+    classes: tuple[str, ...] = ()
+    """Names of the classes in the order of their numbers, if the data have names."""
+    rate_hz: float = 0.0
+    """Samples per second; 0 if unknown."""
 
     @property
     def num_train(self) -> int:

@@ -5,21 +5,26 @@ they confirm that an array has as many channels as it seems to have.
 """
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 
 from edge_client.core.ports import Windows
 from edge_client.data.labels import fit_labels_of
 from edge_client.data.padding import to_length
+from edge_client.data.stretches import SAME_RATE
+from edge_client.data.tables import add_line
 from wire.arrays.tensors import Array
 from wire.bundle import Manifest, Window
 from wire.errors import DataError
-from wire.tasks import RECONSTRUCTION, split_unlabelled
+from wire.tasks import CLASSIFICATION, NO_LABEL, RECONSTRUCTION, SEQUENCE, split_unlabelled
 
 log = logging.getLogger("shoal.data")
 
+_NO_CHANNEL = re.compile(r"c\d+")
+"""Channel of a bundle whose data had no names."""
 SQUARE = 8
 """Minimum number of channels at which square windows count as images."""
 COLOURS = (1, 3, 4)
@@ -144,6 +149,23 @@ def fit_windows(windows: Windows, window: Window, origins: Mapping[str, str]) ->
     )
 
 
+def check_shape(windows: Windows, manifest: Manifest) -> Windows:
+    """Return a device's windows made `fitting` for a bundle.
+
+    Raises:
+        DataError: the windows do not have the shape that the bundle expects.
+    """
+    fitted, shape = fit_windows(windows, manifest.window, PARTS), manifest.window.shape
+    unlabelled = [fitted.unlabelled_x] if fitted.num_unlabelled else []
+    for part, x in zip(PARTS.values(), (fitted.train_x, fitted.test_x, *unlabelled), strict=False):
+        if x.shape[1:] != shape:
+            raise DataError(
+                f"{part} must have shape {shape} for bundle {manifest.name}, got "
+                f"{x.shape[1:]}{likely_meant(x.shape[1:], shape)}"
+            )
+    return fitted
+
+
 def no_windows(window: Window) -> Windows:
     """Return the windows of a device that has none."""
     x, y = np.zeros((0, *window.shape), window.dtype), np.zeros(0, np.int64)
@@ -153,16 +175,68 @@ def no_windows(window: Window) -> Windows:
 def windows_for(manifest: Manifest, windows: Windows) -> Windows:
     """Return a device's windows as the task of a bundle uses them.
 
-    A task without labels uses all windows for training and testing.
+    Channels and classes are taken by their names. A task without labels uses all windows for
+    training and testing.
 
     Raises:
-        DataError: the labels belong to another task, or have a class that the bundle lacks.
+        DataError: the labels belong to another task, or have a class that the bundle lacks; a
+            channel is missing, or the samples have another rate.
     """
+    windows = _by_names(windows, manifest)
     return (
         fit_labels_of(windows, manifest)
         if manifest.task != RECONSTRUCTION
         else without_labels(windows)
     )
+
+
+def _by_names(windows: Windows, manifest: Manifest) -> Windows:
+    """Return a device's windows with the channels and classes of a bundle, in its order.
+
+    What has no names on one of the two sides is taken in its order.
+    """
+    window, num = manifest.window, len(manifest.classes)
+    if windows.rate_hz and window.rate_hz and abs(windows.rate_hz / window.rate_hz - 1) > SAME_RATE:
+        raise DataError(
+            f"bundle {manifest.name} needs {window.rate_hz:g} samples a second, and the data have "
+            f"{windows.rate_hz:g}. {add_line(f'rate = {window.rate_hz:g}')}"
+        )
+    arrays = {part: getattr(windows, part) for part in PARTS}
+    own = windows.channels
+    if own and own != window.channels and not all(map(_NO_CHANNEL.fullmatch, window.channels)):
+        if missing := [name for name in window.channels if name not in own]:
+            raise DataError(
+                f"bundle {manifest.name} needs channel {missing[0]!r} "
+                f"({', '.join(window.channels)}), and the data have {', '.join(own)}"
+            )
+        places = [own.index(name) for name in window.channels]
+        arrays = {p: x[:, places] if x.ndim > 1 else x for p, x in arrays.items()}
+    labels = {"train_y": windows.train_y, "test_y": windows.test_y}
+    counted = tuple(map(str, range(num)))
+    if manifest.task in (CLASSIFICATION, SEQUENCE) and manifest.classes != counted:
+        names = windows.classes
+        if not names and all(name.isdecimal() for name in manifest.classes):
+            names = tuple(map(str, range(1 + max(map(int, manifest.classes)))))
+        if names and names != manifest.classes:
+            labels = {part: _renumbered(y, names, manifest) for part, y in labels.items()}
+    unnamed = replace(windows, channels=(), classes=(), rate_hz=0.0)
+    return replace(unnamed, **(arrays | labels))
+
+
+def _renumbered(y: Array, names: Sequence[str], manifest: Manifest) -> Array:
+    """Return class numbers y of `names` as numbers of a bundle's classes."""
+    if y.dtype.kind not in "iu" or not len(y):
+        return y
+    renumbered = y.copy()
+    for number in np.unique(y[y != NO_LABEL]).tolist():
+        name = names[number] if 0 <= number < len(names) else str(number)
+        if name not in manifest.classes:
+            raise DataError(
+                f"no class {name!r} in bundle {manifest.name}. Known classes: "
+                f"{', '.join(manifest.classes)}."
+            )
+        renumbered[y == number] = manifest.classes.index(name)
+    return renumbered
 
 
 def without_labels(windows: Windows) -> Windows:

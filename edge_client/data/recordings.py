@@ -1,404 +1,374 @@
-"""Windows from a device's recordings: ``*.csv`` with a header, or ``*.parquet`` (needs pyarrow).
+"""Windows from recordings: tables of samples (`edge_client.data.tables`), a row for each sample.
 
-A row is a sample. A column ``t`` is ignored. The labels of a recording are of one kind:
+`edge_client.data.roles` says which column has which role. The labels of a recording are of one
+kind:
 
-- ``label``: class numbers, or names that ``classes.txt`` lists one a line;
+- classes, as numbers or names. `classes.txt` may list the names, one a line;
 - ``label.NAME``, any number of them: 1 if the name is present, otherwise 0;
 - ``target.NAME``, any number of them: a quantity.
 
-All other columns are channels, in the header's order. An empty cell means that the sample has no
-such label. The first 75 % of each recording are for training. Windows are cut separately before and
-after that point, so no sample is in both parts. The label of a window is:
+An empty cell means that the sample has no such label. The time says the rate, and where samples are
+missing: no window spans a gap (`edge_client.data.stretches`).
 
-- its class, if all its samples have the same one; other windows are left out. If windows are cut
-  into steps, each step has its class instead (`edge_client.data.labels.classes_of_steps`), and no
-  window is left out;
+A window is cut from consecutive samples of one class; if windows are cut into steps, or have names
+or quantities, from any consecutive samples. Its label is:
+
+- its class; or for each step its class (`edge_client.data.labels.classes_of_steps`);
 - for each name 1 if it is present in at least half of the samples with a value, otherwise 0;
 - for each quantity the mean over the samples with a value.
 
-A window of either part is unlabelled if its samples have no class, or have no value at all for some
-name or quantity.
+A window is unlabelled if its samples have no class, or have no value at all for some name or
+quantity. `parts_of_run` says which windows of consecutive samples are for training and for testing.
 """
 
-import csv
-from collections.abc import Iterator, Mapping
-from itertools import pairwise
+import fnmatch
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from edge_client.core.ports import Windows
-from edge_client.data.labels import NAMED, TARGET, classes_of_steps, of_samples
+from edge_client.data.cutting import TEST, TRAIN, SessionCut, cut_samples, cuts_of
+from edge_client.data.folders import (
+    CLASSES,
+    LENGTH,
+    STRIDE,
+    RecordingFiles,
+    classes_of,
+    settings_in,
+)
+from edge_client.data.labels import NAMED, TARGET
+from edge_client.data.reading import (
+    LARGEST,
+    FolderScan,
+    Reading,
+    class_column,
+    class_names,
+    full_name,
+    read_reading,
+    roles_of,
+    scan,
+    seconds_of,
+    texts_of,
+    times_of,
+)
+from edge_client.data.roles import (
+    CHANNEL,
+    LABEL,
+    LEFT_OUT,
+    PERSON,
+    TIME,
+    by_name,
+)
+from edge_client.data.stretches import pieces
+from edge_client.data.tables import (
+    add_line,
+    header_of,
+    parts_of,
+    read_numbers,
+    stem_of,
+)
 from wire.arrays.tensors import Array
+from wire.bundle import Window
 from wire.errors import DataError
 from wire.tasks import NO_LABEL
 
-PARQUET = ".parquet"
+
+class CutRecordings(NamedTuple):
+    """Windows of a device, and all its labelled windows x, y with their recording and place."""
+
+    windows: Windows
+    x: Array
+    y: Array
+    session: Array
+    start: Array
+    num_gaps: int
 
 
-def read_parquet(path: Path) -> Iterator[list[str]]:
-    """Yield the header, and then a row for each sample, as text. A missing value is "".
-
-    Raises:
-        DataError: pyarrow is not installed, or the file cannot be read.
-    """
-    try:
-        from pyarrow import ArrowException
-        from pyarrow.parquet import ParquetFile
-    except ModuleNotFoundError:
-        raise DataError(
-            f"{path}: Parquet needs the package pyarrow: pip install 'shoal[parquet]'"
-        ) from None
-    try:
-        with ParquetFile(path) as file:
-            yield list(file.schema_arrow.names)
-            for batch in file.iter_batches():
-                columns = [column.to_pylist() for column in batch.columns]
-                yield from (
-                    ["" if value is None else str(value) for value in row]
-                    for row in zip(*columns, strict=True)
-                )
-    except (OSError, ArrowException) as error:
-        raise DataError(
-            f"{path} is not readable as Parquet: {str(error).splitlines()[0]}"
-        ) from None
-
-
-TEST_SHARE = 0.25
-CLASSES = "classes.txt"
-LARGEST = float(np.finfo(np.float32).max)
-LARGEST_CLASS = 65_535
-TIME, LABEL = "t", "label"
-"""Columns that are not channels."""
-
-
-class Columns(NamedTuple):
-    """Columns of a recording, from its header.
-
-    `channels` and `places` are the names and indexes of the channels, `label` is the index of the
-    class column, None if there is none. `names` and `named` are the names and indexes of the
-    columns of names or quantities.
-    """
-
-    channels: tuple[str, ...]
-    places: list[int]
-    label: int | None
-    names: tuple[str, ...]
-    named: list[int]
-    are_quantities: bool
-
-
-def classes_of(folder: Path) -> tuple[str, ...]:
-    """Return the classes in ``classes.txt`` of a folder, in their order; none without that file.
-
-    Raises:
-        DataError: the file is not text, or lists a name twice.
-    """
-    path = folder / CLASSES
-    if not path.exists():
-        return ()
-    try:
-        names = tuple(name for name in path.read_text("utf-8-sig").split("\n") if name)
-    except UnicodeDecodeError as error:
-        raise _not_utf_8(path, error) from None
-    if twice := [name for at, name in enumerate(names) if name in names[:at]]:
-        raise DataError(f"{path} lists class {twice[0]!r} twice; list each class once")
-    return names
-
-
-def channels_in(recording: Path) -> tuple[str, ...]:
-    """Return the names of the channels of a recording.
-
-    Raises:
-        DataError: its header has labels of more than one kind.
-    """
-    return _columns(recording, next(rows_of(recording), [])).channels
-
-
-def recordings_in(folder: Path) -> list[Path]:
-    """Return the paths of the recordings in a folder, sorted by name.
-
-    Raises:
-        DataError: two differ only in the suffix, like copies of one recording.
-    """
-    paths = sorted(
-        path
-        for path in folder.iterdir()
-        if path.suffix in (".csv", PARQUET) and not path.name.startswith(".")
-    )
-    for path, following in pairwise(paths):
-        if path.stem == following.stem:
-            raise DataError(
-                f"data folder {folder}: {path.name} and {following.name} have the same name; keep "
-                "each recording once"
-            )
-    return paths
-
-
-def load_recordings(
-    folder: Path, paths: list[Path], length: int, stride: int, steps: int = 0
-) -> Windows:
-    """Return the windows of recordings, `length` samples long, one every `stride` samples.
+def cut_recordings(
+    found: FolderScan,
+    reading: Reading,
+    classes: Sequence[str],
+    length: int,
+    stride: int,
+    steps: int = 0,
+    person: str | None = None,
+) -> CutRecordings:
+    """Return the windows of a device's recordings.
 
     Args:
-        folder: folder of the recordings.
-        paths: the recordings.
+        found: the recordings.
+        reading: roles of the columns, and the rate.
+        classes: names of the classes, in the order of their numbers; none if classes are numbers.
         length: number of samples of a window.
         stride: number of samples between the starts of two windows.
         steps: number of steps with a class of their own in each window; 0 for one class.
+        person: the only person whose samples count; None for all.
 
     Raises:
-        DataError: a recording cannot be read, columns differ, no recording is long enough, or
-            windows cannot be cut into the steps.
+        DataError: a recording cannot be read, none is long enough, or windows cannot be cut into
+            the steps.
     """
+    folder = found.folder
     if steps and (length % steps or steps < 2):
         raise DataError(
             f"data folder {folder}: steps must be a number from 2 that divides the {length} "
             f"samples of a window, got {steps}"
         )
-    first: Columns | None = None
-    parts: tuple[list[_Cut], list[_Cut]] = ([], [])
-    for path in paths:
-        columns, samples, labels = _read(path, folder)
-        first = first or columns
-        _check_alike(path, columns, paths[0], first)
-        if steps and columns.label is None and columns.names:
-            raise DataError(
-                f"{path}: windows of steps need a column {LABEL!r} with classes, got "
-                f"{', '.join(_said(columns))}"
-            )
-        cut = round((1 - TEST_SHARE) * len(samples))
-        for part, span in zip(parts, (slice(0, cut), slice(cut, None)), strict=True):
-            part.append(_cut(columns, samples[span], labels[span], length, stride, steps))
-    train, test = (_Cut(*map(np.concatenate, zip(*part, strict=True))) for part in parts)
-    unlabelled = np.concatenate([part.x[~part.labelled] for part in (train, test)])
-    if not train.labelled.any() and not len(unlabelled):
+    names = reading.labels if reading.labels and "." in reading.labels[0] else ()
+    names = names if all(name.startswith((NAMED, TARGET)) for name in names) else ()
+    if steps and names:
+        raise DataError(
+            f"data folder {folder}: windows of steps need a column {LABEL!r} with classes, got "
+            f"{', '.join(names)}"
+        )
+    cuts, sessions = list[SessionCut](), list[Array]()
+    short = dict[int, int]()
+    num_gaps = 0
+    number_of = _numbers_of_classes(found, classes)
+    for session, source in enumerate(found.sources):
+        for t, x, said in _tracks(found, reading, source, names, number_of, person):
+            for i, piece in enumerate(pieces(t, x, said, reading.rate_hz)):
+                num_gaps += i > 0
+                for cut in cuts_of(piece, names, length, stride, steps, short):
+                    cuts.append(cut)
+                    sessions.append(np.full(len(cut.x), session))
+    if not cuts and not num_gaps:
         raise DataError(
             f"data folder {folder}: no recording has {length} consecutive samples with the same "
             "label, or without labels"
         )
-    (train_x, train_y), (test_x, test_y) = (
-        (part.x[part.labelled], part.y[part.labelled]) for part in (train, test)
+    label = np.zeros((0, len(names)) if names else (0, steps) if steps else 0, np.int64)
+    if names and names[0].startswith(TARGET):
+        label = label.astype(np.float32)
+    none = SessionCut(
+        np.zeros((0, len(reading.channels), length), np.float32),
+        label,
+        np.zeros(0, bool),
+        np.zeros(0, np.int64),
+        np.zeros(0, np.int64),
     )
-    return Windows(train_x, train_y, test_x, test_y, unlabelled, first.names if first else ())
-
-
-def cut_samples(samples: Array, length: int, stride: int) -> Array:
-    """Return windows (n, channels, length) of samples (time, channels), one every `stride`.
-
-    There are none if the samples are too few.
-    """
-    if len(samples) < length:
-        return np.zeros((0, samples.shape[1], length), samples.dtype)
-    return np.lib.stride_tricks.sliding_window_view(samples, length, axis=0)[::stride]
-
-
-class _Cut(NamedTuple):
-    """Windows x (n, channels, time), their labels y (n, \\*label), and a mask `labelled` (n,)."""
-
-    x: Array
-    y: Array
-    labelled: Array
-
-
-def _cut(
-    columns: Columns, samples: Array, said: Array, length: int, stride: int, steps: int
-) -> _Cut:
-    x = np.ascontiguousarray(cut_samples(samples, length, stride))
-    if columns.names:
-        of_windows = cut_samples(said, length, stride)
-        return _Cut(
-            x,
-            of_samples(of_windows, columns.are_quantities),
-            (~np.isnan(of_windows)).sum(2).min(1) > 0,
-        )
-    classes = cut_samples(said[:, None], length, stride)[:, 0]
-    if steps:
-        y = classes_of_steps(classes, steps)
-        return _Cut(x, y, (y != NO_LABEL).any(1))
-    alike = (classes == classes[:, :1]).all(1)
-    y = classes[alike, 0]
-    return _Cut(x[alike], y, y != NO_LABEL)
-
-
-def rows_of(path: Path) -> Iterator[list[str]]:
-    """Yield the header of a recording, and then its rows."""
-    if path.suffix == PARQUET:
-        yield from read_parquet(path)
-    else:
-        try:
-            with path.open(
-                newline="", encoding="utf-8-sig"
-            ) as file:  # spreadsheets write a byte-order mark
-                yield from ([cell.strip() for cell in row] for row in csv.reader(file) if row)
-        except UnicodeDecodeError as error:
-            raise _not_utf_8(path, error) from None
-
-
-def _not_utf_8(path: Path, error: UnicodeDecodeError) -> DataError:
-    return DataError(f"{path} is not text in UTF-8: {error.reason} at byte {error.start}")
-
-
-def _columns(path: Path, header: list[str]) -> Columns:
-    if twice := sorted({name for name in header if header.count(name) > 1}):
-        raise DataError(
-            f"{path}: its header has {twice[0]!r} twice; give each column a name of its own"
-        )
-    if near := [
-        name for name in header if name not in (TIME, LABEL) and name.lower() in (TIME, LABEL)
-    ]:
-        raise DataError(
-            f"{path}: column {near[0]!r} must be {near[0].lower()!r}, or have another name if it "
-            "is a channel"
-        )
-    classes = [i for i, name in enumerate(header) if name == LABEL]
-    named, targets = (
-        [i for i, name in enumerate(header) if name.startswith(begin)] for begin in (NAMED, TARGET)
+    cut = SessionCut(*map(np.concatenate, zip(none, *cuts, strict=True)))
+    session_of = np.concatenate([np.zeros(0, np.int64), *sessions])
+    train, test = (cut.labelled & (cut.part == part) for part in (TRAIN, TEST))
+    windows = Windows(
+        cut.x[train],
+        cut.y[train],
+        cut.x[test],
+        cut.y[test],
+        cut.x[~cut.labelled],
+        tuple(name.partition(".")[2] for name in names),
+        reading.channels,
+        tuple(classes),
+        reading.rate_hz,
     )
-    if sum(map(bool, (classes, named, targets))) > 1:
-        label_columns = ", ".join(header[i] for i in sorted((*classes, *named, *targets)))
-        raise DataError(
-            f"{path}: labels must be in columns of one kind: {LABEL}, or {NAMED}NAME for each "
-            f"name, or {TARGET}NAME for each quantity, got {label_columns}"
-        )
-    label_places = named or targets
-    names = tuple(header[i].partition(".")[2] for i in label_places)
-    if "" in names or len(set(names)) < len(names):
-        raise DataError(
-            f"{path}: columns of labels must have different names after the point, got "
-            f"{', '.join(header[i] for i in label_places)}"
-        )
-    places = [
-        i for i, name in enumerate(header) if name != TIME and i not in (*classes, *label_places)
-    ]
-    if not places:
-        raise DataError(f"{path}: its header {header} names no channel")
-    return Columns(
-        tuple(header[i] for i in places),
-        places,
-        classes[0] if classes else None,
-        names,
-        label_places,
-        bool(targets),
-    )
+    at = cut.labelled
+    return CutRecordings(windows, cut.x[at], cut.y[at], session_of[at], cut.start[at], num_gaps)
 
 
-def _said(columns: Columns) -> list[str]:
-    """Return the columns of names or quantities, as in a header."""
-    return [(TARGET if columns.are_quantities else NAMED) + name for name in columns.names]
+def load_recordings(
+    folder: Path,
+    sources: Sequence[RecordingFiles],
+    length: int,
+    stride: int,
+    steps: int = 0,
+    rate_hz: float = 0.0,
+) -> tuple[Windows, Reading]:
+    """Return the windows of one device's recordings, and what was taken for what.
 
-
-def _check_alike(path: Path, own: Columns, first: Path, expected: Columns) -> None:
-    if own.channels != expected.channels:
-        raise DataError(
-            f"{path}: channels must be {list(expected.channels)}, as in {first.name}, got "
-            f"{list(own.channels)}"
-        )
-    if _said(own) != _said(expected):
-        labels, first_labels = (", ".join(_said(columns)) or LABEL for columns in (own, expected))
-        raise DataError(f"{path}: labels must be {first_labels}, as in {first.name}, got {labels}")
-
-
-def _read(path: Path, folder: Path) -> tuple[Columns, Array, Array]:
-    """Return a recording's columns, its samples (time, channels) float32, and their labels.
-
-    Labels are class numbers (time,) int64, `NO_LABEL` if there is none; or numbers (time, names)
-    float64, NaN if there is none.
-    """
-    rows = rows_of(path)
-    header = next(rows, [])
-    columns, numbers = (
-        _columns(path, header),
-        {name: i for i, name in enumerate(classes_of(folder))},
-    )
-    samples, labels = list[list[float]](), list[float | list[float]]()
-    for line, row in enumerate(rows, start=2):
-        if len(row) > len(header):
-            raise DataError(
-                f"{path}, line {line} has {len(row)} cells, and the header has {len(header)}"
-            )
-        try:
-            samples.append([float(_numeral(row[i])) for i in columns.places])
-            if columns.names:
-                labels.append(
-                    [_number(row[i], header[i], columns.are_quantities) for i in columns.named]
-                )
-            else:
-                labels.append(
-                    _class(row[columns.label], numbers, folder)
-                    if columns.label is not None
-                    else NO_LABEL
-                )
-        except DataError as error:
-            raise DataError(f"{path}, line {line}: {error}") from None
-        except (ValueError, IndexError) as error:
-            raise DataError(
-                f"{path}, line {line}: {row} does not fit the header {header} "
-                f"({type(error).__name__}: {error})"
-            ) from None
-    with np.errstate(over="ignore"):  # values that are too large raise an error below
-        array = np.array(samples, np.float32).reshape(-1, len(columns.places))
-    if not np.isfinite(array).all():
-        index, column = (int(i) for i in np.argwhere(~np.isfinite(array))[0])
-        place = f"line {index + 2}, column {columns.channels[column]}"
-        raise DataError(f"{path} must hold finite values, got {array[index, column]} in {place}")
-    label_array = (
-        np.array(labels, np.float64).reshape(-1, len(columns.names))
-        if columns.names
-        else np.array(labels, np.int64)
-    )
-    return columns, array, label_array
-
-
-def _numeral(text: str) -> str:
-    """Return the text if all clients read it as the same number.
-
-    Python also accepts underscores and digits of other scripts.
+    Args:
+        folder: folder of the recordings.
+        sources: the recordings.
+        length: number of samples of a window; 0 for that of ``shoal.toml``.
+        stride: number of samples between the starts of two windows; 0 for that of ``shoal.toml``.
+        steps: number of steps with a class of their own in each window; 0 for one class.
+        rate_hz: rate of the samples; 0 for that of most.
 
     Raises:
-        ValueError: the text is not such a number.
+        DataError: a recording cannot be read, columns differ, no recording is long enough, or
+            windows cannot be cut into the steps.
     """
-    if "_" in text or not text.isascii():
-        raise ValueError(f"{text!r} is not a number")
-    return text
+    settings = settings_in(folder)
+    length, stride = length or settings.window or LENGTH, stride or settings.stride or STRIDE
+    found = scan(folder, sources, settings, classes_of(folder))
+    reading = read_reading({folder.name: found}, rate_hz)
+    classes = class_names([found])
+    cut = cut_recordings(found, reading, classes, length, stride, steps)
+    return cut.windows, replace(reading, gaps={folder.name: cut.num_gaps})
 
 
-def _class(text: str, numbers: Mapping[str, int], folder: Path) -> int:
-    """Return the number of a class."""
-    if not text:
-        return NO_LABEL
-    if numbers:
-        if text not in numbers:
+def _numbers_of_classes(found: FolderScan, classes: Sequence[str]) -> dict[str, int]:
+    """Return the number of each class that occurs in recordings.
+
+    Raises:
+        DataError: a class is not one of `classes`, unless there are none.
+    """
+    number = {name: i for i, name in enumerate(classes)}
+    if not classes:
+        return {text: int(text) for text in (*found.texts, *found.settings.labels.values())}
+    for text, (path, line) in found.texts.items():
+        if text not in number:
             raise DataError(
-                f"no class {text!r} in {folder / CLASSES}. Known classes: {', '.join(numbers)}."
+                f"{path}, line {line}: no class {text!r} in {found.folder / CLASSES}. Known "
+                f"classes: {', '.join(classes)}."
             )
-        return numbers[text]
-    try:
-        number = int(
-            _numeral(text).removesuffix(".0")
-        )  # programs write whole numbers so in a column with gaps
-    except ValueError:
-        raise DataError(
-            f"label {text!r} is not a number, and {folder / CLASSES}, which lists the names of "
-            "classes, is missing"
-        ) from None
-    if not 0 <= number <= LARGEST_CLASS:
-        raise DataError(f"a class number must be between 0 and {LARGEST_CLASS}, got {text}")
     return number
 
 
-def _number(text: str, column: str, is_quantity: bool) -> float:
-    """Return the value of a name or quantity of a sample, NaN if the cell is empty."""
-    if not text:
-        return np.nan
-    try:
-        number = float(_numeral(text))
-    except ValueError:
-        number = np.nan
-    if not (abs(number) <= LARGEST if is_quantity else number in (0, 1)):
-        raise DataError(
-            f"{column} must be {'a finite number' if is_quantity else '0 or 1'}, or empty, got "
-            f"{text!r}"
+class _FileSamples(NamedTuple):
+    """Times (n,) of a file in seconds, None if unknown, its values, labels and persons."""
+
+    t: Array | None
+    x: Array
+    labels: Array
+    person: Array | None
+
+
+def _file_samples(
+    found: FolderScan,
+    reading: Reading,
+    source: RecordingFiles,
+    sensor: str,
+    path: Path,
+    names: Sequence[str],
+    number_of: Mapping[str, int],
+) -> _FileSamples:
+    """Return the samples of one file, with NaN for the channels of other sensors."""
+    roles = roles_of(path, found.settings)
+    label = class_column(roles)
+    time, person = (
+        next((name for name, each in roles.items() if each.role == role), "")
+        for role in (TIME, PERSON)
+    )
+    here = [(i, name) for name in roles for i in [_place(reading.channels, sensor, name)] if i >= 0]
+    fixed = next(
+        (
+            number_of[text]
+            for pattern, text in found.settings.labels.items()
+            if fnmatch.fnmatch(source.name, pattern) or fnmatch.fnmatch(path.name, pattern)
+        ),
+        NO_LABEL,
+    )
+    columns = dict.fromkeys((*(name for _, name in here), label, time, person, *names))
+    parts: list[tuple[Array, Array, Array | None]] = []
+    times: list[tuple[Array, bool]] = []
+    others = [name for name, role in roles.items() if role.role not in (CHANNEL, LABEL)]
+    wanted = [name for name in columns if name in roles]
+    for part in parts_of(path, found.settings.names, wanted, others):
+        x = np.full((len(part.lines), len(reading.channels)), np.nan, np.float32)
+        for i, name in here:
+            x[:, i] = read_numbers(part.columns[name])[0]
+        if names:
+            said = np.stack(
+                [_label_numbers(path, name, part.columns[name], part.lines) for name in names], 1
+            )
+        else:
+            said = np.full(len(x), fixed)
+            if label:
+                texts, inverse = np.unique(texts_of(part.columns[label]), return_inverse=True)
+                codes = [number_of[text] if text else fixed for text in texts.tolist()]
+                said = np.array(codes, np.int64)[inverse]
+        if time:
+            times.append(times_of(path, time, part.columns[time], part.lines, found.settings))
+        parts.append((x, said, texts_of(part.columns[person]) if person else None))
+    if not parts:
+        width = (0, len(names)) if names else 0
+        return _FileSamples(
+            None, np.zeros((0, len(reading.channels)), np.float32), np.zeros(width), None
         )
-    return number
+    t = seconds_of(path, time, times, found.settings) if times else None
+    x, said = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
+    persons = np.concatenate([part[2] for part in parts if part[2] is not None]) if person else None
+    if t is not None and not (has_time := np.isfinite(t)).all():
+        t, x, said = t[has_time], x[has_time], said[has_time]
+        persons = None if persons is None else persons[has_time]
+    return _FileSamples(t, x, said, persons)
+
+
+def _place(channels: Sequence[str], sensor: str, name: str) -> int:
+    full = full_name(sensor, name)
+    return channels.index(full) if full in channels else -1
+
+
+def _label_numbers(path: Path, name: str, column: Array, lines: Array) -> Array:
+    """Return the values (n,) of a name or quantity, NaN if a cell is empty."""
+    numbers, wrong = read_numbers(column)
+    is_quantity = name.startswith(TARGET)
+    fits = np.abs(numbers) <= LARGEST if is_quantity else np.isin(numbers, (0, 1))
+    bad = np.flatnonzero(~fits & ~np.isnan(numbers))
+    first = min([*([] if wrong is None else [wrong]), *bad[:1].tolist()], default=None)
+    if first is not None:
+        raise DataError(
+            f"{path}, line {lines[first]}: {name} must be "
+            f"{'a finite number' if is_quantity else '0 or 1'}, or empty, got "
+            f"{str(column[first])!r}"
+        )
+    return numbers
+
+
+def _tracks(
+    found: FolderScan,
+    reading: Reading,
+    source: RecordingFiles,
+    names: Sequence[str],
+    number_of: Mapping[str, int],
+    person: str | None,
+) -> Iterator[tuple[Array | None, Array, Array]]:
+    """Yield times, values and labels of a recording, for each person in it."""
+    files = [
+        _file_samples(found, reading, source, sensor, path, names, number_of)
+        for sensor, path in source.files
+    ]
+    persons = sorted(found.persons) if person is None and len(found.persons) > 1 else [person]
+    for one in persons:
+        kept = []
+        for file in files:
+            mask = slice(None) if one is None or file.person is None else file.person == one
+            t = None if file.t is None else file.t[mask]
+            kept.append((t, file.x[mask], file.labels[mask]))
+        t, x, labels = kept[0]
+        if kept[1:]:
+            said_t, _, said = next((f for f in kept if (f[2] != NO_LABEL).any()), kept[0])
+            clocks = [t for t, _, _ in kept if t is not None]
+            if len(clocks) < len(kept):
+                raise DataError(
+                    f"data folder {found.folder}: the time of {source.name!r} counts rows in a "
+                    "file, so its files cannot be joined. " + add_line('time_unit = "s"')
+                )
+            t = np.concatenate(clocks)
+            order = np.argsort(t, kind="stable")
+            t, x = t[order], np.concatenate([part[1] for part in kept])[order]
+            after = np.searchsorted(clocks[0] if said_t is None else said_t, t, "right") - 1
+            labels = said[np.clip(after, 0, max(0, len(said) - 1))] if len(said) else said
+        yield t, x, labels
+
+
+def windows_of_recording(path: Path, window: Window) -> Array:
+    """Return the windows (n, channels, length) of a recording, with a window's channels and rate.
+
+    Columns are taken by the names of the channels. No window spans a gap.
+
+    Raises:
+        DataError: the recording cannot be read, or lacks a channel.
+    """
+    settings = settings_in(path.parent)
+    header = header_of(path, settings.names)
+    if missing := [name for name in window.channels if name not in header]:
+        raise DataError(f"{path}: the header has no column {missing[0]!r}, got {list(header)}")
+    roles = {name: role.role for name, role in by_name(header, settings.columns)[0].items()}
+    words = {name: LEFT_OUT if role != TIME else TIME for name, role in roles.items()}
+    words |= dict.fromkeys(window.channels, CHANNEL)
+    source = RecordingFiles(stem_of(path), (("", path),))
+    found = scan(path.parent, [source], replace(settings, columns=words))
+    reading = read_reading({stem_of(path): found}, window.rate_hz)
+    columns = {column.name: column for column in reading.columns}
+    ordered = tuple(columns[name] for name in window.channels)
+    x = [np.zeros((0, len(window.channels), window.length), np.float32)]
+    for t, samples, labels in _tracks(
+        found, replace(reading, columns=ordered), source, (), {}, None
+    ):
+        for piece in pieces(t, samples, labels, reading.rate_hz):
+            x.append(cut_samples(piece.x, window.length, window.stride))
+    return np.concatenate(x)

@@ -14,7 +14,7 @@ measurements or ids, as the bundle says; an array ``vocabulary`` with one number
 ids. An array ``lengths (n,)`` in an ``.npz`` is the number of samples of each window: the rest is
 padding, which a channel ``present`` marks (`edge_client.data.padding`).
 
-Recordings: any number of ``*.csv``, or of ``*.parquet`` (`edge_client.data.recordings`).
+Recordings: any number of tables, ``*.csv`` or ``*.parquet`` (`edge_client.data.recordings`).
 
 Unlabelled windows: ``unlabelled.npz`` with ``X (n, channels, time)``. A folder without other labels
 may have ``test.npz`` beside it. Recordings may contain unlabelled windows too, in either part.
@@ -28,6 +28,7 @@ from typing import NamedTuple
 import numpy as np
 
 from edge_client.core.ports import Windows
+from edge_client.data.folders import classes_of, sources_in
 from edge_client.data.labels import (
     as_held,
     check_labels,
@@ -37,14 +38,9 @@ from edge_client.data.labels import (
 )
 from edge_client.data.layout import examples, vocabulary
 from edge_client.data.padding import read_lengths, with_presence
-from edge_client.data.recordings import (
-    channels_in,
-    classes_of,
-    cut_samples,
-    load_recordings,
-    recordings_in,
-    rows_of,
-)
+from edge_client.data.reading import Reading
+from edge_client.data.recordings import load_recordings, windows_of_recording
+from edge_client.data.tables import is_table
 from wire.arrays.tensors import Array
 from wire.bundle import Window
 from wire.errors import DataError
@@ -53,14 +49,35 @@ UNLABELLED = "unlabelled.npz"
 """Name of the file of windows without labels."""
 
 
-def load_folder(folder: Path, length: int = 128, stride: int = 64, steps: int = 0) -> Windows:
+def load_folder(
+    folder: Path, length: int = 0, stride: int = 0, steps: int = 0, rate_hz: float = 0.0
+) -> Windows:
     """Read a folder of arrays or recordings.
 
     Args:
         folder: folder in one of the layouts of this module.
-        length: number of samples of a window that is cut from a recording.
-        stride: number of samples between the starts of two such windows.
+        length: number of samples of a window that is cut from a recording; 0 for the usual one.
+        stride: number of samples between the starts of two such windows; 0 for the usual one.
         steps: number of steps with a class of their own in such a window; 0 for one class.
+        rate_hz: rate of recordings; 0 for that of most of them.
+
+    Raises:
+        DataError: the folder has none of the layouts, or one of its files is wrong.
+    """
+    return read_folder(folder, length, stride, steps, rate_hz)[0]
+
+
+def read_folder(
+    folder: Path,
+    length: int = 0,
+    stride: int = 0,
+    steps: int = 0,
+    rate_hz: float = 0.0,
+    recorded: Windows | None = None,
+) -> tuple[Windows, Reading | None]:
+    """Return `load_folder`, and what was taken for what in recordings, None without any.
+
+    `recorded` are the windows of the folder's recordings, if they have been read before.
 
     Raises:
         DataError: the folder has none of the layouts, or one of its files is wrong.
@@ -73,9 +90,16 @@ def load_folder(folder: Path, length: int = 128, stride: int = 64, steps: int = 
         unlabelled = _examples(
             contents.arrays[0], str(path), contents.channels, bool(contents.vocabulary)
         )
-    windows = _labelled(folder, unlabelled, length, stride, steps)
+    reading = None
+    if recorded is None and not has_arrays(folder) and (sources := sources_in(folder)):
+        recorded, reading = load_recordings(folder, sources, length, stride, steps, rate_hz)
+    if recorded is not None:
+        windows = recorded
+    else:
+        channels, classes = channels_of(folder), classes_of(folder)
+        windows = replace(_labelled(folder, unlabelled), channels=channels, classes=classes)
     if unlabelled is None:
-        return windows
+        return windows, reading
     if unlabelled.shape[1:] != windows.train_x.shape[1:]:
         shapes = f"{unlabelled.shape[1:]} and {windows.train_x.shape[1:]}"
         raise DataError(
@@ -83,13 +107,16 @@ def load_folder(folder: Path, length: int = 128, stride: int = 64, steps: int = 
             f"{shapes}"
         )
     others = [windows.unlabelled_x] if windows.num_unlabelled else []
-    return replace(windows, unlabelled_x=np.concatenate([*others, unlabelled]))
+    return replace(windows, unlabelled_x=np.concatenate([*others, unlabelled])), reading
 
 
-def _labelled(
-    folder: Path, unlabelled: Array | None, length: int, stride: int, steps: int
-) -> Windows:
-    """Return the windows with labels.
+def has_arrays(folder: Path) -> bool:
+    """Return True if a folder has arrays with labels, which are read in place of recordings."""
+    return any((folder / name).exists() for name in ("train.npz", "X.npy"))
+
+
+def _labelled(folder: Path, unlabelled: Array | None) -> Windows:
+    """Return the windows of arrays.
 
     If there are none for training, the empty training array has the shape of `unlabelled`.
     """
@@ -112,8 +139,6 @@ def _labelled(
         )
         test_mask = last_share_of_each_class(y)
         return Windows(x[~test_mask], y[~test_mask], x[test_mask], y[test_mask])
-    if paths := recordings_in(folder):
-        return load_recordings(folder, paths, length, stride, steps)
     if unlabelled is not None:
         none = unlabelled[:0], np.zeros(0, np.int64)
         test = (
@@ -143,7 +168,7 @@ def _load(path: Path) -> Array:
 
 
 def channels_of(folder: Path) -> tuple[str, ...]:
-    """Return the names of the channels in a device's folder, none if its files do not have any.
+    """Return the names of the channels of a folder's arrays, none if they do not have any.
 
     Raises:
         DataError: a file cannot be read.
@@ -152,8 +177,6 @@ def channels_of(folder: Path) -> tuple[str, ...]:
         return _held(folder / "train.npz").channels
     if (folder / "X.npy").exists():
         return ()
-    if paths := recordings_in(folder):
-        return channels_in(paths[0])
     return _held(folder / UNLABELLED).channels if (folder / UNLABELLED).exists() else ()
 
 
@@ -248,15 +271,14 @@ def _examples(x: Array, origin: str, channels: Sequence[str], has_ids: bool) -> 
 def read_windows(path: Path, window: Window) -> Array:
     """Return windows (n, \\*shape) to predict, in the units and channel order of `window`.
 
-    The file is an array ``*.npy``, an ``*.npz`` with the array X, or a recording ``*.csv`` whose
-    header names at least the window's channels. A recording is cut at the window's own stride.
+    The file is an array ``*.npy``, an ``*.npz`` with the array X, or a recording whose header names
+    at least the window's channels. A recording is cut at the window's own stride.
 
     Raises:
         DataError: the file is none of these.
     """
-    if path.suffix == ".csv":
-        samples = _read_columns(path, window.channels)
-        return np.ascontiguousarray(cut_samples(samples, window.length, window.stride))
+    if is_table(path):
+        return windows_of_recording(path, window)
     if path.suffix == ".npz":
         try:
             with np.load(path, allow_pickle=False) as file:
@@ -267,20 +289,3 @@ def read_windows(path: Path, window: Window) -> Array:
         except (OSError, ValueError, KeyError, EOFError) as error:
             raise DataError(f"{path} must have an array X: {error}") from None
     return _load(path)
-
-
-def _read_columns(path: Path, channels: Sequence[str]) -> Array:
-    try:
-        rows = rows_of(path)
-        header = next(rows, [])
-        if missing := [name for name in channels if name not in header]:
-            raise DataError(f"{path}: the header has no column {missing[0]!r}, got {header}")
-        places = [header.index(name) for name in channels]
-        samples = [[float(row[i]) for i in places] for row in rows]
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror}") from None
-    except (ValueError, IndexError) as error:
-        raise DataError(
-            f"{path}: a row does not fit the header ({type(error).__name__}: {error})"
-        ) from None
-    return np.array(samples, np.float32).reshape(-1, len(channels))

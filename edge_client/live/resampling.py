@@ -14,7 +14,7 @@ A clock that is set forward looks like a gap. If a clock is set back, `STREAK` s
 too late, and time starts anew with them. Fewer late samples are lost, and counted.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -31,6 +31,8 @@ LONGEST_S, LONGEST_STEPS = 5.0, 8
 
 A larger `gap_s` still counts.
 """
+GAP_S = 0.5
+"""Interval that is never a gap, in seconds."""
 MOST_STEPS = 4096
 """Maximum number of steps in a stretch."""
 AT_ONCE = 256
@@ -42,6 +44,17 @@ LARGEST = float(np.finfo(np.float32).max)
 USUAL = 64
 """Number of intervals whose median is a channel's usual interval."""
 FEWEST = 8
+
+
+def longest_interval_s(usual_s: float, rate_hz: float, gap_s: float = GAP_S) -> float:
+    """Return the longest interval between two samples of a channel that is no gap.
+
+    Args:
+        usual_s: usual interval of the channel.
+        rate_hz: steps per second of the output.
+        gap_s: interval that is never a gap.
+    """
+    return max(gap_s, min(SLOW * usual_s, max(LONGEST_S, LONGEST_STEPS / rate_hz)))
 
 
 @dataclass(frozen=True)
@@ -96,7 +109,7 @@ class Resampler:
     `num_late` is the number of samples that came too late or exceeded the memory.
     """
 
-    def __init__(self, num_channels: int, rate_hz: float, gap_s: float = 0.5) -> None:
+    def __init__(self, num_channels: int, rate_hz: float, gap_s: float = GAP_S) -> None:
         self._rate_hz, self._gap_s = rate_hz, gap_s
         self._channels = [_Channel() for _ in range(num_channels)]
         self._newest_s = -np.inf
@@ -105,6 +118,11 @@ class Resampler:
         self._begins = True
         self._streak: list[tuple[float, Array]] = []
         self.num_late = 0
+
+    def expect(self, usual_s: Sequence[float]) -> None:
+        """Take these intervals of the channels as usual until others are counted."""
+        for channel, interval_s in zip(self._channels, usual_s, strict=True):
+            channel.usual_s = interval_s
 
     def push(self, samples: Samples) -> Iterator[Stretch]:
         """Take samples in, and yield the stretches that they complete.
@@ -263,9 +281,7 @@ class Resampler:
         return 0 < channel.usual_s * self._rate_hz * FAST < 1
 
     def _most_s(self, channel: _Channel) -> float:
-        return max(
-            self._gap_s, min(SLOW * channel.usual_s, max(LONGEST_S, LONGEST_STEPS / self._rate_hz))
-        )
+        return longest_interval_s(channel.usual_s, self._rate_hz, self._gap_s)
 
     def _forget(self, next_s: float) -> None:
         """Drop samples on which no value from this time on depends."""

@@ -10,7 +10,7 @@ from edge_client.core.checkpoint import Checkpoint, windows_digest
 from edge_client.core.kept import own_tensors, usable
 from edge_client.core.ports import Graphs, Windows
 from edge_client.core.verbs import check_verbs
-from edge_client.data.layout import PARTS, fit_windows, fitting, likely_meant, windows_for
+from edge_client.data.layout import check_shape, fitting, windows_for
 from edge_client.work.job import Between as Between
 from edge_client.work.job import Fetch, PlanExecution
 from edge_client.work.job import PlanResult as PlanResult
@@ -18,7 +18,7 @@ from edge_client.work.job import Secret as Secret
 from wire.arrays import names
 from wire.arrays.tensors import Array, Tensors
 from wire.bundle import Bundle
-from wire.errors import BundleError, DataError
+from wire.errors import BundleError
 from wire.messages import Metrics, Plan
 
 MOST_EXAMPLES = 4096
@@ -46,17 +46,7 @@ class Executor:
                 `MOST_RANDOM`.
         """
         self._bundle, self._graphs, self._secret = bundle, graphs, secret
-        fitted = fit_windows(windows, bundle.manifest.window, PARTS)
-        shape = bundle.manifest.window.shape
-        unlabelled = [fitted.unlabelled_x] if fitted.num_unlabelled else []
-        for part, x in zip(
-            PARTS.values(), (fitted.train_x, fitted.test_x, *unlabelled), strict=False
-        ):
-            if x.shape[1:] != shape:
-                raise DataError(
-                    f"{part} must have shape {shape} for bundle {bundle.manifest.name}, got "
-                    f"{x.shape[1:]}{likely_meant(x.shape[1:], shape)}"
-                )
+        fitted = check_shape(windows, bundle.manifest)
         self._windows = windows_for(bundle.manifest, fitted)
         self._job: PlanExecution | None = None
         if bundle.manifest.min_batch > MOST_EXAMPLES:

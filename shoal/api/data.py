@@ -3,15 +3,19 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, get_args, overload
 
+import msgspec
 import numpy as np
 from numpy.typing import ArrayLike
 
 from edge_client.core.ports import Windows
+from edge_client.data.folders import FolderSettings
 from edge_client.data.labels import last_share_of_each_class
+from edge_client.data.roles import RoleName
+from edge_client.data.tables import is_table
 from shoal.api.examples import Examples, arrays_of, padded, windows_of
-from simulation.datasets.device_folders import LENGTH, STRIDE, load_device_folders
+from simulation.datasets.device_folders import load_device_folders
 from simulation.datasets.npz import from_arrays
 from simulation.datasets.windows import FleetData
 from simulation.partition import assign, make_fleet, read_partition
@@ -29,6 +33,8 @@ def load(
     length: int | None = None,
     stride: int | None = None,
     steps: int = 0,
+    columns: Mapping[str, RoleName] | None = None,
+    rate: float = 0.0,
 ) -> FleetData: ...
 
 
@@ -74,6 +80,8 @@ def load(
     length: int | None = None,
     stride: int | None = None,
     steps: int = 0,
+    columns: Mapping[str, RoleName] | None = None,
+    rate: float = 0.0,
     anomaly: ArrayLike | None = None,
     lengths: ArrayLike | None = None,
     split: ArrayLike | None = None,
@@ -90,9 +98,12 @@ def load(
 
     - a name or a path, as ``--data`` takes it (docs/data.md). `partition`, `devices` and `seed`
       assign the examples. A path may be that of a folder with a folder or a recording (``*.csv`` or
-      ``*.parquet``) for each device. The recordings are cut as boards cut them: windows of `length`
-      samples, one every `stride` samples, 128 and 64 by default. With `steps`, a window has that
-      number of steps, each with its own class.
+      ``*.parquet``) for each device, or of one table with a column of persons. The recordings are
+      cut as boards cut them: windows of `length` samples, one every `stride` samples, 128 and 64 by
+      default. With `steps`, a window has that number of steps, each with its own class. `columns`
+      says the role of columns by name: time, label, person, channel or left out. `rate` is the
+      number of samples a second to which recordings are brought. Both go before ``shoal.toml`` in
+      the folder, and that before any guess; `reading` of the result says what was taken for what.
     - an array x (n, channels, time), or (n, channels, height, width) for images, of numbers, with
       `owner` (n,), the device of each example as a number or a name, and labels `y`: class numbers
       or names (n,); 0 and 1 (n, names) for several labels of a window; floats (n,) or (n,
@@ -120,19 +131,19 @@ def load(
         ConfigError: a partition that cannot be read or does not fit.
     """
     if isinstance(source, str | Path):
-        if length is None and stride is None and not steps:
+        if length is None and stride is None and not steps and not columns and not rate:
             return fleet_of(source, partition, devices, seed)
-        if not Path(source).is_dir():
+        path = Path(source)
+        if not path.is_dir() and not (path.is_file() and is_table(path)):
             raise DataError(
                 "length, stride and steps must be left out unless data is a folder of recordings, "
                 f"got {str(source)!r}"
             )
-        length, stride = LENGTH if length is None else length, STRIDE if stride is None else stride
         for name, value in (("length", length), ("stride", stride)):
-            if value < 1:
+            if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1 sample, got {value}")
         return assign(
-            load_device_folders(Path(source), length, stride, steps),
+            load_device_folders(path, length or 0, stride or 0, steps, _words(columns or {}, rate)),
             read_partition(partition),
             devices,
             seed,
@@ -184,6 +195,23 @@ def load(
         vocabulary,
         name,
     )
+
+
+def _words(columns: Mapping[str, RoleName], rate: float) -> FolderSettings:
+    """Return a user's words about recordings.
+
+    Raises:
+        ConfigError: a role is none, or the rate is negative.
+    """
+    try:
+        return msgspec.convert({"columns": dict(columns), "rate": float(rate)}, FolderSettings)
+    except msgspec.ValidationError:
+        wrong = [role for role in columns.values() if role not in get_args(RoleName)]
+        raise ConfigError(
+            f"columns must have roles of {', '.join(get_args(RoleName))}, got {wrong[0]!r}"
+            if wrong
+            else f"rate must be at least 0, got {rate}"
+        ) from None
 
 
 def _padded_or_alike(xs: Mapping[str, Any], length: int | None) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from algorithms.spec import unknown
+from edge_client.data.tables import is_table
 from simulation.datasets.device_folders import load_device_folders
 from simulation.datasets.geotec import FOLDER as GEOTEC
 from simulation.datasets.geotec import Side, load_geotec
@@ -90,11 +91,11 @@ def load(name_or_path: str) -> FleetData | Pool:
         return load_uci_har(path)
     if path.suffix == ".npz":
         return load_npz(path)
-    if path.is_dir():
+    if path.is_dir() or is_table(path):
         return load_device_folders(path)
     raise DataError(
-        f"data {name_or_path!r} is not a .npz file, a folder with a folder for each device, or the "
-        "folder or zip of UCI HAR"
+        f"data {name_or_path!r} is not a .npz file, a folder with a folder for each device, a "
+        "table of recordings, or the folder or zip of UCI HAR"
     )
 
 

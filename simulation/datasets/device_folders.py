@@ -3,6 +3,7 @@
 `shoal-edge --data` reads the same folders, so a simulation and devices can have the same data.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,56 +11,86 @@ import msgspec
 import numpy as np
 
 from edge_client.core.ports import Windows
+from edge_client.data.folders import (
+    CLASSES,
+    LENGTH,
+    STRIDE,
+    FolderSettings,
+    RecordingFiles,
+    classes_of,
+    grouped,
+    recordings_in,
+    settings_in,
+    sources_in,
+)
 from edge_client.data.labels import are_steps, column_names, has_classes, in_order
 from edge_client.data.layout import PARTS, fit_windows
 from edge_client.data.padding import PRESENCE
-from edge_client.data.recordings import CLASSES, channels_in, load_recordings, recordings_in
-from edge_client.data.windows import channels_of, load_folder, vocabulary_of
+from edge_client.data.reading import FolderScan, Reading, class_names, read_reading, scan
+from edge_client.data.recordings import CutRecordings, cut_recordings
+from edge_client.data.roles import CHANNEL, LABEL
+from edge_client.data.tables import add_line, stem_of
+from edge_client.data.windows import has_arrays, read_folder, vocabulary_of
 from simulation.datasets.npz import MOST_CLASSES
-from simulation.datasets.windows import FleetData
+from simulation.datasets.windows import FleetData, Recordings
+from wire.arrays.tensors import Array
 from wire.bundle import Window
 from wire.errors import DataError
 from wire.tasks import NO_LABEL
 
-LENGTH, STRIDE = 128, 64
-"""Length of a window and distance between windows of a recording, in samples.
-
-These are the defaults of `shoal-edge`.
-"""
-
 
 def load_device_folders(
-    path: Path, length: int = LENGTH, stride: int = STRIDE, steps: int = 0
+    path: Path,
+    length: int = 0,
+    stride: int = 0,
+    steps: int = 0,
+    words: FolderSettings | None = None,
 ) -> FleetData:
-    """Read a folder of devices.
+    """Read a folder of devices, or one table of the recordings of all.
 
-    A device's id is the name of its folder, or of its recording if there are no folders. Recordings
-    are cut into windows of `length` samples, one every `stride` samples. With `steps`, a window has
-    that number of steps, each with a class.
+    A device's id is the name of its folder; without folders, the person whom a column names, or the
+    name of its recording. Recordings are cut into windows of `length` samples, one every `stride`
+    samples, 0 for the usual ones. With `steps`, a window has that number of steps, each with a
+    class. `words` go before those of ``shoal.toml`` in the folder, which hold for all devices.
 
     Raises:
         DataError: the folder has no devices, one of them has no device's data, or their windows or
             classes differ.
     """
-    folders = sorted(
-        folder for folder in path.iterdir() if folder.is_dir() and not folder.name.startswith(".")
-    )
-    recordings = [] if folders else recordings_in(path)
+    folder = path if path.is_dir() else path.parent
+    settings = settings_in(folder)
+    if words is not None:
+        chosen = {key: value for key, value in msgspec.to_builtins(words).items() if value}
+        settings = msgspec.convert(msgspec.to_builtins(settings) | chosen, FolderSettings)
+    length, stride = length or settings.window or LENGTH, stride or settings.stride or STRIDE
+    folders = [] if path.is_file() else _device_folders(path)
+    recordings = grouped([path] if path.is_file() else [] if folders else recordings_in(path))
     if not folders and not recordings:
         raise DataError(
             f"data {path} has no folder of a device. It must have one for each device, as for "
-            "`shoal-edge --data`."
+            "`shoal-edge --data`, or one recording for each."
         )
-    devices = {folder.name: load_folder(folder, length, stride, steps) for folder in folders}
-    devices |= {
-        recording.stem: load_recordings(path, [recording], length, stride, steps)
-        for recording in recordings
+    scans = {
+        inner.name: scan(inner, sources_in(inner), settings_in(inner, settings), classes_of(inner))
+        for inner in folders
+        if not has_arrays(inner) and sources_in(inner)
+    } | _scans_of(folder, recordings, settings)
+    reading, cuts = None, dict[str, CutRecordings]()
+    if scans:
+        reading, cuts = _cut_all(path, scans, length, stride, steps)
+    by_folder = {inner.name: inner for inner in folders}
+    devices = {
+        device_id: cuts[device_id].windows
+        if device_id not in by_folder
+        else read_folder(
+            by_folder[device_id],
+            recorded=cuts[device_id].windows if device_id in cuts else None,
+        )[0]
+        for device_id in (*by_folder, *(d for d in cuts if d not in by_folder))
     }
+    named = {device_id: windows.channels for device_id, windows in devices.items()}
     shapes = {device_id: windows.train_x.shape[1:] for device_id, windows in devices.items()}
     first = next(iter(devices))
-    named = {folder.name: channels_of(folder) for folder in folders} | {
-        file.stem: channels_in(file) for file in recordings
-    }
     padded = [
         shape[-1]
         for device_id, shape in shapes.items()
@@ -80,7 +111,7 @@ def load_device_folders(
                 f"data {path}: all devices must have the same channels, got {', '.join(channels)} "
                 f"for device {first} and {', '.join(columns)} for device {device_id}"
             )
-    vocabularies = {folder.name: vocabulary_of(folder) for folder in folders}
+    vocabularies = {inner.name: vocabulary_of(inner) for inner in folders}
     for device_id, count in vocabularies.items():
         if count != vocabularies[first]:
             raise DataError(
@@ -89,23 +120,126 @@ def load_device_folders(
                 "(0: none)"
             )
     length = shapes[first][-1]
-    if folders and (
-        any((folders[0] / name).exists() for name in ("train.npz", "X.npy"))
-        or not recordings_in(folders[0])
-    ):  # the windows were cut before
+    if first not in cuts:  # the windows were cut before
         stride = length
     height = shapes[first][1] if len(shapes[first]) == 3 else 0
-    window = Window(channels, length, stride, height=height, vocabulary=vocabularies.get(first, 0))
+    window = Window(
+        channels,
+        length,
+        stride,
+        reading.rate_hz if reading else 0.0,
+        height=height,
+        vocabulary=vocabularies.get(first, 0),
+    )
     devices = {
         d: fit_windows(windows, window, dict.fromkeys(PARTS, f"data {path}, device {d}"))
         for d, windows in devices.items()
     }
-    listed = _listed(path, folders or [path])
+    listed = _listed(path, folders or [folder])
+    if scans and not listed:
+        listed = class_names(scans.values())
     devices = _with_labels_alike(path, devices, listed)
+    if scans.keys() == devices.keys() and not listed:
+        devices, cuts, listed = _own_numbers(devices, cuts)
     classes, of_steps = _classes(path, listed, devices)
     return FleetData(
-        path.resolve().name, msgspec.structs.replace(window, steps=of_steps), classes, devices
+        path.resolve().name if path.is_dir() else stem_of(path),
+        msgspec.structs.replace(window, steps=of_steps),
+        classes,
+        {d: replace(w, channels=(), classes=(), rate_hz=0.0) for d, w in devices.items()},
+        recordings={
+            d: Recordings(cut.x, cut.y, cut.session, cut.start)
+            for d, cut in cuts.items()
+            if devices[d].num_train + devices[d].num_test and not devices[d].names
+        },
+        reading=reading,
     )
+
+
+def _device_folders(path: Path) -> list[Path]:
+    return sorted(
+        inner for inner in path.iterdir() if inner.is_dir() and not inner.name.startswith(".")
+    )
+
+
+def _scans_of(
+    folder: Path, recordings: Sequence[RecordingFiles], settings: FolderSettings
+) -> dict[str, FolderScan]:
+    """Return the recordings of a folder without folders, by device.
+
+    They are divided by person if a column names persons.
+    """
+    if not recordings:
+        return {}
+    listed = classes_of(folder)
+    each = {source.name: scan(folder, [source], settings, listed) for source in recordings}
+    persons = sorted(set().union(*(found.persons for found in each.values())))
+    if len(persons) < 2:
+        return each
+    whole = scan(folder, recordings, settings, listed)
+    return {person: replace(whole, persons={person}) for person in persons}
+
+
+def _cut_all(
+    path: Path, scans: Mapping[str, FolderScan], length: int, stride: int, steps: int
+) -> tuple[Reading, dict[str, CutRecordings]]:
+    """Return what was taken for what in all devices' recordings, and their windows.
+
+    Raises:
+        DataError: devices have other channels, or a recording cannot be used.
+    """
+    first = next(iter(scans))
+    for device_id, found in scans.items():
+        mine, theirs = (
+            [name for name, column in each.columns.items() if column.role == CHANNEL]
+            for each in (found, scans[first])
+        )
+        if sorted(mine) != sorted(theirs):
+            raise DataError(
+                f"data {path}: all devices must have the same channels, got {', '.join(theirs)} "
+                f"for device {first} and {', '.join(mine)} for device {device_id}. For a column "
+                "that is none: " + add_line('columns."NAME" = "left out"')
+            )
+        own, expected = (
+            [n.partition(".")[2] for n, c in each.columns.items() if c.role == LABEL and "." in n]
+            for each in (found, scans[first])
+        )
+        if sorted(own) != sorted(expected):
+            raise DataError(
+                f"data {path}: device {device_id}: labels are called {', '.join(own) or LABEL}, "
+                f"and those of device {first} are {', '.join(expected) or LABEL}"
+            )
+    reading, classes = read_reading(scans), class_names(scans.values())
+    cuts = {}
+    for device_id, found in scans.items():
+        person = next(iter(found.persons)) if len(found.persons) == 1 else None
+        cuts[device_id] = cut_recordings(found, reading, classes, length, stride, steps, person)
+    gaps = {device_id: cut.num_gaps for device_id, cut in cuts.items()}
+    return msgspec.structs.replace(reading, gaps=gaps), cuts
+
+
+def _own_numbers(
+    devices: dict[str, Windows], cuts: dict[str, CutRecordings]
+) -> tuple[dict[str, Windows], dict[str, CutRecordings], tuple[str, ...]]:
+    """Return devices whose class numbers that occur are counted from 0, and the former numbers.
+
+    Labels that are not classes, and numbers that are counted from 0 already, stay as they are.
+    """
+    labels = [y for w in devices.values() for y in (w.train_y, w.test_y) if len(y)]
+    if not labels or not has_classes(labels[0]):
+        return devices, cuts, ()
+    present = np.unique(np.concatenate(labels))
+    if present.tolist() == list(range(len(present))):
+        return devices, cuts, ()
+
+    def place(y: Array) -> Array:
+        return np.searchsorted(present, y).astype(np.int64)
+
+    devices = {
+        d: replace(w, train_y=place(w.train_y), test_y=place(w.test_y)) for d, w in devices.items()
+    }
+    cuts = {d: cut._replace(y=place(cut.y)) for d, cut in cuts.items()}
+    return devices, cuts, tuple(map(str, present.tolist()))
 
 
 def _with_labels_alike(

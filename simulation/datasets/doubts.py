@@ -19,8 +19,44 @@ def doubts(data: FleetData, of_classes: bool = True) -> list[str]:
     `of_classes`: True if the task has classes.
     """
     some = data.some(SAMPLED)
-    warnings = [one_class(some) if of_classes else "", other_units(some)]
-    return [text for text in warnings if text]
+    warnings = [f"data {data.name}: {remark}" for remark in remarks_of(data)]
+    warnings += [one_class(some), one_part(some)] if of_classes else []
+    return [text for text in (*warnings, other_units(some)) if text]
+
+
+def remarks_of(data: FleetData) -> list[str]:
+    """Return what was decided about recordings and may be wrong, a text each."""
+    if data.reading is None:
+        return []
+    remarks = list(data.reading.remarks)
+    gaps = data.reading.gaps
+    empty = [d for d, w in data.devices.items() if not w.num_train + w.num_test + w.num_unlabelled]
+    if empty:
+        because = f", whose recordings have {gaps[empty[0]]} gaps" if gaps.get(empty[0]) else ""
+        remarks.append(f"{len(empty)} devices have no window, such as {empty[0]}{because}")
+    return remarks
+
+
+def one_part(data: FleetData) -> str:
+    """Return a warning if a class has windows for training or for testing alone, else "".
+
+    It is empty if labels are not classes.
+    """
+    if data.reading is None or not has_classes(data.sample()[1]):
+        return ""
+    train, test = (
+        {int(label) for y in labels for label in np.unique(y)}
+        for labels in zip(*((w.train_y, w.test_y) for w in data.devices.values()), strict=True)
+    )
+    texts = [
+        f"{', '.join(data.classes[i] for i in sorted(here - there))} {what}"
+        for here, there, what in (
+            (train, test, "has no test window on any device"),
+            (test, train, "has test windows alone, so it cannot be learned"),
+        )
+        if here - there
+    ]
+    return f"data {data.name}: class {'; class '.join(texts)}" if texts else ""
 
 
 def one_class(data: FleetData) -> str:

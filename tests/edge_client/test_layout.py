@@ -278,17 +278,93 @@ class TestBoards:
         assert (len(data.classes), data.window.channels) == (int(y.max()) + 1, ("left", "right"))
 
     def test_devices_with_other_channels_are_refused(self, tmp_path: Path) -> None:
+        rows = [f"{i % 7},{i % 5 + 100},0" for i in range(600)]
         for name, header in (("pi-1", "ax,ay,label"), ("pi-2", "ay,ax,label")):
             (tmp_path / name).mkdir()
-            (tmp_path / name / "a.csv").write_text("\n".join([header, *["0.5,0.25,0"] * 600]))
+            (tmp_path / name / "a.csv").write_text("\n".join([header, *rows]))
+        fleet = load_device_folders(tmp_path)
+        assert fleet.window.channels == ("ax", "ay")
+        assert fleet.devices["pi-1"].train_x[:, 1].min() == 100
+        assert fleet.devices["pi-2"].train_x[:, 0].min() == 100, "columns are taken by name"
+        (tmp_path / "pi-2" / "a.csv").write_text("\n".join(["ay,az,label", *rows]))
         with pytest.raises(
-            DataError, match="got ax, ay for device pi-1 and ay, ax for device pi-2"
+            DataError, match="got ax, ay for device pi-1 and ay, az for device pi-2"
         ):
             load_device_folders(tmp_path)
 
     def test_a_recording_says_where_a_value_is_not_finite(self, tmp_path: Path) -> None:
-        (tmp_path / "a.csv").write_text("ax,ay,label\n1,2,0\n1,nan,0\n")
+        (tmp_path / "a.csv").write_text("ax,ay,label\n1,2,0\n1,-inf,0\n")
         with pytest.raises(
-            DataError, match=r"must hold finite values, got nan in line 3, column ay"
+            DataError, match=r"must hold finite values, got -inf in line 3, column ay"
         ):
             load_folder(tmp_path)
+
+
+MANIFEST = msgspec.structs.replace(
+    manifest_of("classification", 0),
+    window=Window(("ax", "ay", "az"), 4, 4, 50.0),
+    classes=("run", "sit", "walk"),
+)
+
+
+def named_windows(
+    channels: tuple[str, ...], classes: tuple[str, ...], rate_hz: float = 0.0
+) -> Windows:
+    """Two windows, whose channels hold their own places and whose classes are 0 and 1."""
+    x = np.broadcast_to(
+        np.arange(len(channels), dtype=np.float32)[None, :, None], (2, len(channels), 4)
+    )
+    y = np.arange(2)
+    return Windows(x, y, x, y, channels=channels, classes=classes, rate_hz=rate_hz)
+
+
+@pytest.mark.parametrize(
+    ("channels", "places"),
+    [
+        (("ax", "ay", "az"), [0, 1, 2]),
+        (("az", "ay", "ax"), [2, 1, 0]),
+        (("gx", "ay", "az", "ax"), [3, 1, 2]),
+        ((), None),
+    ],
+)
+def test_channels_are_taken_by_name(channels: tuple[str, ...], places: list[int] | None) -> None:
+    fitted = windows_for(MANIFEST, named_windows(channels, ()))
+    assert places is None or fitted.train_x[0, :, 0].tolist() == places
+
+
+@pytest.mark.parametrize(
+    ("classes", "numbers"), [(("walk", "run"), [2, 0]), (("run", "sit", "walk"), [0, 1]), ((), [0, 1])]
+)
+def test_classes_are_taken_by_name(classes: tuple[str, ...], numbers: list[int]) -> None:
+    fitted = windows_for(MANIFEST, named_windows(("ax", "ay", "az"), classes))
+    assert fitted.train_y.tolist() == fitted.test_y.tolist() == numbers
+    assert windows_for(MANIFEST, fitted).train_y.tolist() == numbers, "twice is the same"
+
+
+def test_class_numbers_are_names_where_those_of_the_bundle_are() -> None:
+    manifest = msgspec.structs.replace(MANIFEST, classes=("1", "2", "3"))
+    windows = replace(named_windows(("ax", "ay", "az"), ()), train_y=np.array([3, 1]))
+    windows = replace(windows, test_y=np.array([2, 3]))
+    assert windows_for(manifest, windows).train_y.tolist() == [2, 0]
+
+
+@pytest.mark.parametrize(
+    ("windows", "error"),
+    [
+        (
+            named_windows(("ax", "ay"), ()),
+            r"needs channel 'az' \(ax, ay, az\), and the data have ax, ay",
+        ),
+        (
+            named_windows(("ax", "ay", "az"), ("walk", "swim")),
+            "no class 'swim' in bundle .*Known classes: run, sit, walk",
+        ),
+        (
+            named_windows(("ax", "ay", "az"), (), 100.0),
+            "needs 50 samples a second, and the data have 100.*rate = 50",
+        ),
+    ],
+)
+def test_data_that_do_not_fit_a_bundle_are_refused(windows: Windows, error: str) -> None:
+    with pytest.raises(DataError, match=error):
+        windows_for(MANIFEST, windows)

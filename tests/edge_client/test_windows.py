@@ -28,7 +28,10 @@ class TestDataFolder:
         (tmp_path / "one.csv").write_text("\n".join(["t,ax,ay,label", *rows]))
         windows = load_folder(tmp_path, length=16, stride=8)
         assert windows.train_x.shape[1:] == (2, 16)
-        assert windows.train_x[:, 0].max() < 150 <= windows.test_x[:, 0].min()
+        for label in (0, 1):
+            last = windows.train_x[windows.train_y == label][:, 0].max()
+            first = windows.test_x[windows.test_y == label][:, 0].min()
+            assert first - last > 16, "a window's length lies between the parts of each class"
         assert set(windows.train_y.tolist()) == {0, 1}
         assert all((w < 100).all() or (w >= 100).all() for w in windows.train_x[:, 0])
 
@@ -46,9 +49,11 @@ class TestDataFolder:
                 {"unlabelled.npz": "junk"},
                 "unlabelled.npz: an array holds Python objects or is cut off",
             ),
-            ({"a.csv": "x,label\n1,zero"}, "line 2"),
+            ({"a.csv": "x,label\n1,0.5"}, "line 2"),
+            ({"a.csv": "x,label\n1,0\none,0"}, "line 3, column x: 'one' is not a number"),
             ({"a.csv": "x,label\n1,0\n2"}, "line 3"),
-            ({"a.csv": "x,label\nnan,0"}, "must hold finite values"),
+            ({"a.csv": "x,label\nnan,0"}, "names no channel .*'x': empty"),
+            ({"a.csv": "x,label\ninf,0"}, "must hold finite values, got inf in line 2, column x"),
             ({"a.csv": "x,label\n1,0", "b.csv": "z,label\n1,0"}, "channels"),
             (
                 {"a.csv": "x,label\n1,0"},
@@ -106,7 +111,7 @@ class TestDataFolder:
             windows.train_x[:, 0].min(),
             windows.train_x[:, 0].max(),
             windows.test_x[:, 0].min(),
-        ) == (80, 119, 120)
+        ) == (80, 135, 144)
         assert (windows.unlabelled_x[:, 0].min(), windows.unlabelled_x[:, 0].max()) == (0, 79)
         (tmp_path / "some.csv").unlink()
         (tmp_path / "none.csv").write_text("\n".join(["x", *map(str, range(160))]))
@@ -154,6 +159,6 @@ class TestRecordingToPredict:
         assert x.tolist() == [[[0, 1, 2, 3], [0, -1, -2, -3]], [[2, 3, 4, 5], [-2, -3, -4, -5]]]
 
     def test_a_recording_that_is_no_text(self, tmp_path: Path) -> None:
-        (tmp_path / "x.csv").write_bytes(b"a,b\n\xff,1\n")
-        with pytest.raises(DataError, match=r"x\.csv is not text in UTF-8"):
+        (tmp_path / "x.csv").write_bytes(b"a,b\n\0\1\2,1\n")
+        with pytest.raises(DataError, match=r"x\.csv is no text: it has a byte of zero at 4"):
             read_windows(tmp_path / "x.csv", self.WINDOW)

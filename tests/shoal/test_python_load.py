@@ -133,12 +133,12 @@ def test_a_folder_of_recordings_has_a_device_for_each(tmp_path: Path) -> None:
         ("rest", "walk"),
         64,
     )
-    assert read.devices["ben"].num_train == 6
+    assert read.devices["ben"].num_train == 3
     shorter = shoal.load(tmp_path / "own", length=64, stride=32)
     assert (shorter.window.length, shorter.window.stride, shorter.devices["ben"].num_train) == (
         64,
         32,
-        13,
+        10,
     )
 
 

@@ -7,5 +7,9 @@ def recording(folder: Path, classes: str = "rest\nwalk\n", columns: str = "t,ax,
     """A folder with one recording of 600 samples."""
     folder.mkdir()
     (folder / "classes.txt").write_text(classes)
-    rows = [",".join([str(i)] * columns.count(",")) + ",walk" for i in range(600)]
+    names = columns.split(",")[:-1]
+    rows = [
+        ",".join([*(str(i if name == "t" else i % 7) for name in names), "walk"])
+        for i in range(600)
+    ]
     (folder / "one.csv").write_text("\n".join([columns, *rows]))

@@ -85,6 +85,26 @@ def _cases() -> list[dict[str, Any]]:
         "cells that a row lacks at its end are of a column that is no channel",
         {"a.csv": "ax,label,t" + "\n1.5,0" * 16},
     )
+    moving = [i * 5 % 7 for i in n]
+    for time in ("Time", "timestamp", "seconds_elapsed", "Timestamp (s)", "Unnamed: 0", ""):
+        add(f"no channel: {time!r}", {"a.csv": _rows(f"{time},ax,label", n, moving, [0] * 16)})
+    for label in ("LABEL", "activity", "Activity_Name", "gt"):
+        add(f"classes in {label!r}", {"a.csv": _rows(f"t,ax,{label}", n, moving, [1] * 16)})
+    add(
+        "a person, and another time",
+        {"a.csv": _rows("time,User ID,ax,Arrival_Time,label", n, [3] * 16, moving, n, [1] * 16)},
+    )
+    runs = [at for at, count in ((0, 9), (1, 5), (0, 4), (1, 6), (0, 5)) for _ in range(count)]
+    many = list(range(len(runs)))
+    add(
+        "classes one after another, some too short for both parts",
+        {
+            "a.csv": _rows("ax,label", [i * 5 % 7 for i in many], runs),
+            "b.csv": _rows("ax,label", [i * 3 % 7 for i in many], runs[::-1]),
+        },
+        2,
+        1,
+    )
     add(
         "numbers with exponents",
         {"a.csv": _rows("ax,label", ["1e-3", "+.5", "2.", "-1E2"] * 4, [1] * 16)},
@@ -95,7 +115,7 @@ def _cases() -> list[dict[str, Any]]:
         classes | {"a.csv": _rows("ax,label", n, ["walk"] * 16)},
     )
     for header, row in (
-        ("ax,label", "1,walk"),
+        ("ax,label", "1,2.5"),
         ("ax,label", "1,-1"),
         ("ax,label", "1,65536"),
         ("ax,label", "1,1.5"),
@@ -112,7 +132,8 @@ def _cases() -> list[dict[str, Any]]:
         ("ax,label", "\uff11,0"),
         ("ax,label", "1,\uff11"),
         ("ax,target.speed", "1,1_0"),
-        ("ax,Label", "1,0"),
+        ("ax,Activity,annotation", "1,0,0"),
+        ("ax,Timestamp", ",0"),
         ("ax,ax", "1,0"),
         ("label,t", "1,0"),
         ("ax,label,target.speed", "1,0,2.5"),

@@ -18,15 +18,32 @@ import java.nio.charset.CodingErrorAction
 internal const val NAMED = "label."
 internal const val TARGET = "target."
 internal const val LABEL = "label"
-private const val TIME = "t"
+private val TIMES = setOf(
+    "seconds_elapsed", "t", "time", "timestamp", "creation_time", "arrival_time", "ts", "elapsed", "elapsed_time", "time_elapsed", "sample_time",
+    "epoch", "unix", "unixtime", "datetime", "date_time", "date", "millis", "milliseconds", "ms", "seconds", "sec", "zeit",
+)
+private val TIME = Regex("(^|.*_)(time|timestamp|datetime|timestamps)(_(s|ms|us|ns|sec|utc|local))?|.*(timestamp|time)_?since.*")
+private val LABELS = listOf(
+    "label", "labels", "class", "activity", "activity_name", "activity_label", "activityname", "class_label", "class_name", "annotation", "gt",
+    "ground_truth", "target", "behaviour", "behavior", "activity_id", "activityid", "class_id", "label_id",
+)
+private val OTHERS = setOf(
+    "person", "subject", "user", "participant", "volunteer", "owner", "patient", "pid", "person_id", "subject_id", "user_id", "participant_id",
+    "patient_id", "device_id", "subjectid", "userid", "personid", "participantid", "deviceid", "", "index", "idx", "row", "row_id", "id", "seq",
+    "frame", "level_0",
+)
+private val UNNAMED = Regex("unnamed(_\\d+)*")
+private val UNIT = Regex("(.*?)[\\s_]*[(\\[]([^)\\]]*)[)\\]]\\s*")
 private const val CLASSES = "classes.txt"
 private val ENDS = listOf("csv", "parquet")
 
 /**
  * Return the recordings of a folder, `*.csv` by name, in the format of `shoal-edge --data FOLDER`:
- * a header, and then one sample per row. The column `t` is ignored. `label` is a class, by its
- * number or by a name that `classes.txt` lists, one per line. `label.NAME` is 1 or 0, `target.NAME`
- * a quantity, and all other columns are channels. An empty cell has no label.
+ * a header, and then one sample per row. Columns have their roles by their names, as in
+ * `edge_client/data/roles.py`: times, persons and numbers of rows are ignored. `label`, or another
+ * usual name, is a class, by its number or by a name that `classes.txt` lists, one per line.
+ * `label.NAME` is 1 or 0, `target.NAME` a quantity, and all other columns are channels. An empty
+ * cell has no label. The rate is not read: all recordings must have that of the bundle, without gaps.
  *
  * @throws DataException there are no recordings, one cannot be read, their channels differ, or a
  *   class is listed twice
@@ -74,17 +91,21 @@ public fun readRecording(file: File, classes: List<String>): Pair<List<String>, 
  * [valueColumns], which are names or quantities.
  */
 private class Header(val file: File, val names: List<String>) {
-    val label = names.indexOf(LABEL)
+    private val words = names.map(::plain)
+    private val classes = names.indices.filter { words[it] in LABELS }
     val areQuantities = names.any { it.startsWith(TARGET) }
     val valueColumns = names.indices.filter { names[it].startsWith(NAMED) || names[it].startsWith(TARGET) }
-    val places = names.indices.filter { names[it] != TIME && it != label && it !in valueColumns }
+    val label = if (valueColumns.isNotEmpty()) names.indexOf(LABEL) else classes.minByOrNull { LABELS.indexOf(words[it]) } ?: -1
+    val places = names.indices.filter {
+        it !in valueColumns && it !in classes && words[it] !in OTHERS && words[it] !in TIMES && !TIME.matches(words[it]) && !UNNAMED.matches(words[it])
+    }
 
     init {
         val kinds = listOf(label >= 0, names.any { it.startsWith(NAMED) }, areQuantities)
-        val near = names.firstOrNull { it !in setOf(TIME, LABEL) && it.lowercase() in setOf(TIME, LABEL) }
+        val several = classes.filter { !words[it].endsWith("id") }.takeIf { it.size > 1 && valueColumns.isEmpty() && LABEL !in words }
         val expected = when {
             names.distinct().size < names.size -> "have a name of its own for each column"
-            near != null -> "have '${near.lowercase()}' for '$near', or another name for a channel"
+            several != null -> "have one column of classes, or call it '$LABEL'"
             kinds.count { it } > 1 -> "have labels of one kind: $LABEL, or ${NAMED}NAME for each name, or ${TARGET}NAME for each quantity"
             NAMED in names || TARGET in names -> "have different names after the point"
             places.isEmpty() -> "have a channel"
@@ -93,6 +114,10 @@ private class Header(val file: File, val names: List<String>) {
         if (expected != null) throw DataException("$file: the header must $expected, got $names")
     }
 }
+
+/** Return a column's name in lower case, without its unit, with `_` between its words. */
+private fun plain(name: String): String =
+    (UNIT.matchEntire(name)?.groupValues?.get(1) ?: name).trim().lowercase().replace(Regex("[^a-z0-9]+"), "_").trim('_')
 
 /** Row of cells. */
 private class Line(private val header: Header, private val number: Int, private val row: List<String>) {

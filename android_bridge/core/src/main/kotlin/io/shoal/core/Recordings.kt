@@ -25,12 +25,13 @@ public class NamedLabels(public val names: List<String>, public val areQuantitie
 
 /**
  * Return recordings cut into windows of [length] samples, one every [stride] samples, as
- * `edge_client/data/recordings.py` cuts them. The first 75 % of each recording are for training. No
- * window crosses that point. The label of a window is
+ * `edge_client/data/recordings.py` cuts them. A window is cut from consecutive samples of one
+ * class; with [steps], or with names or quantities, from all samples. The last quarter of such a
+ * run is for testing, and a window's length before it is left out. Of the runs of a class that are
+ * too short for both parts, every fourth is for testing. The label of a window is
  *
- * - its class, if all its samples have the same one. Other windows are left out. With [steps] it is
- *   the class of each of so many equal parts, [NO_LABEL] for a part whose samples differ, and no
- *   window is left out;
+ * - its class. With [steps] it is the class of each of so many equal parts, [NO_LABEL] for a part
+ *   whose samples differ;
  * - for each name 1 if it applies to at least half of the samples that have a label for it, else 0;
  * - the mean of each quantity over the samples that have it.
  *
@@ -47,18 +48,15 @@ public fun windowsOf(recordings: List<Recording>, length: Int, stride: Int, step
     }
     val first = recordings.firstOrNull()
     val channels = first?.samples?.shape?.getOrNull(1) ?: 0
-    val parts = listOf(ArrayList<Cut>(), ArrayList())
+    val cuts = ArrayList<Cut>()
+    val short = HashMap<Long, Int>()
     for (recording in recordings) {
         check(recording, first!!, channels, steps)
-        val count = recording.labels.size
-        val end = Math.rint((1 - TEST_SHARE) * count).toInt()
-        parts[0] += cuts(recording, 0 until end, length, stride, steps)
-        parts[1] += cuts(recording, end until count, length, stride, steps)
+        for (run in runs(recording, steps)) cuts += cuts(recording, run, length, stride, steps, short)
     }
-    val unlabelled = parts.flatten().filter { it.label == null }
-    val labelled = parts.map { part -> part.filter { it.label != null } }
-    if (labelled[0].isEmpty() && unlabelled.isEmpty()) throw DataException("no recording has $length consecutive samples with the same label, or without labels")
-    val (train, test) = labelled.map { Pair(stacked(it, channels, length), labels(it, first?.named, steps)) }
+    if (cuts.isEmpty()) throw DataException("no recording has $length consecutive samples with the same label, or without labels")
+    val unlabelled = cuts.filter { it.label == null }
+    val (train, test) = listOf(Part.TRAIN, Part.TEST).map { part -> cuts.filter { it.label != null && it.part == part } }.map { Pair(stacked(it, channels, length), labels(it, first?.named, steps)) }
     return Windows(train.first, train.second, test.first, test.second, stacked(unlabelled, channels, length), first?.named?.names.orEmpty())
 }
 
@@ -79,19 +77,47 @@ private fun check(recording: Recording, first: Recording, channels: Int, steps: 
 
 private fun columns(named: NamedLabels?) = named?.run { names.map { (if (areQuantities) TARGET else NAMED) + it } } ?: listOf(LABEL)
 
-/** Start of a window, and its label, of one number or several; null if it has none. */
-private class Cut(val recording: Recording, val start: Int, val label: DoubleArray?)
+private enum class Part { TRAIN, TEST, NEITHER }
 
-private fun cuts(recording: Recording, part: IntRange, length: Int, stride: Int, steps: Int): List<Cut> =
-    (part.first..part.last + 1 - length step stride).mapNotNull { start ->
-        val (labels, named) = Pair(recording.labels, recording.named)
+/**
+ * Start of a window, and its label, of one number or several; null if it has none. [part] is its
+ * part if it has a label.
+ */
+private class Cut(val recording: Recording, val start: Int, val label: DoubleArray?, val part: Part)
+
+/** Return the ranges of consecutive samples from which windows are cut. */
+private fun runs(recording: Recording, steps: Int): List<IntRange> {
+    val labels = recording.labels
+    if (recording.named != null || steps != 0) return listOf(labels.indices)
+    val edges = listOf(0) + (1 until labels.size).filter { labels[it] != labels[it - 1] } + labels.size
+    return edges.zipWithNext { begin, end -> begin until end }
+}
+
+/** Return the windows of a [run]. [short] counts the runs of each class that are too short for both parts. */
+private fun cuts(recording: Recording, run: IntRange, length: Int, stride: Int, steps: Int, short: HashMap<Long, Int>): List<Cut> {
+    val (labels, named) = Pair(recording.labels, recording.named)
+    val starts = (run.first..run.last + 1 - length step stride).toList()
+    if (starts.isEmpty()) return emptyList()
+    val tested = maxOf(1, Math.rint(TEST_SHARE * starts.size).toInt())
+    val numTrain = Math.floorDiv((starts.size - tested) * stride - 2 * length, stride) + 1
+    val key = if (named != null || steps != 0) NO_LABEL else labels[run.first]
+    val place = short[key] ?: 0
+    if (numTrain < 1) short[key] = place + 1
+    return starts.mapIndexed { i, start ->
         val label = when {
             named != null -> numbersOf(named, start, length)
             steps != 0 -> DoubleArray(steps) { one(labels, start + it * (length / steps), length / steps) ?: NO_CLASS }
-            else -> doubleArrayOf(one(labels, start, length) ?: return@mapNotNull null)
+            else -> doubleArrayOf(labels[start].toDouble())
         }
-        Cut(recording, start, label.takeUnless { numbers -> if (named != null) numbers.any { it.isNaN() } else numbers.all { it == NO_CLASS } })
+        val part = when {
+            numTrain < 1 -> if (place % EVERY == EVERY - 1) Part.TEST else Part.TRAIN
+            i < numTrain -> Part.TRAIN
+            i < starts.size - tested -> Part.NEITHER
+            else -> Part.TEST
+        }
+        Cut(recording, start, label.takeUnless { numbers -> if (named != null) numbers.any { it.isNaN() } else numbers.all { it == NO_CLASS } }, part)
     }
+}
 
 /** Return the class that [length] samples from [start] on have, or null if they differ. */
 private fun one(labels: LongArray, start: Int, length: Int): Double? =
@@ -129,6 +155,9 @@ private fun stacked(cuts: List<Cut>, channels: Int, length: Int): Tensor {
 }
 
 private const val TEST_SHARE = 0.25
+
+/** One of so many runs of a class that are too short for both parts is for testing. */
+private const val EVERY = 4
 
 /** Minimum share of a window's samples to which a name must apply. */
 private const val PRESENT = 0.5

@@ -1,0 +1,155 @@
+"""Times of samples, from numbers or dates to seconds; pure.
+
+Numbers are seconds, milliseconds, microseconds or nanoseconds, since 1970 or since any moment. The
+name of the column says which (``time_ms``, ``Time (s)``), or the usual interval between samples.
+"""
+
+import contextlib
+import re
+
+import numpy as np
+
+from edge_client.data.roles import plain, unit_of
+from edge_client.data.tables import MISSING, read_numbers
+from wire.arrays.tensors import Array
+
+UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+_NAMES = {
+    **{"s": "s", "sec": "s", "secs": "s", "second": "s", "seconds": "s"},
+    **{"ms": "ms", "msec": "ms", "millis": "ms", "milliseconds": "ms"},
+    **{"us": "us", "micros": "us", "microseconds": "us", "µs": "us"},
+    **{"ns": "ns", "nanos": "ns", "nanoseconds": "ns"},
+}
+DAY_S = 86_400.0
+SINCE_1970 = 3e8, 4e9
+"""Range of seconds since 1970 that a recording may have."""
+_CLOCK = re.compile(r"(\d{1,2}):(\d{2}):(\d{2}(?:[.,:]\d+)?)\s*([AaPp][Mm])?$")
+_ISO = re.compile(r"\d{4}-\d{2}-\d{2}[T ]\d")
+_ZONE = re.compile(r"(Z|[+-]\d{2}:?\d{2})$")
+
+
+def unit_of_time(name: str, times: Array, unit: str = "") -> str:
+    """Return the unit of times: of `unit`, of the column's name, or by its usual interval.
+
+    It is "" if the times count samples, so that nothing is known of the rate.
+
+    Args:
+        name: name of the column.
+        times: finite numbers (n,) in the order of the samples.
+        unit: unit that a user says, or "".
+    """
+    if unit:
+        return unit
+    word = plain(name)
+    for text in (unit_of(name).lower(), *reversed(word.split("_"))):
+        if text in _NAMES:
+            return _NAMES[text]
+    steps = np.diff(times)
+    steps = steps[steps > 0]
+    if not len(steps):
+        return ""
+    usual, largest = float(np.median(steps)), float(np.abs(times).max())
+    if usual == 1 and largest < 1e9 and (np.diff(times) == 1).all():
+        return ""
+    for name_of_unit, seconds in UNITS.items():
+        if SINCE_1970[0] <= largest * seconds < SINCE_1970[1] and usual * seconds < 3600:
+            return name_of_unit
+    if usual < 2:
+        return "s"
+    return "ms" if usual < 1e3 else "us" if usual < 1e6 else "ns"
+
+
+def read_times(column: Array) -> tuple[Array, bool, int | None]:
+    """Return times (n,), True if they are seconds already, and the first row that is no time.
+
+    Dates become seconds since 1970, times of day seconds since midnight. A missing time is NaN.
+    """
+    if column.dtype.kind == "M":
+        missing = np.isnat(column)
+        seconds: Array = column.astype("datetime64[ns]").astype(np.int64) / 1e9
+        seconds[missing] = np.nan
+        return seconds, True, None
+    numbers, wrong = read_numbers(column)
+    if wrong is None:
+        return numbers, False, None
+    cells = [cell.strip() for cell in column.tolist()]
+    first = next((cell for cell in cells if cell.lower() not in MISSING), "")
+    if _ISO.match(first) and not any(map(_ZONE.search, (cell[10:] for cell in cells))):
+        with contextlib.suppress(ValueError):  # a cell is empty, or no date
+            return read_times(np.array(cells, "datetime64[ns]"))
+    wrong = None
+    seconds = np.full(len(cells), np.nan)
+    for i, cell in enumerate(cells):
+        if cell.lower() in MISSING:
+            continue
+        value = _date(cell) if _ISO.match(first) else _time_of_day(cell)
+        if value is None:
+            wrong = i if wrong is None else wrong
+        else:
+            seconds[i] = value
+    return seconds, True, wrong
+
+
+def spread(times: Array) -> Array:
+    """Return times (n,) in which samples of the same time are spread up to the next time.
+
+    Programs round times to a second, or read sensors in batches.
+    """
+    changes = np.flatnonzero(np.diff(times) != 0) + 1
+    if len(changes) == len(times) - 1 or not len(changes):
+        return times
+    begins = np.concatenate([[0], changes])
+    sizes = np.diff(np.append(begins, len(times)))
+    if np.median(sizes) < 2:  # a few repeated times
+        return times
+    ends = np.append(times[changes], times[-1] + np.median(np.diff(times[begins])))
+    steps = (ends - times[begins]) / sizes
+    usual = np.median(steps)
+    steps = np.where((steps > 0) & (steps < 3 * usual), steps, usual)
+    place = np.arange(len(times)) - np.repeat(begins, sizes)
+    return np.asarray(times + place * np.repeat(steps, sizes))
+
+
+def continued(times: Array) -> Array:
+    """Return times of day (n,) that go on after midnight, and any other times as they are."""
+    if not len(times) or np.nanmax(times) >= DAY_S:
+        return times
+    falls = np.diff(times) < -DAY_S / 2
+    return times + DAY_S * np.concatenate([[0], np.cumsum(falls)])
+
+
+def rate_of(times: Array) -> float:
+    """Return the samples per second (three digits) of times in seconds, 0 if they do not say."""
+    steps = np.diff(times)
+    steps = steps[steps > 0]
+    if not len(steps):
+        return 0.0
+    usual = np.median(steps)
+    near = steps[np.abs(steps - usual) <= usual / 2]  # their mean evens rounded times out
+    return float(f"{1 / near.mean():.3g}")
+
+
+def _date(text: str) -> float | None:
+    zone = _ZONE.search(text[10:])
+    shift_s = 0.0
+    if zone:
+        text = text[: -len(zone[0])]
+        if zone[0] != "Z":
+            digits = zone[0][1:].replace(":", "")
+            shift_s = (int(digits[:2]) * 3600.0 + int(digits[2:]) * 60.0) * (
+                -1 if zone[0][0] == "-" else 1
+            )
+    try:
+        moment = np.datetime64(text.strip().replace(",", "."), "ns")
+    except ValueError:
+        return None
+    return int(moment.astype(np.int64)) / 1e9 - shift_s
+
+
+def _time_of_day(text: str) -> float | None:
+    match = _CLOCK.search(text)
+    if match is None:
+        return None
+    hour = int(match[1]) % 12 + 12 * (match[4].lower() == "pm") if match[4] else int(match[1])
+    second = re.sub("[,:]", ".", match[3])
+    return hour * 3600.0 + int(match[2]) * 60.0 + float(second)

@@ -1,0 +1,410 @@
+"""First reading of recordings: roles of columns, rate and classes, with the reason for each.
+
+`read_reading` decides by all recordings of all devices, so that a fleet has the same channels.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from edge_client.data.clock import UNITS, continued, rate_of, read_times, spread, unit_of_time
+from edge_client.data.folders import SETTINGS, FolderSettings, RecordingFiles
+from edge_client.data.labels import NAMED, TARGET
+from edge_client.data.roles import (
+    CHANNEL,
+    LABEL,
+    LEFT_OUT,
+    PERSON,
+    TIME,
+    ColumnFacts,
+    ColumnRole,
+    by_name,
+    reason_by_values,
+    tells_the_class,
+)
+from edge_client.data.stretches import SAME_RATE
+from edge_client.data.tables import (
+    NUMERAL,
+    add_line,
+    header_of,
+    parts_of,
+    read_numbers,
+)
+from wire.arrays.tensors import Array
+from wire.errors import DataError
+from wire.tasks import NO_LABEL
+
+LARGEST = float(np.finfo(np.float32).max)
+LARGEST_CLASS = 65_535
+MOST_MADE_UP = 2.0
+"""Largest factor by which a rate is raised: at most as many samples are made up as there are."""
+
+
+@dataclass
+class FolderScan:
+    """What the recordings of one device hold, before roles by values are known."""
+
+    folder: Path
+    settings: FolderSettings
+    listed: tuple[str, ...]
+    """Classes that ``classes.txt`` lists; empty if there is no list."""
+    sources: list[RecordingFiles]
+    columns: dict[str, ColumnRole] = field(default_factory=dict)
+    facts: dict[str, ColumnFacts] = field(default_factory=dict)
+    texts: dict[str, tuple[Path, int]] = field(default_factory=dict)
+    """File and line in which each class occurs first."""
+    rates: list[tuple[float, int]] = field(default_factory=list)
+    """Rate of each recording, 0 if unknown, and its number of samples."""
+    persons: set[str] = field(default_factory=set)
+    numbers: dict[str, int] = field(default_factory=dict)
+    """Number of each class in `ColumnFacts`."""
+
+    @property
+    def rate_hz(self) -> float:
+        """Rate of most samples, 0 if it is unknown."""
+        known = sorted((rate, count) for rate, count in self.rates if rate)
+        half = sum(count for _, count in known) / 2
+        for rate, count in known:
+            half -= count
+            if half <= 0:
+                return rate
+        return 0.0
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """Account of what was taken for what in recordings."""
+
+    columns: tuple[ColumnRole, ...]
+    rate_hz: float = 0.0
+    remarks: tuple[str, ...] = ()
+    rates: dict[str, float] = {}
+    """Rate of each device's recordings before they were brought onto `rate_hz`, 0 if unknown."""
+    gaps: dict[str, int] = {}
+    """Number of gaps in each device's recordings."""
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        """Names of the channels, in their order."""
+        return tuple(column.name for column in self.columns if column.role == CHANNEL)
+
+    def __str__(self) -> str:
+        left_out = [column.name for column in self.columns if column.role == LEFT_OUT]
+        rate = f" at {self.rate_hz:g} Hz" if self.rate_hz else ""
+        labels = f", labels {', '.join(self.labels)}" if self.labels else ", no labels"
+        without = f", left out {', '.join(map(repr, left_out))}" if left_out else ""
+        gaps = f", {sum(self.gaps.values())} gaps" if any(self.gaps.values()) else ""
+        return f"channels {', '.join(self.channels)}{rate}{labels}{without}{gaps}"
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the columns of labels."""
+        return tuple(column.name for column in self.columns if column.role == LABEL)
+
+
+def scan(
+    folder: Path,
+    sources: Sequence[RecordingFiles],
+    settings: FolderSettings,
+    listed: Sequence[str] = (),
+) -> FolderScan:
+    """Read recordings once, and return what their columns hold.
+
+    Args:
+        folder: folder of the recordings.
+        sources: the recordings.
+        settings: a user's words about them.
+        listed: names of the classes; empty if they are unknown.
+
+    Raises:
+        DataError: a file cannot be read, or columns differ between recordings.
+    """
+    found = FolderScan(folder, settings, tuple(listed), list(sources))
+    for source in sources:
+        own: dict[str, ColumnRole] = {}
+        for sensor, path in source.files:
+            roles = roles_of(path, settings)
+            own |= {full_name(sensor, name): role for name, role in roles.items()}
+            _scan_file(found, source, sensor, path, roles)
+        files = len(source.files)
+        found.rates[-files:] = [max(found.rates[-files:])]  # slower sensors are filled in
+        if not found.columns:
+            found.columns = own
+        _check_alike(found, source, own)
+    return found
+
+
+def read_reading(scans: Mapping[str, FolderScan], rate_hz: float = 0.0) -> Reading:
+    """Return the roles of columns, and the rate, by all devices' recordings.
+
+    Args:
+        scans: recordings by device.
+        rate_hz: rate that is wanted; 0 for that of most devices.
+
+    Raises:
+        DataError: no column is a channel, a cell of a channel is no number, or a recording has a
+            rate that is too low.
+    """
+    first = next(iter(scans.values()))
+    columns, remarks = [], list[str]()
+    for name, role in first.columns.items():
+        facts = [scan.facts[name] for scan in scans.values() if name in scan.facts]
+        if role.role == CHANNEL and role.reason == "":
+            reason = reason_by_values(facts)
+            wrong = next((each.wrong for each in facts if each.wrong), None)
+            if wrong and reason not in ("no numbers",):
+                raise DataError(
+                    f"{wrong[0]}, line {wrong[1]}, column {name}: {wrong[2]!r} is not a number. "
+                    "Mend the cell, or leave the column out. "
+                    + add_line(f'columns."{name}" = "{LEFT_OUT}"')
+                )
+            if reason:
+                role = ColumnRole(name, LEFT_OUT, reason, role.unit)
+                if reason not in ("no numbers", "empty"):
+                    remarks.append(
+                        f"column {name!r} is left out: {reason}. If it is a channel: "
+                        + add_line(f'columns."{name}" = "{CHANNEL}"')
+                    )
+            elif tells_the_class(facts):
+                remarks.append(
+                    f"channel {name!r} alone tells the classes apart. If it is no measurement: "
+                    + add_line(f'columns."{name}" = "{LEFT_OUT}"')
+                )
+        columns.append(ColumnRole(name, role.role, role.reason, role.unit))
+    if not any(column.role == CHANNEL for column in columns):
+        what = "; ".join(f"{c.name!r}: {c.reason or c.role}" for c in columns)
+        raise DataError(
+            f"data {first.folder}: the header {list(first.columns)} names no channel ({what}). "
+            + add_line('columns."NAME" = "channel"')
+        )
+    rates = {device: scan.rate_hz for device, scan in scans.items()}
+    known = sorted(rate for rate in rates.values() if rate)
+    wanted = rate_hz or first.settings.rate or (known[(len(known) - 1) // 2] if known else 0.0)
+    for scan in scans.values():
+        for rate, _ in scan.rates:
+            if rate and wanted / rate > MOST_MADE_UP * (1 + SAME_RATE):
+                raise DataError(
+                    f"data {scan.folder}: a recording has {rate:g} samples a second, and "
+                    f"{wanted:g} are wanted, so more samples would be made up than there are. "
+                    "Remove it, or take a lower rate for all. " + add_line(f"rate = {min(known):g}")
+                )
+    others = [d for d, rate in rates.items() if rate and abs(rate / wanted - 1) > SAME_RATE]
+    if others:
+        what = ", ".join(f"{d} from {rates[d]:g} Hz" for d in others[:3])
+        more = f" and {len(others) - 3} more" if len(others) > 3 else ""
+        remarks.append(f"{what}{more} brought onto {wanted:g} Hz")
+    return Reading(tuple(columns), wanted, tuple(remarks), rates)
+
+
+def full_name(sensor: str, name: str) -> str:
+    return f"{sensor}.{name}" if sensor else name
+
+
+def roles_of(path: Path, settings: FolderSettings) -> dict[str, ColumnRole]:
+    """Return the roles of a file's columns by their names."""
+    header = header_of(path, settings.names)
+    if not header:
+        raise DataError(f"{path} is empty; it needs a header and a row for each sample")
+    roles, several = by_name(header, settings.columns)
+    if several:
+        raise DataError(
+            f"{path}: {' and '.join(map(repr, several))} could all be the label. "
+            + add_line(f'columns."{several[0]}" = "{LABEL}"')
+        )
+    labels = [name for name, role in roles.items() if role.role == LABEL]
+    kinds = {
+        name.split(".")[0] + "." if name.startswith((NAMED, TARGET)) else LABEL for name in labels
+    }
+    if len(kinds) > 1:
+        raise DataError(
+            f"{path}: labels must be in columns of one kind: {LABEL}, or {NAMED}NAME for each "
+            f"name, or {TARGET}NAME for each quantity, got {', '.join(labels)}"
+        )
+    if NAMED in labels or TARGET in labels:
+        raise DataError(
+            f"{path}: columns of labels must have different names after the point, got "
+            f"{', '.join(labels)}"
+        )
+    return roles
+
+
+def _check_alike(found: FolderScan, source: RecordingFiles, own: dict[str, ColumnRole]) -> None:
+    """Raise DataError if a recording has other channels, or other labels, than the first one."""
+    path, first = source.files[0][1], found.sources[0].files[0][1]
+    for role, what in ((CHANNEL, "channels"), (LABEL, "labels")):
+        mine, theirs = (
+            [name for name, each in columns.items() if each.role == role]
+            for columns in (own, found.columns)
+        )
+        plainly = role == LABEL and all(
+            not name.startswith((NAMED, TARGET)) for name in (*mine, *theirs)
+        )
+        if not plainly and (sorted(mine) != sorted(theirs) or (role == LABEL and mine != theirs)):
+            raise DataError(
+                f"{path}: {what} must be {', '.join(theirs) or 'none'}, as in {first.name}, got "
+                f"{', '.join(mine) or 'none'}. For a column that is none: "
+                + add_line(f'columns."NAME" = "{LEFT_OUT}"')
+            )
+
+
+def _scan_file(
+    found: FolderScan,
+    source: RecordingFiles,
+    sensor: str,
+    path: Path,
+    roles: dict[str, ColumnRole],
+) -> None:
+    """Add the facts of one file to `found`."""
+    label = class_column(roles)
+    times, count = list[tuple[Array, bool]](), 0
+    previous = dict.fromkeys(roles, np.nan)
+    bounds = dict.fromkeys(roles, (np.inf, -np.inf))
+    others = [name for name, role in roles.items() if role.role not in (CHANNEL, LABEL)]
+    for part in parts_of(path, found.settings.names, (), others):
+        count += len(part.lines)
+        codes = None
+        if label:
+            codes = np.full(len(part.lines), NO_LABEL)
+            texts, at, inverse = np.unique(
+                texts_of(part.columns[label]), return_index=True, return_inverse=True
+            )
+            for i, text in enumerate(texts.tolist()):
+                if text:
+                    found.texts.setdefault(text, (path, int(part.lines[at[i]])))
+                    codes[inverse == i] = found.numbers.setdefault(text, len(found.numbers))
+        for name, role in roles.items():
+            if role.role == PERSON:
+                found.persons |= set(np.unique(texts_of(part.columns[name])).tolist())
+            if role.role == TIME:
+                times.append(times_of(path, name, part.columns[name], part.lines, found.settings))
+            if role.role != CHANNEL:
+                continue
+            facts = found.facts.setdefault(full_name(sensor, name), ColumnFacts())
+            numbers, wrong = read_numbers(part.columns[name])
+            if wrong is not None and facts.wrong is None:
+                facts.wrong = (str(path), int(part.lines[wrong]), str(part.columns[name][wrong]))
+            large = np.abs(numbers) > LARGEST
+            if large.any():
+                at_line = int(part.lines[np.flatnonzero(large)[0]])
+                raise DataError(
+                    f"{path} must hold finite values, got {numbers[large][0]} in line {at_line}, "
+                    f"column {name}"
+                )
+            facts.add(numbers, codes, previous[name])
+            whole = numbers[np.isfinite(numbers)]
+            if len(whole):
+                previous[name] = float(whole[-1])
+                low, high = bounds[name]
+                bounds[name] = min(low, float(whole.min())), max(high, float(whole.max()))
+    for name, (low, high) in bounds.items():
+        if full_name(sensor, name) in found.facts:
+            found.facts[full_name(sensor, name)].end(low, high)
+    if times:
+        time = next(name for name, role in roles.items() if role.role == TIME)
+        t = seconds_of(path, time, times, found.settings)
+        found.rates.append((rate_of(t) if t is not None else 0.0, count))
+    else:
+        if source.files[1:]:
+            raise DataError(
+                f"{path}: the files of a recording with one file for each sensor are joined by "
+                "their time, and no column is one. " + add_line('columns."NAME" = "time"')
+            )
+        found.rates.append((0.0, count))
+
+
+def class_column(roles: Mapping[str, ColumnRole]) -> str:
+    """Return the name of the column of classes, "" if there is none."""
+    return next(
+        (
+            name
+            for name, role in roles.items()
+            if role.role == LABEL and not name.startswith((NAMED, TARGET))
+        ),
+        "",
+    )
+
+
+def texts_of(column: Array) -> Array:
+    """Return the cells of a column of classes as text, whole numbers without a point."""
+    if column.dtype.kind == "f":
+        return np.array(["" if np.isnan(v) else f"{v:.10g}" for v in column.tolist()], str)
+    names, inverse = np.unique(column.astype(str), return_inverse=True)
+    short = [
+        ""
+        if text.strip().lower() in ("", "nan")
+        else text.strip().removesuffix(".0")
+        if NUMERAL.fullmatch(text.strip())
+        else text.strip()
+        for text in names.tolist()
+    ]
+    return np.array(short, str)[inverse]
+
+
+def class_names(scans: Iterable[FolderScan]) -> tuple[str, ...]:
+    """Return the names of the classes of recordings, sorted; none if classes are numbers.
+
+    The names of ``classes.txt`` go first.
+
+    Raises:
+        DataError: a label is neither a name nor a class number.
+    """
+    texts = dict[str, tuple[Path, int]]()
+    for found in scans:
+        if found.listed:
+            return found.listed
+        texts = found.texts | texts
+        texts |= dict.fromkeys(found.settings.labels.values(), (found.folder / SETTINGS, 0))
+    numbers = 0
+    for text, (path, line) in texts.items():
+        try:
+            is_number = bool(np.isfinite(float(text)))
+        except ValueError:
+            continue
+        numbers += 1
+        place = f"{path}, line {line}: "
+        if is_number and re.fullmatch(r"[+-]?[0-9]+", text) is None:
+            raise DataError(
+                f"{place}a label must be a whole number or a name, got {text!r}. If it is a "
+                f"quantity, call its column {TARGET}NAME; fedavg+regression learns it"
+            )
+        if not 0 <= int(text) <= LARGEST_CLASS:
+            raise DataError(
+                f"{place}a class number must be between 0 and {LARGEST_CLASS}, got {text}"
+            )
+    return () if numbers == len(texts) else tuple(sorted(texts))
+
+
+def times_of(
+    path: Path, name: str, column: Array, lines: Array, settings: FolderSettings
+) -> tuple[Array, bool]:
+    """Return the times of a part, and True if they are in seconds."""
+    numbers, are_seconds, wrong = read_times(column)
+    if wrong is not None:
+        raise DataError(
+            f"{path}, line {lines[wrong]}, column {name}: {str(column[wrong])!r} is no time: a "
+            "number, or a date such as 2026-01-31T12:00:00.02. If the column is none: "
+            + add_line(f'columns."{name}" = "{LEFT_OUT}"')
+        )
+    return numbers, are_seconds
+
+
+def seconds_of(
+    path: Path, name: str, parts: Sequence[tuple[Array, bool]], settings: FolderSettings
+) -> Array | None:
+    """Return the times (n,) of a file in seconds, None if they only count its samples."""
+    numbers = np.concatenate([numbers for numbers, _ in parts])
+    finite = numbers[np.isfinite(numbers)]
+    steps = np.diff(finite)
+    if len(steps) and (steps < 0).sum() > 0.2 * len(steps):
+        raise DataError(
+            f"{path}: column {name!r} has the name of a time, and its values fall in "
+            f"{(steps < 0).mean():.0%} of the rows. If it is a channel: "
+            + add_line(f'columns."{name}" = "{CHANNEL}"')
+        )
+    if all(are_seconds for _, are_seconds in parts):
+        return spread(continued(numbers))
+    unit = unit_of_time(name, finite, settings.time_unit)
+    return spread(numbers * UNITS[unit]) if unit else None

@@ -1,0 +1,230 @@
+"""Roles of a recording's columns: time, label, person, channel, or left out; pure.
+
+A user's word goes first (`FolderSettings.columns`), then a column's name, then its values over all
+recordings. By its values a column is no channel if it tells when or by whom a sample was taken, or
+which class it has, in place of what a sensor measured:
+
+- it only grows or only falls, but for a few steps (counters, clocks);
+- it is constant in each recording, and differs between recordings;
+- each of its few values occurs with one class alone.
+
+Fewer than `FEWEST` samples say nothing of this.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final, Literal
+
+import numpy as np
+
+from edge_client.data.labels import NAMED, TARGET
+from wire.arrays.tensors import Array
+
+TIME: Final = "time"
+LABEL: Final = "label"
+PERSON: Final = "person"
+CHANNEL: Final = "channel"
+LEFT_OUT: Final = "left out"
+RoleName = Literal["time", "label", "person", "channel", "left out"]
+"""Roles that a user may give a column."""
+FEWEST = 256
+"""Minimum number of samples from which the values of a column say its role."""
+ONE_WAY = 0.98
+"""Share of a column's steps in one direction from which it counts as a counter."""
+MOST_VALUES = 64
+"""Maximum number of values of a column that may each stand for a class."""
+
+TIMES = (
+    *("seconds_elapsed", "t", "time", "timestamp", "creation_time", "arrival_time", "ts"),
+    *("elapsed", "elapsed_time", "time_elapsed", "sample_time", "epoch", "unix", "unixtime"),
+    *("datetime", "date_time", "date", "millis", "milliseconds", "ms", "seconds", "sec", "zeit"),
+)
+"""Names of a time, the preferred ones first."""
+LABELS = (
+    *("label", "labels", "class", "activity", "activity_name", "activity_label", "activityname"),
+    *("class_label", "class_name", "annotation", "gt", "ground_truth", "target", "behaviour"),
+    *("behavior", "activity_id", "activityid", "class_id", "label_id"),
+)
+"""Names of a column of classes, the preferred ones first."""
+PERSONS = frozenset(
+    (
+        *("person", "subject", "user", "participant", "volunteer", "owner", "patient", "pid"),
+        *("person_id", "subject_id", "user_id", "participant_id", "patient_id", "device_id"),
+        *("subjectid", "userid", "personid", "participantid", "deviceid"),
+    )
+)
+NUMBERS_OF_ROWS = frozenset(("", "index", "idx", "row", "row_id", "id", "seq", "frame", "level_0"))
+_UNIT = re.compile(r"^(.*?)[\s_]*[(\[]([^)\]]*)[)\]]\s*$")
+_TIME = re.compile(r"(^|.*_)(time|timestamp|datetime|timestamps)(_(s|ms|us|ns|sec|utc|local))?$")
+_SINCE = re.compile(r"^.*(timestamp|time)_?since.*$")
+
+
+@dataclass(frozen=True)
+class ColumnRole:
+    """Role of a column, and the reason for it if it is left out."""
+
+    name: str
+    role: RoleName
+    reason: str = ""
+    unit: str = ""
+
+
+@dataclass
+class ColumnFacts:
+    """Counts of a column's values in the recordings of one device."""
+
+    count: int = 0
+    """Number of samples."""
+    values: int = 0
+    """Number of samples with a number."""
+    up: int = 0
+    down: int = 0
+    wrong: tuple[str, int, str] | None = None
+    """File, line and text of the first cell that is no number."""
+    constants: set[float] = field(default_factory=set)
+    """Value of each recording in which the column is constant."""
+    varies: bool = False
+    """True if the column is not constant in some recording."""
+    classes: dict[float, int] | None = field(default_factory=dict)
+    """Class of each value; None if a value has several classes, or there are too many values."""
+    ranges: dict[int, tuple[float, float]] = field(default_factory=dict)
+    """Smallest and largest value of each class."""
+
+    def add(self, numbers: Array, classes: Array | None, previous: float) -> None:
+        """Count values (n,), NaN if missing, and the classes (n,) of their samples, -1 if none."""
+        self.count += len(numbers)
+        has_value = np.isfinite(numbers)
+        whole = numbers[has_value]
+        self.values += len(whole)
+        steps = np.diff(whole if np.isnan(previous) else np.concatenate([[previous], whole]))
+        self.up, self.down = self.up + int((steps > 0).sum()), self.down + int((steps < 0).sum())
+        if classes is None:
+            return
+        here = classes[has_value]
+        for number in np.unique(here[here >= 0]).tolist():
+            of_class = whole[here == number]
+            low, high = self.ranges.get(number, (np.inf, -np.inf))
+            self.ranges[number] = (
+                min(low, float(of_class.min())),
+                max(high, float(of_class.max())),
+            )
+            if self.classes is None:
+                continue
+            for value in np.unique(of_class)[: MOST_VALUES + 1].tolist():
+                if self.classes.setdefault(value, number) != number:
+                    self.classes = None
+                    break
+            if self.classes is not None and len(self.classes) > MOST_VALUES:
+                self.classes = None
+
+    def end(self, low: float, high: float) -> None:
+        """Note the smallest and largest value of a whole recording."""
+        if low == high:
+            self.constants.add(low)
+        elif low < high:
+            self.varies = True
+
+
+def plain(name: str) -> str:
+    """Return a column's name in lower case, without its unit, with ``_`` between its words."""
+    base = match[1] if (match := _UNIT.match(name)) else name
+    return re.sub(r"[^a-z0-9]+", "_", base.strip().lower()).strip("_")
+
+
+def unit_of(name: str) -> str:
+    """Return the unit that a column's name has in brackets, or ""."""
+    return match[2].strip() if (match := _UNIT.match(name)) else ""
+
+
+def is_time(name: str) -> bool:
+    """Return True if a column's name is usual for a time."""
+    word = plain(name)
+    return word in TIMES or bool(_TIME.match(word) or _SINCE.match(word))
+
+
+def is_label_column(name: str) -> bool:
+    """Return True if a column's name is usual for classes, names or quantities."""
+    return name.startswith((NAMED, TARGET)) or plain(name) in LABELS
+
+
+def is_number_of_row(name: str) -> bool:
+    """Return True if a column's name is usual for the number of a row."""
+    word = plain(name)
+    return word in NUMBERS_OF_ROWS or bool(re.match(r"unnamed(_\d+)*$", word))
+
+
+def by_name(
+    header: Sequence[str], columns: Mapping[str, RoleName]
+) -> tuple[dict[str, ColumnRole], list[str]]:
+    """Return the roles that names of columns say, and the names that could all be the label.
+
+    Columns without a role by name are channels. A role of `columns` goes before any name.
+    """
+    roles = {name: ColumnRole(name, CHANNEL, unit=unit_of(name)) for name in header}
+    for name in header:
+        if name in columns:
+            roles[name] = ColumnRole(name, columns[name], "you say so", unit_of(name))
+        elif name.startswith((NAMED, TARGET)):
+            roles[name] = ColumnRole(name, LABEL)
+    free = [name for name in header if name not in columns and roles[name].role == CHANNEL]
+    times = sorted((name for name in free if is_time(name)), key=_rank_of(TIMES))
+    if TIME in columns.values():
+        times = [next(name for name in columns if columns[name] == TIME), *times]
+    for name in times:
+        other = f"{times[0]!r} is the time"
+        first = name == times[0]
+        roles[name] = (
+            ColumnRole(name, TIME, unit=unit_of(name))
+            if first
+            else ColumnRole(name, LEFT_OUT, f"another time: {other}")
+        )
+    labels = sorted((n for n in free if plain(n) in LABELS), key=_rank_of(LABELS))
+    has_label = any(role.role == LABEL for role in roles.values())
+    exact = [name for name in labels if plain(name) == LABEL]
+    several = [] if has_label or exact else [n for n in labels if not plain(n).endswith("id")]
+    chosen = "" if has_label or not labels else labels[0]
+    for name in labels:
+        roles[name] = (
+            ColumnRole(name, LABEL)
+            if name in (chosen, LABEL)
+            else ColumnRole(name, LEFT_OUT, "another column of labels")
+        )
+    for name in free:
+        if plain(name) in PERSONS:
+            roles[name] = ColumnRole(name, PERSON)
+        elif is_number_of_row(name):
+            roles[name] = ColumnRole(name, LEFT_OUT, "the number of a row")
+    return roles, several if len(several) > 1 else []
+
+
+def reason_by_values(devices: Sequence[ColumnFacts]) -> str:
+    """Return the reason why a column is no channel by its values on all devices, or ""."""
+    values = sum(facts.values for facts in devices)
+    if not values:
+        return "no numbers" if any(facts.wrong for facts in devices) else "empty"
+    if values < FEWEST:
+        return ""
+    up, down = sum(facts.up for facts in devices), sum(facts.down for facts in devices)
+    if up + down >= FEWEST / 8 and max(up, down) >= ONE_WAY * (up + down):
+        return f"it only {'grows' if up > down else 'falls'}, as a clock or a counter does"
+    constants = set().union(*(facts.constants for facts in devices))
+    if len(constants) > 1 and not any(facts.varies for facts in devices):
+        return "it is constant in each recording"
+    told = [facts.classes for facts in devices if len(facts.ranges) > 1]
+    if told and all(classes is not None for classes in told):
+        return "each of its values occurs with one class alone"
+    return ""
+
+
+def tells_the_class(devices: Iterable[ColumnFacts]) -> bool:
+    """Return True if a single value of a column says the class on all devices with classes."""
+    several = [sorted(facts.ranges.values()) for facts in devices if len(facts.ranges) > 1]
+    return bool(several) and all(
+        all(high < low for (_, high), (low, _) in pairwise(ranges)) for ranges in several
+    )
+
+
+def _rank_of(names: Sequence[str]) -> Callable[[str], int]:
+    return lambda name: names.index(plain(name)) if plain(name) in names else len(names)

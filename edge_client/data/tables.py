@@ -1,0 +1,393 @@
+"""Tables of recordings as programs write them: text with any usual separator, or Parquet.
+
+A table is read in parts of `PART` rows, so that its size costs no memory. Text may be in UTF-8 or
+UTF-16, with or without a byte order mark, or in Windows' Western encoding; its cells are separated
+by commas, semicolons, tabs or blanks, and a decimal comma is read where commas separate no cells.
+"""
+
+import contextlib
+import csv
+import gzip
+import io
+import re
+from codecs import getincrementaldecoder
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import islice, zip_longest
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from wire.arrays.tensors import Array
+from wire.errors import DataError
+
+PARQUET = ".parquet"
+TEXTS = (".csv", ".tsv", ".dat", ".txt")
+"""Suffixes of tables of text. They may be followed by ``.gz``."""
+PART = 65_536
+"""Number of rows of a part."""
+HEAD = 65_536
+"""Number of bytes from which the form of a text is read."""
+MISSING = frozenset(("", "nan", "na", "n/a", "null", "none"))
+"""Cells without a value, in lower case."""
+NUMERAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+([eE][+-]?[0-9]+)?")
+
+
+@dataclass(frozen=True)
+class TextForm:
+    """Encoding and separator of a text, and the number of lines before its rows."""
+
+    encoding: str
+    separator: str
+    has_header: bool
+    skipped: int
+    first: tuple[str, ...]
+    """Cells of the first line."""
+
+
+@dataclass(frozen=True)
+class TablePart:
+    """Rows of a table, by column.
+
+    Columns of text are arrays of str. Those of Parquet may be float64, NaN without a value.
+    """
+
+    columns: dict[str, Array] = field(repr=False)
+    lines: Array = field(repr=False)
+    """Line (n,) of each row in the file; in Parquet the row's number from 1."""
+
+
+def stem_of(path: Path) -> str:
+    """Return the name of a table without its suffixes."""
+    return path.name.removesuffix(".gz").rpartition(".")[0] or path.name
+
+
+def is_table(path: Path) -> bool:
+    """Return True if a file may be a recording.
+
+    A ``.txt`` counts only if its first line has several cells and its second one a number.
+    """
+    name = path.name.lower().removesuffix(".gz")
+    if path.name.startswith(".") or not name.endswith((PARQUET, *TEXTS)):
+        return False
+    if not name.endswith(".txt"):
+        return True
+    try:
+        lines = _decoded(_head(path), path)[1].splitlines()[:2]
+    except (OSError, DataError):
+        return False
+    cells = [_split(line, _separator(lines)) for line in lines]
+    return len(cells) == 2 and len(cells[0]) > 1 and any(map(NUMERAL.fullmatch, cells[1]))
+
+
+def form_of(path: Path) -> TextForm:
+    """Return the form of a table of text.
+
+    Raises:
+        DataError: the file cannot be read, or is no text.
+    """
+    try:
+        status = path.stat()
+        return _form(path, status.st_size, status.st_mtime_ns)
+    except (OSError, EOFError) as error:
+        raise DataError(f"{path} is not readable: {error}") from None
+
+
+@lru_cache(maxsize=1024)
+def _form(path: Path, _size: int, _changed_ns: int) -> TextForm:
+    encoding, text = _decoded(_head(path), path)
+    lines = text.split("\n")
+    skipped = 0
+    separator = ""
+    for line in lines:
+        if line.strip().lower().startswith("sep=") and len(line.strip()) == 5:
+            separator = line.strip()[4]
+        elif line.strip() and not line.startswith("#"):
+            break
+        skipped += 1
+    rest = [line.rstrip("\r") for line in lines[skipped : skipped + 50] if line.strip()]
+    separator = separator or _separator(rest)
+    cells = _split(rest[0], separator) if rest else []
+    return TextForm(encoding, separator, _is_header(cells), skipped, tuple(cells))
+
+
+def header_of(path: Path, names: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the names of a table's columns.
+
+    Args:
+        path: the table.
+        names: names of the columns of a text whose first line has none.
+
+    Raises:
+        DataError: the table cannot be read, has a name twice, or has no names.
+    """
+    if path.suffix == PARQUET:
+        with _open_parquet(path) as file:
+            return _distinct(path, list(file.schema_arrow.names))
+    form = form_of(path)
+    if form.has_header:
+        header = list(form.first)
+        while header and not header[-1] and len(header) > 1:
+            header.pop()  # a separator at the end of the line
+        return _distinct(path, header)
+    if len(names) != len(form.first):
+        what = f"{len(names)} names" if names else "names of its columns"
+        raise DataError(
+            f"{path}, line {form.skipped + 1}: the first line is a row of {len(form.first)} cells "
+            f"({', '.join(form.first[:6])}{', ...' if len(form.first) > 6 else ''}) in place of "
+            f"{what}. {add_line(_names_line(form.first))}"
+        )
+    return tuple(names)
+
+
+def add_line(line: str) -> str:
+    """Return the sentence of an error that says what to add to ``shoal.toml``."""
+    return f"Add to shoal.toml beside the recordings: {line}"
+
+
+def parts_of(
+    path: Path,
+    names: Sequence[str] = (),
+    columns: Sequence[str] = (),
+    optional: Collection[str] = (),
+) -> Iterator[TablePart]:
+    """Yield the rows of a table in parts, for these columns, or for all if there are none.
+
+    Args:
+        path: the table.
+        names: names of the columns of a text whose first line has none.
+        columns: names of the columns to read.
+        optional: names of the columns whose cells a row may lack at its end.
+
+    Raises:
+        DataError: the table cannot be read, or a row does not fit the header.
+    """
+    header = header_of(path, names)
+    wanted = list(columns) or list(header)
+    if path.suffix == PARQUET:
+        yield from _parquet_parts(path, wanted)
+        return
+    form = form_of(path)
+    rows = _rows(path, form)
+    if form.has_header:
+        next(rows, None)
+    places = [header.index(name) for name in wanted]
+    needed = [i for i in places if header[i] not in optional]
+    while part := list(islice(rows, PART)):
+        for line, row in part:
+            if len(row) > len(header) and any(row[len(header) :]):
+                raise DataError(
+                    f"{path}, line {line} has {len(row)} cells, and the header has {len(header)}"
+                )
+            if len(row) <= max(needed, default=-1):
+                lacking = next(header[i] for i in needed if i >= len(row))
+                raise DataError(
+                    f"{path}, line {line}: {row} does not fit the header: no cell for column "
+                    f"{lacking!r}"
+                )
+        cells = list(zip_longest(*(row for _, row in part), fillvalue=""))
+        yield TablePart(
+            {
+                name: np.array(cells[i] if i < len(cells) else [""] * len(part), str)
+                for name, i in zip(wanted, places, strict=True)
+            },
+            np.array([line for line, _ in part], np.int64),
+        )
+
+
+def read_numbers(column: Array) -> tuple[Array, int | None]:
+    """Return a column as float64 (n,), NaN for an empty cell, and the first row that is no number.
+
+    The row is None if all are numbers. All clients read the same text as a number: no underscores
+    and no digits of other scripts.
+    """
+    if column.dtype.kind in "fiub":
+        return column.astype(np.float64), None
+    joined = "".join(column.tolist())
+    if joined.isascii() and "_" not in joined:
+        with contextlib.suppress(ValueError):  # a cell is empty or no number
+            return column.astype(np.float64), None
+    numbers = np.full(len(column), np.nan)
+    wrong = None
+    for i, cell in enumerate(column.tolist()):
+        text = cell.strip()
+        if NUMERAL.fullmatch(text):
+            numbers[i] = float(text)
+        elif DECIMAL_COMMA.fullmatch(text):
+            numbers[i] = float(text.replace(",", "."))
+        elif text.lower() in ("inf", "+inf", "-inf", "infinity", "-infinity"):
+            numbers[i] = -np.inf if text[0] == "-" else np.inf
+        elif text.lower() not in MISSING and wrong is None:
+            wrong = i
+    return numbers, wrong
+
+
+def _head(path: Path) -> bytes:
+    with _open(path) as file:
+        return file.read(HEAD)
+
+
+def _open(path: Path) -> IO[bytes]:
+    if path.suffix == ".gz":
+        return gzip.open(path)  # type: ignore[return-value]
+    return path.open("rb")
+
+
+def _decoded(head: bytes, path: Path) -> tuple[str, str]:
+    """Return the encoding of a text that begins with these bytes, and the bytes as text."""
+    for mark, encoding in (
+        (b"\xef\xbb\xbf", "utf-8-sig"),
+        (b"\xff\xfe", "utf-16"),
+        (b"\xfe\xff", "utf-16"),
+    ):
+        if head.startswith(mark):
+            return encoding, head.decode(encoding, "ignore")
+    for at, encoding in ((1, "utf-16-le"), (0, "utf-16-be")):
+        if len(head) > 3 and not any(head[at:200:2]):
+            return encoding, head.decode(encoding, "ignore")
+    if b"\0" in head:
+        raise DataError(f"{path} is no text: it has a byte of zero at {head.index(0)}")
+    encoding = "utf-8" if _is_utf_8(path) else "cp1252"
+    return encoding, head.decode(encoding, "ignore")
+
+
+def _is_utf_8(path: Path) -> bool:
+    decoder = getincrementaldecoder("utf-8")()
+    try:
+        with _open(path) as file:
+            while chunk := file.read(2**20):
+                decoder.decode(chunk)
+            decoder.decode(b"", True)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _split(line: str, separator: str) -> list[str]:
+    if separator == " ":
+        return line.split()
+    cells = next(csv.reader([line.rstrip("\r\n")], delimiter=separator), [])
+    return [_cell(cell) for cell in cells]
+
+
+def _cell(text: str) -> str:
+    return text.strip().rstrip(";").strip()
+
+
+def _separator(lines: Sequence[str]) -> str:
+    """Return the separator by which all lines have the same number of cells, and most of them."""
+    best, most = ",", 1
+    for separator in (";", "\t", ",", "|", " "):
+        counts = [
+            len(_split(line.rstrip("; \r\n") if separator == ";" else line, separator))
+            for line in lines[:20]
+        ]
+        if counts and min(counts) > most and (max(counts) - min(counts) <= 1 or separator == ";"):
+            best, most = separator, min(counts)
+            if separator in ";\t":  # commas may then be decimal
+                break
+    return best
+
+
+def _is_header(cells: Sequence[str]) -> bool:
+    """Return True if cells are names: fewer than half are numbers, or they count from 0."""
+    numbers = [cell for cell in cells if NUMERAL.fullmatch(cell) or DECIMAL_COMMA.fullmatch(cell)]
+    counted = [str(i) for i in range(len(numbers))]
+    return 2 * len(numbers) < len(cells) or not cells or numbers == counted
+
+
+def _names_line(cells: Sequence[str]) -> str:
+    """Return the line of ``shoal.toml`` that names columns, with a guess from one row."""
+    names = []
+    channels = 0
+    for i, cell in enumerate(cells):
+        text = NUMERAL.fullmatch(cell) is None and DECIMAL_COMMA.fullmatch(cell) is None
+        if text and cell.lower() not in MISSING and "label" not in names:
+            names.append("label")
+        elif i == 0 and len(cells) > 4 and "." not in cell and len(cell) < 5:
+            names.append("person")
+        elif "t" not in names and (len(cell.partition(".")[0]) > 8 or (i == 0 and "." in cell)):
+            names.append("t")
+        else:
+            channels += 1
+            names.append(f"c{channels}")
+        if len(names) == 8 and len(cells) > 10:
+            return f"names = [{', '.join(map(repr, names))}, ...]"
+    return f"names = [{', '.join(map(repr, names))}]".replace("'", '"')
+
+
+def _distinct(path: Path, header: list[str]) -> tuple[str, ...]:
+    if twice := sorted({name for name in header if header.count(name) > 1}):
+        raise DataError(
+            f"{path}: its header has {twice[0]!r} twice; give each column a name of its own"
+        )
+    return tuple(header)
+
+
+def _rows(path: Path, form: TextForm) -> Iterator[tuple[int, list[str]]]:
+    """Yield the line of each row and its cells; empty lines are skipped."""
+    with _open(path) as raw, io.TextIOWrapper(raw, form.encoding, newline="") as file:
+        try:
+            for _ in range(form.skipped):
+                file.readline()
+            if form.separator == " ":
+                for line, text in enumerate(file, form.skipped + 1):
+                    if cells := text.split():
+                        yield line, cells
+                return
+            reader = csv.reader(file, delimiter=form.separator)
+            for row in reader:
+                if row and not (len(row) == 1 and not row[0].strip()):
+                    yield form.skipped + reader.line_num, [_cell(cell) for cell in row]
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"{path} is not text in {form.encoding}: {error.reason} at byte {error.start}"
+            ) from None
+        except (csv.Error, OSError, EOFError) as error:
+            raise DataError(f"{path} is not readable: {error}") from None
+
+
+def _open_parquet(path: Path) -> Any:
+    try:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import ParquetFile
+    except ModuleNotFoundError:
+        raise DataError(
+            f"{path}: Parquet needs the package pyarrow: pip install 'shoal[parquet]'"
+        ) from None
+    try:
+        return ParquetFile(path)
+    except (OSError, ArrowException) as error:
+        raise DataError(
+            f"{path} is not readable as Parquet: {str(error).splitlines()[0]}"
+        ) from None
+
+
+def _parquet_parts(path: Path, columns: list[str]) -> Iterator[TablePart]:
+    with _open_parquet(path) as file:
+        from pyarrow import ArrowException
+
+        line = 1
+        try:
+            for batch in file.iter_batches(PART, columns=columns):
+                values = {name: _arrow_column(batch.column(name)) for name in columns}
+                yield TablePart(values, np.arange(line, line + batch.num_rows))
+                line += batch.num_rows
+        except (OSError, ArrowException) as error:
+            raise DataError(
+                f"{path} is not readable as Parquet: {str(error).splitlines()[0]}"
+            ) from None
+
+
+def _arrow_column(column: Any) -> Array:
+    """Return a column of Parquet as float64, datetime64 or str."""
+    from pyarrow import types
+
+    if types.is_integer(column.type) or types.is_floating(column.type):
+        return column.cast("float64", safe=False).fill_null(np.nan).to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+    if types.is_timestamp(column.type):
+        return column.cast("timestamp[ns]").to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+    return np.array(["" if v is None else str(v) for v in column.to_pylist()], str)

@@ -1,0 +1,67 @@
+"""Account of a fleet's data in words: what was taken for what, and what each device has."""
+
+from edge_client.data.labels import has_classes
+from simulation.datasets.doubts import doubts
+from simulation.datasets.windows import FleetData
+
+MOST_DEVICES = 30
+"""Maximum number of devices of a description."""
+Rows = list[tuple[str, ...]]
+
+
+def column_rows(data: FleetData) -> Rows:
+    """Return name, role, unit and reason of each column of recordings, after a row of headings."""
+    rows: Rows = [("column", "role", "unit", "why")]
+    if data.reading is not None:
+        rows += [(c.name or "''", c.role, c.unit, c.reason) for c in data.reading.columns]
+    return rows
+
+
+def device_rows(data: FleetData) -> Rows:
+    """Return rate, gaps and numbers of windows of each device, after a row of headings.
+
+    The windows of each class are counted in both parts together.
+    """
+    of_classes = has_classes(data.sample()[1]) and bool(data.classes)
+    classes = data.classes if of_classes else ()
+    rows: Rows = [("device", "rate", "gaps", "training", "test", "unlabelled", *classes)]
+    for device_id, w in list(data.devices.items())[:MOST_DEVICES]:
+        rate = data.reading.rates.get(device_id, 0.0) if data.reading else 0.0
+        gaps = str(data.reading.gaps.get(device_id, 0)) if data.reading else ""
+        counts = (
+            str(int((w.train_y == i).sum() + (w.test_y == i).sum())) for i in range(len(classes))
+        )
+        sizes = map(str, (w.num_train, w.num_test, w.num_unlabelled))
+        rows.append((device_id, f"{rate:g} Hz" if rate else "", gaps, *sizes, *counts))
+    return rows
+
+
+def summary_line(data: FleetData) -> str:
+    """Return one line about the devices, channels, windows and classes of a fleet."""
+    w = data.window
+    count = sum(each.num_train + each.num_test for each in data.devices.values())
+    rate = f" at {w.rate_hz:g} Hz" if w.rate_hz else ""
+    return (
+        f"{len(data.devices)} devices, {count} labelled windows of {w.length} samples{rate}, one "
+        f"every {w.stride}; channels {', '.join(w.channels)}; classes "
+        f"{', '.join(data.classes) or 'none'}"
+    )
+
+
+def described(data: FleetData) -> str:
+    """Return a fleet's data as text, with the warnings."""
+    parts = [summary_line(data)]
+    for rows in (column_rows(data), device_rows(data)):
+        if len(rows) > 1:
+            parts.append(_table(rows))
+    if len(data.devices) > MOST_DEVICES:
+        parts.append(f"... and {len(data.devices) - MOST_DEVICES} more devices")
+    return "\n\n".join([*parts, *(f"warning: {doubt}" for doubt in doubts(data))])
+
+
+def _table(rows: Rows) -> str:
+    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
