@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from edge_client.core.ports import GraphLoader, Windows
-from edge_client.data.reading import Reading
+from edge_client.data.reading import DataReading
 from edge_client.data.windows import read_folder
 from edge_client.graphs.loading import load_graphs_of
 from edge_client.settings import PAGE, SETTINGS, usual
@@ -139,7 +139,7 @@ def windows_of(arguments: argparse.Namespace) -> Windows:
     return windows
 
 
-def data_of(arguments: argparse.Namespace) -> tuple[Windows, Reading | None]:
+def data_of(arguments: argparse.Namespace) -> tuple[Windows, DataReading | None]:
     """Return the windows of the folder `--data`, and what was taken for what in its recordings.
 
     Recordings are cut as the bundle of `--bundle` needs them.

@@ -120,16 +120,16 @@ def _data(arguments: Namespace) -> str:
     if needed is not None:
         fitted = windows_for(needed, windows)
         check_shape(fitted, needed)
-    said = f"; {reading}" if reading else ""
+    account = f"; {reading}" if reading else ""
     if not has_any(windows):
         return (
             f"no windows, of shape {windows.train_x.shape[1:]}: this device has its group's "
-            f"model, and trains once it has some{said}"
+            f"model, and trains once it has some{account}"
         )
-    said += f"; {_needs(needed)}" if needed is not None else ""
+    account += f"; {_needs(needed)}" if needed is not None else ""
     more = f" and {windows.num_unlabelled} without labels" if windows.num_unlabelled else ""
     counted = f"{windows.num_train} training and {windows.num_test} test windows{more}"
-    return f"{counted} of shape {windows.train_x.shape[1:]}, {_labels(windows)}{said}"
+    return f"{counted} of shape {windows.train_x.shape[1:]}, {_labels(windows)}{account}"
 
 
 def _needed(arguments: Namespace) -> Manifest | None:

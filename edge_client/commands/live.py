@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from edge_client.commands.predict import reader_may_leave, told
+from edge_client.data.resampling import Stretch
 from edge_client.live.follow import Cutter, follow_ring
 from edge_client.live.recording import FOLDER, recording, stretches
-from edge_client.live.resampling import Stretch
 from edge_client.live.settings import live_settings
 from edge_client.live.store import read_folder
 from edge_client.models.application import Model

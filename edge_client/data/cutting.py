@@ -78,9 +78,9 @@ def cuts_of(
         if not len(x):
             continue
         if names:
-            said = cut_samples(labels[begin:end], length, stride)
-            y = of_samples(said, names[0].startswith(TARGET))
-            labelled = (~np.isnan(said)).sum(2).min(1) > 0
+            values = cut_samples(labels[begin:end], length, stride)
+            y = of_samples(values, names[0].startswith(TARGET))
+            labelled = (~np.isnan(values)).sum(2).min(1) > 0
         elif steps:
             y = classes_of_steps(cut_samples(labels[begin:end, None], length, stride)[:, 0], steps)
             labelled = (y != NO_LABEL).any(1)

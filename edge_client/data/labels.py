@@ -1,4 +1,4 @@
-"""Reading and checking of labels, for devices and simulations alike.
+"""DataReading and checking of labels, for devices and simulations alike.
 
 The dtype and shape of an array say which labels it has. Whole numbers or names y (n,) are classes.
 y (n, names) of 0 and 1 are several labels of a window, each present or absent. Other whole numbers

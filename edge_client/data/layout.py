@@ -202,14 +202,18 @@ def _by_names(windows: Windows, manifest: Manifest) -> Windows:
             f"{windows.rate_hz:g}. {add_line(f'rate = {window.rate_hz:g}')}"
         )
     arrays = {part: getattr(windows, part) for part in PARTS}
-    own = windows.channels
-    if own and own != window.channels and not all(map(_NO_CHANNEL.fullmatch, window.channels)):
-        if missing := [name for name in window.channels if name not in own]:
+    channels = windows.channels
+    if (
+        channels
+        and channels != window.channels
+        and not all(map(_NO_CHANNEL.fullmatch, window.channels))
+    ):
+        if missing := [name for name in window.channels if name not in channels]:
             raise DataError(
                 f"bundle {manifest.name} needs channel {missing[0]!r} "
-                f"({', '.join(window.channels)}), and the data have {', '.join(own)}"
+                f"({', '.join(window.channels)}), and the data have {', '.join(channels)}"
             )
-        places = [own.index(name) for name in window.channels]
+        places = [channels.index(name) for name in window.channels]
         arrays = {p: x[:, places] if x.ndim > 1 else x for p, x in arrays.items()}
     labels = {"train_y": windows.train_y, "test_y": windows.test_y}
     counted = tuple(map(str, range(num)))

@@ -46,7 +46,7 @@ MOST_MADE_UP = 2.0
 
 @dataclass
 class FolderScan:
-    """What the recordings of one device hold, before roles by values are known."""
+    """Content of the recordings of one device, before roles by values are decided."""
 
     folder: Path
     settings: FolderSettings
@@ -66,16 +66,16 @@ class FolderScan:
     @property
     def rate_hz(self) -> float:
         """Rate of most samples, 0 if it is unknown."""
-        known = sorted((rate, count) for rate, count in self.rates if rate)
-        half = sum(count for _, count in known) / 2
-        for rate, count in known:
+        rated = sorted((rate, count) for rate, count in self.rates if rate)
+        half = sum(count for _, count in rated) / 2
+        for rate, count in rated:
             half -= count
             if half <= 0:
                 return rate
         return 0.0
 
 
-class Reading(msgspec.Struct, frozen=True):
+class DataReading(msgspec.Struct, frozen=True):
     """Account of what was taken for what in recordings."""
 
     columns: tuple[ColumnRole, ...]
@@ -122,22 +122,22 @@ def scan(
     Raises:
         DataError: a file cannot be read, or columns differ between recordings.
     """
-    found = FolderScan(folder, settings, tuple(listed), list(sources))
+    device = FolderScan(folder, settings, tuple(listed), list(sources))
     for source in sources:
-        own: dict[str, ColumnRole] = {}
+        columns: dict[str, ColumnRole] = {}
         for sensor, path in source.files:
             roles = roles_of(path, settings)
-            own |= {full_name(sensor, name): role for name, role in roles.items()}
-            _scan_file(found, source, sensor, path, roles)
+            columns |= {full_name(sensor, name): role for name, role in roles.items()}
+            _scan_file(device, source, sensor, path, roles)
         files = len(source.files)
-        found.rates[-files:] = [max(found.rates[-files:])]  # slower sensors are filled in
-        if not found.columns:
-            found.columns = own
-        _check_alike(found, source, own)
-    return found
+        device.rates[-files:] = [max(device.rates[-files:])]  # slower sensors are filled in
+        if not device.columns:
+            device.columns = columns
+        _check_alike(device, source, columns)
+    return device
 
 
-def read_reading(scans: Mapping[str, FolderScan], rate_hz: float = 0.0) -> Reading:
+def read_reading(scans: Mapping[str, FolderScan], rate_hz: float = 0.0) -> DataReading:
     """Return the roles of columns, and the rate, by all devices' recordings.
 
     Args:
@@ -181,22 +181,23 @@ def read_reading(scans: Mapping[str, FolderScan], rate_hz: float = 0.0) -> Readi
             + add_line('columns."NAME" = "channel"')
         )
     rates = {device: scan.rate_hz for device, scan in scans.items()}
-    known = sorted(rate for rate in rates.values() if rate)
-    wanted = rate_hz or first.settings.rate or (known[(len(known) - 1) // 2] if known else 0.0)
+    ranked = sorted(rate for rate in rates.values() if rate)
+    wanted = rate_hz or first.settings.rate or (ranked[(len(ranked) - 1) // 2] if ranked else 0.0)
     for scan in scans.values():
         for rate, _ in scan.rates:
             if rate and wanted / rate > MOST_MADE_UP * (1 + SAME_RATE):
                 raise DataError(
                     f"data {scan.folder}: a recording has {rate:g} samples a second, and "
                     f"{wanted:g} are wanted, so more samples would be made up than there are. "
-                    "Remove it, or take a lower rate for all. " + add_line(f"rate = {min(known):g}")
+                    "Remove it, or take a lower rate for all. "
+                    + add_line(f"rate = {min(ranked):g}")
                 )
     others = [d for d, rate in rates.items() if rate and abs(rate / wanted - 1) > SAME_RATE]
     if others:
         what = ", ".join(f"{d} from {rates[d]:g} Hz" for d in others[:3])
         more = f" and {len(others) - 3} more" if len(others) > 3 else ""
         remarks.append(f"{what}{more} brought onto {wanted:g} Hz")
-    return Reading(tuple(columns), wanted, tuple(remarks), rates)
+    return DataReading(tuple(columns), wanted, tuple(remarks), rates)
 
 
 def full_name(sensor: str, name: str) -> str:
@@ -231,13 +232,13 @@ def roles_of(path: Path, settings: FolderSettings) -> dict[str, ColumnRole]:
     return roles
 
 
-def _check_alike(found: FolderScan, source: RecordingFiles, own: dict[str, ColumnRole]) -> None:
+def _check_alike(device: FolderScan, source: RecordingFiles, roles: dict[str, ColumnRole]) -> None:
     """Raise DataError if a recording has other channels, or other labels, than the first one."""
-    path, first = source.files[0][1], found.sources[0].files[0][1]
+    path, first = source.files[0][1], device.sources[0].files[0][1]
     for role, what in ((CHANNEL, "channels"), (LABEL, "labels")):
         mine, theirs = (
             [name for name, each in columns.items() if each.role == role]
-            for columns in (own, found.columns)
+            for columns in (roles, device.columns)
         )
         plainly = role == LABEL and all(
             not name.startswith((NAMED, TARGET)) for name in (*mine, *theirs)
@@ -251,19 +252,19 @@ def _check_alike(found: FolderScan, source: RecordingFiles, own: dict[str, Colum
 
 
 def _scan_file(
-    found: FolderScan,
+    device: FolderScan,
     source: RecordingFiles,
     sensor: str,
     path: Path,
     roles: dict[str, ColumnRole],
 ) -> None:
-    """Add the facts of one file to `found`."""
+    """Add the facts of one file to `device`."""
     label = class_column(roles)
     times, count = list[tuple[Array, bool]](), 0
     previous = dict.fromkeys(roles, np.nan)
     bounds = dict.fromkeys(roles, (np.inf, -np.inf))
     others = [name for name, role in roles.items() if role.role not in (CHANNEL, LABEL)]
-    for part in parts_of(path, found.settings.names, (), others):
+    for part in parts_of(path, device.settings.names, (), others):
         count += len(part.lines)
         codes = None
         if label:
@@ -273,16 +274,16 @@ def _scan_file(
             )
             for i, text in enumerate(texts.tolist()):
                 if text:
-                    found.texts.setdefault(text, (path, int(part.lines[at[i]])))
-                    codes[inverse == i] = found.numbers.setdefault(text, len(found.numbers))
+                    device.texts.setdefault(text, (path, int(part.lines[at[i]])))
+                    codes[inverse == i] = device.numbers.setdefault(text, len(device.numbers))
         for name, role in roles.items():
             if role.role == PERSON:
-                found.persons |= set(np.unique(texts_of(part.columns[name])).tolist())
+                device.persons |= set(np.unique(texts_of(part.columns[name])).tolist())
             if role.role == TIME:
-                times.append(times_of(path, name, part.columns[name], part.lines, found.settings))
+                times.append(times_of(path, name, part.columns[name], part.lines, device.settings))
             if role.role != CHANNEL:
                 continue
-            facts = found.facts.setdefault(full_name(sensor, name), ColumnFacts())
+            facts = device.facts.setdefault(full_name(sensor, name), ColumnFacts())
             numbers, wrong = read_numbers(part.columns[name])
             if wrong is not None and facts.wrong is None:
                 facts.wrong = (str(path), int(part.lines[wrong]), str(part.columns[name][wrong]))
@@ -300,19 +301,19 @@ def _scan_file(
                 low, high = bounds[name]
                 bounds[name] = min(low, float(whole.min())), max(high, float(whole.max()))
     for name, (low, high) in bounds.items():
-        if full_name(sensor, name) in found.facts:
-            found.facts[full_name(sensor, name)].end(low, high)
+        if full_name(sensor, name) in device.facts:
+            device.facts[full_name(sensor, name)].end(low, high)
     if times:
         time = next(name for name, role in roles.items() if role.role == TIME)
-        t = seconds_of(path, time, times, found.settings)
-        found.rates.append((rate_of(t) if t is not None else 0.0, count))
+        t = seconds_of(path, time, times, device.settings)
+        device.rates.append((rate_of(t) if t is not None else 0.0, count))
     else:
         if source.files[1:]:
             raise DataError(
                 f"{path}: the files of a recording with one file for each sensor are joined by "
                 "their time, and no column is one. " + add_line('columns."NAME" = "time"')
             )
-        found.rates.append((0.0, count))
+        device.rates.append((0.0, count))
 
 
 def class_column(roles: Mapping[str, ColumnRole]) -> str:
@@ -352,11 +353,11 @@ def class_names(scans: Iterable[FolderScan]) -> tuple[str, ...]:
         DataError: a label is neither a name nor a class number.
     """
     texts = dict[str, tuple[Path, int]]()
-    for found in scans:
-        if found.listed:
-            return found.listed
-        texts = found.texts | texts
-        texts |= dict.fromkeys(found.settings.labels.values(), (found.folder / SETTINGS, 0))
+    for device in scans:
+        if device.listed:
+            return device.listed
+        texts = device.texts | texts
+        texts |= dict.fromkeys(device.settings.labels.values(), (device.folder / SETTINGS, 0))
     numbers = 0
     for text, (path, line) in texts.items():
         try:

@@ -42,8 +42,8 @@ from edge_client.data.folders import (
 from edge_client.data.labels import NAMED, TARGET
 from edge_client.data.reading import (
     LARGEST,
+    DataReading,
     FolderScan,
-    Reading,
     class_column,
     class_names,
     full_name,
@@ -88,8 +88,8 @@ class CutRecordings(NamedTuple):
 
 
 def cut_recordings(
-    found: FolderScan,
-    reading: Reading,
+    device: FolderScan,
+    reading: DataReading,
     classes: Sequence[str],
     length: int,
     stride: int,
@@ -99,7 +99,7 @@ def cut_recordings(
     """Return the windows of a device's recordings.
 
     Args:
-        found: the recordings.
+        device: the recordings.
         reading: roles of the columns, and the rate.
         classes: names of the classes, in the order of their numbers; none if classes are numbers.
         length: number of samples of a window.
@@ -111,7 +111,7 @@ def cut_recordings(
         DataError: a recording cannot be read, none is long enough, or windows cannot be cut into
             the steps.
     """
-    folder = found.folder
+    folder = device.folder
     if steps and (length % steps or steps < 2):
         raise DataError(
             f"data folder {folder}: steps must be a number from 2 that divides the {length} "
@@ -127,10 +127,10 @@ def cut_recordings(
     cuts, sessions = list[SessionCut](), list[Array]()
     short = dict[int, int]()
     num_gaps = 0
-    number_of = _numbers_of_classes(found, classes)
-    for session, source in enumerate(found.sources):
-        for t, x, said in _tracks(found, reading, source, names, number_of, person):
-            for i, piece in enumerate(pieces(t, x, said, reading.rate_hz)):
+    number_of = _numbers_of_classes(device, classes)
+    for session, source in enumerate(device.sources):
+        for t, x, values in _tracks(device, reading, source, names, number_of, person):
+            for i, piece in enumerate(pieces(t, x, values, reading.rate_hz)):
                 num_gaps += i > 0
                 for cut in cuts_of(piece, names, length, stride, steps, short):
                     cuts.append(cut)
@@ -175,7 +175,7 @@ def load_recordings(
     stride: int,
     steps: int = 0,
     rate_hz: float = 0.0,
-) -> tuple[Windows, Reading]:
+) -> tuple[Windows, DataReading]:
     """Return the windows of one device's recordings, and what was taken for what.
 
     Args:
@@ -192,14 +192,14 @@ def load_recordings(
     """
     settings = settings_in(folder)
     length, stride = length or settings.window or LENGTH, stride or settings.stride or STRIDE
-    found = scan(folder, sources, settings, classes_of(folder))
-    reading = read_reading({folder.name: found}, rate_hz)
-    classes = class_names([found])
-    cut = cut_recordings(found, reading, classes, length, stride, steps)
+    device = scan(folder, sources, settings, classes_of(folder))
+    reading = read_reading({folder.name: device}, rate_hz)
+    classes = class_names([device])
+    cut = cut_recordings(device, reading, classes, length, stride, steps)
     return cut.windows, replace(reading, gaps={folder.name: cut.num_gaps})
 
 
-def _numbers_of_classes(found: FolderScan, classes: Sequence[str]) -> dict[str, int]:
+def _numbers_of_classes(device: FolderScan, classes: Sequence[str]) -> dict[str, int]:
     """Return the number of each class that occurs in recordings.
 
     Raises:
@@ -207,11 +207,11 @@ def _numbers_of_classes(found: FolderScan, classes: Sequence[str]) -> dict[str, 
     """
     number = {name: i for i, name in enumerate(classes)}
     if not classes:
-        return {text: int(text) for text in (*found.texts, *found.settings.labels.values())}
-    for text, (path, line) in found.texts.items():
+        return {text: int(text) for text in (*device.texts, *device.settings.labels.values())}
+    for text, (path, line) in device.texts.items():
         if text not in number:
             raise DataError(
-                f"{path}, line {line}: no class {text!r} in {found.folder / CLASSES}. Known "
+                f"{path}, line {line}: no class {text!r} in {device.folder / CLASSES}. Known "
                 f"classes: {', '.join(classes)}."
             )
     return number
@@ -227,8 +227,8 @@ class _FileSamples(NamedTuple):
 
 
 def _file_samples(
-    found: FolderScan,
-    reading: Reading,
+    device: FolderScan,
+    reading: DataReading,
     source: RecordingFiles,
     sensor: str,
     path: Path,
@@ -236,7 +236,7 @@ def _file_samples(
     number_of: Mapping[str, int],
 ) -> _FileSamples:
     """Return the samples of one file, with NaN for the channels of other sensors."""
-    roles = roles_of(path, found.settings)
+    roles = roles_of(path, device.settings)
     label = class_column(roles)
     time, person = (
         next((name for name, each in roles.items() if each.role == role), "")
@@ -246,7 +246,7 @@ def _file_samples(
     fixed = next(
         (
             number_of[text]
-            for pattern, text in found.settings.labels.items()
+            for pattern, text in device.settings.labels.items()
             if fnmatch.fnmatch(source.name, pattern) or fnmatch.fnmatch(path.name, pattern)
         ),
         NO_LABEL,
@@ -256,35 +256,35 @@ def _file_samples(
     times: list[tuple[Array, bool]] = []
     others = [name for name, role in roles.items() if role.role not in (CHANNEL, LABEL)]
     wanted = [name for name in columns if name in roles]
-    for part in parts_of(path, found.settings.names, wanted, others):
+    for part in parts_of(path, device.settings.names, wanted, others):
         x = np.full((len(part.lines), len(reading.channels)), np.nan, np.float32)
         for i, name in here:
             x[:, i] = read_numbers(part.columns[name])[0]
         if names:
-            said = np.stack(
+            values = np.stack(
                 [_label_numbers(path, name, part.columns[name], part.lines) for name in names], 1
             )
         else:
-            said = np.full(len(x), fixed)
+            values = np.full(len(x), fixed)
             if label:
                 texts, inverse = np.unique(texts_of(part.columns[label]), return_inverse=True)
                 codes = [number_of[text] if text else fixed for text in texts.tolist()]
-                said = np.array(codes, np.int64)[inverse]
+                values = np.array(codes, np.int64)[inverse]
         if time:
-            times.append(times_of(path, time, part.columns[time], part.lines, found.settings))
-        parts.append((x, said, texts_of(part.columns[person]) if person else None))
+            times.append(times_of(path, time, part.columns[time], part.lines, device.settings))
+        parts.append((x, values, texts_of(part.columns[person]) if person else None))
     if not parts:
         width = (0, len(names)) if names else 0
         return _FileSamples(
             None, np.zeros((0, len(reading.channels)), np.float32), np.zeros(width), None
         )
-    t = seconds_of(path, time, times, found.settings) if times else None
-    x, said = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
+    t = seconds_of(path, time, times, device.settings) if times else None
+    x, values = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
     persons = np.concatenate([part[2] for part in parts if part[2] is not None]) if person else None
     if t is not None and not (has_time := np.isfinite(t)).all():
-        t, x, said = t[has_time], x[has_time], said[has_time]
+        t, x, values = t[has_time], x[has_time], values[has_time]
         persons = None if persons is None else persons[has_time]
-    return _FileSamples(t, x, said, persons)
+    return _FileSamples(t, x, values, persons)
 
 
 def _place(channels: Sequence[str], sensor: str, name: str) -> int:
@@ -309,8 +309,8 @@ def _label_numbers(path: Path, name: str, column: Array, lines: Array) -> Array:
 
 
 def _tracks(
-    found: FolderScan,
-    reading: Reading,
+    device: FolderScan,
+    reading: DataReading,
     source: RecordingFiles,
     names: Sequence[str],
     number_of: Mapping[str, int],
@@ -318,30 +318,30 @@ def _tracks(
 ) -> Iterator[tuple[Array | None, Array, Array]]:
     """Yield times, values and labels of a recording, for each person in it."""
     files = [
-        _file_samples(found, reading, source, sensor, path, names, number_of)
+        _file_samples(device, reading, source, sensor, path, names, number_of)
         for sensor, path in source.files
     ]
-    persons = sorted(found.persons) if person is None and len(found.persons) > 1 else [person]
+    persons = sorted(device.persons) if person is None and len(device.persons) > 1 else [person]
     for one in persons:
-        kept = []
+        tracks = []
         for file in files:
             mask = slice(None) if one is None or file.person is None else file.person == one
             t = None if file.t is None else file.t[mask]
-            kept.append((t, file.x[mask], file.labels[mask]))
-        t, x, labels = kept[0]
-        if kept[1:]:
-            said_t, _, said = next((f for f in kept if (f[2] != NO_LABEL).any()), kept[0])
-            clocks = [t for t, _, _ in kept if t is not None]
-            if len(clocks) < len(kept):
+            tracks.append((t, file.x[mask], file.labels[mask]))
+        t, x, labels = tracks[0]
+        if tracks[1:]:
+            said_t, _, values = next((f for f in tracks if (f[2] != NO_LABEL).any()), tracks[0])
+            clocks = [t for t, _, _ in tracks if t is not None]
+            if len(clocks) < len(tracks):
                 raise DataError(
-                    f"data folder {found.folder}: the time of {source.name!r} counts rows in a "
+                    f"data folder {device.folder}: the time of {source.name!r} counts rows in a "
                     "file, so its files cannot be joined. " + add_line('time_unit = "s"')
                 )
             t = np.concatenate(clocks)
             order = np.argsort(t, kind="stable")
-            t, x = t[order], np.concatenate([part[1] for part in kept])[order]
+            t, x = t[order], np.concatenate([part[1] for part in tracks])[order]
             after = np.searchsorted(clocks[0] if said_t is None else said_t, t, "right") - 1
-            labels = said[np.clip(after, 0, max(0, len(said) - 1))] if len(said) else said
+            labels = values[np.clip(after, 0, max(0, len(values) - 1))] if len(values) else values
         yield t, x, labels
 
 
@@ -361,13 +361,13 @@ def windows_of_recording(path: Path, window: Window) -> Array:
     words = {name: LEFT_OUT if role != TIME else TIME for name, role in roles.items()}
     words |= dict.fromkeys(window.channels, CHANNEL)
     source = RecordingFiles(stem_of(path), (("", path),))
-    found = scan(path.parent, [source], replace(settings, columns=words))
-    reading = read_reading({stem_of(path): found}, window.rate_hz)
+    device = scan(path.parent, [source], replace(settings, columns=words))
+    reading = read_reading({stem_of(path): device}, window.rate_hz)
     columns = {column.name: column for column in reading.columns}
     ordered = tuple(columns[name] for name in window.channels)
     x = [np.zeros((0, len(window.channels), window.length), np.float32)]
     for t, samples, labels in _tracks(
-        found, replace(reading, columns=ordered), source, (), {}, None
+        device, replace(reading, columns=ordered), source, (), {}, None
     ):
         for piece in pieces(t, samples, labels, reading.rate_hz):
             x.append(cut_samples(piece.x, window.length, window.stride))

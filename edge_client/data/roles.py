@@ -212,8 +212,8 @@ def reason_by_values(devices: Sequence[ColumnFacts]) -> str:
     constants = set().union(*(facts.constants for facts in devices))
     if len(constants) > 1 and not any(facts.varies for facts in devices):
         return "it is constant in each recording"
-    told = [facts.classes for facts in devices if len(facts.ranges) > 1]
-    if told and all(classes is not None for classes in told):
+    maps = [facts.classes for facts in devices if len(facts.ranges) > 1]
+    if maps and all(classes is not None for classes in maps):
         return "each of its values occurs with one class alone"
     return ""
 

@@ -1,6 +1,6 @@
 """Stretches of a recording: consecutive samples at one rate, without a gap; pure.
 
-Two samples enclose a gap by the rule of live data (`edge_client.live.resampling`). Samples that
+Two samples enclose a gap by the rule of live data (`edge_client.data.resampling`). Samples that
 come regularly at the rate stay as they are. Others are brought onto the rate, as live data are.
 """
 
@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from edge_client.live.resampling import LATE_S, Resampler, longest_interval_s
-from edge_client.live.samples import Samples
+from edge_client.data.resampling import LATE_S, Resampler, Samples, longest_interval_s
 from wire.arrays.tensors import Array
 
 SAME_RATE = 0.05
@@ -22,8 +21,10 @@ ASSUMED_HZ = 50.0
 
 
 class TrackPiece(NamedTuple):
-    """Samples x (n, channels) float32 without a gap, their labels (n,) or (n, names), and the
-    place of the first one in its recording, in samples."""
+    """Samples x (n, channels) float32 without a gap, and their labels (n,) or (n, names).
+
+    `start` is the place of the first sample in its recording.
+    """
 
     x: Array
     labels: Array
@@ -113,6 +114,6 @@ def _labelled(x: Array, begin_s: float, t: Array, labels: Array, rate_hz: float)
     step = np.rint((t - begin_s) * rate_hz).astype(np.int64)
     here = (step >= 0) & (step < len(x))
     for column in range(labels.shape[1]):
-        said = here & ~np.isnan(labels[:, column])
-        numbers[step[said], column] = labels[said, column]
+        has_value = here & ~np.isnan(labels[:, column])
+        numbers[step[has_value], column] = labels[has_value, column]
     return TrackPiece(x, numbers, start)

@@ -38,7 +38,7 @@ from edge_client.data.labels import (
 )
 from edge_client.data.layout import examples, vocabulary
 from edge_client.data.padding import read_lengths, with_presence
-from edge_client.data.reading import Reading
+from edge_client.data.reading import DataReading
 from edge_client.data.recordings import load_recordings, windows_of_recording
 from edge_client.data.tables import is_table
 from wire.arrays.tensors import Array
@@ -74,7 +74,7 @@ def read_folder(
     steps: int = 0,
     rate_hz: float = 0.0,
     recorded: Windows | None = None,
-) -> tuple[Windows, Reading | None]:
+) -> tuple[Windows, DataReading | None]:
     """Return `load_folder`, and what was taken for what in recordings, None without any.
 
     `recorded` are the windows of the folder's recordings, if they have been read before.

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from edge_client.data.resampling import Resampler, Stretch
 from edge_client.live.labelling.label_file import LabelFile
 from edge_client.live.labelling.labels import Labels, read_statement
 from edge_client.live.labelling.page import LabelPage
 from edge_client.live.recorder import Recorder
-from edge_client.live.resampling import Resampler, Stretch
 from edge_client.live.ring import Ring
 from edge_client.live.samples import Source
 from edge_client.live.settings import LiveSettings

@@ -1,23 +1,9 @@
 """Port between a source of samples and the recorder."""
 
-from dataclasses import dataclass, field
 from typing import Protocol
 
+from edge_client.data.resampling import Samples
 from edge_client.live.sources.tally import Tally
-from wire.arrays.tensors import Array
-
-
-@dataclass(frozen=True)
-class Samples:
-    """Values of all channels, in the order in which they came.
-
-    t (n,) is float64 Unix seconds. values (n, channels) is float64, NaN if a value is missing.
-    labels has the label of each sample, or is empty if the source has no labels.
-    """
-
-    t: Array = field(repr=False)
-    values: Array = field(repr=False)
-    labels: tuple[str, ...] = ()
 
 
 class Source(Protocol):

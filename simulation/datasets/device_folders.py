@@ -26,7 +26,7 @@ from edge_client.data.folders import (
 from edge_client.data.labels import are_steps, column_names, has_classes, in_order
 from edge_client.data.layout import PARTS, fit_windows
 from edge_client.data.padding import PRESENCE
-from edge_client.data.reading import FolderScan, Reading, class_names, read_reading, scan
+from edge_client.data.reading import DataReading, FolderScan, class_names, read_reading, scan
 from edge_client.data.recordings import CutRecordings, cut_recordings
 from edge_client.data.roles import CHANNEL, LABEL
 from edge_client.data.tables import add_line, stem_of
@@ -173,7 +173,7 @@ def _scans_of(
         return {}
     listed = classes_of(folder)
     each = {source.name: scan(folder, [source], settings, listed) for source in recordings}
-    persons = sorted(set().union(*(found.persons for found in each.values())))
+    persons = sorted(set().union(*(device.persons for device in each.values())))
     if len(persons) < 2:
         return each
     whole = scan(folder, recordings, settings, listed)
@@ -182,17 +182,17 @@ def _scans_of(
 
 def _cut_all(
     path: Path, scans: Mapping[str, FolderScan], length: int, stride: int, steps: int
-) -> tuple[Reading, dict[str, CutRecordings]]:
+) -> tuple[DataReading, dict[str, CutRecordings]]:
     """Return what was taken for what in all devices' recordings, and their windows.
 
     Raises:
         DataError: devices have other channels, or a recording cannot be used.
     """
     first = next(iter(scans))
-    for device_id, found in scans.items():
+    for device_id, device in scans.items():
         mine, theirs = (
             [name for name, column in each.columns.items() if column.role == CHANNEL]
-            for each in (found, scans[first])
+            for each in (device, scans[first])
         )
         if sorted(mine) != sorted(theirs):
             raise DataError(
@@ -200,20 +200,20 @@ def _cut_all(
                 f"for device {first} and {', '.join(mine)} for device {device_id}. For a column "
                 "that is none: " + add_line('columns."NAME" = "left out"')
             )
-        own, expected = (
+        names, expected = (
             [n.partition(".")[2] for n, c in each.columns.items() if c.role == LABEL and "." in n]
-            for each in (found, scans[first])
+            for each in (device, scans[first])
         )
-        if sorted(own) != sorted(expected):
+        if sorted(names) != sorted(expected):
             raise DataError(
-                f"data {path}: device {device_id}: labels are called {', '.join(own) or LABEL}, "
+                f"data {path}: device {device_id}: labels are called {', '.join(names) or LABEL}, "
                 f"and those of device {first} are {', '.join(expected) or LABEL}"
             )
     reading, classes = read_reading(scans), class_names(scans.values())
     cuts = {}
-    for device_id, found in scans.items():
-        person = next(iter(found.persons)) if len(found.persons) == 1 else None
-        cuts[device_id] = cut_recordings(found, reading, classes, length, stride, steps, person)
+    for device_id, device in scans.items():
+        person = next(iter(device.persons)) if len(device.persons) == 1 else None
+        cuts[device_id] = cut_recordings(device, reading, classes, length, stride, steps, person)
     gaps = {device_id: cut.num_gaps for device_id, cut in cuts.items()}
     return msgspec.structs.replace(reading, gaps=gaps), cuts
 

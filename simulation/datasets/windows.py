@@ -15,7 +15,7 @@ from algorithms.core.keys import Units
 from edge_client.core.ports import Windows
 from edge_client.data.labels import fit_labels
 from edge_client.data.layout import without_labels
-from edge_client.data.reading import Reading
+from edge_client.data.reading import DataReading
 from wire.arrays.tensors import Array
 from wire.bundle import Window
 from wire.errors import DataError
@@ -80,7 +80,7 @@ class FleetData:
 
     Empty if the data have none, or a partition has mixed the examples of devices.
     """
-    reading: Reading | None = None
+    reading: DataReading | None = None
     """Account of what was taken for what in recordings; None for other data."""
 
     def channel_size(self) -> Array:

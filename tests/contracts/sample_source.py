@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from edge_client.live.samples import Samples, Source
+from edge_client.data.resampling import Samples
+from edge_client.live.samples import Source
 from wire.arrays.tensors import Array
 
 Feed = Callable[[Array, Array], None]

@@ -1,14 +1,16 @@
 """Mistakes in the layout of arrays are told, by the reader that boards and simulations share."""
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from edge_client.core.ports import Windows
-from edge_client.data.layout import examples, fitting
+from edge_client.data.layout import examples, fitting, windows_for
 from edge_client.data.windows import channels_of, load_folder
 from edge_client.models.loaded import check_windows
 from edge_client.work.executor import Executor
@@ -16,6 +18,7 @@ from simulation.contract.fleet import make_field
 from simulation.datasets.catalog import load_data
 from simulation.datasets.device_folders import load_device_folders
 from simulation.datasets.windows import FleetData
+from tests.wire.label_vectors import manifest_of
 from wire.bundle import Window
 from wire.errors import DataError
 
@@ -333,7 +336,8 @@ def test_channels_are_taken_by_name(channels: tuple[str, ...], places: list[int]
 
 
 @pytest.mark.parametrize(
-    ("classes", "numbers"), [(("walk", "run"), [2, 0]), (("run", "sit", "walk"), [0, 1]), ((), [0, 1])]
+    ("classes", "numbers"),
+    [(("walk", "run"), [2, 0]), (("run", "sit", "walk"), [0, 1]), ((), [0, 1])],
 )
 def test_classes_are_taken_by_name(classes: tuple[str, ...], numbers: list[int]) -> None:
     fitted = windows_for(MANIFEST, named_windows(("ax", "ay", "az"), classes))

@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge_client.data.resampling import Resampler, Samples, Stretch
 from edge_client.live.labelling.labels import LONGEST_S, Labels, Statement, Timeline, read_statement
 from edge_client.live.recorder import Recorder
-from edge_client.live.resampling import Resampler, Stretch
 from edge_client.live.ring import Ring
-from edge_client.live.samples import Samples
 from edge_client.live.sources.readings import Readings
 from edge_client.live.sources.tally import Tally
 from edge_client.live.split import HELD_OUT, NEITHER, OF, TRAIN, is_held_out, sides

@@ -70,6 +70,7 @@ def test_every_command_is_of_a_kind_that_is_tested() -> None:
     known = (
         *WRITTEN,
         "shoal algorithms",
+        "shoal data show boards",
         *FIELD,
         "shoal-edge check",
         "shoal-edge enrol",

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from edge_client.live.samples import Samples
 from wire.arrays.tensors import Array
 
 LATE_S = 0.5
@@ -55,6 +54,19 @@ def longest_interval_s(usual_s: float, rate_hz: float, gap_s: float = GAP_S) -> 
         gap_s: interval that is never a gap.
     """
     return max(gap_s, min(SLOW * usual_s, max(LONGEST_S, LONGEST_STEPS / rate_hz)))
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Values of all channels, in the order in which they came.
+
+    t (n,) is float64 Unix seconds. values (n, channels) is float64, NaN if a value is missing.
+    labels has the label of each sample, or is empty if the source has no labels.
+    """
+
+    t: Array = field(repr=False)
+    values: Array = field(repr=False)
+    labels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
