@@ -24,7 +24,8 @@ from shoal.api.result import Result
 from shoal.asked import NOW
 from simulation import simulate as simulation
 from simulation.cost import count
-from simulation.datasets.doubts import doubts
+from simulation.datasets.description import column_rows, device_rows
+from simulation.datasets.doubts import doubts, remarks_of
 from simulation.datasets.windows import FleetData
 from simulation.engine.options import EngineOptions
 from simulation.engine.progress import STOP, RunProgress, Stop
@@ -217,6 +218,8 @@ def extras_of(outcome: SimulationResult, algorithm: AlgorithmSpec, held: FleetDa
         },
         counted=count(outcome.records, verbs, objective, data.window.shape),
         settings=NOW.get().settings,
+        readings=(column_rows(held), device_rows(held)) if held.reading else (),
+        remarks=remarks_of(held),
     )
 
 

@@ -49,6 +49,10 @@ class Extras:
     """Number of training examples of each class, by device."""
     counted: cost.RoundWork | None = None
     settings: Sequence[OptionValue] = ()
+    readings: Sequence[Sequence[tuple[str, ...]]] = ()
+    """Tables of what was taken for what in recordings; the first row of each has the headings."""
+    remarks: Sequence[str] = ()
+    """Decisions about recordings that may be wrong."""
 
 
 def run_page(summary: Summary, records: Sequence[RoundRecord], blobs: Blobs, extras: Extras) -> str:
@@ -95,6 +99,8 @@ def run_page(summary: Summary, records: Sequence[RoundRecord], blobs: Blobs, ext
         estimates=cost.estimates(extras.counted) if extras.counted else [],
         assumed=cost,
         settings=changed_first(extras.settings),
+        readings=extras.readings,
+        remarks=extras.remarks,
     )
 
 

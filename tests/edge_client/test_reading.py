@@ -358,3 +358,11 @@ def test_a_table_is_read_in_parts_and_from_an_archive(tmp_path: Path) -> None:
     path.write_bytes(gzip.compress(("time,x\n" + "1,2\n" * 70_000).encode()))
     assert header_of(path) == ("time", "x")
     assert [len(part.lines) for part in parts_of(path)] == [65_536, 4_464]
+
+
+def test_a_report_says_what_was_taken_for_what(tmp_path: Path) -> None:
+    recorded(tmp_path / "data", "extra", counting)
+    shoal.simulate(str(tmp_path / "data"), rounds=1, out=tmp_path / "out", models="none")
+    report = (tmp_path / "out" / "report.html").read_text()
+    assert "Recordings: what was taken for what" in report
+    assert "<td>it only grows, as a clock or a counter does</td>" in report
