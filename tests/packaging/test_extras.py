@@ -34,11 +34,12 @@ PROGRAMS: dict[str, tuple[str, str, str]] = {
         """
         from pathlib import Path
         from pyarrow import parquet, table
-        from edge_client.data.recordings import read_parquet
+        from edge_client.data.tables import parts_of
         parquet.write_table(table({{"ax": [1.5], "label": ["walk"]}}), "walk.parquet")
-        print(list(read_parquet(Path("walk.parquet"))))
+        for part in parts_of(Path("walk.parquet")):
+            print({{name: column.tolist() for name, column in part.columns.items()}})
         """,
-        "[['ax', 'label'], ['1.5', 'walk']]",
+        "{'ax': [1.5], 'label': ['walk']}",
     ),
     "tensorboard": (
         "simulation",

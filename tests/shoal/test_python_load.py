@@ -161,14 +161,21 @@ def test_parquet_reads_as_csv_does(tmp_path: Path) -> None:
         csv.read_csv(tmp_path / "csv" / "a" / "one.csv"), tmp_path / "parquet" / "a" / "one.parquet"
     )
     same(shoal.load(tmp_path / "csv"), shoal.load(tmp_path / "parquet"))
-    table = pyarrow.table({"ax": [0.0, None], "label": ["walk", "rest"]})
+    times = 1_700_000_000_000_000_000 + np.arange(600) * 20_000_000
+    table = pyarrow.table(
+        {
+            "when": pyarrow.array(times, pyarrow.timestamp("ns")),
+            "ax": [None if i % 9 == 4 else i % 7 for i in range(600)],
+            "name": ["anna"] * 600,
+            "label": pyarrow.array(["walk"] * 600).dictionary_encode(),
+        }
+    )
     parquet.write_table(table, tmp_path / "parquet" / "a" / "one.parquet")
-    with pytest.raises(
-        shoal.DataError, match=r"one\.parquet, line 3: \['', 'rest'\] does not fit the header"
-    ):
-        shoal.load(tmp_path / "parquet")
+    typed = shoal.load(tmp_path / "parquet", columns={"when": "time"})
+    assert (typed.window.channels, typed.window.rate_hz) == (("ax",), 50)
+    assert typed.devices["a"].train_x[0, 0, 4] == 4, "an empty cell is filled in"
     (tmp_path / "parquet" / "a" / "one.parquet").write_bytes(b"nothing")
-    with pytest.raises(shoal.DataError, match=r"one\.parquet: not readable as Parquet"):
+    with pytest.raises(shoal.DataError, match=r"one\.parquet is not readable as Parquet"):
         shoal.load(tmp_path / "parquet")
 
 
