@@ -16,11 +16,6 @@ data = typer.Typer(
 )
 
 
-@data.callback()
-def read() -> None:
-    """Show what is read in files of data, and what was taken for what."""
-
-
 @data.command("show")
 @command(loads="simulation.datasets.catalog")
 def show(
