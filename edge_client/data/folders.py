@@ -13,6 +13,7 @@ from edge_client.data.roles import (
     RoleName,
 )
 from edge_client.data.tables import (
+    TableSource,
     is_table,
     stem_of,
 )
@@ -54,7 +55,7 @@ class RecordingFiles(NamedTuple):
     """One recording: its name, and its files by sensor; the sensor of a single file is ""."""
 
     name: str
-    files: tuple[tuple[str, Path], ...]
+    files: tuple[tuple[str, TableSource], ...]
 
 
 def classes_of(folder: Path) -> tuple[str, ...]:

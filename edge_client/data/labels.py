@@ -333,9 +333,15 @@ def _check_finite(y: Array, origin: str) -> None:
 
 def _likely(y: Array, task: TaskName) -> str:
     """Return a hint at the kind of labels y, for the end of an error."""
+    is_one_hot = y.ndim == 2 and y.shape[1] > 1 and bool(np.isin(y, (0, 1)).all())
+    is_one_hot = is_one_hot and bool((y.sum(1) == 1).all())
     if y.dtype.kind == "f":
+        column = ", or a column for each class, y.argmax(1)" if is_one_hot else ""
         whole = ", or classes, y.astype(int)" if bool((y == np.round(y)).all()) else ""
-        return f": these are quantities, of the task regression, as in fedavg+regression{whole}"
+        return (
+            ": these are quantities, of the task regression, as in fedavg+regression"
+            f"{column or whole}"
+        )
     if y.ndim == 1:
         quantities = ", or quantities, y.astype(float)" if task == REGRESSION else ""
         return f": these are classes, one for each window, of the task classification{quantities}"
@@ -343,8 +349,9 @@ def _likely(y: Array, task: TaskName) -> str:
         return ": these are classes of steps, of the task sequence, as in fedavg+sequence"
     if task == MULTI_LABEL:
         return ""
-    if task == CLASSIFICATION and (y.sum(1) == 1).all():
-        return ": these are a column for each class, y.argmax(1)"
+    if task == CLASSIFICATION and is_one_hot:
+        several = "several labels of a window, of the task multi-label, as in fedavg+multi-label"
+        return f": these are a column for each class, y.argmax(1), or {several}"
     return (
         ": these are several labels of a window, of the task multi-label, as in fedavg+multi-label"
     )

@@ -29,6 +29,7 @@ from edge_client.data.roles import (
 from edge_client.data.stretches import SAME_RATE
 from edge_client.data.tables import (
     NUMERAL,
+    TableSource,
     add_line,
     header_of,
     parts_of,
@@ -55,7 +56,7 @@ class FolderScan:
     sources: list[RecordingFiles]
     columns: dict[str, ColumnRole] = field(default_factory=dict)
     facts: dict[str, ColumnFacts] = field(default_factory=dict)
-    texts: dict[str, tuple[Path, int]] = field(default_factory=dict)
+    texts: dict[str, tuple[TableSource, int]] = field(default_factory=dict)
     """File and line in which each class occurs first."""
     rates: list[tuple[float, int]] = field(default_factory=list)
     """Rate of each recording, 0 if unknown, and its number of samples."""
@@ -204,7 +205,7 @@ def full_name(sensor: str, name: str) -> str:
     return f"{sensor}.{name}" if sensor else name
 
 
-def roles_of(path: Path, settings: FolderSettings) -> dict[str, ColumnRole]:
+def roles_of(path: TableSource, settings: FolderSettings) -> dict[str, ColumnRole]:
     """Return the roles of a file's columns by their names."""
     header = header_of(path, settings.names)
     if not header:
@@ -255,7 +256,7 @@ def _scan_file(
     device: FolderScan,
     source: RecordingFiles,
     sensor: str,
-    path: Path,
+    path: TableSource,
     roles: dict[str, ColumnRole],
 ) -> None:
     """Add the facts of one file to `device`."""
@@ -352,7 +353,7 @@ def class_names(scans: Iterable[FolderScan]) -> tuple[str, ...]:
     Raises:
         DataError: a label is neither a name nor a class number.
     """
-    texts = dict[str, tuple[Path, int]]()
+    texts = dict[str, tuple[TableSource, int]]()
     for device in scans:
         if device.listed:
             return device.listed
@@ -379,7 +380,7 @@ def class_names(scans: Iterable[FolderScan]) -> tuple[str, ...]:
 
 
 def times_of(
-    path: Path, name: str, column: Array, lines: Array, settings: FolderSettings
+    path: TableSource, name: str, column: Array, lines: Array, settings: FolderSettings
 ) -> tuple[Array, bool]:
     """Return the times of a part, and True if they are in seconds."""
     numbers, are_seconds, wrong = read_times(column)
@@ -393,7 +394,7 @@ def times_of(
 
 
 def seconds_of(
-    path: Path, name: str, parts: Sequence[tuple[Array, bool]], settings: FolderSettings
+    path: TableSource, name: str, parts: Sequence[tuple[Array, bool]], settings: FolderSettings
 ) -> Array | None:
     """Return the times (n,) of a file in seconds, None if they only count its samples."""
     numbers = np.concatenate([numbers for numbers, _ in parts])

@@ -64,6 +64,7 @@ from edge_client.data.roles import (
 )
 from edge_client.data.stretches import pieces
 from edge_client.data.tables import (
+    TableSource,
     add_line,
     header_of,
     parts_of,
@@ -231,7 +232,7 @@ def _file_samples(
     reading: DataReading,
     source: RecordingFiles,
     sensor: str,
-    path: Path,
+    path: TableSource,
     names: Sequence[str],
     number_of: Mapping[str, int],
 ) -> _FileSamples:
@@ -292,7 +293,7 @@ def _place(channels: Sequence[str], sensor: str, name: str) -> int:
     return channels.index(full) if full in channels else -1
 
 
-def _label_numbers(path: Path, name: str, column: Array, lines: Array) -> Array:
+def _label_numbers(path: TableSource, name: str, column: Array, lines: Array) -> Array:
     """Return the values (n,) of a name or quantity, NaN if a cell is empty."""
     numbers, wrong = read_numbers(column)
     is_quantity = name.startswith(TARGET)

@@ -60,6 +60,22 @@ class TablePart:
     """Line (n,) of each row in the file; in Parquet the row's number from 1."""
 
 
+@dataclass(frozen=True)
+class MemoryTable:
+    """A table in memory: columns (n,) of float64, datetime64 or str by name."""
+
+    name: str
+    """Origin of the table, with which errors start."""
+    columns: dict[str, Array] = field(repr=False)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+TableSource = Path | MemoryTable
+"""A table in a file or in memory."""
+
+
 def stem_of(path: Path) -> str:
     """Return the name of a table without its suffixes."""
     return path.name.removesuffix(".gz").rpartition(".")[0] or path.name
@@ -114,7 +130,7 @@ def _form(path: Path, _size: int, _changed_ns: int) -> TextForm:
     return TextForm(encoding, separator, _is_header(cells), skipped, tuple(cells))
 
 
-def header_of(path: Path, names: Sequence[str] = ()) -> tuple[str, ...]:
+def header_of(path: TableSource, names: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the names of a table's columns.
 
     Args:
@@ -124,6 +140,8 @@ def header_of(path: Path, names: Sequence[str] = ()) -> tuple[str, ...]:
     Raises:
         DataError: the table cannot be read, has a name twice, or has no names.
     """
+    if isinstance(path, MemoryTable):
+        return tuple(path.columns)
     if path.suffix == PARQUET:
         with _open_parquet(path) as file:
             return _distinct(path, list(file.schema_arrow.names))
@@ -149,7 +167,7 @@ def add_line(line: str) -> str:
 
 
 def parts_of(
-    path: Path,
+    path: TableSource,
     names: Sequence[str] = (),
     columns: Sequence[str] = (),
     optional: Collection[str] = (),
@@ -167,16 +185,23 @@ def parts_of(
     """
     header = header_of(path, names)
     wanted = list(columns) or list(header)
+    if isinstance(path, MemoryTable):
+        rows = len(next(iter(path.columns.values())))
+        for at in range(0, rows, PART):
+            span = slice(at, at + PART)
+            values = {name: path.columns[name][span] for name in wanted}
+            yield TablePart(values, np.arange(at, min(at + PART, rows)))
+        return
     if path.suffix == PARQUET:
         yield from _parquet_parts(path, wanted)
         return
     form = form_of(path)
-    rows = _rows(path, form)
+    cells_of_rows = _rows(path, form)
     if form.has_header:
-        next(rows, None)
+        next(cells_of_rows, None)
     places = [header.index(name) for name in wanted]
     needed = [i for i in places if header[i] not in optional]
-    while part := list(islice(rows, PART)):
+    while part := list(islice(cells_of_rows, PART)):
         for line, row in part:
             if len(row) > len(header) and any(row[len(header) :]):
                 raise DataError(

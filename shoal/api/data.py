@@ -6,17 +6,33 @@ from pathlib import Path
 from typing import Any, get_args, overload
 
 import msgspec
-import numpy as np
 from numpy.typing import ArrayLike
+from torch.utils.data import Dataset
 
 from edge_client.core.ports import Windows
 from edge_client.data.folders import FolderSettings
 from edge_client.data.labels import last_share_of_each_class
 from edge_client.data.roles import RoleName
 from edge_client.data.tables import is_table
-from shoal.api.examples import Examples, arrays_of, padded, windows_of
+from shoal.api.arrays import fleet_of_arrays, fleet_of_devices, padded_or_alike
+from shoal.api.columns import (
+    Roles,
+    Table,
+    arrays_of_windows,
+    by_owner,
+    by_person,
+    fleet_of_samples,
+    has_windows,
+)
+from shoal.api.examples import (
+    array_of,
+    input_channels,
+    items_of,
+    windows_of,
+)
+from shoal.api.sources import are_tables, is_file, recordings_of, table_of, tables_of
 from simulation.datasets.device_folders import load_device_folders
-from simulation.datasets.npz import from_arrays
+from simulation.datasets.npz import ARRAYS
 from simulation.datasets.windows import FleetData
 from simulation.partition import assign, make_fleet, read_partition
 from simulation.scenario import Scenario, check_scenario
@@ -40,24 +56,19 @@ def load(
 
 @overload
 def load(
-    source: Mapping[str, Examples],
+    source: Any,
+    y: Any = None,
+    owner: Any = None,
     *,
+    person: str = "",
+    label: str = "",
+    time: str = "",
     length: int | None = None,
-    classes: Sequence[str] = (),
-    channels: Sequence[str] = (),
-    vocabulary: int | None = None,
-    name: str = "own",
-) -> FleetData: ...
-
-
-@overload
-def load(
-    source: ArrayLike | Sequence[ArrayLike],
-    y: ArrayLike | None,
-    owner: ArrayLike,
-    *,
+    stride: int | None = None,
+    steps: int = 0,
+    columns: Mapping[str, RoleName] | None = None,
+    rate: float = 0.0,
     anomaly: ArrayLike | None = None,
-    length: int | None = None,
     lengths: ArrayLike | None = None,
     split: ArrayLike | None = None,
     session: ArrayLike | None = None,
@@ -74,6 +85,9 @@ def load(
     y: Any = None,
     owner: Any = None,
     *,
+    person: str = "",
+    label: str = "",
+    time: str = "",
     partition: str = "user",
     devices: int | None = None,
     seed: int = 0,
@@ -112,7 +126,20 @@ def load(
       in which recording and where in it a window begins. If only anomalies are known, y is None and
       `anomaly` (n,) is 1 for anomalous windows, which are for testing, and 0 for others.
     - a mapping from device ids to examples: (x, y), (x, y, test_x, test_y), or a map-style torch
-      `Dataset` of pairs.
+      `Dataset` of pairs; or to recordings: a table, or a list of tables.
+    - a table of samples or of windows, of pandas, polars, pyarrow, `datasets`, or a mapping from
+      names to arrays. `person`, `label` and `time` name its columns. The rows of a person are
+      recordings, which are cut at gaps of the time and into windows as those of a folder are. All
+      other columns are channels, or those that `channels` names. If cells are arrays, a row is a
+      window. A mapping may also have the arrays of a ``.npz``, or the tables ``train`` and
+      ``test`` of windows.
+    - a map-style torch `Dataset` of pairs with `owner`, of (example, label, owner), or of mappings
+      in which `label` and `person` name these.
+
+    With `stride`, a list of arrays (channels, time) in the place of x are recordings, with a label
+    for each or for each of its samples. In the place of x, a mapping from names to arrays (n,
+    channels, time) has the windows of several sensors. They become channels of one array: a sample
+    of a slower sensor is repeated.
 
     Windows of different lengths are a list of arrays (channels, time) in the place of x, or the
     examples of a `Dataset`. They are padded with zeros to `length` samples, or to the longest, and
@@ -139,62 +166,84 @@ def load(
                 "length, stride and steps must be left out unless data is a folder of recordings, "
                 f"got {str(source)!r}"
             )
-        for name, value in (("length", length), ("stride", stride)):
-            if value is not None and value < 1:
-                raise ConfigError(f"{name} must be at least 1 sample, got {value}")
+        check_cuts(length, stride)
         return assign(
             load_device_folders(path, length or 0, stride or 0, steps, _words(columns or {}, rate)),
             read_partition(partition),
             devices,
             seed,
         )
-    if isinstance(source, Mapping):
-        if not source:
-            raise DataError("data: the mapping is empty, expected examples by device id")
-        parts = {
-            str(device_id): arrays_of(str(device_id), examples)
-            for device_id, examples in source.items()
-        }
-        xs, ys, splits = zip(*parts.values(), strict=True)
-        _check_alike("labels", {device_id: y.shape[1:] for device_id, (_, y, _) in parts.items()})
-        joined = _padded_or_alike(dict(zip(parts, xs, strict=True)), length) | {
-            "y": np.concatenate(ys),
-            "split": np.concatenate(splits),
-        }
-        ids, subject = list(parts), np.repeat(np.arange(len(parts)), [len(y) for y in ys])
-        return _fleet(joined | {"subject": subject}, ids, classes, channels, vocabulary, name)
-    if (y is None and anomaly is None) or owner is None:
-        raise DataError(
-            "data must be arrays as in load(x, y, owner), a mapping by device id, or a name or "
-            f"path, got {type(source).__name__}"
-        )
-    owners = np.asarray(owner)
-    x = windows_of("data", source)
-    if lengths is not None and isinstance(x, list):
-        raise DataError(
-            "lengths must be left out if x is a list of windows, which have their lengths already"
-        )
+    roles = Roles(person, label, time)
+    recordings: Mapping[str, Sequence[Table]] | None = None
     others = {
-        "y": y,
         "anomaly": anomaly,
         "lengths": lengths,
         "split": split,
         "session": session,
         "start": start,
     }
-    arrays = {key: np.asarray(value) for key, value in others.items() if value is not None}
-    arrays |= _padded_or_alike({"": x}, length) | {"subject": owners}
-    if owners.dtype.kind not in "US" or owners.ndim != 1:
-        return _fleet(arrays, [], classes, channels, vocabulary, name)
-    names, numbers = np.unique(owners, return_inverse=True)
-    return _fleet(
-        arrays | {"subject": numbers},
-        [str(device_id) for device_id in names],
-        classes,
-        channels,
-        vocabulary,
-        name,
-    )
+    table = table_of(source, roles)
+    if table is not None and not has_windows(table):
+        recordings = by_person(table, roles)
+    elif table is not None:
+        arrays = arrays_of_windows(table, roles, channels)
+        source, y, owner = (arrays.pop(key) for key in ("X", "y", "subject"))
+        channels, others = (), others | arrays
+    elif isinstance(source, Mapping) and is_file(source):
+        arrays = {key: array_of(source[key]) for key in ARRAYS if key in source}
+        arrays |= {"subject": array_of(source[person])} if person else {}
+        return fleet_of_arrays(arrays, classes, channels, vocabulary, name)
+    elif isinstance(source, Mapping) and owner is None:
+        if not source:
+            raise DataError("data: the mapping is empty, expected examples by device id")
+        if any(map(are_tables, source.values())):
+            recordings = {str(d): tables_of(str(d), value) for d, value in source.items()}
+        elif stride is not None:
+            recordings = {
+                str(d): recordings_of(str(d), pair, channels) for d, pair in source.items()
+            }
+        else:
+            return fleet_of_devices(source, length, classes, channels, vocabulary, name)
+    elif isinstance(source, Dataset):
+        source, y, owners = items_of("data", source, label or "y", person)
+        owner = owners if owner is None else owner
+    elif stride is not None and owner is not None:
+        recordings = by_owner(source, y, owner, channels)
+    if recordings is not None:
+        check_cuts(length, stride)
+        return fleet_of_samples(
+            recordings,
+            roles,
+            _words(columns or {}, rate),
+            classes=classes,
+            channels=channels,
+            length=length or 0,
+            stride=stride or 0,
+            steps=steps,
+            name=name,
+        )
+    if stride is not None or steps:
+        raise DataError(
+            "stride and steps must be left out unless data are recordings, got "
+            f"{type(source).__name__} of windows"
+        )
+    if (y is None and anomaly is None) or owner is None:
+        raise DataError(
+            "data must be arrays as in load(x, y, owner), a table as in load(table, person='NAME', "
+            f"label='NAME'), a mapping by device id, or a name or path, got {type(source).__name__}"
+        )
+    x = windows_of("data", source)
+    if isinstance(source, Mapping):
+        channels = channels or input_channels(source)
+    if lengths is not None and isinstance(x, list):
+        raise DataError(
+            "lengths must be left out if x is a list of windows, which have their lengths already"
+        )
+    arrays = {
+        key: array_of(value) for key, value in (others | {"y": y}).items() if value is not None
+    }
+    arrays |= padded_or_alike({"": x}, length) | {"subject": array_of(owner)}
+    return fleet_of_arrays(arrays, classes, channels, vocabulary, name)
 
 
 def _words(columns: Mapping[str, RoleName], rate: float) -> FolderSettings:
@@ -214,51 +263,11 @@ def _words(columns: Mapping[str, RoleName], rate: float) -> FolderSettings:
         ) from None
 
 
-def _padded_or_alike(xs: Mapping[str, Any], length: int | None) -> dict[str, Any]:
-    """Return all devices' examples as arrays of a ``.npz``, padded if some differ in length."""
-    if any(isinstance(x, list) for x in xs.values()):
-        return padded([window for x in xs.values() for window in x], length)
-    if length is not None:
-        raise DataError(f"length must be left out if all windows have one length, got {length}")
-    _check_alike("examples", {device_id: x.shape[1:] for device_id, x in xs.items()})
-    return {"X": np.concatenate(list(xs.values()))}
-
-
-def _check_alike(what: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    (first, expected), *others = shapes.items()
-    for device_id, shape in others:
-        if shape != expected:
-            raise DataError(
-                f"device {device_id!r}: {what} of shape {list(shape)}, but those of device "
-                f"{first!r} have shape {list(expected)}"
-            )
-
-
-def _fleet(
-    arrays: dict[str, Any],
-    ids: Sequence[str],
-    classes: Sequence[str],
-    channels: Sequence[str],
-    vocabulary: int | None,
-    name: str,
-) -> FleetData:
-    """Return the fleet of the arrays of a ``.npz``.
-
-    `ids` names its devices in the order of their numbers; if it is empty they keep their numbers.
-    """
-    labels = {"activity_names": np.array(classes, str), "channel_names": np.array(channels, str)}
-    vocabulary_entry = {} if vocabulary is None else {"vocabulary": np.array(vocabulary)}
-    fleet = from_arrays(
-        name,
-        name,
-        arrays | vocabulary_entry | {key: value for key, value in labels.items() if len(value)},
-    )
-    if not ids:
-        return fleet
-    devices = dict(zip(ids, fleet.devices.values(), strict=True))
-    return replace(
-        fleet, devices=devices, recordings=dict(zip(ids, fleet.recordings.values(), strict=True))
-    )
+def check_cuts(length: int | None, stride: int | None) -> None:
+    """Raise ConfigError unless windows can be cut from recordings with this length and stride."""
+    for name, value in (("length", length), ("stride", stride)):
+        if value is not None and value < 1:
+            raise ConfigError(f"{name} must be at least 1 sample, got {value}")
 
 
 def fleet_of(

@@ -1,18 +1,21 @@
 """Results of a simulation: numbers, models and predictions."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from torch import nn
 
 from aggregator.view.summary import Spread, Summary, group_number
 from algorithms.tasks.base import Task
+from edge_client.data.cutting import cut_samples
 from edge_client.models.loaded import check_windows
+from shoal.api.columns import is_table, samples_of
+from shoal.api.examples import windows_of
 from shoal.api.model_files import Written
 from shoal.api.own_model import answers_of
 from shoal.api.progress import Models
@@ -166,21 +169,27 @@ class Result:
         """
         return self._models.model(self._groups, group, device)
 
-    def predict(
-        self, x: ArrayLike, *, group: int | None = None, device: str | None = None
-    ) -> Numbers:
+    def predict(self, x: Any, *, group: int | None = None, device: str | None = None) -> Numbers:
         """Return the answers of a group's or a device's model to examples.
 
-        x is (n, \\*window), in the sensor's units. The answers are float32: class probabilities
-        (n, classes), for steps (n, steps, classes); for several labels the probability of each name
-        (n, names); for a regression the quantities (n, quantities) in the user's units; for a
-        reconstruction the error of each window (n, 1).
+        x is (n, \\*window), in the sensor's units; or a mapping of several inputs, as for `load`;
+        or a table of samples, one recording without gaps with a column for each channel. It is cut
+        into windows as the data were: window i begins at row i * stride.
+
+        The answers are float32: class probabilities (n, classes), for steps (n, steps, classes);
+        for several labels the probability of each name (n, names); for a regression the quantities
+        (n, quantities) in the user's units; for a reconstruction the error of each window (n, 1).
 
         Raises:
             ConfigError: there is no such model (see `model`).
             DataError: x has another shape, or holds values that are not finite.
         """
-        examples = np.asarray(x)
+        window = self.data.window
+        if is_table(x) or (
+            isinstance(x, Mapping) and all(np.ndim(column) == 1 for column in x.values())
+        ):
+            x = cut_samples(samples_of(x, window.channels), window.length, window.stride)
+        examples = np.asarray(windows_of("x", x))
         check_windows(examples, self.data.window.shape)
         model, objective = self.model(group=group, device=device), self.outcome.models.objective
         return answers_of(model, objective, examples) if len(examples) else self._no_answers()
@@ -206,23 +215,70 @@ class Result:
         )
         return labels.astype(np.int64)
 
-    def confusion(self, device: str | None = None) -> Labels:
-        """Return the confusion matrix (classes, classes) int64 of a device, or of all together.
+    def confusion(self, device: str | None = None, *, group: int | None = None) -> Labels:
+        """Return the confusion matrix (classes, classes) int64 of a device, of a group, or of all.
 
         An entry is the number of test windows of the row's class with the column's class as
         prediction. Of steps, those with a label count.
 
         Raises:
-            ConfigError: there is no such device, or the task has no classes.
+            ConfigError: there is no such device or group, or the task has no classes.
         """
         self._check_task("confusion", CLASSIFICATION, SEQUENCE)
         counts = np.zeros((len(self.data.classes), len(self.data.classes)), np.int64)
-        for device_id in self.data.devices if device is None else (device,):
+        if device is not None and group is not None:
+            raise ConfigError(f"Name a group ({group}) or a device ({device!r}), not both.")
+        chosen: Iterable[str] = self.data.devices if device is None else (device,)
+        if group is not None:
+            chosen = self.groups[Models.number(self._groups, group)]
+        for device_id in chosen:
             predicted = self.predictions(device_id)
             counts += confusion(
                 self.data.devices[device_id].test_y, predicted, len(self.data.classes)
             )
         return counts
+
+    def draw_map(
+        self,
+        path: str | Path,
+        by: str | Mapping[str, Any] | Callable[[str], Any] = "group",
+    ) -> Path:
+        """Draw the devices in a plane by their surveys, and return the path of the picture.
+
+        Devices with similar inputs, or similar labels, are near each other, whatever the
+        algorithm; at most 200 devices are drawn. `by` says their colours: ``group``, ``truth``
+        (the known groups), ``device``, ``accuracy``, a mapping from device ids to names or
+        numbers, or a function of a device's id, such as ``lambda d: d.split("-")[0]``.
+
+        Raises:
+            ConfigError: `by` is none of these, or no device has labelled windows.
+        """
+        from shoal.reports.pictures import draw_map
+        from simulation.surveys import MOST, distances
+
+        matrices, ids = distances(self.data.some(MOST), self.outcome.models.objective)
+        if not matrices:
+            raise ConfigError("draw_map: no device has labelled windows, so none has a survey")
+        values: Mapping[str, Any]
+        if callable(by):
+            values, title = {d: by(d) for d in ids}, getattr(by, "__name__", "value").strip("<>")
+            title = "" if title == "lambda" else title
+        elif isinstance(by, Mapping):
+            values, title = by, ""
+        else:
+            devices = self.summary.devices
+            colours: dict[str, Mapping[str, Any]] = {
+                "group": self._groups,
+                "truth": self.data.truth,
+                "device": {d: d for d in ids},
+                "accuracy": {d: device.accuracy for d, device in devices.items()},
+            }
+            if by not in colours:
+                raise ConfigError(
+                    f"by must be one of {', '.join(colours)}, a mapping, or a function, got {by!r}"
+                )
+            values, title = colours[by], by
+        return draw_map(Path(path), matrices, ids, values, title)
 
     def _no_answers(self) -> Numbers:
         task, steps = self._task, self.data.window.steps
@@ -242,42 +298,78 @@ class Result:
                 f"`predict` answers {answer_names}"
             )
 
-    def save(self, folder: str | Path, devices: Sequence[str] | None = None) -> tuple[Written, ...]:
-        """Write the model of each group and each device, or of these devices, and return the list.
+    def save(
+        self,
+        path: str | Path,
+        devices: Sequence[str] | None = None,
+        *,
+        group: int | None = None,
+        device: str | None = None,
+    ) -> tuple[Written, ...]:
+        """Write models into a folder, or one model as a file, and return the list.
 
-        The files are ``.safetensors``, ``.pt`` and ``.onnx``. The list is written too, to
-        ``models.json``; it says why a file could not be made.
+        A path with a suffix is a file: ``.onnx``, ``.pte`` (ExecuTorch), ``.mlpackage`` (Core ML,
+        if coremltools is installed), ``.pt`` or ``.safetensors``. It has the model of the group or
+        of the device, or of the only group. The first three answer as `predict` does.
+
+        A folder gets the model of each group and each device, or of `devices`, as
+        ``.safetensors``, ``.pt`` and ``.onnx``. The list is written too, to ``models.json``; it
+        says why a file could not be made. Models that an earlier list names are removed.
 
         Raises:
-            ConfigError: a file cannot be written, or there is no such device.
+            ConfigError: a file cannot be written, or there is no such device or group.
         """
         from shoal.api.model_files import (
+            CORE_ML,
+            EXECUTORCH_FILE,
+            FORMS,
             ModelFiles,
         )  # it imports the tracing of networks, which takes longer than some runs
 
+        window = self.data.window
         about = {
             "classes": "\n".join(self.data.classes),
+            "channels": "\n".join(window.channels),
+            "length": str(window.length),
             "algorithm": self.summary.algorithm,
             "data": self.data.name,
         }
+        path, forms = Path(path), (*FORMS, EXECUTORCH_FILE, CORE_ML)
+        if path.suffix in forms:
+            if devices is not None:
+                raise ConfigError(f"{path} has one model: name a device or a group, not devices")
+            number = 0 if device is not None else Models.number(self._groups, group)
+            if device is not None:
+                self._models.model(self._groups, group, device)
+            files = ModelFiles(path.parent, self.outcome.models, window, about)
+            keeps = self._keeps(device)[1] if device is not None else ""
+            return (files.write_one(path.name, number, device or "", keeps),)
+        if group is not None or device is not None or path.suffix[1:2].isalpha():
+            raise ConfigError(
+                f"A file of one model must end with one of {', '.join(forms)}, got {path}"
+            )
         chosen = (
             sorted((*self.data.devices, *self.outcome.newcomers)) if devices is None else devices
         )
         for device_id in chosen:
             self._models.check_device(device_id)
-        files = ModelFiles(Path(folder), self.outcome.models, self.data.window, about)
+        files = ModelFiles(path, self.outcome.models, window, about)
         for number in self.groups:
             files.write_group(number)
         for device_id in chosen:
-            group, keeps = None, None
-            if device_id not in self.outcome.newcomers:
-                device = self.summary.devices[device_id]
-                group, keeps = device.group, device.personal_model
-            elif came := self.summary.newcomers:
-                group = group_number(came.groups[device_id])
-                keeps = came.personal_models[device_id]
-            files.write_device(device_id, group, keeps.candidate if keeps else "")
+            files.write_device(device_id, *self._keeps(device_id))
         return files.finish()
+
+    def _keeps(self, device_id: str) -> tuple[int | None, str]:
+        """Return a device's group, and the candidate that it chose as its personal model or ""."""
+        group, keeps = None, None
+        if device_id not in self.outcome.newcomers:
+            summary = self.summary.devices[device_id]
+            group, keeps = summary.group, summary.personal_model
+        elif came := self.summary.newcomers:
+            group = group_number(came.groups[device_id])
+            keeps = came.personal_models[device_id]
+        return group, keeps.candidate if keeps else ""
 
     @cached_property
     def _models(self) -> Models:

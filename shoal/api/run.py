@@ -18,7 +18,7 @@ from host.files import prepare_folder
 from host.settings import settings_of
 from shoal.api.callbacks import Callback, CsvLog
 from shoal.api.data import fleet_of
-from shoal.api.model_files import why_left_out
+from shoal.api.model_files import remove_models, why_left_out
 from shoal.api.progress import Models, progress_of
 from shoal.api.result import Result
 from shoal.asked import NOW
@@ -163,6 +163,8 @@ def simulate(
         if lacking := why_left_out(written):
             warnings.warn(lacking, stacklevel=2)
         files.append(folder / "models")
+    else:
+        remove_models(folder / "models")
     return Result(outcome, tuple(files))
 
 
@@ -183,8 +185,13 @@ def _write_report(
     from shoal.reports.files import write_report
     from shoal.reports.pictures import draw_holdings
 
+    groups = {
+        device_id: f"group {number}"
+        for number, ids in Result(outcome).groups.items()
+        for device_id in ids
+    }
     holdings, extras = (
-        draw_holdings(out / "holdings.png", held),
+        draw_holdings(out / "holdings.png", held, groups),
         extras_of(outcome, algorithm, held),
     )
     return [
@@ -200,16 +207,26 @@ def extras_of(outcome: SimulationResult, algorithm: AlgorithmSpec, held: FleetDa
     """
     from shoal.reports.pictures import class_counts
     from shoal.reports.run_page import Extras
+    from simulation.surveys import MOST, distances
 
     data, result, objective = outcome.data, Result(outcome), outcome.models.objective
     measured = sorted(data.devices)[:SHOWN]
-    confusion = None
+    confusion, by_group = None, {}
     if objective.task.of in (CLASSIFICATION, SEQUENCE):
-        confusion = np.sum([result.confusion(device_id) for device_id in measured], axis=0)
+        by_device = {device_id: result.confusion(device_id) for device_id in measured}
+        confusion = np.sum([*by_device.values()], axis=0)
+        members = {
+            n: [by_device[d] for d in ids if d in by_device] for n, ids in result.groups.items()
+        }
+        by_group = {n: np.sum(each, axis=0) for n, each in members.items() if each}
+    matrices, surveyed = distances(data.some(MOST), objective)
     verbs = [verb for program in outcome.campaign.version.programs.values() for verb in program]
     return Extras(
         recipe=algorithm.recipe,
         confusion=confusion,
+        group_confusions=by_group,
+        distances=matrices,
+        surveyed=surveyed,
         confused=len(measured),
         classes=data.classes,
         holdings={

@@ -40,7 +40,7 @@ def simulate(
 
     from shoal.api import run
     from shoal.reports.tables import device_table, newcomer_table
-    from shoal.reports.words import time_text, verdict
+    from shoal.reports.words import backend_text, time_text, verdict
     from shoal.waiting import working
 
     console = Console()
@@ -68,11 +68,7 @@ def simulate(
     console.print(device_table(summary))
     if summary.newcomers:
         console.print(newcomer_table(summary.newcomers, keeps=summary.personal_models is not None))
-    reason = f" ({summary.backend_reason})" if summary.backend_reason else ""
-    console.print(
-        f"backend: {summary.backend}{reason}, {summary.updates_per_s:.3g} updates a second",
-        soft_wrap=True,
-    )
+    console.print(backend_text(summary), soft_wrap=True)
     if summary.time is not None:
         console.print(time_text(summary.time), soft_wrap=True)
     console.print(verdict(summary), soft_wrap=True)

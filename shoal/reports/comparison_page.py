@@ -26,7 +26,7 @@ from simulation.comparison.table import by_algorithm, served
 MOST_DEVICES = 100
 """Maximum number of devices in a report's table: the worst ones."""
 MEANINGS = {
-    "accuracy %": "mean over devices, and the half width of its 95 % interval over seeds",
+    "accuracy %": "mean over devices, and half the width of its 95 % interval over 3 seeds or more",
     "mean %": "mean accuracy over the cells in which every run ended with a model",
     "worst %": "accuracy of the worst device",
     "tenth %": "mean accuracy of the worst tenth of the devices",

@@ -9,10 +9,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.colors import Normalize
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import MaxNLocator
 
 from shoal.reports.comparison_page import mean_line
-from shoal.reports.pictures import COLOURS, GRID, INK
+from shoal.reports.pictures import COLOURS, GRID, INK, whole_rounds
 from simulation.comparison.grid import Cell
 from wire.arrays.tensors import Array
 
@@ -48,6 +47,7 @@ def draw_comparison(
             color=colour,
             lw=1.8,
             marker="." if len(mean) < 3 else None,
+            label=name,
         )
         row = rows[at]
         if row["accuracy"]["mean"] is None:
@@ -76,7 +76,9 @@ def draw_comparison(
         words, across = f"target {target:.1f}", over.get_yaxis_transform()
         over.text(0.01, target, words, va="bottom", fontsize=8, color="#666666", transform=across)
     over.set(xlabel="round", ylabel="mean accuracy of the devices' models in %")
-    over.xaxis.set_major_locator(MaxNLocator(integer=True))
+    whole_rounds(over, max((len(line.get_xdata()) for line in over.lines[: len(names)]), default=0))
+    if names:
+        over.legend(frameon=False, fontsize=8, ncols=1 + (len(names) - 1) // 12)
     for axes in (over, final):
         axes.grid(color=GRID)
         axes.set_axisbelow(True)

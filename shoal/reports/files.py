@@ -15,7 +15,7 @@ from aggregator.view.summary import Summary
 from shoal.asked import NOW
 from shoal.reports.comparison_page import comparison_page, grid_page
 from shoal.reports.comparison_pictures import draw_comparison, draw_grid
-from shoal.reports.pictures import draw_accuracy, draw_similarity
+from shoal.reports.pictures import draw_accuracy, draw_confusion, draw_map, draw_similarity
 from shoal.reports.run_page import Extras, run_page
 from shoal.reports.tables import flat_rows
 from simulation.comparison.grid_table import GridTables
@@ -38,6 +38,18 @@ def write_report(
     file.write_text(json.dumps(msgspec.to_builtins(summary), indent=1) + "\n")
     pictures = [draw_accuracy(out / "accuracy.png", summary)]
     pictures += draw_similarity(out, summary, records, blobs)
+    if extras.confusion is not None:
+        matrices = {"all devices": extras.confusion}
+        if len(extras.group_confusions) > 1:
+            matrices |= {f"group {n}": counts for n, counts in extras.group_confusions.items()}
+        pictures.append(draw_confusion(out / "confusion.png", matrices, extras.classes))
+    if extras.distances:
+        ids, apart = extras.surveyed, extras.distances
+        groups = {d: device.group for d, device in summary.devices.items()}
+        pictures.append(draw_map(out / "map.png", apart, ids, groups, "group"))
+    for name in ("similarity.png", "confusion.png", "map.png"):  # those of an earlier run
+        if out / name not in pictures:
+            (out / name).unlink(missing_ok=True)
     page.write_text(run_page(summary, records, blobs, extras))
     return [file, *pictures, page]
 

@@ -1,6 +1,6 @@
 """Pictures of a run and of its data, for slides and papers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 
-from aggregator.http.pages.distances import read_views
+from aggregator.http.pages.distances import in_two_dimensions, read_views
 from aggregator.ports import Blobs
 from aggregator.view.round_record import RoundRecord
 from aggregator.view.summary import Summary
@@ -21,6 +21,8 @@ import matplotlib.pyplot as plt
 from matplotlib.collections import EllipseCollection
 from matplotlib.ticker import MaxNLocator
 
+SHAPES = "os^Dvp"
+"""Markers of devices on a map, the next one after all colours."""
 COLOURS = ("#1b7f79", "#d1495b", "#edae49", "#30638e", "#8d5b9f", "#5c946e", "#a44a3f", "#3d405b")
 INK, GRID = "#22313a", "#d7dee2"
 plt.rcParams.update(
@@ -35,6 +37,12 @@ plt.rcParams.update(
 )
 NAMED_DEVICES = 60
 """Maximum number of devices whose names stand under their columns."""
+NAMED_ON_MAP = 40
+"""Maximum number of devices whose names stand on a map."""
+MOST_NAMES = 24
+"""Maximum number of entries of a map's legend."""
+MOST_MATRICES = 9
+"""Maximum number of confusion matrices in a picture."""
 CELL_IN, ROOM_IN = (0.15, 0.4), 13.0
 """Smallest and largest width of a device's column, and width of all columns, in inches."""
 
@@ -59,13 +67,143 @@ def draw_accuracy(path: Path, summary: Summary) -> Path:
                 color=colour,
                 lw=2,
                 label=f"{name}, {label}",
-                marker="." if len(rounds) < 3 else None,
+                marker="o" if len(rounds) < 3 else None,
+                markerfacecolor=colour if label == "mean" else "white",
             )
     axes.set(xlabel="round", ylabel="accuracy on the devices' own test windows in %")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    whole_rounds(axes, max(map(len, lines.values())))
     axes.grid(color=GRID)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, loc="lower right")
+    axes.legend(frameon=False, loc="best")
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+    return path
+
+
+def whole_rounds(axes: Any, count: int) -> None:
+    """Label the axis of rounds with whole numbers, also for a single round."""
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if count < 3:
+        axes.set(xlim=(0.5, count + 0.5), xticks=range(1, count + 1))
+
+
+def draw_map(
+    path: Path,
+    matrices: Mapping[str, Array],
+    ids: Sequence[str],
+    values: Mapping[str, Any],
+    title: str,
+) -> Path:
+    """Draw devices in a plane by the distances of their surveys, and return the path.
+
+    There is a map for each view: devices with similar data are near each other. `values` colours
+    them: numbers by a scale, others by a legend. Devices without a value are grey.
+    """
+    figure, all_axes = plt.subplots(
+        1,
+        len(matrices),
+        figsize=(0.9 + 5.1 * len(matrices), 4.9),
+        layout="constrained",
+        squeeze=False,
+    )
+    numbers = [values.get(d) for d in ids]
+    is_scale = all(isinstance(v, float | np.floating) for v in numbers if v is not None)
+    names = [] if is_scale else sorted({v for v in numbers if v is not None}, key=_natural)
+    maps = {name: np.array(in_two_dimensions(matrix)) for name, matrix in matrices.items()}
+    height = 0.08 + max(float(np.ptp(places[:, 1])) for places in maps.values()) / 2
+    for axes, (name, places) in zip(all_axes[0], maps.items(), strict=True):
+        places += 0.5 - (places.min(0) + places.max(0)) / 2
+        grey = [i for i, value in enumerate(numbers) if value is None]
+        axes.scatter(*places[grey].T, s=46, color="#b4bdc2", zorder=2)
+        if is_scale:
+            some = [i for i, value in enumerate(numbers) if value is not None]
+            points = axes.scatter(
+                *places[some].T, s=52, c=[numbers[i] for i in some], cmap="viridis", zorder=2
+            )
+        for at, value in enumerate(names):
+            members = [i for i, number in enumerate(numbers) if number == value]
+            marker = SHAPES[at // len(COLOURS) % len(SHAPES)]
+            colour = COLOURS[at % len(COLOURS)]
+            label = str(value) if at < MOST_NAMES else None
+            axes.scatter(
+                *places[members].T, s=52, color=colour, marker=marker, label=label, zorder=2
+            )
+        if len(ids) <= NAMED_ON_MAP:
+            _write_ids(axes, ids, places)
+        axes.set(xlim=(-0.08, 1.22), ylim=(0.5 - height, 0.5 + height), xticks=[], yticks=[])
+        axes.set_aspect("equal")
+        axes.spines[:].set_color(GRID)
+        axes.set_title(f"by {name}", loc="left")
+    if is_scale and any(value is not None for value in numbers):
+        figure.colorbar(points, ax=all_axes[0, -1], shrink=0.7, label=title)
+    elif names:
+        figure.legend(
+            *all_axes[0, 0].get_legend_handles_labels(),
+            loc="outside lower center",
+            ncols=min(len(names), 8),
+            frameon=False,
+            title=title if len(names) <= MOST_NAMES else f"{title}, the first {MOST_NAMES}",
+        )
+    figure.suptitle("Devices with similar data are near each other", x=0.01, ha="left", fontsize=11)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+    return path
+
+
+def _write_ids(axes: Any, ids: Sequence[str], places: Array) -> None:
+    """Write the ids of devices beside them, but for those that would cover something."""
+    boxes = [(x - 0.01, x + 0.01, y) for x, y in places.tolist()]
+    for device_id, (x, y) in sorted(zip(ids, places.tolist(), strict=True)):
+        box = x + 0.011, x + 0.02 + 0.015 * len(device_id), y
+        if all(abs(y - b) > 0.035 or a > box[1] or c < box[0] for a, c, b in boxes):
+            boxes.append(box)
+            axes.annotate(device_id, (x, y), (6, -3), textcoords="offset points", fontsize=7)
+
+
+def _natural(value: Any) -> tuple[bool, Any]:
+    """Return a key by which numbers come before texts, each in their order."""
+    return isinstance(value, str), value
+
+
+def draw_confusion(path: Path, matrices: Mapping[str, Array], classes: Sequence[str]) -> Path:
+    """Draw confusion matrices (true classes are rows) side by side, and return the path."""
+    shown = dict(list(matrices.items())[:MOST_MATRICES])
+    columns = min(3, len(shown))
+    rows = -(-len(shown) // columns)
+    side = 1.6 + 0.36 * max(4, len(classes))
+    figure, all_axes = plt.subplots(
+        rows,
+        columns,
+        figsize=(side * columns, 0.4 + side * rows),
+        layout="constrained",
+        squeeze=False,
+    )
+    small = 8 if len(classes) <= 12 else 6
+    for i, axes in enumerate(all_axes.flat):
+        if i >= len(shown):
+            axes.set_axis_off()
+            continue
+        name, counts = list(shown.items())[i]
+        shares = counts / np.maximum(1, counts.sum(1, keepdims=True))
+        axes.imshow(shares, cmap="YlGnBu", vmin=0, vmax=1)
+        if len(classes) <= 20:
+            for (row, column), count in np.ndenumerate(counts):
+                colour = "white" if shares[row, column] > 0.6 else INK
+                if count:
+                    axes.text(
+                        *(column, row, f"{count:,}"),
+                        ha="center",
+                        va="center",
+                        fontsize=small - 1,
+                        color=colour,
+                    )
+        axes.set_xticks(range(len(classes)), classes, rotation=90, fontsize=small)
+        axes.set_yticks(range(len(classes)), classes, fontsize=small)
+        axes.tick_params(length=0)
+        right = np.trace(counts) / max(1, counts.sum())
+        axes.set_title(f"{name}: {100 * right:.1f} % right", loc="left", fontsize=10)
+        axes.set(xlabel="predicted class", ylabel="true class" if i % columns == 0 else "")
+        axes.spines[:].set_visible(False)
     figure.savefig(path, dpi=110)
     plt.close(figure)
     return path
@@ -123,14 +261,18 @@ def _draw_matrix(
     axes.figure.colorbar(image, ax=axes, shrink=0.75, label="distance (dark: similar data)")
 
 
-def draw_holdings(path: Path, fleet: FleetData) -> Path:
+def draw_holdings(
+    path: Path, fleet: FleetData, run_groups: Mapping[str, str] | None = None
+) -> Path:
     """Draw the number of training examples of each class on each device, and return the path.
 
     A column is a device, a row a class, and the area of a circle the number of examples. Devices
-    are in the order of their true groups (`fleet.truth`) if there are any, each with a colour.
+    are in the order of their true groups (`fleet.truth`), or of those that the run found if there
+    are none, each with a colour.
     """
-    order = sorted(fleet.devices, key=lambda d: (fleet.truth.get(d, ""), d))
-    groups = [fleet.truth.get(d, "") for d in order]
+    group_of = fleet.truth or run_groups or {}
+    order = sorted(fleet.devices, key=lambda d: (group_of.get(d, ""), d))
+    groups = [group_of.get(d, "") for d in order]
     counts = np.stack(
         [
             class_counts(fleet.devices[d].train_y, len(fleet.classes), fleet.window.steps)

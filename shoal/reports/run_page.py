@@ -2,7 +2,7 @@
 
 import base64
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from algorithms.personalisation.kept import NOT_TOLD, kept_text
 from shoal.asked import OptionValue
 from shoal.reports.pages import Line, Shade, changed_first, chart_pair, kind_of, line_of, shades
 from shoal.reports.words import (
+    backend_text,
     margin_text,
     names_text,
     rule_text,
@@ -44,6 +45,12 @@ class Extras:
     """Number of windows by true class (rows) and predicted class (columns), (classes, classes)."""
     confused: int = 0
     """Number of devices whose windows `confusion` counts."""
+    group_confusions: Mapping[int, Array] = field(default_factory=dict)
+    """Matrices of the devices of each group, by its number."""
+    distances: Mapping[str, Array] = field(default_factory=dict)
+    """Distances (devices, devices) of surveys, by view."""
+    surveyed: tuple[str, ...] = ()
+    """Ids of the devices in `distances`."""
     classes: tuple[str, ...] = ()
     holdings: Mapping[str, Array] | None = None
     """Number of training examples of each class, by device."""
@@ -67,6 +74,7 @@ def run_page(summary: Summary, records: Sequence[RoundRecord], blobs: Blobs, ext
         "run.html",
         summary=summary,
         verdict=verdict(summary),
+        backend_text=backend_text,
         scenario=scenario_text(summary),
         time=time_text(summary.time) if summary.time else "",
         over_rounds=over_rounds,
@@ -93,6 +101,11 @@ def run_page(summary: Summary, records: Sequence[RoundRecord], blobs: Blobs, ext
         viewed=viewed,
         classes=extras.classes,
         confusion=shades(extras.confusion, by_row=True) if extras.confusion is not None else [],
+        group_confusions={
+            number: shades(counts, by_row=True)
+            for number, counts in extras.group_confusions.items()
+            if len(extras.group_confusions) > 1
+        },
         confused=extras.confused,
         holdings=_holdings(summary, extras.holdings or {}),
         counted=extras.counted,

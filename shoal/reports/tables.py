@@ -97,6 +97,11 @@ _WORST_AND_F1: Mapping[str, Cell] = {
     "tenth %": lambda r: _percent(r["accuracy"]["worst_tenth"]),
     "F1 %": lambda r: _percent(r["macro_f1"]["mean"]),
 }
+FEWEST = 3
+"""Minimum number of values of which a table shows the interval of their mean.
+
+Student's t makes that of two values 12.7 standard errors wide.
+"""
 GAP = 2
 """Characters between the columns of a table."""
 
@@ -206,11 +211,14 @@ def _keeps(row: Mapping[str, Any]) -> str:
 
 
 def _accuracy(row: Mapping[str, Any]) -> str:
-    """Return the mean with the half width of its interval."""
+    """Return the mean with the half width of its interval, from `FEWEST` seeds on."""
     accuracy = row["accuracy"]
-    return _percent(accuracy["mean"]) + (
-        "" if accuracy["ci95"] is None else f" ±{100 * accuracy['ci95']:.1f}"
-    )
+    return _percent(accuracy["mean"]) + _half_width(accuracy["ci95"], row["seeds"])
+
+
+def _half_width(value: float | None, count: int) -> str:
+    """Return an interval's half width; "" for fewer values than `FEWEST`, as it says nothing."""
+    return "" if value is None or count < FEWEST else f" ±{100 * value:.1f}"
 
 
 def _against(rows: Sequence[Mapping[str, Any]]) -> dict[str, Cell]:
@@ -228,9 +236,7 @@ def _gain(row: Mapping[str, Any]) -> str:
     test = row.get("against")
     if not test:
         return "-"
-    return f"{100 * test['difference']:+.1f}" + (
-        "" if test["ci95"] is None else f" ±{100 * test['ci95']:.1f}"
-    )
+    return f"{100 * test['difference']:+.1f}" + _half_width(test["ci95"], test["pairs"])
 
 
 def tables(rows: Sequence[Mapping[str, Any]], columns: Columns, width: int) -> list[Table]:

@@ -31,6 +31,17 @@ def time_text(time: TimeSummary) -> str:
     )
 
 
+def backend_text(summary: Summary) -> str:
+    """Return what trained a run, and the reason why no faster backend could."""
+    speed = f"backend {summary.backend}, {summary.updates_per_s:.3g} updates a second"
+    if not summary.backend_reason:
+        return speed
+    return (
+        f"{speed}. Results are those of any backend; the faster ones in C++ do not have this model "
+        f"or step: {summary.backend_reason}"
+    )
+
+
 def verdict(summary: Summary) -> str:
     """Return the outcome of a run in one paragraph."""
     groups, accuracy = summary.groups.count, summary.accuracy

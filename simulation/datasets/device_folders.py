@@ -29,7 +29,7 @@ from edge_client.data.padding import PRESENCE
 from edge_client.data.reading import DataReading, FolderScan, class_names, read_reading, scan
 from edge_client.data.recordings import CutRecordings, cut_recordings
 from edge_client.data.roles import CHANNEL, LABEL
-from edge_client.data.tables import add_line, stem_of
+from edge_client.data.tables import MemoryTable, add_line, stem_of
 from edge_client.data.windows import has_arrays, read_folder, vocabulary_of
 from simulation.datasets.npz import MOST_CLASSES
 from simulation.datasets.windows import FleetData, Recordings
@@ -151,6 +151,55 @@ def load_device_folders(
             d: Recordings(cut.x, cut.y, cut.session, cut.start)
             for d, cut in cuts.items()
             if devices[d].num_train + devices[d].num_test and not devices[d].names
+        },
+        reading=reading,
+    )
+
+
+def load_tables(
+    devices: Mapping[str, Sequence[MemoryTable]],
+    words: FolderSettings,
+    classes: Sequence[str] = (),
+    length: int = 0,
+    stride: int = 0,
+    steps: int = 0,
+    name: str = "own",
+) -> FleetData:
+    """Return the fleet of recordings in memory by device, read as those of a folder are.
+
+    Args:
+        devices: the recordings of each device.
+        words: a user's words about the recordings.
+        classes: names of the classes; empty for those that occur.
+        length: number of samples of a window; 0 for the usual one.
+        stride: number of samples between the starts of two windows; 0 for the usual one.
+        steps: number of steps with a class of their own in each window; 0 for one class.
+        name: name of the data.
+
+    Raises:
+        DataError: a recording cannot be used, or they differ.
+    """
+    length, stride = length or LENGTH, stride or STRIDE
+    scans = {}
+    for device_id, tables in devices.items():
+        sources = [RecordingFiles(str(i), (("", table),)) for i, table in enumerate(tables)]
+        scans[device_id] = scan(Path(device_id), sources, words, classes)
+    path = Path(name)
+    reading, cuts = _cut_all(path, scans, length, stride, steps)
+    listed = class_names(scans.values())
+    windows = _with_labels_alike(path, {d: cut.windows for d, cut in cuts.items()}, listed)
+    if not listed:
+        windows, cuts, listed = _own_numbers(windows, cuts)
+    names, of_steps = _classes(path, listed, windows)
+    return FleetData(
+        name,
+        Window(reading.channels, length, stride, reading.rate_hz, steps=of_steps),
+        names,
+        {d: replace(w, channels=(), classes=(), rate_hz=0.0) for d, w in windows.items()},
+        recordings={
+            d: Recordings(cut.x, cut.y, cut.session, cut.start)
+            for d, cut in cuts.items()
+            if windows[d].num_train + windows[d].num_test and not windows[d].names
         },
         reading=reading,
     )

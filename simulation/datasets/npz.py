@@ -146,7 +146,7 @@ def from_arrays(name: str, origin: str, arrays: dict[str, Array]) -> FleetData:
     arrays = _of_anomalies(origin, arrays)
     window, classes, x, y = _describe(origin, arrays)
     subject = _required(arrays, "subject", origin)
-    called = _device_ids(subject, len(x), origin)
+    called = device_ids(subject, len(x), origin)
     session, start = _places(origin, arrays)
     devices, recordings = {}, {}
     for number in np.unique(subject):
@@ -216,7 +216,7 @@ def _describe(
             f"data {origin}: y has classes for {steps} steps of a window, and the windows of X "
             f"have fewer samples: {list(x.shape)}"
         )
-    classes, y = _classes(y, called, origin)
+    classes, y = numbered_classes(y, called, origin)
     channels = named or tuple(f"c{i}" for i in range(x.shape[1]))
     if len(channels) != x.shape[1]:
         raise DataError(f"data {origin}: {len(channels)} channel names for {x.shape[1]} channels")
@@ -235,7 +235,9 @@ def _describe(
     )
 
 
-def _classes(y: Array, names: tuple[str, ...], origin: str) -> tuple[tuple[str, ...], Array]:
+def numbered_classes(
+    y: Array, names: tuple[str, ...], origin: str
+) -> tuple[tuple[str, ...], Array]:
     """Return the names of the classes, and the labels as their numbers (n,), or (n, steps), int64.
 
     The numbers are indices into `names` if there are any; else the labels that occur are the
@@ -292,7 +294,7 @@ def _labelled(y: Array) -> Array:
     return np.ones(y.shape, bool) if y.ndim == 1 else y != ("" if y.dtype.kind == "U" else NO_LABEL)
 
 
-def _device_ids(subject: Array, count: int, origin: str) -> dict[int | str, str]:
+def device_ids(subject: Array, count: int, origin: str) -> dict[int | str, str]:
     """Return the id of each subject's device.
 
     The id of number 7 is ``s07``. The id of a name is the name, with a hyphen for each character

@@ -146,8 +146,9 @@ class FleetData:
 def task_of_labels(data: FleetData) -> TaskName:
     """Return the task that a fleet's labels suggest.
 
-    A column of 0 and 1 for each class is likely a mistake, and data without labels suggest nothing;
-    both count as classes, so that `for_task` reports the problem. If only test parts have anomalous
+    A column of 0 and 1 for each class is likely a mistake, whole numbers as floats may be classes
+    or quantities, and data without labels suggest nothing; all count as classes, so that `for_task`
+    reports the problem. If only test parts have anomalous
     windows, that class cannot be learned, so the task is to reconstruct usual windows.
     """
     y = data.sample()[1]
@@ -157,7 +158,7 @@ def task_of_labels(data: FleetData) -> TaskName:
     ):
         return RECONSTRUCTION
     if y.dtype.kind == "f":
-        return REGRESSION
+        return CLASSIFICATION if len(y) and not (y % 1).any() else REGRESSION
     if data.window.steps:
         return SEQUENCE
     return MULTI_LABEL if y.ndim > 1 and len(y) and not (y.sum(1) == 1).all() else CLASSIFICATION

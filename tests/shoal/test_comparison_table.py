@@ -11,7 +11,7 @@ from shoal.reports.tables import comparison_columns, tables
 def row(name: str, **others: Any) -> dict[str, Any]:
     return {
         "algorithm": name,
-        "seeds": 2,
+        "seeds": 3,
         "accuracy": {
             "mean": 0.9123,
             "std": 0.012,
@@ -106,7 +106,7 @@ def test_nothing_is_cut_off_with_every_column_and_a_long_name(width: int) -> Non
     words = " ".join(line for lines in tables for line in lines)
     assert [
         cell
-        for cell in ("91.2 ±2.4", "-1.2 ±0.4", "0.0012", "30.0", "1/2", "50.0", "1.25", "12.5")
+        for cell in ("91.2 ±2.4", "-1.2 ±0.4", "0.0012", "30.0", "1/3", "50.0", "1.25", "12.5")
         if cell not in words
     ] == []
     assert "…" not in words
@@ -141,6 +141,15 @@ def test_a_run_without_a_model_has_dashes() -> None:
         100,
     )
     assert lines[3].split()[:5] == ["krum", "-", "-", "-", "-"]
+
+
+@pytest.mark.parametrize("name", ["accuracy", "gain"])
+def test_two_values_have_no_interval(name: str) -> None:
+    """Student's t makes it 12.7 standard errors wide: ±51 points say nothing."""
+    against = {"reference": "x", "difference": 0.1, "ci95": 0.51, "p": 1.0, "pairs": 2}
+    others = {"seeds": 2} if name == "accuracy" else {"against": against}
+    (lines,) = printed([row("fedavg", **others)], 140)
+    assert ("±51.0" in lines[2], "±2.4" in lines[2]) == (False, name == "gain")
 
 
 def test_one_seed_has_no_interval() -> None:
