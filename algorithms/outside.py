@@ -145,18 +145,16 @@ def blaming() -> Iterator[None]:
     """
     try:
         yield
-    except ShoalError:
-        raise
     except Exception as error:  # the user's code may raise anything
         files = model_files | {str(getattr(module, "__file__", "")) for module in modules()}
-        cause: BaseException | None = error
+        cause = error.__cause__ if isinstance(error, ShoalError) else error
         while cause is not None:
             for frame, line in reversed(list(traceback.walk_tb(cause.__traceback__))):
                 code = frame.f_code
-                if code.co_filename in files:
+                if code.co_filename in files and f"line {line}" not in str(error):
                     place = f"{code.co_filename}, line {line}, in {code.co_qualname}"
-                    text = f"{place}: {type(cause).__name__}: {cause}"
-                    raise ConfigError(text.removesuffix(": ")) from error
+                    words = error if error is not cause else f"{type(cause).__name__}: {cause}"
+                    raise ConfigError(f"{place}: {words}".removesuffix(": ")) from error
             cause = cause.__cause__ or cause.__context__
         raise
 

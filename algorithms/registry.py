@@ -243,6 +243,8 @@ def _kind_of(made: Any, where: str) -> str:
         except Exception as error:  # the user's code may raise anything
             reason = f"{type(error).__name__}: {error}"
             raise ConfigError(f"{where} cannot be made with its defaults: {reason}") from error
+    if "name" not in vars(made) and any(made.name in table for table in CHOICES.values()):
+        made.name = made.__name__  # a class derived from one of Shoal's is another choice
     if not isinstance(made.name, str) or not NAME.fullmatch(made.name):
         raise ConfigError(
             f"{where}: `name` must be of letters, digits, - and _, and begin with a letter, got "

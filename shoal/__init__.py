@@ -4,7 +4,21 @@ The command line is in `shoal.cli`. Names are loaded at their first use, so that
 a board with `shoal[edge]` alone load no torch.
 """
 
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+PACKAGES = (
+    "aggregator", "algorithms", "edge_client", "export", "host", "shoal", "simulation", "wire",
+)  # fmt: skip
+"""Names of Shoal's packages."""
+for _package in PACKAGES:
+    _place = getattr(find_spec(_package), "origin", None) or ""
+    if not Path(_place).is_relative_to(Path(__file__).parents[1]):
+        raise ImportError(
+            f"{_place or _package} hides Shoal's package of that name. Give it another name: none "
+            f"of {', '.join(PACKAGES)}"
+        )
 
 if TYPE_CHECKING:
     from shoal.api.callbacks import Callback, CsvLog, EarlyStopping, MLflow, TensorBoard

@@ -17,6 +17,7 @@ from host.files import prepare_folder
 from host.settings import check
 from host.threads import one_thread
 from shoal.api.data import fleet_of
+from shoal.api.pointing import pointing
 from shoal.api.run import make_settings
 from shoal.api.tables import to_frame
 from shoal.reports.files import write_comparison, write_grid
@@ -146,6 +147,7 @@ class Comparison:
         return to_frame(flat_rows(self.cells), ())
 
 
+@pointing()
 def compare(
     algorithms: str | Sequence[Given],
     data: Data | Sequence[Data] = "watch",

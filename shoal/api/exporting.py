@@ -13,6 +13,7 @@ from export.publish import Publication, own_key, publish, read_key
 from export.runtimes import ONNX
 from host.files import prepare_folder
 from host.settings import check
+from shoal.api.pointing import pointing
 from simulation.datasets.catalog import load_data
 from simulation.datasets.doubts import doubts
 from simulation.datasets.windows import FleetData, for_task
@@ -21,6 +22,7 @@ from simulation.settings import ExportWords
 from wire.errors import ConfigError
 
 
+@pointing()
 def export(
     data: FleetData | str | Path,
     out: str | Path,

@@ -19,6 +19,7 @@ from host.settings import settings_of
 from shoal.api.callbacks import Callback, CsvLog
 from shoal.api.data import fleet_of
 from shoal.api.model_files import remove_models, why_left_out
+from shoal.api.pointing import pointing
 from shoal.api.progress import Models, progress_of
 from shoal.api.result import Result
 from shoal.asked import NOW
@@ -47,6 +48,7 @@ SHOWN = 1000
 """Maximum number of devices of a fleet that are measured and drawn."""
 
 
+@pointing()
 def simulate(
     data: FleetData | str | Path = "watch",
     *,

@@ -23,6 +23,7 @@ from algorithms.composition import (
 )
 from algorithms.groupings.ifca import Ifca
 from algorithms.means.median import Median
+from algorithms.objectives.fedper import FedPer
 from algorithms.objectives.fedrep import FedRepServer
 from simulation.comparison.processes import run_all
 from simulation.comparison.runs import Job
@@ -147,6 +148,10 @@ class TestFiles:
     ) -> None:
         assert type(make_algorithm(read_algorithm("methods.py:Later")).coordinator) is FedRepServer
 
+    def test_a_class_without_a_name_has_that_of_its_class(self, methods: Path) -> None:
+        made = registry.find("methods.py:Unnamed")[1]
+        assert (made.name, FedPer.name) == ("Unnamed", "fedper")
+
     @pytest.mark.parametrize(
         ("name", "reason"),
         [
@@ -163,10 +168,6 @@ class TestFiles:
                 "methods.py:FedAvg",
                 "methods.py:FedAvg has the `name` 'fedavg', which is one of Shoal's own. "
                 "Choose another",
-            ),
-            (
-                "methods.py:Unnamed",
-                "methods.py:Unnamed has the `name` 'fedper', which is one of Shoal's",
             ),
             ("methods.py:Spaced", "`name` must be of letters, digits.*, got 'two words'"),
             (

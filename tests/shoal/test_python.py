@@ -2,14 +2,17 @@
 commands."""
 
 import inspect
+import json
 import re
 import subprocess
 import sys
 import typing
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
+from torch import Tensor, nn
 
 import shoal
 from shoal.command import IN_JSON
@@ -31,6 +34,42 @@ def test_importing_it_loads_neither_torch_nor_numpy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[] True\n"
+
+
+@pytest.mark.parametrize("package", [name for name in shoal.PACKAGES if name != "shoal"])
+def test_a_file_that_hides_a_package_is_named(tmp_path: Path, package: str) -> None:
+    (tmp_path / f"{package}.py").write_text("mine = 1\n")
+    (tmp_path / "run.py").write_text("import shoal\n")
+    run = subprocess.run(
+        [sys.executable, tmp_path / "run.py"], capture_output=True, text=True, check=False
+    )
+    error = f"ImportError: {tmp_path / package}.py hides Shoal's package of that name. Give it an"
+    assert (run.returncode, error in run.stderr) == (1, True), run.stderr
+
+
+class Broken(nn.Module):
+    """A model whose second line fails in torch."""
+
+    def __init__(self, shape: tuple[int, ...], outputs: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return cast("Tensor", self.layer(x.flatten(1)))
+
+
+def test_an_error_in_a_library_has_the_users_line() -> None:
+    def on_progress(progress: object) -> None:
+        json.loads(str(object))
+
+    cases: tuple[dict[str, Any], ...] = ({"model": Broken}, {"on_progress": on_progress})
+    for words in cases:
+        with pytest.raises((shoal.ConfigError, ValueError)) as caught:
+            shoal.simulate("watch", algorithm="fedavg", rounds=1, backend="eager", **words)
+        name = "Broken.forward" if "model" in words else "on_progress"
+        (note,) = caught.value.__notes__
+        assert note.startswith(f"From {__file__}, line ")
+        assert note.endswith(name)
 
 
 def test_every_name_is_there() -> None:
