@@ -193,9 +193,10 @@ def windows_for(manifest: Manifest, windows: Windows) -> Windows:
 def _by_names(windows: Windows, manifest: Manifest) -> Windows:
     """Return a device's windows with the channels and classes of a bundle, in its order.
 
-    What has no names on one of the two sides is taken in its order.
+    What has no names on one of the two sides is taken in its order, and so are classes whose names
+    are their numbers beside classes with other names.
     """
-    window, num = manifest.window, len(manifest.classes)
+    window = manifest.window
     if windows.rate_hz and window.rate_hz and abs(windows.rate_hz / window.rate_hz - 1) > SAME_RATE:
         raise DataError(
             f"bundle {manifest.name} needs {window.rate_hz:g} samples a second, and the data have "
@@ -215,16 +216,20 @@ def _by_names(windows: Windows, manifest: Manifest) -> Windows:
             )
         places = [channels.index(name) for name in window.channels]
         arrays = {p: x[:, places] if x.ndim > 1 else x for p, x in arrays.items()}
-    labels = {"train_y": windows.train_y, "test_y": windows.test_y}
-    counted = tuple(map(str, range(num)))
-    if manifest.task in (CLASSIFICATION, SEQUENCE) and manifest.classes != counted:
-        names = windows.classes
-        if not names and all(name.isdecimal() for name in manifest.classes):
-            names = tuple(map(str, range(1 + max(map(int, manifest.classes)))))
-        if names and names != manifest.classes:
-            labels = {part: _renumbered(y, names, manifest) for part, y in labels.items()}
-    unnamed = replace(windows, channels=(), classes=(), rate_hz=0.0)
-    return replace(unnamed, **(arrays | labels))
+    names = windows.classes
+    numbers = _are_numbers(names) and not all(name.isdecimal() for name in manifest.classes)
+    by_name = manifest.task in (CLASSIFICATION, SEQUENCE) and names and not numbers
+    if by_name and names != manifest.classes:
+        arrays["train_y"] = _renumbered(windows.train_y, names, manifest)
+        arrays["test_y"] = _renumbered(windows.test_y, names, manifest)
+    if all(x is getattr(windows, part) for part, x in arrays.items()):
+        return windows
+    return replace(windows, **arrays, channels=(), classes=(), rate_hz=0.0)
+
+
+def _are_numbers(names: Sequence[str]) -> bool:
+    """Return whether the names of classes are their numbers."""
+    return tuple(names) == tuple(map(str, range(len(names))))
 
 
 def _renumbered(y: Array, names: Sequence[str], manifest: Manifest) -> Array:

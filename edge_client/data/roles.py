@@ -170,8 +170,7 @@ def by_name(
             roles[name] = ColumnRole(name, LABEL)
     free = [name for name in header if name not in columns and roles[name].role == CHANNEL]
     times = sorted((name for name in free if is_time(name)), key=_rank_of(TIMES))
-    if TIME in columns.values():
-        times = [next(name for name in columns if columns[name] == TIME), *times]
+    times = [*(name for name in header if columns.get(name) == TIME), *times]
     for name in times:
         other = f"{times[0]!r} is the time"
         first = name == times[0]

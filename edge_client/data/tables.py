@@ -109,7 +109,7 @@ def form_of(path: Path) -> TextForm:
         status = path.stat()
         return _form(path, status.st_size, status.st_mtime_ns)
     except (OSError, EOFError) as error:
-        raise DataError(f"{path} is not readable: {error}") from None
+        raise DataError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
 
 
 @lru_cache(maxsize=1024)
@@ -372,7 +372,7 @@ def _rows(path: Path, form: TextForm) -> Iterator[tuple[int, list[str]]]:
                 f"{path} is not text in {form.encoding}: {error.reason} at byte {error.start}"
             ) from None
         except (csv.Error, OSError, EOFError) as error:
-            raise DataError(f"{path} is not readable: {error}") from None
+            raise DataError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def _open_parquet(path: Path) -> Any:

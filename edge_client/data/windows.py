@@ -96,8 +96,9 @@ def read_folder(
     if recorded is not None:
         windows = recorded
     else:
-        channels, classes = channels_of(folder), classes_of(folder)
-        windows = replace(_labelled(folder, unlabelled), channels=channels, classes=classes)
+        windows = _labelled(folder, unlabelled)
+        classes = classes_of(folder) or _numbers(windows)
+        windows = replace(windows, channels=channels_of(folder), classes=classes)
     if unlabelled is None:
         return windows, reading
     if unlabelled.shape[1:] != windows.train_x.shape[1:]:
@@ -108,6 +109,12 @@ def read_folder(
         )
     others = [windows.unlabelled_x] if windows.num_unlabelled else []
     return replace(windows, unlabelled_x=np.concatenate([*others, unlabelled])), reading
+
+
+def _numbers(windows: Windows) -> tuple[str, ...]:
+    """Return the names of classes that have none: their numbers, from 0 to the largest."""
+    labels = [y for y in (windows.train_y, windows.test_y) if y.dtype.kind in "iu" and y.size]
+    return tuple(map(str, range(1 + max((int(y.max()) for y in labels), default=-1))))
 
 
 def has_arrays(folder: Path) -> bool:

@@ -341,7 +341,7 @@ def _run(
                     fleets = {fleet.name: fleet for fleet in check_jobs(part, runs, about.data_of)}
                     for fleet in fleets.values():
                         for doubt in doubts(fleet):
-                            warnings.warn(doubt, stacklevel=3)
+                            warnings.warn(doubt, stacklevel=4)
                 results |= zip(
                     (job.key for job in part),
                     run_all(part, runs, workers, tell, about.run),

@@ -58,7 +58,7 @@ def export(
     fleet = data if isinstance(data, FleetData) else load_data(str(data))
     spec = suited(algorithm_of(algorithm), fleet).with_privacy(privacy)
     for doubt in doubts(fleet, spec.has_classes):
-        warnings.warn(doubt, stacklevel=2)
+        warnings.warn(doubt, stacklevel=3)
     on_progress("making the model")
     fleet = for_task(fleet, spec.parts.task.of)
     if isinstance(model, str):

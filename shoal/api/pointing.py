@@ -15,7 +15,10 @@ LIBRARIES = tuple(get_path(name) for name in ("stdlib", "platstdlib", "purelib",
 
 @contextmanager
 def pointing() -> Iterator[None]:
-    """Run calls of user code, and add the user's own line to an error that was raised below it."""
+    """Run calls of user code, and add the user's own line to an error that was raised below it.
+
+    As a decorator it is a frame between a function and its caller (`stacklevel` of warnings).
+    """
     try:
         yield
     except Exception as error:  # the user's code may raise anything
@@ -29,7 +32,7 @@ def pointing() -> Iterator[None]:
 
 
 def _is_users(frame: FrameType) -> bool:
-    """True if the frame is of a user's code: neither Shoal's, nor Python's, nor a library's."""
+    """Return whether the frame is of a user's code: neither Shoal's, nor Python's, nor a library's."""
     package = frame.f_globals.get("__name__", "").partition(".")[0]
     file = frame.f_code.co_filename
     return package not in PACKAGES and not file.startswith(("<", *LIBRARIES))

@@ -125,7 +125,7 @@ def simulate(
     fleet = fleet_of(data, partition, devices, seed, scenario_of(settings))
     settings = replace(settings, algorithm=suited(settings.algorithm, fleet))
     for doubt in doubts(fleet, settings.algorithm.has_classes):
-        warnings.warn(doubt, stacklevel=2)
+        warnings.warn(doubt, stacklevel=3)
     ids = frozenset(fleet.devices)
 
     @cache
@@ -163,7 +163,7 @@ def simulate(
         groups_alone = models == "groups" or (models == "auto" and len(outcome.data.devices) > FEW)
         written = Result(outcome).save(folder / "models", [] if groups_alone else None)
         if lacking := why_left_out(written):
-            warnings.warn(lacking, stacklevel=2)
+            warnings.warn(lacking, stacklevel=3)
         files.append(folder / "models")
     else:
         remove_models(folder / "models")

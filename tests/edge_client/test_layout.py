@@ -337,7 +337,12 @@ def test_channels_are_taken_by_name(channels: tuple[str, ...], places: list[int]
 
 @pytest.mark.parametrize(
     ("classes", "numbers"),
-    [(("walk", "run"), [2, 0]), (("run", "sit", "walk"), [0, 1]), ((), [0, 1])],
+    [
+        (("walk", "run"), [2, 0]),
+        (("run", "sit", "walk"), [0, 1]),
+        ((), [0, 1]),
+        (("0", "1"), [0, 1]),
+    ],
 )
 def test_classes_are_taken_by_name(classes: tuple[str, ...], numbers: list[int]) -> None:
     fitted = windows_for(MANIFEST, named_windows(("ax", "ay", "az"), classes))
@@ -347,7 +352,8 @@ def test_classes_are_taken_by_name(classes: tuple[str, ...], numbers: list[int])
 
 def test_class_numbers_are_names_where_those_of_the_bundle_are() -> None:
     manifest = msgspec.structs.replace(MANIFEST, classes=("1", "2", "3"))
-    windows = replace(named_windows(("ax", "ay", "az"), ()), train_y=np.array([3, 1]))
+    numbers = ("0", "1", "2", "3")
+    windows = replace(named_windows(("ax", "ay", "az"), numbers), train_y=np.array([3, 1]))
     windows = replace(windows, test_y=np.array([2, 3]))
     assert windows_for(manifest, windows).train_y.tolist() == [2, 0]
 

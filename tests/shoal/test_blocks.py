@@ -61,6 +61,8 @@ ONE = {
     "written_in_the_docs",
     "docs/models.md: python: import torch": "tests/simulation/test_own_model.py: "
     "written_in_the_docs",
+    "docs/data.md: toml: rate = 50                                # samples a second": "tests/"
+    "edge_client/test_reading.py: test_the_words_of_the_page_are_read",
     "docs/live.md: toml: [window]": "tests/shoal/test_docs.py: "
     "test_a_recording_as_the_page_of_live_data_has_it",
     'docs/policy.md: toml: verbs = ["train", "evaluate", "protect"]': "tests/edge_client/"
@@ -86,6 +88,13 @@ ONE = {
 }
 """The test that covers one block."""
 LINKS = {
+    "https://docs.aws.amazon.com/general/latest/gr/iot-core.html",
+    "https://docs.emqx.com/en/cloud/v4/create/restriction.html",
+    "https://docs.emqx.com/en/emqx/latest/configuration/mqtt.html",
+    "https://docs.hivemq.com/hivemq-edge/mqtt-specific-configuration.html",
+    "https://docs.nats.io/nats-server/configuration/mqtt",
+    "https://learn.microsoft.com/azure/event-grid/mqtt-retain",
+    "https://learn.microsoft.com/azure/event-grid/quotas-limits",
     "https://flower.ai",
     "https://github.com/FedML-AI/FedML",
     "https://github.com/GeoTecINIT/sp-sw-har-dataset",
