@@ -30,7 +30,7 @@ from aggregator.core.settings import RunSettings
 from aggregator.core.training import TrainingSettings
 from aggregator.fleet.events import Aggregated
 from aggregator.fleet.plan import round_seed
-from aggregator.fleet.records import AdmittedUpdate, Campaign, Version
+from aggregator.fleet.records import AdmittedUpdate, Campaign, Standstill, Version
 from aggregator.fleet.rounds import counted_updates
 from aggregator.ports import Blobs, Clock
 from algorithms.algorithm import MOST_SHARES, Algorithm, Contribution, State, decode_memory
@@ -80,6 +80,7 @@ def aggregate(
         )
     updates, left_out, norms = bounded(settings, received, campaign.norms)
     remarks: dict[str, Any] = {"left_out": left_out} if left_out else {}
+    starts = () if campaign.preparing else sorted({each.start for each in received.values()})
     evidence = dict.fromkeys(left_out, 1.0)
     if late := {d: update.staleness for d, update in received.items() if update.staleness}:
         remarks["staleness"] = late
@@ -87,7 +88,8 @@ def aggregate(
     def set_aside(reason: str) -> Aggregated:
         note = remarks | {"set_aside": reason}
         again = _offered_again(campaign, algorithm, blobs, clock(), campaign.version, note)
-        return msgspec.structs.replace(again, pulls=evidence)
+        unchanged = dict.fromkeys(starts, Standstill("bounds", reason))
+        return msgspec.structs.replace(again, pulls=evidence, unchanged=unchanged)
 
     # of more than two updates, a minority that is out of bounds cannot stop the round
     needed = min(settings.min_updates, len(received) // 2 + 1)
@@ -129,6 +131,7 @@ def aggregate(
                     f"tensor {name!r} of model {key!r} would hold values that are not finite"
                 )
     distances: dict[str, float] = {}
+    unmoved: dict[str, Standstill] = {}
     if not campaign.preparing:
         started = {d: update.start for d, update in updates.items()}
         sizes, origins = _origins(state, algorithm, started, before)
@@ -140,6 +143,7 @@ def aggregate(
         remarks |= {"too_far": far} if far else {}
         if far and not distances:
             return set_aside("every new model is too far from the last one")
+        unmoved = _unchanged(state, sizes, before, small, far)
     unchanged = {
         key: (last_models[key], campaign.models[key])
         for key in last_models
@@ -168,6 +172,7 @@ def aggregate(
         distances=distances,
         left_out=tuple(sorted(left_out)),
         pulls=evidence,
+        unchanged=unmoved,
         notes=round_notes(state, grouped)
         | rate_noted(settings, campaign.version.programs)
         | remarks,
@@ -289,6 +294,31 @@ def _with_last(
         if origin_of
         else state
     )
+
+
+def _unchanged(
+    state: State,
+    sizes: Mapping[str, int],
+    before: Mapping[str, Tensors],
+    small: Mapping[str, int],
+    far: Mapping[str, str],
+) -> dict[str, Standstill]:
+    """Return the reason that a model is the same as before although devices trained it, by key.
+
+    Models of groups that are too small are among them if there are no others. `sizes`: number of
+    each group's devices. `small`, `far`: size of the groups that are too small, and why new models
+    are too far from the last ones, by key.
+    """
+    trained = {key for key, size in sizes.items() if size}
+    unchanged = {key: Standstill("bounds", f"its new model: {why}") for key, why in far.items()}
+    if trained == small.keys():
+        what = "its group has fewer devices than --min-group"
+        return {key: Standstill("small", f"{what}: {size}") for key, size in small.items()}
+    for key in trained & before.keys() - small.keys() - far.keys():
+        tensors = (name for name in before[key] if names.role_of(name) == names.SHARED)
+        if all(np.array_equal(state.models[key][name], before[key][name]) for name in tensors):
+            unchanged[key] = Standstill("nothing", "the mean change of its devices is zero")
+    return unchanged
 
 
 def apply_algorithm(

@@ -17,6 +17,7 @@ from aggregator.fleet.records import (
     Campaign,
     ModelRelease,
     Placed,
+    Standstill,
     Version,
 )
 from wire.messages import CheckIn, Digest, InUse
@@ -80,11 +81,13 @@ class Updated(OfDevice, frozen=True):
 class AssignmentDeclined(OfDevice, frozen=True):
     """A device does not carry out an assignment, or its update was refused for its contents.
 
-    `forbidden`: the owner does not permit the assignment.
+    `forbidden`: the owner does not permit the assignment. `too_large`: the update's norm is too
+    large, or its values are not finite.
     """
 
     serial: int
     forbidden: bool = False
+    too_large: bool = False
 
 
 class UsesRelease(OfDevice, frozen=True):
@@ -224,6 +227,8 @@ class Aggregated(OfCampaign, frozen=True):
     """Ids of the devices whose updates were out of bounds."""
     pulls: dict[str, float] = {}
     """Extent (0 to 1) to which the update of each compared device stands out from its group."""
+    unchanged: dict[str, Standstill] = {}
+    """Reason that a model is the same as before although devices trained it, by key."""
     notes: dict[str, Any] = {}
     views: str = ""
 

@@ -268,6 +268,8 @@ class Member(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Number of the first round of this score; 0 if the score is 0."""
     excluded: bool = False
     """True if the operator has excluded the device: it gets no assignment of the campaign."""
+    refused: int = 0
+    """Number of the last round that refused its update as too large and has no other one of it."""
 
     @property
     def current_group(self) -> str:
@@ -276,18 +278,32 @@ class Member(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Trend(msgspec.Struct, frozen=True):
-    """Round of training in two numbers, which are evidence for the cause of a divergence."""
+    """Round of training in a few numbers, which are evidence for the cause of a divergence."""
 
     round: int
     norm: float
     """Median norm of the updates' changes."""
     devices: int
+    """Number of devices whose updates count."""
+    refused: int = 0
+    """Number of other devices whose updates were refused as too large or not finite."""
 
 
-Cause = Literal["device", "windows", "rate", "labels", "few", "unknown"]
+class Standstill(msgspec.Struct, frozen=True):
+    """Rounds of training in a row after which a model is the same as before."""
+
+    cause: Literal["bounds", "small", "nothing"]
+    """Cause in the last one: out of bounds, groups that are too small, or no change to learn."""
+    reason: str
+    """Reason in the last one, for people."""
+    rounds: int = 1
+
+
+Cause = Literal["device", "windows", "rate", "few", "settings", "unknown", "labels"]
 """Cause of a divergence, in the order in which they are tried.
 
-One device, changed windows or units, a too high learning rate, wrong labels, too few devices.
+One device, changed windows or units, a too high learning rate, too few devices, and settings that
+do not suit most devices. Wrong labels or test windows concern few devices, and not the campaign.
 """
 
 
@@ -381,6 +397,12 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True):
     """Trends of the last rounds of training."""
     divergence: Divergence | None = None
     """Divergence after the last round of training; None if the campaign does not diverge."""
+    refused: int = 0
+    """Number of devices whose update of the open round was refused as too large or not finite."""
+    standstills: dict[str, Standstill] = {}
+    """Standstill of each model that the last rounds of its devices have not changed, by key."""
+    unnamed: tuple[str, ...] = ()
+    """Keys of the models of whose devices none is named, because half or more stand out."""
     default: Placed | None = None
     """Group of devices about which nothing is known."""
     members: Map[str, Member] = Map()

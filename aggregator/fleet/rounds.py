@@ -23,7 +23,15 @@ from msgspec.structs import replace
 from aggregator.core.pool import draw
 from aggregator.fleet.budget import measured, spent
 from aggregator.fleet.desired import NEW, hours_of, trained_group, wanted
-from aggregator.fleet.divergence import NOBODY, TRENDS, divergence, scored, suspects_of
+from aggregator.fleet.divergence import (
+    NOBODY,
+    TRENDS,
+    divergence,
+    scored,
+    standstills_of,
+    suspects_of,
+    unnamed_models,
+)
 from aggregator.fleet.events import Aggregate, Aggregated
 from aggregator.fleet.plan import round_seed
 from aggregator.fleet.reconcile import Turn, assign, reconcile
@@ -279,7 +287,16 @@ def aggregated(turn: Turn, event: Aggregated) -> None:
         default=event.placed.get(""),
     )
     if is_training:
-        campaign = _watched(turn, campaign, event.round, counted, is_void)
+        trend = Trend(
+            event.round,
+            median_low(update.norms.get(names.DELTA, 0.0) for update in counted.values()),
+            len(counted),
+            campaign.refused,
+        )
+        still = standstills_of(campaign.standstills, event.unchanged, before.models, version.models)
+        still = {} if is_void else still
+        campaign = turn.change(campaign, refused=0, standstills=still)
+        campaign = _watched(turn, campaign, trend, counted, is_void)
     for device_id in sorted(counted.keys() | changed.keys()):
         if (device := turn.devices.get(device_id)) is None:
             continue
@@ -349,22 +366,21 @@ def _regrouped(campaign: Campaign, event: Aggregated) -> dict[str, Member]:
 def _watched(
     turn: Turn,
     campaign: Campaign,
-    number: int,
+    trend: Trend,
     counted: dict[str, AdmittedUpdate],
     is_void: bool,
 ) -> Campaign:
-    """Return a campaign with the trend of the round of this number, and the cause if it diverges.
+    """Return a campaign with the trend of its last round, and the cause if it diverges.
 
     The trends of given up rounds are left out.
     """
-    norms = [update.norms.get(names.DELTA, 0.0) for update in counted.values()]
-    trend = Trend(number, median_low(norms), len(norms))
     moved = {d for d in counted if (device := turn.devices.get(d)) is not None and device.moved}
     watched = replace(campaign, trends=(*campaign.trends, trend)[-TRENDS:])
+    watched = replace(watched, unnamed=unnamed_models(watched, counted))
     cause = divergence(watched, counted, moved, is_void)
-    last = campaign.version.round + 1 if is_void else number
+    last = campaign.version.round + 1 if is_void else trend.round
     trends = tuple(t for t in watched.trends if t.round <= last)
-    return turn.change(campaign, trends=trends, divergence=cause)
+    return turn.change(watched, trends=trends, divergence=cause)
 
 
 def _stored(
@@ -415,6 +431,9 @@ def return_to(turn: Turn, campaign: Campaign, version: Version, groups: dict[str
         made_by=(),
         trends=tuple(trend for trend in campaign.trends if trend.round <= version.round),
         divergence=None,
+        refused=0,
+        standstills={},
+        unnamed=(),
         members=members.finish(),
         updates=Map(),
         round=number,

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from aggregator.fleet import events as e
 from aggregator.fleet import rollouts, rounds
 from aggregator.fleet.desired import can_train
-from aggregator.fleet.divergence import NOBODY, suspects_of
+from aggregator.fleet.divergence import NOBODY, refused_divergence, suspects_of
 from aggregator.fleet.reconcile import Turn, awake, failed, forget, reconcile, rested
 from aggregator.fleet.records import SHARED, Campaign, Device, Fleet, Member, Survey
 from wire.messages import CheckIn, Metrics
@@ -176,6 +176,8 @@ def _declined(turn: Turn, event: e.AssignmentDeclined) -> None:
     if device is None or device.assignment is None or device.assignment.lapsed:
         return
     work = replace(device.assignment, lapsed=True)
+    if event.too_large and work.kind == "train":
+        _note_refused(turn, turn.campaigns[work.campaign], event.device_id, work.round)
     forbids = device.forbids or event.forbidden
     device = replace(device, assignment=work, forbids=forbids, declines=device.declines + 1)
     # other kinds of assignments are still permitted
@@ -183,6 +185,17 @@ def _declined(turn: Turn, event: e.AssignmentDeclined) -> None:
         reconcile(turn, event.device_id, device)
     else:
         reconcile(turn, event.device_id, failed(device, turn.now_s))
+
+
+def _note_refused(turn: Turn, campaign: Campaign, device_id: str, number: int) -> None:
+    """Count the refused update of a device once in a round, until another one of it counts."""
+    member = campaign.members.get(device_id, NOBODY)
+    if campaign.preparing or member.refused == campaign.round:
+        return
+    if _counts(campaign, "train", number):
+        campaign = turn.put_member(campaign, device_id, refused=campaign.round)
+        campaign = replace(campaign, refused=campaign.refused + 1)
+        turn.change(campaign, divergence=refused_divergence(campaign) or campaign.divergence)
 
 
 def _updated(turn: Turn, event: e.Updated) -> None:
@@ -217,7 +230,10 @@ def _updated(turn: Turn, event: e.Updated) -> None:
     elif counts:
         number = campaign.round + (campaign.phase == "aggregating")
         counted = replace(update, round=number, staleness=number - work.round)
-        turn.put_update(campaign, device_id, counted)
+        campaign = turn.put_update(campaign, device_id, counted)
+        if campaign.members.get(device_id, NOBODY).refused == campaign.round:
+            campaign = turn.put_member(campaign, device_id, refused=0)
+            turn.change(campaign, refused=campaign.refused - 1)
     if work.kind == "personalise":
         model = event.model or work.model
         others = (digest for digest in device.holds if digest != model)
@@ -294,8 +310,9 @@ def _forgotten(turn: Turn, event: e.Forgotten) -> None:
             )
             for v in versions
         )
-        members = campaign.members
+        members, refused = campaign.members, campaign.refused
         if device_id in members:
+            refused -= members[device_id].refused == campaign.round
             members = members.delete(device_id)
         made_by = tuple(d for d in campaign.made_by if d != device_id)
         cause = campaign.divergence
@@ -306,7 +323,7 @@ def _forgotten(turn: Turn, event: e.Forgotten) -> None:
             updates = updates.delete(device_id)
         changes = {"version": version, "history": tuple(history), "made_by": made_by}
         suspects = tuple(d for d in campaign.suspects if d != device_id)
-        changes |= {"suspects": suspects, "divergence": cause}
+        changes |= {"suspects": suspects, "divergence": cause, "refused": refused}
         turn.put(replace(campaign, members=members, updates=updates, **changes))
 
 

@@ -350,7 +350,7 @@ class FleetInbox:
             case Refusal(reason, detail):
                 self.refuse(reading, reason, detail)
                 if reason in ("wrong-layout", "not-finite", "norm-too-large"):
-                    self._decline_for(reading)
+                    self._decline_for(reading, too_large=reason != "wrong-layout")
             case Duplicate():
                 reading.replies.append(Acknowledge(device_id, reading.digest))
             case received:
@@ -558,7 +558,9 @@ class FleetInbox:
                 Seen(at_s=self._clock(), device_id=reading.device_id, online=False)
             )
 
-    def _decline_for(self, reading: Reading, forbidden: bool = False) -> None:
+    def _decline_for(
+        self, reading: Reading, forbidden: bool = False, too_large: bool = False
+    ) -> None:
         """Record that the assignment of a device is declined."""
         device = self._fleet.devices.get(reading.device_id)
         if device is not None and device.assignment is not None:
@@ -568,6 +570,7 @@ class FleetInbox:
                     device_id=reading.device_id,
                     serial=device.assignment.serial,
                     forbidden=forbidden,
+                    too_large=too_large,
                 )
             )
 

@@ -21,7 +21,7 @@ ROWS = ("members", "updates")
 """Fields of a campaign with one row per device."""
 PARTS = (
     *("settings", "next_settings", "version", "history"),
-    *("norms", "distances", "made_by", "default", "trends"),
+    *("norms", "distances", "made_by", "default", "trends", "standstills"),
 )
 """Fields of a campaign with a row of their own, since they are large and change seldom."""
 SCALARS = tuple(name for name in Campaign.__struct_fields__ if name not in (*ROWS, *PARTS))

@@ -2,18 +2,25 @@
 
 from typing import NamedTuple
 
-from aggregator.fleet.divergence import NOBODY, stands_out
+from aggregator.fleet.divergence import NOBODY, is_named
 from aggregator.fleet.records import Campaign, Cause, Fleet
 
 CAUSES: dict[Cause, tuple[str, str]] = {
     "device": ("one device", "exclude it, or look at its data"),
     "windows": ("changed windows or units", "look at these devices' sensors and their windows"),
     "rate": ("too high a learning rate", "lower --lr, and roll back to an earlier round"),
-    "labels": ("wrong labels", "look at these devices' labels"),
     "few": ("too few devices", "raise --min-devices, or bring devices back"),
-    "unknown": ("no cause stands out", "look at the devices' losses, and roll back"),
+    "settings": ("its settings, not a device", "lower --lr, or group devices whose data differ"),
+    "unknown": ("no cause stands out", "look at the devices' losses, lower --lr, and roll back"),
+    "labels": ("wrong labels or test windows", "look at these devices' labels and test windows"),
 }
 """Words for each cause of a divergence, and what to do."""
+STANDSTILLS = {
+    "bounds": "lower --lr; if it is low, start another campaign with a greater --norm-cap",
+    "small": "lower --min-group, or bring devices back",
+    "nothing": "look at --lr and the devices' policies: they train, but their changes are zero",
+}
+"""What to do about a model that stands still, by the cause of `Standstill`."""
 
 
 class StandingOut(NamedTuple):
@@ -45,7 +52,7 @@ class StandingOut(NamedTuple):
 def standing_out(fleet: Fleet, campaign: Campaign, device_id: str) -> StandingOut | None:
     """Return a device that stands out in a campaign; None if it does not, or is banned."""
     member, device = campaign.members.get(device_id, NOBODY), fleet.devices.get(device_id)
-    if not stands_out(member) or device is None or device.barred:
+    if not is_named(campaign, device_id) or device is None or device.barred:
         return None
     since, last = member.suspect_since, campaign.version.round
     if device.left_out > last - since:

@@ -9,6 +9,8 @@ The first centre is the plain mean. Models up to `reach` median distances from t
 fully; beyond, the weight is the square of that distance over the model's. So the pull of a device,
 its weight times its distance, falls again with its distance, and a device gains nothing by being
 louder. As long as fewer than half of the devices lie, the median distance is that of an honest one.
+But liars that agree move the first centre: from the share 1 / (1 + reach) on, two fifths, they are
+within the reach of it and count fully. Liars that are as near as honest devices always do.
 
 Trained tensors and running statistics have distances of their own, because one may be much larger
 than the other. The lower of the two weights counts.

@@ -4,15 +4,19 @@ from typing import Any
 
 import msgspec
 import pytest
+from immutables import Map
+from msgspec.structs import replace
 
 from aggregator.aggregation.orders import rolled_back
 from aggregator.fleet import events as e
-from aggregator.fleet.records import Divergence
+from aggregator.fleet.divergence import divergence
+from aggregator.fleet.records import Divergence, Member
 from aggregator.http.dashboard.alerts import campaign_alerts
 from aggregator.view.fleet import FleetView
 from aggregator.view.pulls import divergence_text
 from simulation.datasets.windows import FleetData
-from tests.aggregator.training import NAME, Training
+from tests.aggregator.training import NAME, RECEIVED, Training
+from wire import messages as m
 from wire.messages import CheckIn
 
 IDS = "abcdef"
@@ -23,15 +27,15 @@ def bench_of(fleet: FleetData, device_ids: str = IDS, **settings: Any) -> Traini
     return Training(fleet, settings={**chosen, **settings}, device_ids=device_ids)
 
 
-def close(bench: Training, loss: float, norm: float = 1.0, **odd: tuple[float, int, float]) -> Any:
+def close(bench: Training, loss: float, norm: float = 1.0, /, **odd: Any) -> Any:
     devices = [d for d, device in bench.fleet.devices.items() if device.assignment is not None]
     return bench.close(**{d: odd.get(d, (norm, 2, loss)) for d in devices})
 
 
 def cause(bench: Training) -> Divergence:
-    divergence = bench.campaign.divergence
-    assert divergence is not None
-    return divergence
+    now = bench.campaign.divergence
+    assert now is not None
+    return now
 
 
 def test_a_growing_loss_with_growing_updates_is_the_learning_rate(fleet: FleetData) -> None:
@@ -42,15 +46,15 @@ def test_a_growing_loss_with_growing_updates_is_the_learning_rate(fleet: FleetDa
     notes = close(bench, 5.0, 6.0)
     assert cause(bench).cause == "rate"
     assert cause(bench).evidence == (
-        "the mean loss of the models of round 1 is 0.8, and that of the last ones 5, on 6 devices; "
-        "the median norm of the updates grew from 1 in round 1 to 6"
+        "the usual loss of the models of round 1 is 0.8, and that of the last ones 5, on 6 "
+        "devices; the median norm of the updates grew from 1 in round 1 to 6"
     )
     assert notes["diverges"] == msgspec.to_builtins(cause(bench))
     view = FleetView(bench.fleet).campaigns[NAME]
     alert = next(a for a in campaign_alerts(NAME, view) if "diverges" in a.title)
     assert alert.title == f"Campaign {NAME} diverges: too high a learning rate"
     assert "lower --lr" in alert.text
-    assert divergence_text(bench.campaign).startswith("too high a learning rate: the mean loss")
+    assert divergence_text(bench.campaign).startswith("too high a learning rate: the usual loss")
 
 
 def test_a_device_that_stands_out_comes_first(fleet: FleetData) -> None:
@@ -77,6 +81,77 @@ def test_a_device_whose_loss_is_far_off_has_wrong_labels(fleet: FleetData) -> No
         close(bench, 0.4, e=(1.0, 0, 9.0))
     assert (cause(bench).cause, cause(bench).devices) == ("labels", ("e",))
     assert "its median over all devices is 0.4, and here it is at least 9" in cause(bench).evidence
+
+
+def test_the_alert_names_the_device_whose_loss_is_far_off_while_it_lasts(fleet: FleetData) -> None:
+    bench = bench_of(fleet)
+    for loss in (0.5, 0.4):
+        close(bench, loss)
+    for number in range(6):
+        close(bench, 0.4 if number else 0.38, e=(1.0, 2, 9.0))
+        assert (bench.campaign.divergence is None) == (number == 0), "one bad round is none"
+    (alert,) = (a for a in campaign_alerts(NAME, FleetView(bench.fleet).campaigns[NAME]) if a.id)
+    assert alert.title == f"Campaign {NAME} diverges on few devices: wrong labels or test windows"
+    assert alert.text.startswith("the loss of the last models rose on few devices, not on the")
+    assert [device.id for device in alert.devices] == ["e"]
+    close(bench, 0.4)
+    assert bench.campaign.divergence is None, "its loss is as usual again"
+
+
+@pytest.mark.parametrize("claim", [9.0, 1e6, 1e11])
+def test_a_false_loss_names_its_device_and_raises_nothing_for_the_others(
+    fleet: FleetData, claim: float
+) -> None:
+    bench = bench_of(fleet)
+    for number, loss in enumerate((1.0, 0.8, 0.7, 0.65, 0.6)):
+        close(bench, loss, **({"c": (1.0, 2, claim)} if number >= 2 else {}))
+    assert (cause(bench).cause, cause(bench).devices) == ("labels", ("c",))
+
+
+@pytest.mark.parametrize("device_ids", ["abc", IDS, "abcdefgh"])
+@pytest.mark.parametrize("then", [1e9, 0.8, 0.0, -1e9])
+@pytest.mark.parametrize("now", [1e9, 0.0, -1e9])
+def test_one_false_loss_hides_no_divergence(
+    fleet: FleetData, device_ids: str, then: float, now: float
+) -> None:
+    bench = bench_of(fleet, device_ids)
+    for number, loss in enumerate((1.0, 0.8, 2.0, 5.0)):
+        close(bench, loss, 2.0**number, c=(2.0**number, 2, then if number < 2 else now))
+    assert (cause(bench).cause, cause(bench).devices) == ("rate", ())
+    assert "usual loss" in cause(bench).evidence
+
+
+@pytest.mark.parametrize("claim", [1e9, -1e9, 0.0])
+def test_a_false_loss_in_every_second_round_names_no_other_device(
+    fleet: FleetData, claim: float
+) -> None:
+    bench = bench_of(fleet, "abcdefgh")
+    for number in range(8):
+        close(bench, 0.9**number, **({"c": (1.0, 2, claim)} if number % 2 else {}))
+        now = bench.campaign.divergence
+        assert now is None or now.devices == ("c",)
+
+
+def test_a_rise_on_most_devices_accuses_no_device_of_wrong_labels(fleet: FleetData) -> None:
+    bench = bench_of(fleet)
+    for number, loss in enumerate((1.9, 6.0, 300.0, 270.0, 5.0, 2.0, 1.8)):
+        close(bench, loss, e=(1.0, 2, loss if number < 2 else 600.0 / number))
+        assert number < 3 or bench.campaign.divergence is None or not cause(bench).devices
+
+
+def test_the_divergence_of_a_small_group_is_seen(fleet: FleetData) -> None:
+    bench = bench_of(fleet, "abcdefghijkl")
+    for loss in (0.2, 0.2, 2.0, 5.0):
+        close(bench, 0.2, **dict.fromkeys("abc", (1.0, 2, loss)))
+    campaign, model = bench.campaign, bench.campaign.models["0"]
+    groups = {d: Member(group=str(int(d in "abc"))) for d in "abcdefghijkl"}
+    version = replace(campaign.version, models={"0": model, "1": model})
+    campaign = replace(campaign, members=Map(groups), version=version)
+    losses = {d: m.Metrics(4, 20.0 if d in "abc" else 0.8, 2) for d in "abcdefghijkl"}
+    counted = {d: replace(RECEIVED, evaluated=metrics) for d, metrics in losses.items()}
+    found = divergence(campaign, counted, set(), is_void=False)
+    assert found is not None
+    assert "is 0.2, and that of the last ones 5, on 3 devices" in found.evidence
 
 
 def test_devices_with_other_windows_than_in_their_survey_are_named(fleet: FleetData) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -199,6 +200,28 @@ class TestDecline:
         (declined,) = bench.read("a", "decline", decline(bench, "policy")).events
         assert isinstance(declined, e.AssignmentDeclined)
         assert not declined.forbidden
+
+
+class TestRefusals:
+    @pytest.mark.parametrize("value", [1e3, np.inf, np.nan])
+    def test_refused_updates_of_most_devices_are_a_divergence(
+        self, bench: InboxBench, value: float
+    ) -> None:
+        bench.tensors = {
+            name: np.full_like(array, value) if name.startswith("delta/") else array
+            for name, array in bench.tensors.items()
+        }
+        assert bench.verdict(bench.payload("a")).reason in ("norm-too-large", "not-finite")
+        assert bench.campaign.divergence is None
+        bench.verdict(bench.payload("b"), "b")
+        assert bench.campaign.divergence is not None
+        assert bench.campaign.divergence.cause == "rate"
+
+    def test_updates_of_another_layout_are_none(self, bench: InboxBench) -> None:
+        bench.tensors = {"delta/x": np.zeros(3, np.float32)}
+        for device_id in "ab":
+            assert bench.verdict(bench.payload(device_id), device_id).reason == "wrong-layout"
+        assert bench.campaign.divergence is None
 
 
 class TestInUse:

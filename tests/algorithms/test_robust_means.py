@@ -11,6 +11,7 @@ from scipy.stats import siegelslopes
 from sklearn.cluster import AgglomerativeClustering
 
 from algorithms.composition import make_algorithm, read_algorithm
+from algorithms.core.contract import Slice
 from algorithms.means.credit import Credit
 from algorithms.means.gra import GroupwiseRobust, weighted_median
 from algorithms.means.irls import ResidualReweighting
@@ -30,6 +31,25 @@ def slow_krum_scores(stack: Array, attackers: int) -> list[float]:
         )
         scores.append(sum(distances[: max(len(rows) - attackers - 2, 1)]))
     return scores
+
+
+ONE_LAYER = [Slice("delta/head.weight", 0, 2000, (2000,))]
+
+
+def changes(num: int, liars: int, factor: float, seed: int) -> Array:
+    """Changes of devices with a common part, and a part of their own that is as large.
+
+    The first ones lie: each sends the mean change of the honest ones times `factor`.
+    """
+    rng = np.random.default_rng(seed)
+    stack = (1 + rng.normal(size=(num, 2000))).astype(np.float32)
+    stack[:liars] = factor * stack[liars:].mean(axis=0)
+    return stack
+
+
+def progress(change: Array) -> float:
+    """The step in the direction of the common part, in multiples of it."""
+    return float(change.mean())
 
 
 class TestRobustMean:
@@ -74,6 +94,38 @@ class TestRobustMean:
     def test_honest_devices_count_fully_whatever_number_of_examples_they_claim(self) -> None:
         combined = combine(RobustMean(), models(9, 1, spread=0.1), np.arange(9) * 1000)
         assert combined.weights == pytest.approx(np.full(9, 1 / 9), abs=0.05)
+
+
+class TestLiarsThatAgree:
+    @pytest.mark.parametrize(
+        ("liars", "num", "counts"),
+        [
+            *((2, 5, True), (3, 7, True), (4, 10, True), (8, 20, True)),
+            *((1, 5, False), (2, 7, False), (3, 10, False), (7, 20, False)),
+        ],
+    )
+    def test_loud_ones_count_fully_from_two_fifths_of_a_group_on(
+        self, liars: int, num: int, counts: bool
+    ) -> None:
+        combined = combine(RobustMean(), changes(num, liars, -9.0, 0), layout=ONE_LAYER)
+        weight = sum(combined.weights[:liars])
+        assert weight == pytest.approx(liars / num) if counts else weight < 0.02
+
+    @pytest.mark.parametrize(("liars", "num"), [(1, 10), (3, 10), (4, 10), (3, 7), (2, 20)])
+    def test_quiet_ones_count_as_in_an_average(self, liars: int, num: int) -> None:
+        combined = combine(RobustMean(), changes(num, liars, -0.3, 0), layout=ONE_LAYER)
+        assert sum(combined.weights[:liars]) == pytest.approx(liars / num, abs=0.01)
+        step = (num - liars - 0.3 * liars) / num
+        assert progress(combined.flat) == pytest.approx(step, abs=0.1)
+
+    @pytest.mark.parametrize("num", [10, 20])
+    @pytest.mark.parametrize(("share", "least"), [(0.1, 0.8), (0.2, 0.6), (0.3, 0.2)])
+    @pytest.mark.parametrize("factor", [-0.1, -0.3, -0.6, -1.0, -1.5, -2.0, -3.0, -6.0, -9.0])
+    def test_of_a_step_this_much_is_left(
+        self, num: int, share: float, least: float, factor: float
+    ) -> None:
+        stack = changes(num, round(share * num), factor, 0)
+        assert progress(combine(RobustMean(), stack, layout=ONE_LAYER).flat) > least
 
 
 class TestKrum:

@@ -4,12 +4,13 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
+from aggregator.fleet.divergence import STILL
 from aggregator.http.dashboard.fleet import Tone
 from aggregator.http.dashboard.history import Past
 from aggregator.http.pages.words import percent, seconds
 from aggregator.service.conditions import Conditions
 from aggregator.view.fleet import PAUSED, SHOWN, CampaignView, CommonError, FleetView, PoorDevice
-from aggregator.view.pulls import CAUSES
+from aggregator.view.pulls import CAUSES, STANDSTILLS
 
 MOST_ERRORS = 5
 """Maximum number of errors of devices that become alerts; those of most devices do."""
@@ -39,6 +40,7 @@ IDS = (
     "errors",
     "stands-out",
     "diverges",
+    "unchanged",
 )
 """Ids of standing alerts. A new one needs a row in docs/alerts.md."""
 
@@ -243,8 +245,16 @@ def campaign_alerts(name: str, view: CampaignView) -> Iterator[Alert]:
         cause, advice = CAUSES[divergence.cause]
         named = tuple(AlertDevice(device_id, "") for device_id in divergence.devices)
         text = f"{divergence.evidence}. What to do: {advice}."
-        title = f"Campaign {name} diverges: {cause}"
+        where = " on few devices" if divergence.cause == "labels" else ""
+        title = f"Campaign {name} diverges{where}: {cause}"
         yield Alert("bad", title, text, page, devices=named, id="diverges", campaign=name)
+    stills = {k: each for k, each in campaign.standstills.items() if each.rounds >= STILL}
+    if stills and campaign.phase != "finished":
+        key, longest = max(stills.items(), key=lambda item: item[1].rounds)
+        title = f"{longest.rounds} rounds of {name} in a row changed nothing"
+        others = f", and {len(stills) - 1} others" if len(stills) > 1 else ""
+        text = f"Model {key}{others}: {longest.reason}. What to do: {STANDSTILLS[longest.cause]}."
+        yield Alert("bad", title, text, page, id="unchanged", campaign=name)
     if view.pulls:
         number = len(view.pulls)
         many = "A device stands" if number == 1 else f"{number} devices stand"
