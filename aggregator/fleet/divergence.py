@@ -137,7 +137,7 @@ def unnamed_models(campaign: Campaign, device_ids: Iterable[str]) -> tuple[str, 
 
 
 def refusals(trend: Trend) -> str:
-    """Return in words that most updates of a round were refused; empty if they were not."""
+    """Return the refusal of most updates of a round in words; empty if most were admitted."""
     number = trend.refused + trend.devices
     if trend.refused < 2 or 2 * trend.refused <= number:
         return ""

@@ -20,7 +20,7 @@ STANDSTILLS = {
     "small": "lower --min-group, or bring devices back",
     "nothing": "look at --lr and the devices' policies: they train, but their changes are zero",
 }
-"""What to do about a model that stands still, by the cause of `Standstill`."""
+"""Advice about a model that stands still, by the cause of `Standstill`."""
 
 
 class StandingOut(NamedTuple):

@@ -221,6 +221,10 @@ class World:
         assert dict(fleet.counts) == Counter(
             mark for device in fleet.devices.values() for mark in device.marks
         )
+        for campaign in fleet.campaigns.values():
+            refused = {d for d, each in campaign.members.items() if each.refused == campaign.round}
+            assert campaign.refused == len(refused)
+            assert refused.isdisjoint(campaign.updates) or campaign.preparing
         assert sorted(fleet.order) == sorted(fleet.devices)
         assert not any(device.pool for device in fleet.devices.values() if is_at_work(device)), (
             "one assignment at a time"
@@ -442,7 +446,7 @@ class World:
         self.feed(client.update)
 
     def decline(self, device_id: str) -> None:
-        """A device does not carry out its plan."""
+        """A device does not carry out its plan, or its update is refused as too large."""
         client = self.clients.get(device_id)
         if (
             client is not None
@@ -452,6 +456,7 @@ class World:
         ):
             work, client.plan = client.plan, None
             own: dict[str, Any] = {"device_id": device_id, "serial": work.serial}
+            own["too_large"] = work.serial % 2 == 1
             self.feed(e.AssignmentDeclined(at_s=self.now_s, **own))
 
     def crash(self) -> None:
