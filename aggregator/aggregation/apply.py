@@ -315,8 +315,9 @@ def _unchanged(
         what = "its group has fewer devices than --min-group"
         return {key: Standstill("small", f"{what}: {size}") for key, size in small.items()}
     for key in trained & before.keys() - small.keys() - far.keys():
-        tensors = (name for name in before[key] if names.role_of(name) == names.SHARED)
-        if all(np.array_equal(state.models[key][name], before[key][name]) for name in tensors):
+        model, last = state.models[key], before[key]
+        shared = [name for name in last if names.role_of(name) == names.SHARED]
+        if shared and all(np.array_equal(model[name], last[name]) for name in shared):
             unchanged[key] = Standstill("nothing", "the mean change of its devices is zero")
     return unchanged
 
