@@ -248,7 +248,7 @@ def _serve(
             return time.monotonic() - started_s
 
         webhook = settings.alert_webhook and AlertWebhook(
-            settings.alert_webhook, folder, lambda: standing_alerts(conditions(), view())
+            settings.alert_webhook, folder, lambda: standing_alerts(conditions(), view()), clock
         )
         metrics = CampaignMetrics(view, conditions, lambda: access.refused)
         with alerts_to(webhook or None), otlp_export(settings.fleet, metrics, observers):

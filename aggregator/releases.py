@@ -182,7 +182,8 @@ def released_source(fleet: Fleet, blobs: Blobs | None) -> TrainedModels | None:
 def read_steps(text: str) -> tuple[Step, ...]:
     """Return the steps of a rollout from their text form, such as ``canary,0.1,1``.
 
-    A number is a share of the fleet; shares grow up to 1. Any other word is a tag.
+    A number is a share of the fleet, and may be in percent; shares grow up to 1. Any other word is
+    a tag.
 
     Raises:
         ConfigError: the text is not of this form.
@@ -190,7 +191,7 @@ def read_steps(text: str) -> tuple[Step, ...]:
     steps, last = list[Step](), 0.0
     for part in (part.strip() for part in text.split(",")):
         try:
-            share = float(part)
+            share = float(part.removesuffix("%")) / (100 if part.endswith("%") else 1)
         except ValueError:
             if not part:
                 raise ConfigError(

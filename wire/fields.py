@@ -32,6 +32,8 @@ PLAN_BYTES = 16 * 2**10
 """Maximum number of bytes of a signed plan, so that a device can return it as a proof."""
 HEARTBEAT_S = 60.0
 """Maximum time between two status messages of a connected device, in seconds."""
+ROOM = 2**20
+"""Smallest change of a device's free storage, in bytes, that may begin or end a failure."""
 LEASE_S = 15.0
 """Time in seconds after which an aggregator that sends no status loses its fleet to another."""
 

@@ -25,6 +25,7 @@ from wire.fields import MOST_FRAMES as MOST_FRAMES
 from wire.fields import MOST_HELD as MOST_HELD
 from wire.fields import MOST_PIECES as MOST_PIECES
 from wire.fields import PLAN_BYTES as PLAN_BYTES
+from wire.fields import ROOM as ROOM
 from wire.fields import Count as Count
 from wire.fields import DeclineReason as DeclineReason
 from wire.fields import Digest as Digest

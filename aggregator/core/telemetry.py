@@ -10,10 +10,12 @@ from functools import lru_cache
 import msgspec
 from msgspec.structs import replace
 
-from wire.messages import DeclineReason, ErrorReport
+from wire.messages import DeclineReason, ErrorReport, Reason
 
 HISTORY = 8
 """Maximum number of remembered changes of group of a device."""
+LONGEST_DETAIL = 100
+"""Maximum number of characters of a detail that is shown beside others."""
 LONGEST_KEY = 200
 """Maximum number of characters of an `error_key`."""
 _PATH = re.compile(r"['\"]?(?:~|\b[A-Za-z]:)?[/\\][^\s'\":,;)]+['\"]?")
@@ -30,13 +32,23 @@ class GroupChange(msgspec.Struct, frozen=True, gc=False):
 
 
 class LastDecline(msgspec.Struct, frozen=True, gc=False):
-    """Last assignment that a device declined."""
+    """Last assignment that a device declined, or whose update was refused."""
 
     at_s: float
     campaign: str
     round: int
-    reason: DeclineReason
+    reason: DeclineReason | Reason
     detail: str
+    refused: bool = False
+    """True if the service refused the update."""
+
+    @property
+    def text(self) -> str:
+        """The answer, for people."""
+        what = (
+            f"its update was refused: {self.reason}" if self.refused else f"declined: {self.reason}"
+        )
+        return f"{what} ({self.detail[:LONGEST_DETAIL]})" if self.detail else what
 
 
 class LastError(msgspec.Struct, frozen=True, gc=False):
@@ -45,6 +57,8 @@ class LastError(msgspec.Struct, frozen=True, gc=False):
     heard_s: float
     """Time at which the service first had this report."""
     report: ErrorReport
+    first_s: float = 0.0
+    """Time of the first error with this key since the device last carried out an assignment."""
 
     @property
     def at_s(self) -> float:
@@ -78,6 +92,11 @@ class DeviceTelemetry(msgspec.Struct, frozen=True, omit_defaults=True):
     training: LastTraining | None = None
     decline: LastDecline | None = None
     error: LastError | None = None
+    mended_s: float = 0.0
+    """Time since which earlier errors no longer count.
+
+    It is that of the last update, or of the last check-in with facts that may end a failure.
+    """
     bytes_up: int = 0
     bytes_down: int = 0
     """Size of the last update, and of the blobs fetched for it."""
@@ -87,6 +106,12 @@ class DeviceTelemetry(msgspec.Struct, frozen=True, omit_defaults=True):
     """Number of messages that the device had the broker retain, and that the service cleared."""
     groups: tuple[GroupChange, ...] = ()
     """Last changes of group, at most `HISTORY`."""
+
+    @property
+    def standing_error(self) -> LastError | None:
+        """Last error, unless the device has carried out an assignment or has changed since."""
+        error = self.error
+        return error if error is not None and error.heard_s > self.mended_s else None
 
 
 NO_TELEMETRY = DeviceTelemetry()

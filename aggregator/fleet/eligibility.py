@@ -27,6 +27,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 from aggregator.fleet.records import Campaign, Device
 from wire.errors import ConfigError
+from wire.messages import PROTOCOL_VERSION, VERSION
 
 Kind = Literal["number", "yes or no", "text", "version", "set"]
 Value = float | bool | str | tuple[str, ...] | None
@@ -145,6 +146,20 @@ class Rule(NamedTuple):
         return next(
             (each for each in self.conditions if not _means(each, device_id, device, campaigns)), ""
         )
+
+    def value(self, device_id: str, device: Device, campaigns: Campaigns) -> str:
+        """Return a device's value of the field that the rule compares, for people.
+
+        It is empty if the rule is not a single comparison.
+        """
+        if self.tree[0] not in (*_COMPARE, "of version", "has"):
+            return ""
+        value = self.tree[1](device_id, device, campaigns)
+        if isinstance(value, tuple):
+            return ", ".join(value) or "none"
+        if value in (None, ""):
+            return "not reported"
+        return f"{value:.6g}" if isinstance(value, float | int) else str(value)
 
     def means(self, device_id: str, device: Device, campaigns: Campaigns) -> bool:
         """Return True if the rule is true of a device. `campaigns`: the campaigns of its fleet."""
@@ -360,6 +375,20 @@ def _windows_of(number: int) -> Read:
         return None if counts is None else float(counts[number]) if number < len(counts) else 0.0
 
     return read
+
+
+def outdated(client: str, app: str = "", protocol: str = "") -> str:
+    """Return what to update if a device's client is older than this service; else nothing.
+
+    `protocol`: version of the protocol that the client speaks; empty if it is not known.
+    """
+    if () < version_of(client) < version_of(VERSION):
+        text = f"{client} is older than this service, {VERSION}"
+    elif () < version_of(protocol) < version_of(PROTOCOL_VERSION):
+        text = f"{client} speaks protocol {protocol}, and this service {PROTOCOL_VERSION}"
+    else:
+        return ""
+    return f"{text}: update {f'the app, which is {app},' if app else 'the client'} of the device"
 
 
 def version_of(text: str) -> tuple[int, ...]:

@@ -28,6 +28,7 @@ from aggregator.fleet.records import (
     Assignment,
     Campaign,
     Device,
+    Failure,
     Fleet,
     LastOffer,
     Member,
@@ -134,13 +135,14 @@ class Turn:
         self.sweep = len(self.order)
 
 
-def failed(device: Device, now_s: float) -> Device:
-    """Return the device after a failed assignment, whatever the cause."""
+def failed(device: Device, now_s: float, failure: Failure) -> Device:
+    """Return the device after a failed assignment."""
     rest_s = min(LONGEST_REST_S, REST_S * 2.0 ** min(device.failures, 20))
     return replace(
         device,
         failures=device.failures + 1,
         failing_s=device.failing_s if device.failures else now_s,
+        failure=failure,
         rests_until_s=now_s + rest_s,
     )
 
@@ -214,7 +216,7 @@ def _settled(turn: Turn, device_id: str, device: Device) -> Device:
     if turn.now_s < work.deadline_s:
         return device
     device, (began_s, ended_s) = replace(device, assignment=replace(work, lapsed=True)), turn.away_s
-    return device if began_s < work.deadline_s <= ended_s else failed(device, turn.now_s)
+    return device if began_s < work.deadline_s <= ended_s else failed(device, turn.now_s, "silent")
 
 
 def _told(turn: Turn, device_id: str, device: Device) -> Device:

@@ -25,6 +25,12 @@ Phase = Literal["waiting", "preparing", "training", "aggregating", "evaluating",
 A campaign is *waiting* while no round can open: too few devices are free, or the campaign's hours
 have not begun.
 """
+Failure = Literal["silent", "declined", "empty", "lost"]
+"""Way in which a device did not carry out its last assignment.
+
+No answer came before the deadline; the device declined, or its update was refused; its survey
+described no windows; it no longer holds the personal model that it had made.
+"""
 OPEN: tuple[Phase, ...] = ("preparing", "training", "evaluating")
 """Phases in which devices work on assignments of a round."""
 SHARED = ("bundle", "client", "runtime", "hardware", "protocol", "app")
@@ -150,6 +156,8 @@ class Device(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Number of consecutive assignments that the device did not carry out."""
     failing_s: float = 0.0
     """Time of the first of these failures; 0 if there is none."""
+    failure: Failure = "silent"
+    """Way of the last of these failures."""
     rests_until_s: float = 0.0
     in_use: InUse | None = None
     """Last report of the model in use."""

@@ -15,7 +15,7 @@ it, unless the round lacks updates.
 
 import math
 from statistics import median_low
-from typing import Any
+from typing import Any, NamedTuple
 
 from immutables import Map
 from msgspec.structs import replace
@@ -105,26 +105,39 @@ def at_work(turn: Turn, campaign: Campaign) -> int:
     return turn.count(f"train/{campaign.name}{number}")
 
 
-def lacking(turn: Turn, campaign: Campaign) -> str:
-    """Return what a campaign waits for, for people; empty if it waits for nothing."""
+class Lack(NamedTuple):
+    """Requirement that a campaign waits for."""
+
+    text: str
+    """The requirement, for people; empty if the campaign waits for nothing."""
+    devices: int = 0
+    """Number of devices that would end the wait; 0 if none would."""
+
+
+NO_LACK = Lack("")
+
+
+def lacking(turn: Turn, campaign: Campaign) -> Lack:
+    """Return what a campaign waits for."""
     name, settings = campaign.name, campaign.settings
     if campaign.paused or campaign.phase in ("aggregating", "finished"):
-        return ""
+        return NO_LACK
     if hours_of(campaign, turn.now_s)[0] > turn.now_s:
-        return f"its hours, {settings.hours}"
+        return Lack(f"its hours, {settings.hours}")
     beside = turn.count(f"beside/{name}/{campaign.round}")
     free = len(turn.waiting(f"train/{name}")) + len(turn.waiting(f"beside/{name}"))
     if campaign.phase == "waiting":
         ready = free + campaign.received + (at_work(turn, campaign) if settings.buffer else 0)
         if (short := settings.min_devices - ready) > 0:
             devices = "1 more device" if short == 1 else f"{short} more devices"
-            return f"{devices}: {ready} of {settings.min_devices} ready"
+            return Lack(f"{devices}: {ready} of {settings.min_devices} ready", short)
     missing = least(campaign) - campaign.received
     there = at_work(turn, campaign) + beside + free
     if campaign.phase in ("preparing", "training") and missing > there:
         updates = "1 more update" if missing == 1 else f"{missing} more updates"
-        return f"{updates}: {there} device{'' if there == 1 else 's'} can still send one"
-    return ""
+        text = f"{updates}: {there} device{'' if there == 1 else 's'} can still send one"
+        return Lack(text, missing - there)
+    return NO_LACK
 
 
 def seats(turn: Turn, campaign: Campaign, place: str) -> int:

@@ -21,7 +21,7 @@ from aggregator.fleet.desired import can_train
 from aggregator.fleet.divergence import NOBODY, refused_divergence, suspects_of
 from aggregator.fleet.reconcile import Turn, awake, failed, forget, reconcile, rested
 from aggregator.fleet.records import SHARED, Campaign, Device, Fleet, Member, Survey
-from wire.messages import CheckIn, Metrics
+from wire.messages import ROOM, CheckIn, Metrics
 
 SWEPT = 500
 """Maximum number of devices that are reconciled in one event of a sweep."""
@@ -102,7 +102,7 @@ def _checked_in(turn: Turn, event: e.CheckedIn) -> None:
     if before.facts is None or holds_all:
         device = replace(rested(device), forbids=False)
     # the changed facts may end its failures, so it is assigned again, beside the cohort
-    elif _terms(before.facts) != _terms(facts):
+    elif may_do_more(before.facts, facts):
         device = replace(awake(device), forbids=False)
     for campaign in list(turn.campaigns.values()):
         member = campaign.members.get(event.device_id)
@@ -114,7 +114,8 @@ def _checked_in(turn: Turn, event: e.CheckedIn) -> None:
             turn.put_member(campaign, event.device_id, survey=None)
     _take_back(turn, event.device_id, before, device)
     has_lost = bool(before.holds) and before.holds[-1] not in device.holds
-    reconcile(turn, event.device_id, failed(device, turn.now_s) if has_lost else device)
+    after = failed(device, turn.now_s, "lost") if has_lost else device
+    reconcile(turn, event.device_id, after)
 
 
 def _take_back(turn: Turn, device_id: str, known: Device, device: Device) -> None:
@@ -141,6 +142,13 @@ def _take_back(turn: Turn, device_id: str, known: Device, device: Device) -> Non
 @lru_cache(1000)
 def _encodings(encodings: tuple[str, ...]) -> tuple[str, ...]:
     return encodings
+
+
+def may_do_more(before: CheckIn, facts: CheckIn) -> bool:
+    """Return True if a device may carry out what it failed to do with its facts before."""
+    free, free_before = facts.free_bytes, before.free_bytes
+    has_room = free is not None and free_before is not None and free >= 2 * free_before + ROOM
+    return has_room or _terms(before) != _terms(facts)
 
 
 def _terms(facts: CheckIn) -> tuple[Any, ...]:
@@ -184,7 +192,7 @@ def _declined(turn: Turn, event: e.AssignmentDeclined) -> None:
     if event.forbidden and work.kind == "survey":
         reconcile(turn, event.device_id, device)
     else:
-        reconcile(turn, event.device_id, failed(device, turn.now_s))
+        reconcile(turn, event.device_id, failed(device, turn.now_s, "declined"))
 
 
 def _note_refused(turn: Turn, campaign: Campaign, device_id: str, number: int) -> None:
@@ -211,7 +219,7 @@ def _updated(turn: Turn, event: e.Updated) -> None:
     device = replace(device, **changes, train_s=event.train_s or device.train_s)
     # the device had no windows to describe
     if work.kind == "survey" and not update.norms:
-        reconcile(turn, device_id, failed(device, turn.now_s))
+        reconcile(turn, device_id, failed(device, turn.now_s, "empty"))
         return
     is_excluded = campaign.members.get(device_id, NOBODY).excluded
     counts = not is_excluded and _counts(campaign, work.kind, work.round)

@@ -42,14 +42,23 @@ EVERY_S = LEASE_S / 3
 """Seconds between two statuses."""
 
 
+CUT_OFF = "restore.incomplete"
+"""Name of the folder in which a restore into an existing folder collects the files."""
+
+
 def lock_service(folder: Path) -> int:
     """Lock a service's folder for this process, and return the lock's file descriptor.
 
     The process holds the lock until it ends.
 
     Raises:
-        ConfigError: the folder cannot be made, or another process has it.
+        ConfigError: the folder cannot be made, another process has it, or a restore into it was
+        cut off.
     """
+    if (folder / CUT_OFF).exists():
+        raise ConfigError(
+            f"folder {folder}: a restore into it was cut off. Run `shoal restore` again."
+        )
     try:
         return lock_folder(folder)
     except BlockingIOError:

@@ -1,5 +1,6 @@
 """Backup of a service's folder while the service runs, and restore."""
 
+import errno
 import os
 import shutil
 import time
@@ -11,9 +12,9 @@ from pathlib import Path
 from aggregator.enrolment import authority
 from aggregator.fleet.records import Fleet
 from aggregator.http.tokens import FILE as TOKENS
-from aggregator.leadership.identity import is_served
+from aggregator.leadership.identity import CUT_OFF, is_served
 from aggregator.maintenance.blobs import needs
-from aggregator.maintenance.carried import BROKER, carry_over
+from aggregator.maintenance.carried import BROKER, SENT_ALERTS, carry_over
 from aggregator.maintenance.database import copy_database, read_database
 from aggregator.maintenance.examine import examine
 from aggregator.maintenance.releases import release_needs
@@ -33,12 +34,15 @@ KEYS = {
         "trust.pem": 0o644,
         AUDIT: 0o644,
         TOKENS: 0o600,
+        SENT_ALERTS: 0o600,
     },
     **authority.FILES,
 }
 """Files that a service needs besides the database and the blobs, with their permissions."""
 VOUCHER = "service.voucher"
 """Name of the voucher; a restore accepts an expired one, since `serve` says how to renew it."""
+USUAL = {"lost+found", "lock"}
+"""Names of entries that a folder may have which counts as empty."""
 TRIES = 20
 """Maximum number of copies of the database, if the service deletes needed blobs meanwhile."""
 
@@ -87,8 +91,9 @@ def back_up(folder: Path, to: Path) -> Copied:
 def restore(copy: Path, folder: Path) -> tuple[Path | None, list[str]]:
     """Put a backup in place of a service's folder; return the old folder's new name, and notes.
 
-    The name is None if there was no folder. The notes are for the operator. Credentials, bans and
-    broker's files of the old folder are carried over (`aggregator.maintenance.carried`).
+    The name is None if there was no folder, or an empty one, such as a mount point, which is
+    filled. The notes are for the operator. Credentials, bans, sent alerts and broker's files of the
+    old folder are carried over (`aggregator.maintenance.carried`).
 
     Raises:
         ConfigError: the backup is damaged, a service runs in the folder, or a file cannot be read
@@ -111,13 +116,22 @@ def restore(copy: Path, folder: Path) -> tuple[Path | None, list[str]]:
             "has the credentials that were made after the copy. Rename it to "
             f"{folder.name}, or move it away."
         )
-    aside = None
-    with _begun(folder) as draft:
+    aside, replaced = None, folder if folder.exists() and not _is_empty(folder) else None
+    within = None if replaced or not folder.exists() else {path.name for path in copy.iterdir()}
+    with _begun(folder) if within is None else _begun_inside(folder, within) as draft:
         _copy_files(copy, draft, (path for path in copy.rglob("*") if path.is_file()))
-        notes = carry_over(folder if folder.exists() else None, draft)
-        if folder.exists():
+        notes = carry_over(replaced, draft)
+        if replaced:
             aside = folder.with_name(f"{folder.name}.before-{time.strftime('%Y%m%dT%H%M%S')}")
-            folder.rename(aside)
+            try:
+                folder.rename(aside)
+            except OSError as error:
+                if error.errno != errno.EBUSY:
+                    raise
+                raise ConfigError(
+                    f"folder {folder}: a mount point, which cannot be moved aside. Move its "
+                    "content away, and restore into the empty folder."
+                ) from None
     if aside is not None:
         try:
             status = aside.stat()
@@ -154,6 +168,49 @@ def _begun(folder: Path) -> Iterator[Path]:
         raise ConfigError(f"{error.filename or draft}: {error.strerror}") from None
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+
+
+def _is_empty(folder: Path) -> bool:
+    """Return True if a folder has nothing but what a cut-off restore or a file system put there."""
+    names = {path.name for path in folder.iterdir()}
+    return CUT_OFF in names or not names - USUAL
+
+
+@contextmanager
+def _begun_inside(folder: Path, names: set[str]) -> Iterator[Path]:
+    """Yield a new folder whose content goes into `folder`, which is empty, at the end.
+
+    `names`: names of the content. `folder` stays empty if the context fails. If the process is
+    killed meanwhile, no service takes the folder until another restore has deleted what is there of
+    these names, and has begun anew.
+
+    Raises:
+        ConfigError: a file cannot be read or written.
+    """
+    draft, is_whole = folder / CUT_OFF, False
+    try:
+        _clear(folder, {*names, CUT_OFF} if draft.exists() else set())
+        make_folder(draft)
+        draft.chmod(0o700)
+        yield draft
+        for path in list(draft.iterdir()):
+            path.rename(folder / path.name)
+        sync_folder(folder)
+        is_whole = True
+    except OSError as error:
+        raise ConfigError(f"{error.filename or draft}: {error.strerror}") from None
+    finally:
+        _clear(folder, set() if is_whole else names)
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _clear(folder: Path, names: set[str]) -> None:
+    """Delete the files and folders of these names in a folder."""
+    for name in names:
+        if (folder / name).is_dir():
+            shutil.rmtree(folder / name)
+        else:
+            (folder / name).unlink(missing_ok=True)
 
 
 def _copy_runs(folder: Path, to: Path) -> Copied:

@@ -1,4 +1,4 @@
-"""Credentials that a restore must not set back: tokens and bans since the backup."""
+"""What a restore must not set back: tokens, bans and sent alerts since the backup."""
 
 import time
 from contextlib import closing
@@ -20,6 +20,9 @@ from wire.errors import ConfigError
 BROKER = "broker"
 """Name of the folder with Mosquitto's files of `shoal init --tls`; backups do not have it."""
 
+SENT_ALERTS = "alerts-sent.json"
+"""Name of the file with the alerts that a webhook was sent."""
+
 
 def carry_over(aside: Path | None, folder: Path) -> list[str]:
     """Bring credentials in a restored folder up to date, and return notes for the operator.
@@ -29,6 +32,8 @@ def carry_over(aside: Path | None, folder: Path) -> list[str]:
     Raises:
         OSError: a file cannot be read or written.
     """
+    if aside is not None and (aside / SENT_ALERTS).exists():
+        write_atomically(folder / SENT_ALERTS, (aside / SENT_ALERTS).read_bytes(), 0o600)
     authorities = [
         path.read_bytes() if (path := place / CERTIFICATE).exists() else b""
         for place in (aside or folder, folder)

@@ -9,8 +9,9 @@ from pathlib import Path
 from aggregator.enrolment import authority
 from aggregator.http.local import FILE as LOCAL
 from aggregator.http.tokens import FILE as TOKENS
+from aggregator.leadership.identity import CUT_OFF
 from aggregator.maintenance.blobs import HALF_WRITTEN, BlobCheck, leftover
-from aggregator.maintenance.carried import BROKER
+from aggregator.maintenance.carried import BROKER, SENT_ALERTS
 from aggregator.maintenance.database import Contents, check_database, read_database
 from aggregator.maintenance.finding import Finding
 from aggregator.maintenance.keys import check_keys
@@ -27,7 +28,7 @@ _OWN = re.compile(
     rf"|{re.escape(TOKENS)}|{re.escape(LOCAL)}"
     r"|trust\.pem|secret\.key|service\.(key|pub|voucher)"
     rf"|{'|'.join(map(re.escape, authority.FILES))}|{re.escape(ENROLMENTS)}(-wal|-shm)?"
-    rf"|{BROKER}|pieces|{BUNDLES}"
+    rf"|{BROKER}|pieces|{BUNDLES}|{re.escape(SENT_ALERTS)}"
 )
 
 
@@ -101,6 +102,10 @@ def _leftovers(folder: Path, contents: Contents | None, mend: bool) -> Iterator[
     """Yield findings on files in the folder that are not needed."""
     for path in sorted(folder.iterdir()):
         if _OWN.fullmatch(path.name):
+            continue
+        if path.name == CUT_OFF:
+            text = "a restore was cut off, and no service starts here; run `shoal restore` again"
+            yield Finding("wrong", path.name, text)
             continue
         if HALF_WRITTEN.fullmatch(path.name) and path.is_file():
             yield leftover(path, path.name, mend)

@@ -22,7 +22,7 @@ from aggregator.aggregation.admission import (
     campaign_of_run,
     expect,
 )
-from aggregator.fleet.eligibility import version_of
+from aggregator.fleet.eligibility import outdated
 from aggregator.fleet.events import AssignmentDeclined, CheckedIn, Event, Seen, Updated, UsesRelease
 from aggregator.fleet.records import MOST_TAGS, Fleet
 from aggregator.ports import BlobLost, Clock, StorageFailed
@@ -45,7 +45,6 @@ from wire.links.port import Delivery
 from wire.messages import (
     ERROR_BYTES,
     LONGEST_TEXT,
-    VERSION,
     Acknowledge,
     Busy,
     CheckIn,
@@ -95,6 +94,7 @@ class ClientName(msgspec.Struct, frozen=True):
 
     client: str = ""
     app: str = ""
+    protocol: str = ""
 
 
 @dataclass
@@ -261,15 +261,12 @@ class FleetInbox:
             if delivery.retained:
                 self._clear(reading, address.kind, delivery)
                 return reading
-            is_large = isinstance(error, LimitExceeded)
-            self.refuse(
-                reading,
-                "too-large" if is_large else "malformed",
-                f"{error}{self._advice(delivery.payload, reading)}",
-            )
+            reason: Reason = "too-large" if isinstance(error, LimitExceeded) else "malformed"
+            detail = f"{error}{self._advice(delivery.payload, reading)}"
+            self.refuse(reading, reason, detail)
             # the device would send the same update again
             if reading.about == "update":
-                self._decline_for(reading)
+                self._refuse_update(reading, reason, detail)
         except (BlobLost, StorageFailed) as error:
             self.count("blob-unread", f"device={reading.device_id}: {error}")
             reading.events = []
@@ -350,7 +347,7 @@ class FleetInbox:
             case Refusal(reason, detail):
                 self.refuse(reading, reason, detail)
                 if reason in ("wrong-layout", "not-finite", "norm-too-large"):
-                    self._decline_for(reading, too_large=reason != "wrong-layout")
+                    self._refuse_update(reading, reason, detail)
             case Duplicate():
                 reading.replies.append(Acknowledge(device_id, reading.digest))
             case received:
@@ -431,7 +428,7 @@ class FleetInbox:
             )
             self.refuse(reading, problem.reason, problem.detail)
             if problem.reason == "malformed":
-                self._decline_for(reading)
+                self._refuse_update(reading, problem.reason, problem.detail)
         else:
             try:
                 self._update(whole, reading)
@@ -528,12 +525,11 @@ class FleetInbox:
         with suppress(msgspec.MsgspecError, ValueError, RecursionError):
             sender = msgspec.json.decode(payload, type=ClientName)
         if not sender.client and device is not None and device.facts is not None:
-            sender = ClientName(device.facts.client, device.facts.app)
-        if not () < version_of(sender.client) < version_of(VERSION):
-            return ""
-        client, app = printable(sender.client)[:80], printable(sender.app)[:80]
-        what = f"the app, which is {app}," if app else "the client"
-        return f"; {client} is older than this service, {VERSION}: update {what} of the device"
+            facts = device.facts
+            sender = ClientName(facts.client, facts.app, facts.protocol)
+        texts = (printable(text)[:80] for text in (sender.client, sender.app, sender.protocol))
+        advice = outdated(*texts)
+        return f"; {advice}" if advice else ""
 
     def _status(self, payload: bytes, reading: Reading) -> None:
         message: DeviceStatus = decode(payload, DeviceStatus)
@@ -557,6 +553,14 @@ class FleetInbox:
             reading.events.append(
                 Seen(at_s=self._clock(), device_id=reading.device_id, online=False)
             )
+
+    def _refuse_update(self, reading: Reading, reason: Reason, detail: str) -> None:
+        """Record that the update of a device's assignment was refused for its contents."""
+        device = self._fleet.devices.get(reading.device_id)
+        if device is not None and device.assignment is not None:
+            text = _one_line(detail)
+            self._telemetry.on_refusal(reading.device_id, device.assignment, reason, text)
+        self._decline_for(reading, too_large=reason != "wrong-layout")
 
     def _decline_for(
         self, reading: Reading, forbidden: bool = False, too_large: bool = False

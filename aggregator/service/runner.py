@@ -559,6 +559,8 @@ class Runner:
         If the broker has lost waiting messages, every device is made to check in.
         """
         self.connected = True
+        if self._was_connected:
+            log.info("Connected to the broker again: session_kept=%s", str(has_session).lower())
         if self._was_connected and not has_session:
             self._link.rename()
         self.announce()

@@ -20,9 +20,11 @@ from aggregator.core.telemetry import (
     LastTraining,
     regrouped,
 )
+from aggregator.fleet.reconcile import NOBODY
 from aggregator.fleet.records import Assignment, Device, Fleet
+from aggregator.fleet.step import may_do_more
 from aggregator.ports import Clock, StorageFailed
-from wire.messages import Decline, ErrorReport, Update
+from wire.messages import Decline, ErrorReport, Reason, Update
 
 if TYPE_CHECKING:  # simulations must not load the database's modules
     from aggregator.storage.telemetry_table import TelemetryTable
@@ -86,6 +88,11 @@ class Telemetry:
         last = LastDecline(self._clock(), campaign, decline.round, decline.reason, detail)
         self._change(decline.device_id, decline=last)
 
+    def on_refusal(self, device_id: str, work: Assignment, reason: Reason, detail: str) -> None:
+        """Record that the update of an assignment was refused for its contents."""
+        last = LastDecline(self._clock(), work.campaign, work.round, reason, detail, refused=True)
+        self._change(device_id, decline=last)
+
     def on_error(self, report: ErrorReport) -> None:
         """Record the last error of a device. Its text is made safe to print.
 
@@ -93,12 +100,16 @@ class Telemetry:
         """
         last = self.of(report.device_id).error
         if last is None or last.report != report:
-            self._change(report.device_id, error=LastError(self._clock(), report))
+            error = LastError(self._clock(), report)
+            before = self.of(report.device_id).standing_error
+            is_same = before is not None and before.key == error.key
+            first_s = before.first_s if before is not None and is_same else error.at_s
+            self._change(report.device_id, error=replace(error, first_s=first_s))
 
     def on_update(self, update: Update, device: Device, work: Assignment, bytes_up: int) -> None:
         """Record an admitted update of an assignment."""
         sizes = {"bytes_up": bytes_up, "bytes_down": update.bytes_received}
-        changes: dict[str, Any] = dict(sizes)
+        changes: dict[str, Any] = {**sizes, "mended_s": self._clock()}
         if work.kind == "train" and update.trained.num_examples:
             changes["training"] = LastTraining(
                 examples=update.trained.num_examples,
@@ -111,16 +122,23 @@ class Telemetry:
     # From the fleet.
 
     def observe(self, before: Fleet, after: Fleet, device_ids: Iterable[str]) -> None:
-        """Record which of these devices have changed their group, after the fleet is stored."""
+        """Record which of these devices have changed, after the fleet is stored.
+
+        A change is another group, or facts that may end a failure.
+        """
+        for device_id in device_ids:
+            earlier, now = (f.devices.get(device_id, NOBODY).facts for f in (before, after))
+            if earlier is not now and earlier and now and may_do_more(earlier, now):
+                self._change(device_id, mended_s=after.at_s)
         for campaign in after.campaigns.values():
-            earlier = before.campaigns.get(campaign.name)
-            if earlier is None or earlier.members is campaign.members:
+            past = before.campaigns.get(campaign.name)
+            if past is None or past.members is campaign.members:
                 continue
             for device_id in device_ids:
-                member, former = (c.members.get(device_id) for c in (campaign, earlier))
+                member, former = (c.members.get(device_id) for c in (campaign, past))
                 group = member.current_group if member is not None else ""
                 if group and group != (former.current_group if former is not None else ""):
-                    change = GroupChange(after.at_s, campaign.name, earlier.round, group)
+                    change = GroupChange(after.at_s, campaign.name, past.round, group)
                     self._put(device_id, regrouped(self.of(device_id), change))
 
     def forget(self, device_id: str) -> None:

@@ -7,6 +7,7 @@ import msgspec
 from aggregator.core.telemetry import DeviceTelemetry, LastDecline
 from aggregator.fleet.desired import is_at_work, placed_of
 from aggregator.fleet.divergence import NOBODY
+from aggregator.fleet.eligibility import outdated
 from aggregator.fleet.gate import Answer, answer_of
 from aggregator.fleet.records import Assignment, Campaign, Device, Fleet, Placed
 from aggregator.view.pulls import StandingOut, standing_out
@@ -96,6 +97,31 @@ class DeviceView(NamedTuple):
         """Decline of its last assignment; None if it did not decline it."""
         decline = self.telemetry.decline
         return decline if decline is not None and decline.at_s >= self.record.asked_s else None
+
+    @property
+    def outdated(self) -> str:
+        """Advice to update its client, if that is older than the service; else empty."""
+        return advice_of(self.record)
+
+
+def advice_of(device: Device) -> str:
+    """Return what to update if a device's client is older than the service; else nothing."""
+    facts = device.facts
+    return outdated(facts.client, facts.app, facts.protocol) if facts is not None else ""
+
+
+def failure_text(device: Device, telemetry: DeviceTelemetry) -> str:
+    """Return the answer of a device that failed its last assignment; empty if it was silent."""
+    match device.failure:
+        case "declined" if telemetry.decline is not None:
+            return telemetry.decline.text
+        case "declined":
+            return "declined"
+        case "empty":
+            return "has no windows to describe"
+        case "lost":
+            return "has lost its personal model"
+    return ""
 
 
 def stored_fields(device: Device) -> dict[str, Any]:

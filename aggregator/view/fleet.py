@@ -4,6 +4,7 @@ All counts of devices come from one walk over them, made at most once per view.
 """
 
 import math
+from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,11 +17,12 @@ from typing import NamedTuple
 from aggregator.core.telemetry import NO_TELEMETRY, DeviceTelemetry
 from aggregator.fleet.budget import why_ended
 from aggregator.fleet.desired import can_train, is_at_work, paced_until, takes, works_for
+from aggregator.fleet.divergence import NOBODY as NO_MEMBER
 from aggregator.fleet.eligibility import read_rule
 from aggregator.fleet.reconcile import Turn
 from aggregator.fleet.records import OPEN, Campaign, Device, Fleet
-from aggregator.fleet.rounds import lacking
-from aggregator.view.device import DeviceView, group_key
+from aggregator.fleet.rounds import NO_LACK, Lack, lacking
+from aggregator.view.device import DeviceView, advice_of, failure_text, group_key
 from aggregator.view.progress import ReleaseAnswers, ReleaseState, RolloutProgress, release_states
 from aggregator.view.pulls import StandingOut, all_standing_out
 from wire.messages import HEARTBEAT_S
@@ -34,8 +36,11 @@ WEAK, WINDOWS = 0.25, 20
 """Fraction of the middle device's accuracy below which a device is named; its fewest windows."""
 RECENT_S = 86_400.0
 """Age in seconds up to which a device's last error is counted with those of others."""
-OFFLINE, FREE = "offline", "free"
+OFFLINE, FREE, RESTS = "offline", "free", "rests after a failure"
+PACED = "had an assignment a short time ago"
 """Reasons of devices that could serve a campaign."""
+VALUES = 3
+"""Maximum number of devices whose values are named with the condition that excludes them."""
 SHOWN = 20
 """Maximum number of devices that an alert names, or that are named as able to serve a campaign."""
 
@@ -62,6 +67,8 @@ class CampaignWait(NamedTuple):
     """Both, with times, for people."""
     servers: tuple[Server, ...]
     """First `SHOWN` of these devices, soonest first."""
+    is_paced: bool = False
+    """True if the devices that wait for their pace suffice: the wait ends without anybody."""
 
 
 class Unanswered(NamedTuple):
@@ -73,6 +80,10 @@ class Unanswered(NamedTuple):
     next_s: float
     """Time of its next assignment; 0 if it has an assignment now."""
     online: bool
+    answer: str
+    """Answer to its last assignment, for people; empty if it did not answer."""
+    advice: str
+    """Advice to update its client, if that is older than the service; else empty."""
 
 
 class SilentDevice(NamedTuple):
@@ -97,11 +108,12 @@ class PoorDevice(NamedTuple):
 
 
 class CommonError(NamedTuple):
-    """Error that devices had in the last `RECENT_S`."""
+    """Error that devices had in the last `RECENT_S`, and after which none was seen to work."""
 
     key: str
     """Type and message, without paths and numbers."""
-    last_s: float
+    first_s: float
+    """Time of the first of these errors."""
     devices: tuple[str, ...]
     """Ids of the devices whose last error it is."""
 
@@ -133,7 +145,7 @@ class _Count:
     """Counters of a campaign's devices during a walk."""
 
     campaign: Campaign
-    lacks: str
+    lack: Lack
     devices: int = 0
     online: int = 0
     eligible: int = 0
@@ -142,6 +154,8 @@ class _Count:
     working: int = 0
     servers: list[Server] = field(default_factory=list)
     cannot: Counter[str] = field(default_factory=Counter)
+    values: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+    """Devices that a condition excludes, with their values, by what they lack."""
     left_s: float = 0.0
     """Last time at which a device that could serve went offline."""
 
@@ -162,6 +176,8 @@ class Totals(NamedTuple):
     poor: tuple[PoorDevice, ...]
     clocks: Mapping[str, float]
     """Seconds by which a clock is ahead, or behind if negative, by device with a wrong clock."""
+    seconds: Mapping[str, float]
+    """Time of the last check-in of a second device, by the device whose id it uses."""
     errors: tuple[CommonError, ...]
     """Errors that devices reported, most devices first."""
 
@@ -229,13 +245,14 @@ class FleetView:
     def _walk(self, visit: Callable[[DeviceView], None] | None, of: Campaign | None) -> Totals:
         fleet, unanswered = self.fleet, list[Unanswered]()
         quiet, clocks, poor = list[SilentDevice](), dict[str, float](), list[PoorDevice]()
+        seconds = dict[str, float]()
         heard_s, weak = math.inf, weak_devices(fleet)
         numbers = dict.fromkeys(("known", "online", "banned", "metered", "charging", "idle"), 0)
         errors: dict[str, list[tuple[str, float]]] = {}
         turn, answers = Turn(fleet), ReleaseAnswers(fleet)
         turn.now_s = max(fleet.at_s, self.now_s)
         counts = [
-            _Count(campaign, "" if name in self.paused else lacking(turn, campaign))
+            _Count(campaign, NO_LACK if name in self.paused else lacking(turn, campaign))
             for name, campaign in fleet.campaigns.items()
         ]
         for device_id, record in fleet.devices.items():
@@ -249,14 +266,17 @@ class FleetView:
                 numbers["charging"] += facts.charging is True
                 numbers["idle"] += facts.idle is True
             answers.add(device_id, record)
-            error = self.telemetry.get(device_id, NO_TELEMETRY).error
+            about = self.telemetry.get(device_id, NO_TELEMETRY)
+            error = about.standing_error
             if error is not None and turn.now_s - error.at_s < RECENT_S and not record.barred:
-                errors.setdefault(error.key, []).append((device_id, error.at_s))
+                errors.setdefault(error.key, []).append((device_id, error.first_s))
             if record.failures and not record.barred:
                 next_s = 0.0 if is_at_work(record) else record.rests_until_s
                 seen = (record.failures, record.failing_s, next_s, record.online)
-                unanswered.append(Unanswered(device_id, *seen))
-            about = self.telemetry.get(device_id, NO_TELEMETRY)
+                answer, advice = failure_text(record, about), advice_of(record)
+                unanswered.append(Unanswered(device_id, *seen, answer, advice))
+            if record.second_s and record.ban is None:
+                seconds[device_id] = record.second_s
             if not record.barred:
                 if is_awaited(fleet, record):
                     last_s = max(record.seen_s, about.heard_s)
@@ -280,23 +300,27 @@ class FleetView:
             heard_s if heard_s < math.inf else 0.0,
             tuple(sorted(poor, key=lambda each: each.device_id)),
             dict(sorted(clocks.items(), key=lambda pair: -abs(pair[1]))),
+            dict(sorted(seconds.items())),
             tuple(_common(key, had) for key, had in sorted(errors.items(), key=_order_of)),
         )
 
     def _campaign(self, count: _Count, now_s: float) -> CampaignView:
         campaign, waiting = count.campaign, None
         paused = self.paused.get(campaign.name) or (PAUSED if campaign.paused else "")
-        if count.lacks:
+        if count.lack.text:
             order = sorted(count.servers, key=lambda each: (each.at_s or 1e18, each.device_id))
             could = dict(Counter(each.why for each in order).most_common())
             cannot = dict(sorted(count.cannot.items(), key=lambda each: (-each[1], each[0])))
             times = {each.why: each.at_s for each in reversed(order)} | {OFFLINE: count.left_s}
             reasons = ", ".join(
                 f"{number:,} {why}{_when(why, number, times.get(why, 0.0), now_s)}"
+                f"{_values(count.values.get(why, []))}"
                 for why, number in [*could.items(), *cannot.items()]
             )
             servers = tuple(islice(order, SHOWN))
-            waiting = CampaignWait(count.lacks, campaign.phase_s, could, cannot, reasons, servers)
+            is_paced = 0 < count.lack.devices <= could.get(PACED, 0)
+            about = (campaign.phase_s, could, cannot, reasons, servers, is_paced)
+            waiting = CampaignWait(count.lack.text, *about)
         return CampaignView(
             campaign,
             paused,
@@ -340,7 +364,7 @@ def weak_devices(fleet: Fleet) -> dict[str, tuple[float, float]]:
 
 def _common(key: str, had: list[tuple[str, float]]) -> CommonError:
     """Return an error, from the devices that had it and the times."""
-    return CommonError(key, max(at_s for _, at_s in had), tuple(sorted(d for d, _ in had)))
+    return CommonError(key, min(at_s for _, at_s in had), tuple(sorted(d for d, _ in had)))
 
 
 def _order_of(error: tuple[str, list[tuple[str, float]]]) -> tuple[int, str]:
@@ -380,8 +404,8 @@ def devices_of(view: FleetView, name: str) -> Iterator[DeviceView]:
 def _add(fleet: Fleet, count: _Count, device_id: str, device: Device, now_s: float) -> None:
     """Count a device in a campaign."""
     campaign = count.campaign
-    if count.lacks and device_id not in campaign.updates:
-        if exclusion := _exclusion(fleet, campaign, device_id, device):
+    if count.lack.text and device_id not in campaign.updates:
+        if exclusion := _exclusion(fleet, campaign, device_id, device, count.values):
             count.cannot[exclusion] += 1
         elif (server := _server(fleet, campaign, device_id, device, now_s)) is not None:
             count.servers.append(server)
@@ -399,18 +423,41 @@ def _add(fleet: Fleet, count: _Count, device_id: str, device: Device, now_s: flo
     count.failing += device.failures > 0
 
 
-def _exclusion(fleet: Fleet, campaign: Campaign, device_id: str, device: Device) -> str:
-    """Return the reason why a device cannot serve a campaign; empty if it could."""
+def _exclusion(
+    fleet: Fleet,
+    campaign: Campaign,
+    device_id: str,
+    device: Device,
+    values: dict[str, list[tuple[str, str]]],
+) -> str:
+    """Return the reason why a device cannot serve a campaign; empty if it could.
+
+    If the reason is a condition, the device is added to `values` unless others come first by id.
+    """
     if device.barred:
         return "banned" if device.ban is not None else "withdrawn"
     if device.facts is None:
         return "never checked in"
     rule = read_rule(campaign.settings.where)
+    if campaign.members.get(device_id, NO_MEMBER).excluded:
+        return "excluded by the operator"
     if condition := rule.unmet(device_id, device, fleet.campaigns):
-        return f'excluded by "{condition}"'
+        reason = f'excluded by "{condition}"'
+        named = values.setdefault(reason, [])
+        if value := read_rule(condition).value(device_id, device, fleet.campaigns):
+            insort(named, (device_id, value))
+            del named[VALUES + 1 :]
+        return reason
     if not can_train(campaign, device):
         return f"with fewer than {campaign.settings.min_batch} training windows"
     return ""
+
+
+def _values(named: list[tuple[str, str]]) -> str:
+    """Return the values of excluded devices, for people; empty if there are none."""
+    texts = [f"{device_id}: {value}" for device_id, value in named[:VALUES]]
+    more = ["..."] if len(named) > VALUES else []
+    return f" ({', '.join([*texts, *more])})" if named else ""
 
 
 def _when(why: str, number: int, at_s: float, now_s: float) -> str:
@@ -439,10 +486,10 @@ def _server(
             return None
         return Server(device_id, f"at work for {work.campaign}", work.deadline_s)
     if now_s < device.rests_until_s:
-        return Server(device_id, "rests after a failure", device.rests_until_s)
+        return Server(device_id, RESTS, device.rests_until_s)
     other = works_for(fleet, device_id, device)
     if other is not None and other.name != campaign.name:
         return Server(device_id, f"works for {other.name}", 0.0)
     if now_s < (paced_s := paced_until(campaign, device)):
-        return Server(device_id, "had an assignment a short time ago", paced_s)
+        return Server(device_id, PACED, paced_s)
     return Server(device_id, FREE, now_s)

@@ -159,6 +159,10 @@ class Agent:
         self._backoff = Backoff(clock)
         self._unstored: Delivery | None = None
         self._is_error_due, self._error_at_s = False, 0.0
+        self._free_bytes: int | None = None
+        """Free storage that the last check-in reported."""
+        self._room_at_s = math.inf
+        """Time of the next look at the free storage; infinity if the last plan did not fail."""
         self._note_end()
         link.subscribe(*(topics.device(device_id, kind) for kind in RECEIVED), topics.aggregator)
 
@@ -209,6 +213,7 @@ class Agent:
         """Retry requests without an answer, and continue with postponed work."""
         self._contained("heartbeat", self._beat)
         self._contained("retry", self._retry)
+        self._contained("look at free storage", self._look_at_room)
         self._contained(
             "look at live data",
             lambda: self._check_in() if self._live is not None and self._live.look() else None,
@@ -357,7 +362,8 @@ class Agent:
 
     def _check_in(self) -> None:
         """Report the device's facts, and send unanswered messages again."""
-        windows = self._windows_now()
+        windows, health = self._windows_now(), self._health()
+        self._free_bytes = health.free_bytes
         message = m.CheckIn(
             self.device_id,
             windows.num_train,
@@ -374,7 +380,7 @@ class Agent:
             protocol=PROTOCOL_VERSION,
             start=self._start.number,
             instance=self._start.instance,
-            **asdict(self._health()),
+            **asdict(health),
         )
         self._outbox.publish("check-in", encode(message))
         self._outbox.beat(now=True)
@@ -466,6 +472,7 @@ class Agent:
             self._state.files.delete(CHECKPOINT)  # so there may be space
             self._state.put_update(plan.run_id, plan.round, payload, private)
         self._memory.note(core.on_executed(self.session, plan, digest(payload)))
+        self._room_at_s = math.inf
         log.info(
             "Plan carried out: device=%s round=%d steps=%d",
             self.device_id,
@@ -554,6 +561,21 @@ class Agent:
         )
         self._memory.note(changed)
         self._outbox.decline(plan, declined)
+        self._room_at_s = self._clock() if declined.reason == "failed" else math.inf
+
+    def _look_at_room(self) -> None:
+        """Check in after a failure if the free storage is far from the reported one.
+
+        The aggregator gives a device with more room than before an assignment at once.
+        """
+        if self._clock() < self._room_at_s or not self._outbox.connected:
+            return
+        self._room_at_s = self._clock() + m.HEARTBEAT_S
+        free, reported = self._health().free_bytes, self._free_bytes
+        if free is None or reported is None:
+            return
+        if not reported / 2 - m.ROOM < free < 2 * reported + m.ROOM:
+            self._check_in()
 
     def _kept(self) -> set[str]:
         """Return the digests of the blobs that must stay in the state folder.

@@ -339,7 +339,13 @@ def _policy(arguments: Namespace) -> str:
     policy = policy_of(arguments)
     if policy is None:
         return "none: no --policy"
-    return f"{arguments.policy}: {policy}{_unknown_graphs(arguments.state, policy)}"
+    rules = ", ".join(
+        f"{name} {' '.join(value) if isinstance(value, tuple) else value}".lower()
+        for name in Policy.__struct_fields__
+        if (value := getattr(policy, name)) != getattr(Policy(), name)
+    )
+    rules = rules or "no restriction"
+    return f"{arguments.policy}: {rules}{_unknown_graphs(arguments.state, policy)}"
 
 
 def _unknown_graphs(folder: Path, policy: Policy) -> str:

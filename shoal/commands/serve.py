@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import signal
 from collections import Counter
 from pathlib import Path
@@ -134,7 +135,8 @@ def log_rounds() -> Observer:
     It logs a round when it opens, with the number of devices; when it closes, with the number of
     updates; and when it is aggregated, with the number of groups, the updates that were left out,
     and why it changed nothing. While it waits, its log has what it lacks and what devices of a
-    small fleet lack: at once, after a minute, and then every hour. It logs the end of a campaign
+    small fleet lack: at once, within a minute after this has changed, and else every hour. It does
+    not log a wait for the pace alone. It logs the end of a campaign
     with the personal models that devices chose, each step and the end of rollouts, and devices of a
     small fleet that come and go.
     """
@@ -148,7 +150,8 @@ def log_rounds() -> Observer:
     stages: dict[str, tuple[int, int, str]] = {}
     steps: dict[str, tuple[str, int]] = {}
     fleets: list[Fleet] = []
-    waits_s: dict[str, float] = {}  # when to log again what a campaign waits for
+    waits: dict[str, tuple[float, float, Any]] = {}
+    # when to look again what a campaign waits for, when it was logged last, and what was logged
     log = logging.getLogger("shoal")
 
     def observe(fleet: Fleet, event: Event) -> None:
@@ -177,11 +180,10 @@ def log_rounds() -> Observer:
                 say(campaign)
             if fleet.sweep:  # not every device has been looked at
                 continue
-            lacks, due_s = lacking(turn, campaign), waits_s.get(campaign.name, 0.0)
+            lacks = lacking(turn, campaign).text
             if not lacks:
-                waits_s.pop(campaign.name, None)
-            elif event.at_s >= due_s:
-                waits_s[campaign.name] = event.at_s + (3600.0 if due_s else 60.0)
+                waits.pop(campaign.name, None)
+            elif event.at_s >= waits.get(campaign.name, (0.0,))[0]:
                 say_waiting(fleet, campaign, lacks)
 
     def say(campaign: Campaign) -> None:
@@ -218,10 +220,19 @@ def log_rounds() -> Observer:
             log.warning(message, number, name, device_id, reason)
 
     def say_waiting(fleet: Fleet, campaign: Campaign, lacks: str) -> None:
-        reasons = ""
+        waiting, reasons = None, ""
         if len(fleet.devices) <= MOST_LOGGED:  # the reasons need a walk over all devices
             waiting = FleetView(fleet, now_s=fleet.at_s).campaigns[campaign.name].waiting
             reasons = f" devices={waiting.reasons}" if waiting and waiting.reasons else ""
+        cause = lacks, waiting and (waiting.could, waiting.cannot)
+        _, logged_s, before = waits.get(campaign.name, (0.0, -math.inf, None))
+        is_due = cause != before or fleet.at_s >= logged_s + 3600.0
+        is_due = is_due and not (waiting is not None and waiting.is_paced)
+        last = (fleet.at_s, cause) if is_due else (logged_s, before)
+        times = fleet.at_s + 60.0, last[0] + 3600.0
+        waits[campaign.name] = min(at_s for at_s in times if at_s > fleet.at_s), *last
+        if not is_due:
+            return
         message = "Round %d waits for %s: campaign=%s%s"
         log.info(message, campaign.round, lacks, campaign.name, reasons)
 

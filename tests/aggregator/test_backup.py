@@ -1,10 +1,13 @@
 """Copies of a service's folder: while it works, at any moment; cut short; damaged; and put back."""
 
+import os
 import shutil
+import subprocess
 import threading
 import time
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,12 +15,14 @@ from aggregator.enrolment.authority import make_authority
 from aggregator.enrolment.desk import ban, make_token, reject
 from aggregator.fleet.events import Banned
 from aggregator.fleet.records import Ban, Campaign
-from aggregator.leadership.identity import lock_service, own_secret, service_signer
+from aggregator.leadership.identity import CUT_OFF, lock_service, own_secret, service_signer
 from aggregator.maintenance import backup
 from aggregator.maintenance.backup import back_up, restore
+from aggregator.maintenance.carried import SENT_ALERTS
 from aggregator.maintenance.database import copy_database, read_database
 from aggregator.maintenance.examine import examine
 from aggregator.storage.enrolment_store import BanRow, DeviceRow, TokenRow, open_enrolments
+from host.files import write_atomically
 from tests.aggregator.small_service import SmallService, checked_in
 from wire.errors import ConfigError, ShoalError
 from wire.identity.keys import new_key
@@ -192,6 +197,95 @@ class TestRestore:
         (tmp_path / "copy" / "service.voucher").write_bytes(b"over")
         assert restore(tmp_path / "copy", tmp_path / "new" / "served") == (None, [])
         assert campaign_in(tmp_path / "new" / "served") == served.campaign
+
+    @pytest.mark.parametrize("usual", [(), ("lost+found",)])
+    def test_an_empty_folder_is_filled(
+        self, served: Served, tmp_path: Path, usual: tuple[str, ...]
+    ) -> None:
+        back_up(served.folder, tmp_path / "copy")
+        folder = tmp_path / "volume"
+        folder.mkdir(mode=0o750)
+        for name in usual:
+            (folder / name).mkdir()
+        inode = folder.stat().st_ino
+        assert restore(tmp_path / "copy", folder) == (None, [])
+        assert (folder.stat().st_ino, folder.stat().st_mode & 0o777) == (inode, 0o750)
+        assert campaign_in(folder) == served.campaign
+        assert {path.name for path in tmp_path.iterdir()} == {"served", "copy", "volume"}
+        assert not (folder / CUT_OFF).exists()
+        os.close(lock_service(folder))
+
+    def test_a_mount_point_is_filled_and_one_with_content_is_named(
+        self, served: Served, tmp_path: Path
+    ) -> None:
+        back_up(served.folder, tmp_path / "copy")
+        folder = tmp_path / "volume"
+        folder.mkdir()
+        if subprocess.run(
+            ["mount", "-t", "tmpfs", "tmpfs", str(folder)], capture_output=True
+        ).returncode:
+            pytest.skip("no disk can be mounted here: running as root would run this")
+        try:
+            assert restore(tmp_path / "copy", folder) == (None, [])
+            assert campaign_in(folder) == served.campaign
+            with pytest.raises(ConfigError, match="a mount point, which cannot be moved aside"):
+                restore(tmp_path / "copy", folder)
+            assert campaign_in(folder) == served.campaign
+        finally:
+            subprocess.run(["umount", "-l", str(folder)], check=True)
+
+    @pytest.mark.parametrize("failing", ["copy", "move"])
+    def test_an_empty_folder_stays_empty_if_the_disk_is_full(
+        self, served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+    ) -> None:
+        back_up(served.folder, tmp_path / "copy")
+        folder = tmp_path / "volume"
+        folder.mkdir()
+        calls = list[Path]()
+        rename, write = Path.rename, write_atomically
+
+        def full(*arguments: Any) -> Any:
+            calls.append(arguments[0])
+            if len(calls) > 2:
+                raise OSError(28, "No space left on device")
+            return (write if failing == "copy" else rename)(*arguments)
+
+        if failing == "copy":
+            monkeypatch.setattr(backup, "write_atomically", full)
+        else:
+            monkeypatch.setattr(Path, "rename", full)
+        with pytest.raises(ConfigError, match="No space left"):
+            restore(tmp_path / "copy", folder)
+        assert list(folder.iterdir()) == []
+
+    def test_a_restore_that_was_killed_is_begun_anew_and_no_service_starts_before(
+        self, served: Served, tmp_path: Path
+    ) -> None:
+        back_up(served.folder, tmp_path / "copy")
+        folder = tmp_path / "volume"
+        (folder / CUT_OFF / "blobs").mkdir(parents=True)
+        (folder / "secret.key").write_bytes(b"half")
+        (folder / "notes.txt").write_text("not the copy's")
+        with pytest.raises(ConfigError, match="a restore into it was cut off"):
+            lock_service(folder)
+        assert [f.where for f in examine(folder) if f.verdict == "wrong"][-1] == CUT_OFF
+        assert restore(tmp_path / "copy", folder) == (None, [])
+        assert campaign_in(folder) == served.campaign
+        assert (folder / "secret.key").read_bytes() == (tmp_path / "copy/secret.key").read_bytes()
+        assert (folder / "notes.txt").exists()
+        os.close(lock_service(folder))
+
+    def test_sent_alerts_are_those_of_the_replaced_folder(
+        self, served: Served, tmp_path: Path
+    ) -> None:
+        (served.folder / SENT_ALERTS).write_text("{}")
+        back_up(served.folder, tmp_path / "copy")
+        assert (tmp_path / "copy" / SENT_ALERTS).read_text() == "{}"
+        (served.folder / SENT_ALERTS).write_text('{"later": 1}')
+        assert not [f for f in examine(served.folder) if "no file of Shoal's" in f.text]
+        served.close()
+        restore(tmp_path / "copy", served.folder)
+        assert (served.folder / SENT_ALERTS).read_text() == '{"later": 1}'
 
     def test_a_copy_that_is_not_whole_changes_nothing(self, served: Served, tmp_path: Path) -> None:
         back_up(served.folder, tmp_path / "copy")

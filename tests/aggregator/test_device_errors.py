@@ -51,13 +51,13 @@ class TestInbox:
         bench.send("a", "error", encode(FULL_DISK))
         later = replace(FULL_DISK, at_s=95.0, message="another")
         assert bench.send("a", "error", encode(later)) == []
-        assert bench.telemetry.of("a").error == LastError(100.0, later)
+        assert bench.telemetry.of("a").error == LastError(100.0, later, first_s=95.0)
 
     def test_a_report_that_is_repeated_keeps_its_time(self, bench: InboxBench) -> None:
         bench.send("a", "error", encode(FULL_DISK))
         bench.clock.now_s += 3600.0
         bench.send("a", "error", encode(FULL_DISK))
-        assert bench.telemetry.of("a").error == LastError(100.0, FULL_DISK)
+        assert bench.telemetry.of("a").error == LastError(100.0, FULL_DISK, first_s=90.0)
 
     @pytest.mark.parametrize(("at_s", "shown_s"), [(90.0, 90.0), (0.0, 100.0), (9e9, 100.0)])
     def test_a_wrong_clock_of_a_device_dates_no_error_into_the_future(
@@ -66,7 +66,7 @@ class TestInbox:
         bench.send("a", "error", encode(replace(FULL_DISK, at_s=at_s)))
         error = bench.telemetry.of("a").error
         assert error is not None
-        assert error.at_s == shown_s
+        assert (error.at_s, error.first_s) == (shown_s, shown_s)
 
     @pytest.mark.parametrize(
         "hostile",
@@ -116,7 +116,7 @@ class TestStore:
                 telemetry.on_error(replace(FULL_DISK, message=str(number)))
             telemetry.save()
             assert {d: r.error for d, r in table.load().items()} == {
-                "a": LastError(100.0, replace(FULL_DISK, message="49"))
+                "a": LastError(100.0, replace(FULL_DISK, message="49"), first_s=90.0)
             }
             telemetry.forget("a")
             assert table.load() == {}
@@ -143,7 +143,7 @@ class TestOldClients:
         app: bytes,
         advice: str,
     ) -> None:
-        monkeypatch.setattr("aggregator.service.inbox.VERSION", "0.1.0")
+        monkeypatch.setattr("aggregator.fleet.eligibility.VERSION", "0.1.0")
         (refusal,) = bench.send("a", "check-in", self.CHECK_IN % (client, app))
         assert refusal.reason == "malformed"
         assert advice in refusal.detail
@@ -167,6 +167,29 @@ class TestOldClients:
         assert device is not None
         assert device.declined is not None
         assert (device.declined.reason, device.record.failures) == ("outdated", 1)
+
+
+class TestRefusals:
+    def test_the_refusal_of_an_update_is_the_last_answer_of_its_device(
+        self, bench: InboxBench
+    ) -> None:
+        bench.tensors = {name: array + 1e9 for name, array in bench.tensors.items()}
+        (refusal,) = (
+            a for a in bench.send("a", "update", bench.payload("a")) if hasattr(a, "reason")
+        )
+        assert refusal.reason == "norm-too-large"
+        (alert,) = (a for a in standing_alerts(WELL, view_of(bench)) if a.id == "failing")
+        assert alert.devices[0].text.startswith("its update was refused: norm-too-large (")
+        assert "update refused: norm-too-large" in page(bench)
+        assert bench.telemetry.declined == {}, "the device declined nothing"
+        device = view_of(bench).device("a")
+        assert device is not None
+        assert condition_of(device).word == "refused"
+
+    def test_an_unreadable_update_is_too(self, bench: InboxBench) -> None:
+        bench.send("a", "update", b"no update")
+        (alert,) = (a for a in standing_alerts(WELL, view_of(bench)) if a.id == "failing")
+        assert "its update was refused: malformed" in alert.devices[0].text
 
 
 class TestPages:
@@ -241,6 +264,61 @@ class TestGroups:
         assert [error.devices for error in view_of(bench).totals.errors] == [("a",)]
         bench.clock.now_s += RECENT_S
         assert view_of(bench).totals.errors == ()
+
+    def test_an_error_ends_once_its_device_has_carried_out_an_assignment(
+        self, bench: InboxBench
+    ) -> None:
+        bench.take(e.CheckedIn(at_s=100.0, device_id="b", facts=m.CheckIn("b", 10, 4)))
+        for device_id in "ab":
+            bench.send(device_id, "error", encode(replace(FULL_DISK, device_id=device_id)))
+        assert [error.devices for error in view_of(bench).totals.errors] == [("a", "b")]
+        bench.clock.now_s += 10.0
+        bench.send("a", "update", bench.payload("a"))
+        assert [error.devices for error in view_of(bench).totals.errors] == [("b",)]
+        bench.clock.now_s += 10.0
+        bench.send("b", "update", bench.payload("b"))
+        assert view_of(bench).totals.errors == ()
+        bench.send("a", "error", encode(FULL_DISK))
+        assert view_of(bench).totals.errors == (), "a report that is repeated"
+        bench.clock.now_s += 10.0
+        again = replace(FULL_DISK, at_s=bench.clock())
+        bench.send("a", "error", encode(again))
+        assert [error.first_s for error in view_of(bench).totals.errors] == [130.0]
+
+    def test_an_error_began_when_it_came_first(self, bench: InboxBench) -> None:
+        for at_s in (100.0, 160.0, 220.0):
+            bench.clock.now_s = at_s
+            bench.send("a", "error", encode(replace(FULL_DISK, at_s=at_s)))
+        (alert,) = (a for a in standing_alerts(WELL, view_of(bench)) if a.id == "errors")
+        assert alert.since_s == 100.0
+        bench.clock.now_s = 300.0
+        other = replace(FULL_DISK, at_s=290.0, error="KeyError", message="x")
+        bench.send("a", "error", encode(other))
+        (alert,) = (a for a in standing_alerts(WELL, view_of(bench)) if a.id == "errors")
+        assert alert.since_s == 290.0, "of another error"
+
+    @pytest.mark.parametrize(
+        ("changes", "ends"),
+        [
+            ({"client": "shoal 0.2.0"}, True),
+            ({"num_train": 20}, True),
+            ({"free_bytes": 10 * 2**30}, True),
+            ({"battery_percent": 99.0}, False),
+            ({"free_bytes": 100 * 2**20}, False),
+        ],
+    )
+    def test_an_error_ends_with_facts_that_may_end_its_cause(
+        self, bench: InboxBench, changes: dict[str, Any], ends: bool
+    ) -> None:
+        facts = m.CheckIn("a", 10, 4, free_bytes=90 * 2**20)
+        bench.send("a", "check-in", encode(facts))
+        bench.clock.now_s += 10.0
+        bench.send("a", "error", encode(FULL_DISK))
+        bench.clock.now_s += 10.0
+        before = bench.fleet
+        bench.send("a", "check-in", encode(replace(facts, **changes)))
+        bench.telemetry.observe(before, bench.fleet, ["a"])
+        assert (view_of(bench).totals.errors == ()) is ends
 
     def test_many_different_errors_make_few_alerts(self, bench: InboxBench) -> None:
         for number in range(26):

@@ -284,7 +284,19 @@ def test_the_log_says_what_became_of_rollouts(caplog: pytest.LogCaptureFixture) 
 
 
 @pytest.mark.parametrize(
-    "text", ["", "0.5", "0.5,0.2,1", "2", "0,1", "canary", "1,canary", "0.1,,1", "nan,1"]
+    "text",
+    [
+        "",
+        "0.5",
+        "0.5,0.2,1",
+        "2",
+        "0,1",
+        "canary",
+        "1,canary",
+        "0.1,,1",
+        "nan,1",
+        "80 %, 50 %, 100 %",
+    ],
 )
 def test_steps_that_make_no_rollout_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="rollout_steps"):
@@ -292,4 +304,5 @@ def test_steps_that_make_no_rollout_are_refused(text: str) -> None:
 
 
 def test_steps_are_shares_and_tags() -> None:
-    assert read_steps("canary, 0.1,1") == (Step(tags=("canary",)), Step(0.1), Step(1.0))
+    steps = (Step(tags=("canary",)), Step(0.1), Step(1.0))
+    assert read_steps("canary, 0.1,1") == read_steps("canary,10 %, 100%") == steps

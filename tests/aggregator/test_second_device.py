@@ -7,11 +7,14 @@ import pytest
 from msgspec.structs import replace
 
 from aggregator.fleet import events as e
+from aggregator.fleet.records import Ban
+from aggregator.http.dashboard.alerts import Alert, standing_alerts
 from aggregator.http.dashboard.fleet import condition_of
 from aggregator.operator import device_orders
 from aggregator.view.fleet import FleetView
 from simulation.datasets.windows import FleetData
 from tests.aggregator.inbox_cases import InboxBench
+from tests.fleet.test_view import WELL
 from tests.support.known import known
 from wire import messages as m
 from wire.codec import encode
@@ -39,6 +42,37 @@ def test_the_second_device_is_refused_by_name_and_the_known_one_stays(bench: Inb
     assert bench.device("c") == replace(before, second_s=bench.clock()), "its facts do not count"
     assert bench.inbox.refused == {"second-device": 1}
     assert check_in(bench, 6, 11) == [], "the known one checks in again"
+
+
+def test_an_alert_names_the_id_and_what_to_do_until_the_operator_has_decided(
+    bench: InboxBench,
+) -> None:
+    check_in(bench, 6, 11)
+    assert "second-device" not in ids(bench)
+    check_in(bench, 6, 22)
+    (alert,) = (alert for alert in alerts(bench) if alert.id == "second-device")
+    assert alert.title == "A device has a double"
+    assert [(device.id, device.since_s) for device in alert.devices] == [("c", bench.clock())]
+    assert "`shoal devices unban`" in alert.text
+    check_in(bench, 7, 11)
+    assert "second-device" in ids(bench), "the second one may come again"
+    bench.take(e.Banned(at_s=bench.clock(), device_id="c", ban=None))
+    assert "second-device" not in ids(bench)
+
+
+def test_no_alert_is_about_a_double_of_a_banned_device(bench: InboxBench) -> None:
+    check_in(bench, 6, 11)
+    check_in(bench, 6, 22)
+    bench.take(e.Banned(at_s=bench.clock(), device_id="c", ban=Ban(1.0, "")))
+    assert "second-device" not in ids(bench)
+
+
+def alerts(bench: InboxBench) -> list[Alert]:
+    return standing_alerts(WELL, FleetView(bench.fleet, bench.telemetry.records, {}, bench.clock()))
+
+
+def ids(bench: InboxBench) -> set[str]:
+    return {alert.id for alert in alerts(bench)}
 
 
 def test_a_look_twice_finds_the_same(bench: InboxBench) -> None:

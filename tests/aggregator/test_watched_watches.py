@@ -22,7 +22,10 @@ def watched(seed: int, rounds: int, devices: int, attack: str = "") -> tuple[Rou
         seed=seed,
         attack=attack,
     )
-    result = simulate(load_data("watch"), settings, engine=EngineOptions("messages"))
+    data = load_data("watch")
+    data = data.only(sorted(data.devices)[:devices])
+    result = simulate(data, settings, engine=EngineOptions("messages"))
+    assert len(result.records[0].evaluated) == devices
     return tuple(record for record in result.records if record.phase == "training")
 
 

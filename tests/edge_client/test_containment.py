@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from edge_client.core.ports import Health
 from edge_client.core.session import Session
 from edge_client.graphs.onnx import OnnxGraphs
 from edge_client.storage.files import FolderFiles
@@ -20,7 +21,7 @@ from tests.edge_client.hostile import encrypted, hostile_bundles
 from tests.support.bundles import Exported
 from wire import messages as m
 from wire.arrays.tensors import Tensors, encode_tensors
-from wire.codec import digest
+from wire.codec import decode, digest
 from wire.links.port import Delivery
 
 JUNK = b"no tensors"
@@ -275,6 +276,35 @@ class TestFullDisk:
         device.send_plan(2)
         device.turn()
         assert [update.round for update, _ in device.updates()] == [2]
+
+    def test_a_board_that_stays_connected_checks_in_when_there_is_room_again(
+        self, device: Device
+    ) -> None:
+        free = [10 * 2**30]
+        device.options["health"] = lambda: Health(free_bytes=free[0])
+        device.start(FullState(device.folder))
+        device.turn()
+        device.offer()
+
+        def turn() -> list[int | None]:
+            device.now_s += m.HEARTBEAT_S
+            device.turn()
+            return [decode(each, m.CheckIn).free_bytes for each in device.sent("check-in")]
+
+        assert turn()[-1] == 10 * 2**30
+        FullState.full, free[0] = frozenset({"put_update"}), 4096
+        device.send_plan()
+        assert turn() == [4096], "so that the aggregator sees more room later"
+        assert turn() == []
+        free[0] = 2**20
+        assert turn() == [], "too little to matter"
+        FullState.full, free[0] = frozenset(), 5 * 2**30
+        assert turn() == [5 * 2**30]
+        assert turn() == []
+        device.send_plan(2)
+        turn()
+        free[0] = 4096
+        assert turn() == [], "no plan has failed"
 
     @pytest.mark.full
     def test_an_acknowledged_update_makes_room(self, device: Device) -> None:

@@ -9,6 +9,7 @@ from aggregator.fleet import rounds
 from aggregator.fleet.gate import StepAnswers, judge
 from aggregator.fleet.reconcile import REST_S, Turn
 from tests.fleet.cases import all_work, asked, run, world_of
+from tests.support.known import known
 from wire.messages import InUse
 
 
@@ -76,17 +77,39 @@ def test_a_short_round_finds_the_one_that_is_back_among_many_that_are_silent(see
     assert world.now_s - began_s <= 6 * 8.0, "not one deadline for each that is silent"
 
 
+@pytest.mark.parametrize(
+    ("free", "ends"),
+    [(10 * 2**30, True), (2 * 2**20, True), (2**20, False), (0, False), (None, False)],
+)
+def test_a_rest_ends_when_a_full_disk_has_room_again(free: int | None, ends: bool) -> None:
+    world = world_of("a", "b")
+    facts = replace(known(world.fleet.devices["a"].facts), free_bytes=2**19)
+    world.feed(e.CheckedIn(at_s=world.now_s, device_id="a", facts=facts))
+    world.start("run", min_devices=1, rounds=9)
+    world.carry_out()
+    world.decline("a")
+    assert world.fleet.devices["a"].rests_until_s > world.now_s
+    checked_in = e.CheckedIn(at_s=world.now_s, device_id="a", facts=replace(facts, free_bytes=free))
+    world.feed(checked_in)
+    device = world.fleet.devices["a"]
+    assert (device.rests_until_s == 0.0) is ends
+    assert device.failures == 1, "no round waits for it before it has carried out an assignment"
+    world.feed(checked_in)
+    assert world.fleet.devices["a"] == device, "a second look finds the same"
+
+
 def test_a_round_that_nobody_can_serve_says_what_it_lacks() -> None:
     world = world_of("a", "b")
     world.start("run", min_devices=3)
     turn = Turn(world.fleet)
-    assert rounds.lacking(turn, run(world)) == "1 more device: 2 of 3 ready"
+    assert rounds.lacking(turn, run(world)).text == "1 more device: 2 of 3 ready"
     world.check_in("c")
     world.carry_out()
     for device_id in "abc":
         world.decline(device_id)
     turn = Turn(world.fleet)
-    assert rounds.lacking(turn, run(world)) == "3 more updates: 0 devices can still send one"
+    lacks = "3 more updates: 0 devices can still send one"
+    assert rounds.lacking(turn, run(world)).text == lacks
 
 
 def test_a_time_without_the_service_is_no_failure_of_its_devices() -> None:

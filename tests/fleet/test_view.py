@@ -15,11 +15,12 @@ from aggregator.fleet.reconcile import REST_S
 from aggregator.fleet.records import AdmittedUpdate, Ban, Device
 from aggregator.http.dashboard.alerts import standing_alerts
 from aggregator.service.conditions import Conditions, ServiceCounters
-from aggregator.view.fleet import FleetView, devices_of
+from aggregator.view.fleet import PACED, FleetView, devices_of
 from aggregator.view.progress import needed_releases, offered_releases, release_states
 from algorithms.personalisation.kept import PersonalChoice
 from tests.fleet.cases import all_work, asked, ban, configure, direct, world_of
 from tests.fleet.world import World, metrics_of
+from tests.support.known import known
 from wire.messages import HEARTBEAT_S, Policy
 
 WELL = Conditions({}, True, "", "", ServiceCounters(), {})
@@ -127,7 +128,8 @@ class TestWaiting:
             "with fewer than 1 training windows": 1,
         }
         assert waiting.reasons == (
-            '2 free, 1 rests after a failure until 14:05 UTC, 2 excluded by "battery >= 20", '
+            "2 free, 1 rests after a failure until 14:05 UTC, "
+            '2 excluded by "battery >= 20" (low: 5, low2: 19), '
             '1 banned, 1 excluded by "online", 1 never checked in, '
             "1 with fewer than 1 training windows"
         )
@@ -160,7 +162,8 @@ class TestWaiting:
         view = view_of(world)
         (alert,) = standing_alerts(WELL, view)
         assert alert.title == "Campaign run waits for 2 more devices: 0 of 2 ready"
-        assert alert.text == f'Devices: 2 excluded by "{condition}".'
+        values = " (a: 80, b: 80)" if condition == "battery >= 101" else ""
+        assert alert.text == f'Devices: 2 excluded by "{condition}"{values}.'
 
     def test_a_round_that_stands_says_what_devices_lack(self) -> None:
         world = world_of("a", "b", "c")
@@ -193,8 +196,115 @@ class TestWaiting:
             ("b", "offline"),
         ]
 
+    def test_devices_that_wait_for_their_pace_alone_are_no_trouble(self) -> None:
+        world = world_of("a", "b", "c")
+        world.start("run", min_devices=2, cohort=3, rounds=9, pace_s=100.0)
+        all_work(world)
+        view = view_of(world)
+        waiting = view.campaigns["run"].waiting
+        assert waiting is not None
+        assert waiting.lacks == "2 more devices: 0 of 2 ready", "readers see it"
+        assert waiting.could == {PACED: 3}
+        assert standing_alerts(WELL, view) == []
+        world.leave("a")
+        assert standing_alerts(WELL, view_of(world)) == [], "two are enough"
+        world.leave("b")
+        (alert,) = standing_alerts(WELL, view_of(world))
+        assert (alert.id, alert.troubles) == ("waiting", ("a: offline", "b: offline"))
+        world.check_in("b")
+        world.pass_time(100)
+        assert standing_alerts(WELL, view_of(world)) == []
+
+    def test_a_pace_beside_a_rest_is_a_trouble(self) -> None:
+        world = world_of("a", "b")
+        world.start("run", min_devices=2, rounds=9, pace_s=10.0)
+        all_work(world)
+        world.pass_time(10)
+        world.carry_out()
+        world.decline("a")
+        world.work("b")
+        assert "waiting" in {alert.id for alert in standing_alerts(WELL, view_of(world))}
+
+    def test_an_excluded_device_is_not_free(self) -> None:
+        world = world_of("a", "b")
+        world.start("run", min_devices=3)
+        world.feed(e.Excluded(at_s=world.now_s, campaign="run", device_id="b"))
+        waiting = view_of(world).campaigns["run"].waiting
+        assert waiting is not None
+        assert (waiting.could, waiting.cannot) == ({"free": 1}, {"excluded by the operator": 1})
+
+    def test_the_values_by_which_a_rule_excludes_are_named_for_the_first_devices(self) -> None:
+        world = world_of(*"abcde", battery=7)
+        world.feed(e.Tagged(at_s=world.now_s, device_id="a", tags=("lab", "wrist")))
+        world.start("run", min_devices=1, where="battery >= 20")
+        waiting = view_of(world).campaigns["run"].waiting
+        assert waiting is not None
+        assert waiting.reasons == '5 excluded by "battery >= 20" (a: 7, b: 7, c: 7, ...)'
+        configure(world, where="tags has home and online")
+        waiting = view_of(world).campaigns["run"].waiting
+        assert waiting is not None
+        assert "(a: lab, wrist, b: none, c: none, ...)" in waiting.reasons
+        configure(world, where="temperature < 40")
+        waiting = view_of(world).campaigns["run"].waiting
+        assert waiting is not None
+        assert "(a: not reported," in waiting.reasons
+
 
 class TestDevices:
+    def test_a_device_that_declines_is_not_said_to_be_silent(self) -> None:
+        world = world_of("a", "b", "c")
+        world.start("run", min_devices=1, deadline_s=50.0)
+        world.carry_out()
+        world.decline("a")
+        world.work("b")
+        world.pass_time(50)
+        decline = LastDecline(world.now_s, "run", 1, "failed", "No space left on device")
+        view = view_of(world, telemetry={"a": DeviceTelemetry(decline=decline)})
+        silent, failing = standing_alerts(WELL, view)
+        assert (silent.id, silent.title) == ("unanswered", "A device does not answer")
+        assert [device.id for device in silent.devices] == ["c"]
+        title = "A device cannot carry out assignments"
+        assert (failing.id, failing.title) == ("failing", title)
+        assert [(device.id, device.text) for device in failing.devices] == [
+            ("a", "declined: failed (No space left on device), 1 failure in a row")
+        ]
+        assert failing.troubles == ("a: declined: failed (No space left on device)",)
+
+    def test_the_last_answer_decides(self) -> None:
+        world = world_of("a", "b")
+        world.start("run", min_devices=2, deadline_s=50.0)
+        world.carry_out()
+        world.decline("a")
+        world.pass_time(REST_S + 50.0)
+        world.carry_out()
+        world.pass_time(200.0)
+        assert world.fleet.devices["a"].failures > 1
+        assert {alert.id for alert in standing_alerts(WELL, view_of(world))} >= {"unanswered"}
+        assert "failing" not in {alert.id for alert in standing_alerts(WELL, view_of(world))}
+
+    def test_an_old_client_that_fails_is_to_be_updated(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        world = world_of("a")
+        facts = replace(known(world.fleet.devices["a"].facts), client="shoal 0.0.1")
+        world.feed(e.CheckedIn(at_s=world.now_s, device_id="a", facts=facts))
+        monkeypatch.setattr("aggregator.fleet.eligibility.VERSION", "0.0.3")
+        world.start("run", deadline_s=50.0)
+        world.pass_time(50)
+        (alert,) = (a for a in standing_alerts(WELL, view_of(world)) if a.id == "unanswered")
+        advice = "shoal 0.0.1 is older than this service, 0.0.3: update the client of the device"
+        assert advice in alert.devices[0].text
+        device = view_of(world).device("a")
+        assert device is not None
+        assert device.outdated == advice
+
+    def test_many_devices_are_one_incident_of_the_fleet(self) -> None:
+        world = world_of(*(f"d{number:02d}" for number in range(40)))
+        world.start("run", deadline_s=50.0)
+        world.pass_time(50)
+        (alert,) = (a for a in standing_alerts(WELL, view_of(world)) if a.id == "unanswered")
+        assert alert.troubles == ("32 devices",)
+
     def test_a_device_that_falls_silent_at_work_is_named_before_its_deadline(self) -> None:
         world = world_of("a", "b")
         world.start("run", min_devices=2, deadline_s=1000.0)
@@ -298,7 +408,7 @@ class TestDevices:
         assert {u.next_s for u in totals.unanswered} == {began_s + 100 + REST_S}
         (alert,) = standing_alerts(WELL, view_of(world))
         assert (alert.tone, alert.title) == ("warn", "2 devices do not answer")
-        assert alert.devices[0] == ("b", "1 failure in a row", began_s + 100, began_s + 160)
+        assert alert.devices[0][:4] == ("b", "1 failure in a row", began_s + 100, began_s + 160)
         world.pass_time(REST_S)
         all_work(world)
         world.settle()

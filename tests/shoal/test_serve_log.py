@@ -10,7 +10,7 @@ import pytest
 from aggregator.fleet import events as e
 from shoal.commands import serve as serve_module
 from shoal.commands.serve import ask_to_stop, log_rounds
-from tests.fleet.cases import all_work
+from tests.fleet.cases import all_work, configure
 from tests.fleet.world import World
 
 
@@ -65,12 +65,53 @@ def test_the_log_says_what_a_campaign_waits_for_and_what_devices_lack_at_first_a
             world.clients[device_id].battery = 95
             world.check_in(device_id)
     lacks = "Round 1 waits for 2 more devices: 0 of 2 ready: campaign=run"
+    values = 'devices=3 excluded by "battery >= 90" (a: 80, b: 80, c: 80)'
     assert [line for line in logged_of(caplog) if line.startswith("Round")] == [
         lacks,
-        f'{lacks} devices=3 excluded by "battery >= 90"',
-        f'{lacks} devices=3 excluded by "battery >= 90"',
+        f"{lacks} {values}",
+        f"{lacks} {values}",
         "Round 1 opened: campaign=run devices=2 phase=training",
     ]
+
+
+def test_the_log_has_the_present_reason_of_a_wait_within_a_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = Logged()
+    for device_id in "ab":
+        world.check_in(device_id)
+    with caplog.at_level(logging.INFO, "shoal"):
+        world.start("run", min_devices=2, where="battery >= 90", rounds=1)
+        world.now_s += 60
+        world.check_in("a")
+        world.leave("b")
+        configure(world, where="")
+        world.now_s += 60
+        world.check_in("a")
+        world.now_s += 60
+        world.check_in("a")
+    waits = [line for line in logged_of(caplog) if " waits " in line]
+    assert [line.partition("devices=")[2] for line in waits] == [
+        '2 excluded by "battery >= 90" (a: 80, b: 80)',
+        "1 free, 1 offline since 00:01 UTC",
+    ]
+
+
+def test_the_log_does_not_say_that_a_campaign_waits_for_its_pace(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = Logged()
+    for device_id in "ab":
+        world.check_in(device_id)
+    with caplog.at_level(logging.INFO, "shoal"):
+        world.start("run", min_devices=2, rounds=9, pace_s=100.0)
+        all_work(world)
+        world.pass_time(70)
+        assert [line for line in logged_of(caplog) if "waits" in line] == []
+        world.leave("a")
+        world.pass_time(70)
+        (line,) = (line for line in logged_of(caplog) if "waits" in line)
+        assert "1 offline" in line
 
 
 def test_the_log_of_a_round_says_when_it_opens_and_is_aggregated_and_how_many_devices_took_part(

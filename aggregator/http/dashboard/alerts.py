@@ -1,15 +1,28 @@
 """Alerts: stopped parts, devices that do not answer, refused or left out updates. Pure."""
 
+import re
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
 from aggregator.fleet.divergence import STILL
+from aggregator.fleet.gate import CONFIRMED
 from aggregator.http.dashboard.fleet import Tone
 from aggregator.http.dashboard.history import Past
 from aggregator.http.pages.words import percent, seconds
 from aggregator.service.conditions import Conditions
-from aggregator.view.fleet import PAUSED, SHOWN, CampaignView, CommonError, FleetView, PoorDevice
+from aggregator.view.fleet import (
+    FREE,
+    OFFLINE,
+    PAUSED,
+    RESTS,
+    SHOWN,
+    CampaignView,
+    CommonError,
+    FleetView,
+    PoorDevice,
+    Unanswered,
+)
 from aggregator.view.pulls import CAUSES, STANDSTILLS
 
 MOST_ERRORS = 5
@@ -33,10 +46,12 @@ IDS = (
     "rollout-waits",
     "rollout-failed",
     "unanswered",
+    "failing",
     "quiet",
     "poor",
     "clock",
     "device-clocks",
+    "second-device",
     "errors",
     "stands-out",
     "diverges",
@@ -54,6 +69,13 @@ class AlertDevice(NamedTuple):
     """Time when it began; 0 if unknown."""
     next_s: float = 0.0
     """Time of its next assignment; 0 if unknown."""
+    cause: str = ""
+    """Cause of its trouble, without numbers; empty if the alert has a single cause."""
+
+    @property
+    def trouble(self) -> str:
+        """Its id and its cause."""
+        return f"{self.id}: {self.cause}"
 
 
 class Alert(NamedTuple):
@@ -71,6 +93,15 @@ class Alert(NamedTuple):
     """One of `IDS`; empty for a note on a closed round."""
     campaign: str = ""
     """Campaign that it is about; empty if it is about the fleet."""
+    error: str = ""
+    """Error of devices that it is about."""
+    troubles: tuple[str, ...] = ()
+    """Devices and causes, without numbers. With a further one, an operator has more to do."""
+
+    @property
+    def key(self) -> str:
+        """Text that tells it from other standing alerts."""
+        return f"{self.id}/{self.campaign}/{self.error}"
 
     @property
     def help(self) -> str:
@@ -90,10 +121,12 @@ def standing_alerts(now: Conditions, view: FleetView) -> list[Alert]:
         alerts.append(Alert("bad", "No connection to the broker", text, id="broker"))
     if now.unvouched:
         title = "Devices do not trust this service"
-        alerts.append(Alert("bad", title, now.unvouched, id="voucher"))
+        troubles = (_without_numbers(now.unvouched),)
+        alerts.append(Alert("bad", title, now.unvouched, id="voucher", troubles=troubles))
     if now.paused:
         title = "Campaigns have stopped"
-        alerts.append(Alert("bad", title, now.paused, "campaigns", id="stopped"))
+        troubles = (_without_numbers(now.paused),)
+        alerts.append(Alert("bad", title, now.paused, "campaigns", id="stopped", troubles=troubles))
     if abs(now.ahead_s) > AHEAD_S:
         where = "ahead of" if now.ahead_s > 0 else "behind"
         title = f"The service's time is {seconds(abs(now.ahead_s))} {where} its machine's clock"
@@ -119,6 +152,11 @@ def standing_alerts(now: Conditions, view: FleetView) -> list[Alert]:
         if phase in ends:
             tone, what = ends[phase]
             title = f"The rollout of {rollout.campaign} {what}"
+            objections = (
+                f"{device_id}: {_without_numbers(words)}"
+                for device_id, words in rollout.statements.items()
+                if words != CONFIRMED
+            )
             alerts.append(
                 Alert(
                     tone,
@@ -128,6 +166,7 @@ def standing_alerts(now: Conditions, view: FleetView) -> list[Alert]:
                     rollout.step_s,
                     id=f"rollout-{phase}",
                     campaign=rollout.campaign,
+                    troubles=(f"since {rollout.began_s}", *objections),
                 )
             )
     alerts += device_alerts(view)
@@ -139,20 +178,19 @@ def standing_alerts(now: Conditions, view: FleetView) -> list[Alert]:
 def device_alerts(view: FleetView) -> Iterator[Alert]:
     """Yield the alerts that name devices."""
     totals, page = view.totals, "fleet?show=attention"
-    failures = [
-        AlertDevice(
-            each.device_id,
-            f"{each.failures} failure{'' if each.failures == 1 else 's'} in a row"
-            + ("" if each.online else ", offline"),
-            each.since_s,
-            each.next_s,
-        )
-        for each in totals.unanswered[:SHOWN]
+    silent, answering = [
+        [each for each in totals.unanswered if bool(each.answer) == answers]
+        for answers in (False, True)
     ]
-    number = len(totals.unanswered)
-    text = f"{'It' if number == 1 else 'They'} did not carry out the last assignment."
-    yield from _of_devices("unanswered", number, failures, "does", "do", "not answer", text, page)
-    silent = [
+    text = "No answer to the last assignment came. Power, network or the client may be at fault."
+    named = map(_failing, silent[:SHOWN])
+    yield from _of_devices("unanswered", len(silent), named, "does", "do", "not answer", text, page)
+    text = "The last answer of each says why it did not carry out its assignment."
+    named, what = map(_failing, answering[:SHOWN]), "out assignments"
+    yield from _of_devices(
+        "failing", len(answering), named, "cannot carry", "cannot carry", what, text, page
+    )
+    quiet = [
         AlertDevice(
             each.device_id,
             f"{'online' if each.online else 'offline'}, last heard "
@@ -161,17 +199,59 @@ def device_alerts(view: FleetView) -> Iterator[Alert]:
         for each in totals.quiet[:SHOWN]
     ]
     text = "A round waits for them until its deadline. Power or network may be lost."
-    yield from _of_devices("quiet", len(totals.quiet), silent, "is", "are", "silent at work", text)
-    poor = [AlertDevice(each.device_id, _why_poor(each)) for each in totals.poor[:SHOWN]]
+    yield from _of_devices("quiet", len(totals.quiet), quiet, "is", "are", "silent at work", text)
+    poor = [
+        AlertDevice(
+            each.device_id,
+            _why_poor(each),
+            cause="accuracy" if each.accuracy is not None else "left out",
+        )
+        for each in totals.poor[:SHOWN]
+    ]
     text = "Sensor, labels or software may be at fault."
     yield from _of_devices("poor", len(totals.poor), poor, "sends", "send", "poor updates", text)
     clocks = [
         AlertDevice(device_id, f"{seconds(abs(off_s))} {'ahead' if off_s > 0 else 'behind'}")
         for device_id, off_s in islice(totals.clocks.items(), SHOWN)
     ]
+    copies = [
+        AlertDevice(device_id, "its last refused check-in came", at_s)
+        for device_id, at_s in islice(totals.seconds.items(), SHOWN)
+    ]
+    text = (
+        "A second device used the id, and nothing of it was taken. If both have a copy of one "
+        "state folder, delete the copy and enrol that device under another id. Then "
+        "`shoal devices unban` takes the next device that checks in for the right one."
+    )
+    number = len(totals.seconds)
+    yield from _of_devices("second-device", number, copies, "has", "have", "a double", text)
     text = "Certificates may not be valid by it. If most differ alike, the service's is wrong."
     number = len(totals.clocks)
     yield from _of_devices("device-clocks", number, clocks, "has", "have", "a wrong clock", text)
+
+
+def _failing(device: Unanswered) -> AlertDevice:
+    """Return a device that did not carry out its last assignments, as its alert names it."""
+    number = f"{device.failures} failure{'' if device.failures == 1 else 's'} in a row"
+    texts = (device.answer, number, device.advice, "" if device.online else "offline")
+    text = ", ".join(filter(None, texts))
+    cause = _without_numbers(device.answer)
+    return AlertDevice(device.device_id, text, device.since_s, device.next_s, cause)
+
+
+def _without_numbers(text: str) -> str:
+    return re.sub("[0-9]+", "#", text)
+
+
+def _troubles(number: int, named: Iterable[AlertDevice]) -> tuple[str, ...]:
+    """Return the troubles of an alert about a number of devices.
+
+    It is each device up to `SHOWN`. More devices are an incident of the fleet: of these, it is each
+    power of two that their number has reached.
+    """
+    if number <= SHOWN:
+        return tuple(device.trouble for device in named)
+    return tuple(f"{2**power} devices" for power in range(5, number.bit_length()))
 
 
 def _why_poor(device: PoorDevice) -> str:
@@ -202,7 +282,9 @@ def _of_devices(
     if number:
         title = f"A device {one} {what}" if number == 1 else f"{number:,} devices {many} {what}"
         more = f" The first {SHOWN} are named here." if number > SHOWN else ""
-        yield Alert("warn", title, text + more, page, devices=tuple(named), id=name)
+        devices = tuple(named)
+        troubles = _troubles(number, devices)
+        yield Alert("warn", title, text + more, page, devices=devices, id=name, troubles=troubles)
 
 
 def error_alert(error: CommonError, devices: int) -> Alert:
@@ -210,9 +292,18 @@ def error_alert(error: CommonError, devices: int) -> Alert:
     number = len(error.devices)
     title = f"{number:,} of {devices:,} device{'' if devices == 1 else 's'}: {error.key}"
     more = f" The first {SHOWN} are named here." if number > SHOWN else ""
-    text = f"The last error within a day. A device's page has its traceback.{more}"
+    text = f"No assignment was carried out since. A device's page has its traceback.{more}"
     named = tuple(AlertDevice(device_id, "") for device_id in error.devices[:SHOWN])
-    return Alert("warn", title, text, since_s=error.last_s, devices=named, id="errors")
+    return Alert(
+        "warn",
+        title,
+        text,
+        since_s=error.first_s,
+        devices=named,
+        id="errors",
+        error=error.key,
+        troubles=_troubles(number, named),
+    )
 
 
 def campaign_alerts(name: str, view: CampaignView) -> Iterator[Alert]:
@@ -221,16 +312,37 @@ def campaign_alerts(name: str, view: CampaignView) -> Iterator[Alert]:
     if view.paused:
         title = f"Campaign {name} is paused"
         what = "paused" if view.paused == PAUSED else "stopped"
-        yield Alert("bad", title, view.paused, page, id=what, campaign=name)
-    if (waiting := view.waiting) is not None:
+        yield Alert(
+            "bad",
+            title,
+            view.paused,
+            page,
+            id=what,
+            campaign=name,
+            troubles=(_without_numbers(view.paused),),
+        )
+    if (waiting := view.waiting) is not None and not waiting.is_paced:
         text = f"Devices: {waiting.reasons}." if waiting.reasons else "No other device is known."
         servers = tuple(
-            AlertDevice(d, why, next_s=0.0 if why == "free" else at_s)
+            AlertDevice(d, why, next_s=0.0 if why == FREE else at_s, cause=why)
             for d, why, at_s in waiting.servers
         )
-        title = f"Campaign {name} waits for {waiting.lacks}"
-        since_s = waiting.since_s
-        yield Alert("warn", title, text, page, since_s, servers, id="waiting", campaign=name)
+        number = sum(waiting.could.get(why, 0) for why in (OFFLINE, RESTS))
+        troubles = (
+            *waiting.cannot,
+            *_troubles(number, (each for each in servers if each.cause in (OFFLINE, RESTS))),
+        )
+        yield Alert(
+            "warn",
+            f"Campaign {name} waits for {waiting.lacks}",
+            text,
+            page,
+            waiting.since_s,
+            servers,
+            id="waiting",
+            campaign=name,
+            troubles=troubles,
+        )
     elif view.devices and not view.online and not campaign.ended:
         many = "The only device" if view.devices == 1 else f"All {view.devices:,} devices"
         verb = "is" if view.devices == 1 else "are"
@@ -247,7 +359,16 @@ def campaign_alerts(name: str, view: CampaignView) -> Iterator[Alert]:
         text = f"{divergence.evidence}. What to do: {advice}."
         where = " on few devices" if divergence.cause == "labels" else ""
         title = f"Campaign {name} diverges{where}: {cause}"
-        yield Alert("bad", title, text, page, devices=named, id="diverges", campaign=name)
+        yield Alert(
+            "bad",
+            title,
+            text,
+            page,
+            devices=named,
+            id="diverges",
+            campaign=name,
+            troubles=(divergence.cause, *divergence.devices),
+        )
     stills = {k: each for k, each in campaign.standstills.items() if each.rounds >= STILL}
     if stills and campaign.phase != "finished":
         key, longest = max(stills.items(), key=lambda item: item[1].rounds)
@@ -265,10 +386,27 @@ def campaign_alerts(name: str, view: CampaignView) -> Iterator[Alert]:
         )
         named = tuple(AlertDevice(pull.device_id, pull.text) for pull in view.pulls)
         title = f"{many} out in {name}"
-        yield Alert("bad", title, text, page, devices=named, id="stands-out", campaign=name)
+        yield Alert(
+            "bad",
+            title,
+            text,
+            page,
+            devices=named,
+            id="stands-out",
+            campaign=name,
+            troubles=_troubles(number, named),
+        )
     if not campaign.ended and view.ended:
         title = f"Campaign {name} may not end as set"
-        yield Alert("warn", title, view.ended, page, id="may-not-end", campaign=name)
+        yield Alert(
+            "warn",
+            title,
+            view.ended,
+            page,
+            id="may-not-end",
+            campaign=name,
+            troubles=(_without_numbers(view.ended),),
+        )
 
 
 def round_alerts(name: str, past: Past) -> Iterator[Alert]:

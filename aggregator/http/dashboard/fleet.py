@@ -119,7 +119,8 @@ def condition_of(device: DeviceView) -> Condition:
         last = "its last assignment" if failures == 1 else f"its last {failures} assignments"
         return Condition(1, "failing", "bad", f"it did not carry out {last}")
     if declined is not None:
-        return Condition(2, "declined", "warn", declined.reason)
+        word = "refused" if declined.refused else "declined"
+        return Condition(2, word, "warn", declined.reason)
     if not record.online:
         return Condition(4, "offline", "off", "")
     if (

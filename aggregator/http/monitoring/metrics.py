@@ -170,8 +170,8 @@ _OF_A_CAMPAIGN: tuple[tuple[str, str, Callable[[CampaignView], float]], ...] = (
     (
         "shoal_waiting",
         "Wait for devices, updates or the campaign's hours (1: waits); /run says for what, since "
-        "when, and who could serve.",
-        lambda view: view.waiting is not None,
+        "when, and who could serve. A wait for the pace alone does not count.",
+        lambda view: view.waiting is not None and not view.waiting.is_paced,
     ),
     (
         "shoal_devices_standing_out",

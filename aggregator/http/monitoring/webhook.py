@@ -1,8 +1,8 @@
 """Messages about standing alerts to a webhook, for a service without Prometheus.
 
-An alert is sent when it begins and when it ends. Each look compares the standing alerts with the
-sent ones, which are in a file: a repeated look, or a restart, sends nothing again. A failed message
-is tried at a later look, if it is still true then.
+An alert is sent when it begins, when a device or a cause joins it, and when it ends. Each look
+compares the standing alerts with the sent ones, which are in a file: a repeated look, or a restart,
+sends nothing again. A failed message is tried at a later look, if it is still true then.
 """
 
 import logging
@@ -19,12 +19,13 @@ import msgspec
 
 from aggregator.http.dashboard.alerts import Alert
 from aggregator.http.session import PAGES
+from aggregator.maintenance.carried import SENT_ALERTS
+from aggregator.ports import Clock
 from host.files import write_atomically
 from wire.errors import ConfigError
 
 log = logging.getLogger("shoal.aggregator")
 
-FILE = "alerts-sent.json"
 LOOK_S, LONGEST_S = 30.0, 3600.0
 """Seconds between two looks, and the longest pause after failures, each of which doubles it.
 
@@ -45,12 +46,20 @@ class AlertMessage(msgspec.Struct, frozen=True):
     """Path of the dashboard's page about it."""
     help: str
     since: float
-    """Time when it began (Unix seconds); 0 if unknown."""
+    """Time when it began, or else when the service first saw it (Unix seconds)."""
     resolved: bool = False
 
 
-SENT = dict[str, AlertMessage]
-"""Last message about each alert that has not ended, by id and campaign."""
+class SentAlert(msgspec.Struct, frozen=True):
+    """Alert that was sent and has not ended."""
+
+    message: AlertMessage
+    troubles: frozenset[str]
+    """Devices and causes of the alert that were sent and still stand."""
+
+
+SENT = dict[str, SentAlert]
+"""Alerts that were sent and have not ended, by `Alert.key`."""
 
 
 def check_webhook(url: str) -> str:
@@ -72,19 +81,21 @@ def check_webhook(url: str) -> str:
     return place
 
 
-def message_of(alert: Alert) -> AlertMessage:
-    """Return the message about an alert that has begun."""
+def message_of(alert: Alert, since_s: float) -> AlertMessage:
+    """Return the message about an alert that stands since this time."""
     devices = "; ".join(f"{device.id}: {device.text}" for device in alert.devices)
     text = f"{alert.text} {devices}".strip()
     page = PAGES + (alert.page or "alerts")
     about = (alert.id, alert.tone, alert.title, text, page, alert.help)
-    return AlertMessage(*about, alert.since_s)
+    return AlertMessage(*about, since_s)
 
 
 class AlertWebhook:
     """Sender of messages about alerts."""
 
-    def __init__(self, url: str, folder: Path, alerts: Callable[[], list[Alert]]) -> None:
+    def __init__(
+        self, url: str, folder: Path, alerts: Callable[[], list[Alert]], clock: Clock
+    ) -> None:
         """Read which alerts were sent before.
 
         `alerts`: returns the standing alerts.
@@ -92,8 +103,8 @@ class AlertWebhook:
         Raises:
             ConfigError: `url` is no address of HTTP, or the file cannot be read.
         """
-        self.place, self._url, self._file = check_webhook(url), url, folder / FILE
-        self._alerts, self.pause_s = alerts, LOOK_S
+        self.place, self._url, self._file = check_webhook(url), url, folder / SENT_ALERTS
+        self._alerts, self._clock, self.pause_s = alerts, clock, LOOK_S
         try:
             payload = self._file.read_bytes() if self._file.exists() else b"{}"
             self.sent: SENT = msgspec.json.decode(payload, type=SENT)
@@ -102,21 +113,34 @@ class AlertWebhook:
                 f"{self._file}: not readable ({error}); delete it, and standing alerts are sent "
                 "again"
             ) from None
-        self._before = frozenset[str](self.sent)
+        self._before = {key: (sent.message.since, sent.troubles) for key, sent in self.sent.items()}
+        """Time since which each alert of the look before stands, and its troubles, by key."""
 
     def look(self) -> None:
-        """Send what has begun or ended, if this look and the one before agree about it."""
-        standing = {f"{alert.id}/{alert.campaign}": alert for alert in self._alerts() if alert.id}
-        before, self._before = self._before, frozenset(standing)
-        for key in sorted(standing.keys() & before - self.sent.keys()):
-            message = message_of(standing[key])
-            if not self._post(message):
+        """Send what has begun, grown or ended, if this look and the one before agree about it."""
+        standing = {alert.key: alert for alert in self._alerts() if alert.id}
+        before, now_s = self._before, self._clock()
+        self._before = {
+            key: (alert.since_s or before.get(key, (now_s,))[0], frozenset(alert.troubles))
+            for key, alert in standing.items()
+        }
+        for key in sorted(standing.keys() & before.keys()):
+            (since_s, troubles), earlier, sent = (
+                self._before[key],
+                before[key][1],
+                self.sent.get(key),
+            )
+            if sent is None or troubles & earlier - sent.troubles:
+                message = message_of(standing[key], since_s)
+                if not self._post(message):
+                    return
+                self._keep({**self.sent, key: SentAlert(message, troubles)})
+            elif gone := sent.troubles - troubles - earlier:  # sent again if they come back
+                self._keep({**self.sent, key: SentAlert(sent.message, sent.troubles - gone)})
+        for key in sorted(self.sent.keys() - standing.keys() - before.keys()):
+            if not self._post(msgspec.structs.replace(self.sent[key].message, resolved=True)):
                 return
-            self._keep({**self.sent, key: message})
-        for key in sorted(self.sent.keys() - standing.keys() - before):
-            if not self._post(msgspec.structs.replace(self.sent[key], resolved=True)):
-                return
-            self._keep({k: message for k, message in self.sent.items() if k != key})
+            self._keep({k: sent for k, sent in self.sent.items() if k != key})
 
     def _keep(self, sent: SENT) -> None:
         self.sent = sent
