@@ -189,7 +189,7 @@ class TestRefusals:
     def test_an_unreadable_update_is_too(self, bench: InboxBench) -> None:
         bench.send("a", "update", b"no update")
         (alert,) = (a for a in standing_alerts(WELL, view_of(bench)) if a.id == "failing")
-        assert "its update was refused: malformed" in alert.devices[0].text
+        assert "its update was refused: too-large" in alert.devices[0].text
 
 
 class TestPages:

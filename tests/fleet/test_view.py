@@ -268,7 +268,7 @@ class TestDevices:
         assert [(device.id, device.text) for device in failing.devices] == [
             ("a", "declined: failed (No space left on device), 1 failure in a row")
         ]
-        assert failing.troubles == ("a: declined: failed (No space left on device)",)
+        assert failing.troubles == ("a: declined: failed",)
 
     def test_the_last_answer_decides(self) -> None:
         world = world_of("a", "b")

@@ -235,7 +235,7 @@ def _failing(device: Unanswered) -> AlertDevice:
     number = f"{device.failures} failure{'' if device.failures == 1 else 's'} in a row"
     texts = (device.answer, number, device.advice, "" if device.online else "offline")
     text = ", ".join(filter(None, texts))
-    cause = _without_numbers(device.answer)
+    cause = device.answer.partition(" (")[0]  # a device's detail may be another each time
     return AlertDevice(device.device_id, text, device.since_s, device.next_s, cause)
 
 
