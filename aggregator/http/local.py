@@ -22,6 +22,7 @@ from host.files import write_atomically
 from wire.errors import ConfigError
 
 FILE = "http-local.json"
+NO_BODY: Mapping[str, Any] = {}
 START_S = 30.0
 """Seconds for which a command waits for a service that starts."""
 
@@ -107,11 +108,31 @@ def order(folder: Path, *path: str, **body: Any) -> str:
             ) from None
 
 
+def pauses(folder: Path) -> dict[str, str]:
+    """Return why campaigns of the service that runs in a folder are paused, by campaign.
+
+    Raises:
+        ConfigError: the service gives no answer.
+    """
+    try:
+        local = msgspec.json.decode((folder / FILE).read_bytes(), type=Endpoint)
+        lines = _answer(local, "GET", "/campaigns?limit=1000")
+        return {line["name"]: line["paused"] for line in lines if line["paused"]}
+    except (OSError, http.client.HTTPException, msgspec.MsgspecError, ValueError) as error:
+        raise ConfigError(
+            f"The service in {folder} gave no answer: {error or type(error).__name__}"
+        ) from None
+
+
 def _ask(local: Endpoint, path: str, body: Mapping[str, Any]) -> str:
+    return str(_answer(local, "POST", path, body)["text"])
+
+
+def _answer(local: Endpoint, method: str, path: str, body: Mapping[str, Any] = NO_BODY) -> Any:
     connection = http.client.HTTPConnection(local.host, local.port, timeout=2 * WAIT_S)
     try:
         connection.request(
-            "POST",
+            method,
             path,
             json.dumps(body) if body else None,
             {"Authorization": f"Bearer {local.token}", "Content-Type": "application/json"},
@@ -122,4 +143,4 @@ def _ask(local: Endpoint, path: str, body: Mapping[str, Any]) -> str:
         connection.close()
     if response.status != 200:
         raise ConfigError(answer.get("text") or answer.get("detail"))
-    return str(answer["text"])
+    return answer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,6 +33,8 @@ class CampaignRow(msgspec.Struct, frozen=True, kw_only=True):
     """Cause of a divergence, with its evidence; empty if the campaign does not diverge."""
     stand_out: tuple[str, ...] = ()
     """Ids of the devices that stand out over rounds."""
+    paused: str = ""
+    """Reason of its pause; empty if it is not paused."""
     ended: str = ""
     """Reason why no further round is trained; empty if further rounds follow."""
     waits_for: str = ""
@@ -94,6 +97,8 @@ def list_campaigns(
     folder: opt.Folder, database: opt.Database = "", as_json: opt.Json = False
 ) -> None:
     """List the campaigns with their progress, the latest last."""
+    from aggregator.http.local import pauses
+    from aggregator.leadership.identity import is_served
     from aggregator.maintenance.database import read_view
     from aggregator.storage.charter import charters
 
@@ -104,7 +109,17 @@ def list_campaigns(
         raise ConfigError(f"No campaign in {folder}. `shoal campaign start` starts one.")
     has_fleet = database or (folder / "shoal.db").exists()
     campaigns = read_view(folder, database).campaigns if has_fleet else {}
-    rows = [_row(name, charter, campaigns.get(name)) for name, charter in charter_by_name.items()]
+    paused, problem = dict[str, str](), ""
+    try:
+        paused = pauses(folder) if is_served(folder) else {}  # faults are not in the database
+    except ConfigError as error:
+        problem = f"{error}; the list has no pauses after a fault"
+    rows = [
+        _row(name, charter, campaigns.get(name), paused.get(name, ""))
+        for name, charter in charter_by_name.items()
+    ]
+    if problem:
+        print(problem, file=sys.stderr)
     if as_json:
         print_json(rows)
         return
@@ -114,7 +129,8 @@ def list_campaigns(
         has_begun = row.trained is not None and row.rounds is not None
         trained = f"{row.trained}/{max(row.trained or 0, row.rounds or 0)}" if has_begun else ""
         devices = str(row.devices) if has_begun else ""
-        why = f" ({row.ended})" if row.ended else ""
+        why = f" (paused: {row.paused})" if row.paused else ""
+        why += f" ({row.ended})" if row.ended else ""
         reasons = f"; devices: {row.reasons}" if row.reasons else ""
         why += f" (waits for {row.waits_for}{reasons})" if row.waits_for else ""
         why += f" (diverges: {row.diverges})" if row.diverges else ""
@@ -245,7 +261,7 @@ def include(folder: opt.Folder, name: Name, device_id: Device) -> None:
     print(order(folder, "campaigns", check_campaign_name(name), "include", **choice))
 
 
-def _row(name: str, charter: Charter, view: CampaignView | None) -> CampaignRow:
+def _row(name: str, charter: Charter, view: CampaignView | None, paused: str) -> CampaignRow:
     if view is None:
         return CampaignRow(name=name, phase="not begun", algorithm=charter.settings.algorithm)
     from aggregator.view.pulls import divergence_text
@@ -253,7 +269,8 @@ def _row(name: str, charter: Charter, view: CampaignView | None) -> CampaignRow:
     campaign = view.record
     return CampaignRow(
         name=name,
-        phase="paused" if campaign.paused else campaign.phase,
+        phase="paused" if paused or campaign.paused else campaign.phase,
+        paused=paused or view.paused,
         trained=campaign.trained,
         rounds=campaign.next_settings.rounds,
         devices=view.devices,

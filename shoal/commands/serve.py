@@ -125,8 +125,16 @@ def serve(
         return
     wanted, why = campaign.next_settings.rounds, why_ended(campaign)
     trained = f"{campaign.phase}, {campaign.trained} of {max(wanted, campaign.trained)} rounds"
-    text = f"campaign {campaign.name}: {trained}{f': {why}' if why else ''}; kept in {folder}"
+    place = place_of(folder, serve_settings.database)
+    text = f"campaign {campaign.name}: {trained}{f': {why}' if why else ''}; {place}"
     Console().print(text, soft_wrap=True)
+
+
+def place_of(folder: Path, database: str) -> str:
+    """Return where a fleet is kept, or that its database is gone, for people."""
+    if database or (folder / "shoal.db").exists():
+        return f"kept in {folder}"
+    return f"{folder / 'shoal.db'} is gone: put it back, or run `shoal restore` with a backup"
 
 
 def log_rounds() -> Observer:

@@ -4,7 +4,7 @@ but the broker and the sockets."""
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -57,10 +57,16 @@ def running(look: Callable[[], object]) -> Iterator[None]:
 
 
 @contextmanager
-def taking_orders(folder: Path, desk: Desk) -> Iterator[None]:
-    """Take orders of a folder's owner over HTTP, as a service does, while the context is open."""
+def taking_orders(
+    folder: Path, desk: Desk, campaigns: Sequence[Mapping[str, str]] = ()
+) -> Iterator[None]:
+    """Take orders of a folder's owner over HTTP, as a service does, while the context is open.
+
+    `campaigns`: answer to a request for the list of campaigns.
+    """
     held, api = lock_service(folder), FastAPI(exception_handlers=HANDLERS)
     api.include_router(order_routes(desk))
+    api.get("/campaigns")(lambda: list(campaigns))
     try:
         with HttpServer("127.0.0.1", 0) as server:
             local = Endpoint.new(*server.address)

@@ -172,11 +172,15 @@ def test_a_rollback_ends_a_pause_once_it_can_be_saved(
     bench.close(a=(1.0, 2), b=(1.0, 2))
 
 
-def test_a_broker_that_lost_its_memory_is_told_everything_again(fleet: FleetData) -> None:
+def test_a_broker_that_lost_its_memory_is_told_everything_again(
+    fleet: FleetData, caplog: pytest.LogCaptureFixture
+) -> None:
     bench = Bench(fleet)
     bench.runner.handle(LinkUp())
     first = bench.link.boot_id
-    bench.runner.handle(LinkDown("gone"), LinkUp(has_session=True))
+    with caplog.at_level("INFO", "shoal.aggregator"):
+        bench.runner.handle(LinkDown("gone"), LinkUp(has_session=True))
+    assert "Connected to the broker again: session_kept=true" in caplog.text
     assert bench.link.boot_id == first, "the broker has what waits for devices"
     bench.runner.handle(LinkDown("gone"), LinkUp(has_session=False))
     assert bench.link.boot_id == f"{first}.1", "devices check in again, and are sent their plans"

@@ -8,12 +8,18 @@ import msgspec
 import pytest
 
 from aggregator.http import local
-from aggregator.http.local import FILE, Endpoint, open_to_owner, order
+from aggregator.http.local import FILE, Endpoint, open_to_owner, order, pauses
 from aggregator.http.tokens import OWNER
 from aggregator.leadership.identity import lock_service
 from aggregator.operator.audit import AUDIT
 from aggregator.operator.desk import Desk
+from aggregator.storage.charter import Charter
+from shoal.commands.campaign import _row
+from shoal.commands.serve import place_of
 from tests.aggregator.http_service import taking_orders
+from tests.fleet.cases import direct, world_of
+from tests.fleet.test_view import view_of
+from tests.fleet.world import settings_of
 from wire.errors import ConfigError
 
 
@@ -59,6 +65,36 @@ def test_a_service_that_does_not_run_gets_no_orders(tmp_path: Path) -> None:
         order(tmp_path, "campaigns", "run-1", "pause")
     with pytest.raises(ConfigError, match=r"No folder .*none"):
         order(tmp_path / "none", "campaigns", "run-1", "pause")
+
+
+def test_a_running_service_says_which_campaigns_a_fault_has_paused(
+    tmp_path: Path, desk: Desk
+) -> None:
+    lines = [{"name": "run-1", "paused": "the disk is full"}, {"name": "run-2", "paused": ""}]
+    with taking_orders(tmp_path, desk, lines):
+        assert pauses(tmp_path) == {"run-1": "the disk is full"}
+    with pytest.raises(ConfigError, match="gave no answer"):
+        pauses(tmp_path)
+
+
+def test_the_list_has_the_pause_of_a_fault_and_that_of_the_operator() -> None:
+    world = world_of("a")
+    world.start("run")
+    charter = Charter(0, settings_of())
+    row = _row("run", charter, view_of(world).campaigns["run"], "the disk is full")
+    assert (row.phase, row.paused) == ("paused", "the disk is full")
+    direct(world, "pause")
+    row = _row("run", charter, view_of(world).campaigns["run"], "")
+    assert (row.phase, row.paused) == ("paused", "the operator has paused it")
+
+
+def test_a_service_whose_database_is_gone_does_not_say_that_the_fleet_is_kept(
+    tmp_path: Path,
+) -> None:
+    assert "shoal.db is gone: put it back" in place_of(tmp_path, "")
+    assert place_of(tmp_path, "postgresql://db/shoal") == f"kept in {tmp_path}"
+    (tmp_path / "shoal.db").touch()
+    assert place_of(tmp_path, "") == f"kept in {tmp_path}"
 
 
 @pytest.mark.parametrize("left", [True, False])

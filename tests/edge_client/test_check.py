@@ -357,6 +357,16 @@ class TestWithoutBroker:
         )
         assert DeviceState(folder / "state").current() is not None
 
+    def test_the_rules_of_the_policy_are_words(self, folder: Path, capsys: Captured) -> None:
+        def line(text: str) -> str:
+            (folder / "policy.toml").write_text(text)
+            return findings(capsys, *words(folder), "--insecure")[1]["policy"]
+
+        found = line('bundles = ["watch", "a"]\nmin_windows = 20\nreport_errors = false\n')
+        assert "bundles watch a, min_windows 20, report_errors false" in found
+        assert "Policy(" not in found
+        assert "no restriction" in line("min_windows = 1\n")
+
     def test_graphs_of_the_policy_that_the_bundle_in_use_has_not(
         self, folder: Path, fleet: FleetData, exported: Exported, capsys: Captured
     ) -> None:
