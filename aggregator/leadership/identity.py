@@ -42,6 +42,8 @@ EVERY_S = LEASE_S / 3
 """Seconds between two statuses."""
 
 
+SENT_ALERTS = "alerts-sent.json"
+"""Name of the file with the alerts that a webhook was sent."""
 CUT_OFF = "restore.incomplete"
 """Name of the folder in which a restore into an existing folder collects the files."""
 

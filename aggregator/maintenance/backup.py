@@ -12,9 +12,9 @@ from pathlib import Path
 from aggregator.enrolment import authority
 from aggregator.fleet.records import Fleet
 from aggregator.http.tokens import FILE as TOKENS
-from aggregator.leadership.identity import CUT_OFF, is_served
+from aggregator.leadership.identity import CUT_OFF, SENT_ALERTS, is_served
 from aggregator.maintenance.blobs import needs
-from aggregator.maintenance.carried import BROKER, SENT_ALERTS, carry_over
+from aggregator.maintenance.carried import BROKER, carry_over
 from aggregator.maintenance.database import copy_database, read_database
 from aggregator.maintenance.examine import examine
 from aggregator.maintenance.releases import release_needs

@@ -8,6 +8,7 @@ from aggregator.enrolment.authority import CERTIFICATE
 from aggregator.fleet.events import Banned
 from aggregator.fleet.records import Device
 from aggregator.http.tokens import FILE as TOKENS
+from aggregator.leadership.identity import SENT_ALERTS
 from aggregator.maintenance.database import carry_out as change
 from aggregator.maintenance.database import copy_database, read_whole
 from aggregator.operator.audit import AUDIT
@@ -19,9 +20,6 @@ from wire.errors import ConfigError
 
 BROKER = "broker"
 """Name of the folder with Mosquitto's files of `shoal init --tls`; backups do not have it."""
-
-SENT_ALERTS = "alerts-sent.json"
-"""Name of the file with the alerts that a webhook was sent."""
 
 
 def carry_over(aside: Path | None, folder: Path) -> list[str]:

@@ -9,9 +9,9 @@ from pathlib import Path
 from aggregator.enrolment import authority
 from aggregator.http.local import FILE as LOCAL
 from aggregator.http.tokens import FILE as TOKENS
-from aggregator.leadership.identity import CUT_OFF
+from aggregator.leadership.identity import CUT_OFF, SENT_ALERTS
 from aggregator.maintenance.blobs import HALF_WRITTEN, BlobCheck, leftover
-from aggregator.maintenance.carried import BROKER, SENT_ALERTS
+from aggregator.maintenance.carried import BROKER
 from aggregator.maintenance.database import Contents, check_database, read_database
 from aggregator.maintenance.finding import Finding
 from aggregator.maintenance.keys import check_keys

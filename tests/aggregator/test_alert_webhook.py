@@ -14,7 +14,7 @@ import pytest
 
 from aggregator.http.dashboard.alerts import Alert, AlertDevice
 from aggregator.http.monitoring.webhook import LOOK_S, AlertMessage, AlertWebhook
-from aggregator.maintenance.carried import SENT_ALERTS
+from aggregator.leadership.identity import SENT_ALERTS
 from tests.aggregator.inbox_cases import Watch
 from tests.support.pages import blocks
 from wire.errors import ConfigError

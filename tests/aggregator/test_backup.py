@@ -15,10 +15,15 @@ from aggregator.enrolment.authority import make_authority
 from aggregator.enrolment.desk import ban, make_token, reject
 from aggregator.fleet.events import Banned
 from aggregator.fleet.records import Ban, Campaign
-from aggregator.leadership.identity import CUT_OFF, lock_service, own_secret, service_signer
+from aggregator.leadership.identity import (
+    CUT_OFF,
+    SENT_ALERTS,
+    lock_service,
+    own_secret,
+    service_signer,
+)
 from aggregator.maintenance import backup
 from aggregator.maintenance.backup import back_up, restore
-from aggregator.maintenance.carried import SENT_ALERTS
 from aggregator.maintenance.database import copy_database, read_database
 from aggregator.maintenance.examine import examine
 from aggregator.storage.enrolment_store import BanRow, DeviceRow, TokenRow, open_enrolments

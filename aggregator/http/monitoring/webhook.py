@@ -19,7 +19,7 @@ import msgspec
 
 from aggregator.http.dashboard.alerts import Alert
 from aggregator.http.session import PAGES
-from aggregator.maintenance.carried import SENT_ALERTS
+from aggregator.leadership.identity import SENT_ALERTS
 from aggregator.ports import Clock
 from host.files import write_atomically
 from wire.errors import ConfigError
