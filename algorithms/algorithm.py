@@ -380,7 +380,7 @@ class Algorithm:
             state.context, models, grouped.memory.membership, following
         )
         rounds = state.rounds + 1
-        spent = self.privacy.epsilon(rounds, models, work)
+        spent = self.privacy.epsilon_after(rounds, models, work)
         # without noise nothing is guaranteed
         epsilon = spent if spent is not None and math.isfinite(spent) else None
         return State(

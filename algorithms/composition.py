@@ -11,13 +11,13 @@ names::
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from algorithms import outside, registry
 from algorithms.algorithm import Algorithm
-from algorithms.core.contract import Mean, ServerOptimizer
+from algorithms.core.contract import Mean, ServerOptimizer, Work
 from algorithms.core.keys import Units
 from algorithms.core.stack import NUMPY, Arithmetic
 from algorithms.groupings.base import Defaults
@@ -99,9 +99,10 @@ class AlgorithmSpec:
         names = {*registry.class_of(self.objective).hyper, *registry.make(self.optimizer).hyper}
         options = [*self.objective.explicit, *self.optimizer.explicit]
         overrides = {key: float(value) for key, value in options if key in names}
-        return overrides | {
-            key: float(value) for wrapper in self.wrappers for key, value in wrapper.explicit
-        }
+        for wrapper in self.wrappers:
+            overrides |= {key: float(value) for key, value in wrapper.explicit}
+        private: dict[str, float] = registry.make(self.privacy).in_step()
+        return overrides | private
 
     def hyper_with(self, given: Mapping[str, float]) -> dict[str, float]:
         """Return the hyper-parameters of a campaign: those of the name, overridden by `given`.
@@ -158,6 +159,24 @@ class AlgorithmSpec:
             and parts.optimizer.plain
             and parts.task.plain
         )
+
+    def with_noise(self, rounds: int, counts: Sequence[int], work: Work) -> "AlgorithmSpec":
+        """Return this algorithm with the noise of its privacy budget; itself without a budget.
+
+        `counts`: numbers of training windows of the devices that take part.
+
+        Raises:
+            ConfigError: no noise is enough, or the explicit noise is too small.
+        """
+        noise = self.parts.privacy.noise_for(rounds, counts, work)
+        if noise is None or "noise_multiplier" in dict(self.privacy.explicit):
+            return self
+        explicit = (*self.privacy.explicit, ("noise_multiplier", noise))
+        named = tuple(
+            replace(each, explicit=explicit) if each.name == self.privacy.name else each
+            for each in self.named
+        )
+        return compose(named, str(self))
 
     def with_privacy(self, privacy: str) -> "AlgorithmSpec":
         """Return this algorithm with the mechanism of this name; itself if the name is empty.

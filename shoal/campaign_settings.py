@@ -9,6 +9,8 @@ from typing import Any
 
 from aggregator.core.policies import policy_settings, read_policy, with_cohort
 from algorithms.composition import read_algorithm
+from algorithms.core.contract import Work
+from algorithms.privacy.base import counts_from
 from algorithms.registry import CHOICES, Known
 from algorithms.schedules import read_schedule
 from algorithms.spec import DEFAULT_ALGORITHM
@@ -30,6 +32,9 @@ def campaign_fields(bundle: Path | None, values: Mapping[str, Any]) -> dict[str,
     if policy:
         fields |= with_asking(policy, fields["cohort"], fields["over_select"])
     spec = read_algorithm(algorithm or usual_algorithm(bundle)).with_privacy(privacy)
+    work = Work(fields["batch_size"], fields["local_epochs"])
+    counts = counts_from(spec.parts.privacy.min_examples, work.batch_size)
+    spec = spec.with_noise(fields["rounds"], counts, work)
     if schedule := fields["lr_schedule"]:
         fields["lr_schedule"] = str(read_schedule(schedule))
     return fields | {

@@ -10,7 +10,7 @@ from time import perf_counter
 import msgspec
 import numpy as np
 
-from aggregator.aggregation.stored import check_fit
+from aggregator.aggregation.stored import check_fit, work_of
 from aggregator.core.policies import read_policy, with_cohort
 from aggregator.core.settings import ADMIT_ALL, RunSettings
 from aggregator.fleet.records import Campaign, Fleet
@@ -34,7 +34,7 @@ from algorithms.objectives.supervised import Supervised
 from algorithms.schedules import read_schedule
 from algorithms.spec import Choice
 from edge_client.core.ports import Windows
-from export.describe import describe_bundle
+from export.describe import MIN_BATCH, describe_bundle
 from host.native.arithmetic import NativeArithmetic
 from host.threads import one_thread
 from simulation.datasets.windows import FleetData, able_to_train, for_task, says_anomalies
@@ -42,7 +42,7 @@ from simulation.engine.experiment import EngineResult, Experiment
 from simulation.engine.graphs.eager import EagerGraphs
 from simulation.engine.messages import run_by_messages
 from simulation.engine.options import DEFAULT, EngineOptions
-from simulation.engine.progress import HeldModels, OnProgress
+from simulation.engine.progress import HeldModels, OnProgress, RunProgress
 from simulation.engine.run import run_fast
 from simulation.engine.schedule import Drawn, Schedule, Timed
 from simulation.engine.workers.attacks import (
@@ -173,6 +173,9 @@ def simulate(
                 "of others; use another backend"
             )
     data, newcomers, experiment = _set_up(data, settings, objective)
+    privacy = experiment.algorithm.privacy
+    if cost := privacy.cost(settings.rounds, _counts(data), work_of(experiment.settings)):
+        on_progress(RunProgress(0, 0, privacy=cost))
     algorithm, probe, bundle, attack = (
         experiment.algorithm,
         experiment.probe,
@@ -284,6 +287,7 @@ def _set_up(
     """Return the fleet without its newcomers, the newcomers, and the experiment."""
     count = scenario_of(settings).num_newcomers(len(data.devices))
     data, newcomers = hold_out(scene_of(data, settings), count, settings.seed)
+    settings = _with_noise(settings, _counts(data))
     algorithm = make_algorithm(settings.algorithm, arithmetic=NativeArithmetic())
     if objective is None:
         objective = objective_for_fleet(
@@ -311,6 +315,29 @@ def _set_up(
         newcomers,
         Experiment(run_settings, algorithm, objective, probe, bundle, data.devices, attack),
     )
+
+
+def _counts(data: FleetData) -> list[int]:
+    """Return the number of training windows of each device that can train."""
+    return [data.devices[d].num_train for d in able_to_train(data, MIN_BATCH)]
+
+
+def _with_noise(settings: SimulationSettings, counts: Sequence[int]) -> SimulationSettings:
+    """Return the settings with the noise of the privacy budget, for devices of so many windows.
+
+    Raises:
+        ConfigError: no noise is enough, or a device has fewer windows than the mechanism's minimum.
+    """
+    spec, fewest = settings.algorithm, min(counts, default=0)
+    if spec.parts.privacy.min_examples > fewest:
+        raise ConfigError(
+            f"min_examples of {spec.privacy.name} must be at most {fewest}, the fewest training "
+            f"windows of a device, got {spec.parts.privacy.min_examples}"
+        )
+    if not counts:  # the run ends with its own error
+        return settings
+    spec = spec.with_noise(settings.rounds, counts, work_of(settings))
+    return msgspec.structs.replace(settings, algorithm=spec)
 
 
 def make_schedule(settings: SimulationSettings, data: FleetData, bundle: Bundle) -> Schedule:

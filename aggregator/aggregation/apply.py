@@ -225,7 +225,7 @@ def _offered_again(
             LocalModel(device_id, update.num_train, update.num_steps, update.start, {})
             for device_id, update in counted_updates(campaign).items()
         ]
-        epsilon = algorithm.privacy.epsilon(
+        epsilon = algorithm.privacy.epsilon_after(
             campaign.trained + 1, models, work_of(campaign.settings)
         )
         if epsilon is not None and math.isfinite(epsilon):

@@ -43,9 +43,9 @@ class RunSettings(AdmissionSettings[str], frozen=True, kw_only=True):
     responses: dict[str, Layout]
     """Tensors that an update must have after a graph was evaluated or applied, by graph."""
     min_batch: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """Minimum number of training windows of a device (the bundle's `min_batch`).
+    """Minimum number of training windows of a device (the bundle's, or the privacy mechanism's).
 
-    A device with fewer windows cannot train. 0: no minimum.
+    A device with fewer windows does not train. 0: no minimum.
     """
     needs_labels: bool = True
     """True if windows without labels are useless for training (depends on the bundle's task)."""
@@ -84,6 +84,12 @@ class RunSettings(AdmissionSettings[str], frozen=True, kw_only=True):
                 objective does not allow its value.
         """
         manifest, hyper = bundle.manifest, training.algorithm.hyper_with(training.hyper)
+        privacy = training.algorithm.parts.privacy
+        if missing := sorted(privacy.in_step().keys() - manifest.hyper.keys()):
+            raise ConfigError(
+                f"algorithm {str(training.algorithm)!r} needs a step with {missing[0]}; bundle "
+                f"{manifest.name} has none; export it with --privacy {privacy.name}"
+            )
         if unknown := sorted(hyper.keys() - manifest.hyper.keys()):
             raise ConfigError(
                 f"hyper-parameter {unknown[0]!r} (--hyper) is unknown; {manifest.algorithm} has "
@@ -100,7 +106,7 @@ class RunSettings(AdmissionSettings[str], frozen=True, kw_only=True):
                 "run_id": run_id,
                 "data": data,
                 "bundle": bundle.digest,
-                "min_batch": manifest.min_batch,
+                "min_batch": max(manifest.min_batch, privacy.min_examples),
                 "needs_labels": manifest.task != RECONSTRUCTION,
                 "reported": {graph: manifest.reported(graph) for graph in manifest.graphs},
                 "responses": {graph: manifest.responses(graph) for graph in manifest.graphs},

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from aggregator.aggregation.orders import start_campaign
 from aggregator.aggregation.probe_file import load_probe
+from aggregator.aggregation.stored import work_of
 from aggregator.core.hours import read_hours
 from aggregator.core.settings import RunSettings
 from aggregator.fleet.eligibility import read_rule
@@ -22,6 +23,7 @@ from aggregator.storage.memory import MemoryBlobs
 from algorithms.algorithm import Algorithm
 from algorithms.composition import read_algorithm
 from algorithms.core.contract import Probe
+from algorithms.privacy.base import counts_from
 from algorithms.schedules import check_schedule
 from host.settings import check, marked
 from wire.bundle import Bundle, unpack
@@ -154,7 +156,8 @@ def check_retuned(stored: RunSettings, wanted: RunSettings, folder: Path) -> str
     """Return the settings that a run changes, for people; empty if there are none.
 
     A run cannot continue with another bundle or seed, or with another algorithm except for its
-    mean. With a privacy mechanism it cannot change the settings on which the epsilon depends.
+    mean. With a privacy mechanism it cannot change the settings on which the epsilon depends, or
+    plan more rounds than its privacy budget allows.
 
     Raises:
         ConfigError: the run cannot continue with these settings. The text names the differences.
@@ -186,6 +189,8 @@ def check_retuned(stored: RunSettings, wanted: RunSettings, folder: Path) -> str
             f"run {stored.name!r} in {folder} was started with other settings ({pairs}); give it "
             "another --run"
         )
+    counts = counts_from(wanted.min_batch, wanted.batch_size)
+    now.with_noise(wanted.rounds, counts, work_of(wanted))
     return ", ".join(f"{n} {getattr(wanted, n)!r}, not {getattr(stored, n)!r}" for n in differing)
 
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from aggregator.aggregation.inherit import TrainedModels
 from aggregator.aggregation.orders import configured, rolled_back
-from aggregator.aggregation.stored import check_fit, load_models
+from aggregator.aggregation.stored import check_fit, load_models, work_of
 from aggregator.core.settings import RunSettings, with_rate
 from aggregator.fleet.budget import why_ended
 from aggregator.fleet.events import Directed, Excluded
@@ -41,6 +41,7 @@ from aggregator.storage.charter import (
 from aggregator.view.progress import release_states
 from algorithms.composition import make_algorithm, read_algorithm
 from algorithms.core.keys import is_no_group
+from algorithms.privacy.base import counts_from
 from algorithms.spec import is_outside
 from host.native.arithmetic import NativeArithmetic
 from wire.errors import ConfigError, ShoalError
@@ -113,6 +114,9 @@ class Steering:
         self.broken.pop(name, None)
         campaign = self._runner.fleet.campaigns[name]
         log.info("Campaign opened: campaign=%s phase=%s", name, campaign.phase)
+        counts = counts_from(wanted.min_batch, wanted.batch_size)
+        if cost := algorithm.privacy.cost(wanted.rounds, counts, work_of(wanted)):
+            log.info("Privacy planned: campaign=%s: %s", name, cost)
         return campaign
 
     def source(self, charter: Charter) -> TrainedModels | None:

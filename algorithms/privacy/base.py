@@ -1,5 +1,6 @@
 """Base class of privacy mechanisms, which leaves every update unchanged."""
 
+import math
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -18,6 +19,8 @@ class DefaultPrivacy(WithOptions):
     """True if it gives a guarantee; devices must then report nothing that it does not cover."""
     mean: ClassVar[str] = ""
     """Name of the only mean that the noise is calibrated for; empty if any mean is allowed."""
+    min_examples: int = 0
+    """Minimum number of training windows of a device that takes part; 0: the bundle's minimum."""
     server_noise: ClassVar[bool] = False
     """True if `noise` adds noise; the server then needs the same secret for the whole campaign."""
 
@@ -40,12 +43,38 @@ class DefaultPrivacy(WithOptions):
         """Return the mean update (D,) float32 of a group of `num_devices`, with noise."""
         return mean
 
-    def epsilon(self, rounds: int, models: Sequence[LocalModel], work: Work) -> float | None:
+    def epsilon_after(self, rounds: int, models: Sequence[LocalModel], work: Work) -> float | None:
         """Return epsilon after `rounds` rounds like this one, at the mechanism's delta.
 
         None without a mechanism.
         """
         return None
+
+    def noise_for(self, rounds: int, counts: Sequence[int], work: Work) -> float | None:
+        """Return the noise multiplier with which `rounds` rounds stay within the privacy budget.
+
+        None without a budget. `counts`: numbers of training windows of the devices.
+
+        Raises:
+            ConfigError: no noise is enough, or the explicit noise is too small.
+        """
+        return None
+
+    def cost(self, rounds: int, counts: Sequence[int], work: Work) -> str:
+        """Return a sentence about the epsilon of `rounds` rounds; empty if there is none.
+
+        Arguments are those of `noise_for`.
+        """
+        return ""
+
+
+def counts_from(fewest: int, batch_size: int) -> tuple[int, ...]:
+    """Return the numbers of windows that cost most, of devices with at least `fewest` windows.
+
+    A device with few windows costs much, and so does one whose last batch has one window. Empty for
+    0.
+    """
+    return (fewest, math.ceil(fewest / batch_size) * batch_size + 1) if fewest else ()
 
 
 class NoPrivacy(DefaultPrivacy):

@@ -12,11 +12,13 @@ implementations do. For that the reported epsilon is customary but not proven, a
 tensors, not the losses and counts that a device reports.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
-from algorithms.core.contract import LocalModel, Work
-from algorithms.privacy.gaussian import Mechanism, spent
+from algorithms.core.contract import Work
+from algorithms.privacy.gaussian import Mechanism
+from algorithms.spec import option
+from wire.errors import ConfigError
 
 
 class DpSgd(Mechanism):
@@ -28,17 +30,25 @@ class DpSgd(Mechanism):
 
     name: ClassVar[str] = "dp-sgd"
     citation: ClassVar[str] = "Abadi et al., CCS 2016, Algorithm 1"
+    min_examples: int = option(
+        0, "fewest training windows of a device that takes part; 0: the bundle's", low=0
+    )
 
     def in_step(self) -> dict[str, float]:
         return {"clip_norm": self.clip_norm, "noise_multiplier": self.noise_multiplier}
 
-    def epsilon(self, rounds: int, models: Sequence[LocalModel], work: Work) -> float | None:
-        """Return epsilon of the device that spends most: one with few examples or many steps."""
-        kinds = {
-            (min(work.batch_size / max(m.num_examples, 1), 1.0), m.num_steps * rounds)
-            for m in models
-        }
-        return max(
-            (spent(self.noise_multiplier, rate, steps, self.delta) for rate, steps in kinds),
-            default=0.0,
-        )
+    def spending(
+        self, rounds: int, trainings: Iterable[tuple[int, int]], work: Work
+    ) -> set[tuple[float, int]]:
+        """Return the kinds of devices: those with few examples or many steps spend most."""
+        return {(min(work.batch_size / max(n, 1), 1.0), steps * rounds) for n, steps in trainings}
+
+    def noise_for(self, rounds: int, counts: Sequence[int], work: Work) -> float | None:
+        """Return the noise multiplier that the budget allows to the device that spends most."""
+        if self.epsilon is not None and not counts:
+            raise ConfigError(
+                f"{self.name}: min_examples must be above 0 with epsilon={self.epsilon:g} in a "
+                "service, got 0; the noise depends on the fewest training windows of a device, and "
+                "devices with fewer do not take part"
+            )
+        return super().noise_for(rounds, counts, work)

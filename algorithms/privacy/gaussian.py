@@ -13,8 +13,9 @@ losses, responses), nor the membership of groups.
 """
 
 import math
-from collections.abc import Sequence
-from typing import ClassVar
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -23,7 +24,11 @@ from algorithms.privacy.base import DefaultPrivacy
 from algorithms.spec import option
 from wire.arrays.privacy import add_noise, clip
 from wire.arrays.tensors import Array
+from wire.errors import ConfigError
 from wire.messages import Protect, Verb
+
+MOST_NOISE = 1e6
+"""Largest noise multiplier of the search."""
 
 
 def spent(noise_multiplier: float, sampling_rate: float, steps: int, delta: float) -> float:
@@ -46,8 +51,14 @@ def spent(noise_multiplier: float, sampling_rate: float, steps: int, delta: floa
 
 
 class Mechanism(DefaultPrivacy):
-    """Options that all mechanisms share."""
+    """Options and accounting that all mechanisms share.
 
+    With the option `epsilon`, the noise multiplier is found for the rounds planned (`noise_for`),
+    and then written beside it.
+    """
+
+    noise_share: ClassVar[float] = 1.0
+    """Noise in units of the largest difference to hide, as a share of the noise multiplier."""
     clip_norm: float = option(1.0, "largest Euclidean norm C", above=0)
     noise_multiplier: float = option(1.0, "standard deviation of the noise, in units of C", low=0)
     delta: float = option(
@@ -57,6 +68,103 @@ class Mechanism(DefaultPrivacy):
         above=0,
         below=1,
     )
+    epsilon: float | None = option(
+        None, "largest epsilon after the rounds planned, for which the noise is found", above=0
+    )
+
+    def __init__(self, *values: Any, **named: Any) -> None:
+        super().__init__(*values, **named)
+        self.noise_is_explicit = len(values) > 1 or "noise_multiplier" in named
+
+    def spending(
+        self, rounds: int, trainings: Iterable[tuple[int, int]], work: Work
+    ) -> set[tuple[float, int]]:
+        """Return the sampling rate and the number of mechanisms of each kind of device.
+
+        `trainings`: numbers of windows and of steps in a round, of every device.
+        """
+        return {(1.0, rounds)}
+
+    def epsilon_after(self, rounds: int, models: Sequence[LocalModel], work: Work) -> float | None:
+        trainings = [(m.num_examples, m.num_steps) for m in models]
+        return self._largest(self.noise_multiplier, self.spending(rounds, trainings, work))[0]
+
+    def cost(self, rounds: int, counts: Sequence[int], work: Work) -> str:
+        kinds = self.spending(rounds, _trainings(counts, work), work)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # epsilon may be very large
+            largest = self._largest(self.noise_multiplier, kinds)[0]
+        noise = f"{self.name} with noise_multiplier={self.noise_multiplier:g}"
+        if not math.isfinite(largest):
+            return f"{noise} guarantees nothing"
+        return (
+            f"{noise} and clip_norm={self.clip_norm:g}: {rounds} round{'s' * (rounds != 1)} cost "
+            f"epsilon={largest:.4g} at delta={self.delta:g}"
+        )
+
+    def noise_for(self, rounds: int, counts: Sequence[int], work: Work) -> float | None:
+        """Return the smallest noise multiplier, of four digits, that the budget allows."""
+        if self.epsilon is None:
+            return None
+        kinds = self.spending(rounds, _trainings(counts, work), work)
+        noise = self.noise_multiplier if self.noise_is_explicit else 0.0
+        largest, kind = self._largest(noise, kinds)
+        if not self.noise_is_explicit:
+            while largest > self.epsilon:
+                noise = self._smallest(*kind)
+                largest, kind = self._largest(noise, kinds)
+        if largest > self.epsilon:
+            raise ConfigError(
+                f"{self.name}: epsilon must be at least {largest:.4g} with noise_multiplier="
+                f"{noise:g} in {rounds} rounds, got {self.epsilon:g}; leave noise_multiplier out, "
+                "or plan fewer rounds"
+            )
+        return noise
+
+    def _largest(
+        self, noise: float, kinds: set[tuple[float, int]]
+    ) -> tuple[float, tuple[float, int]]:
+        """Return the largest epsilon of these kinds of devices, and the kind that spends it."""
+        spent_by = (
+            (spent(noise * self.noise_share, rate, steps, self.delta), (rate, steps))
+            for rate, steps in sorted(kinds)
+        )
+        return max(spent_by, default=(0.0, (1.0, 0)))
+
+    def _smallest(self, rate: float, steps: int) -> float:
+        """Return the smallest noise multiplier for one kind of device, rounded up to four digits.
+
+        Raises:
+            ConfigError: the accounting gives a larger epsilon with any noise.
+        """
+        from opacus.accountants.utils import get_noise_multiplier
+
+        assert self.epsilon is not None
+        with warnings.catch_warnings():
+            # far-off candidates of the search are at the edge of the accountant's orders
+            warnings.simplefilter("ignore", UserWarning)
+            least = spent(MOST_NOISE, rate, steps, self.delta)
+            if least > self.epsilon:
+                raise ConfigError(
+                    f"{self.name}: epsilon must be at least {least:.4g} with delta="
+                    f"{self.delta:g}, got {self.epsilon:g}; Renyi accounting states no smaller one"
+                )
+            exact = get_noise_multiplier(
+                target_epsilon=self.epsilon,
+                target_delta=self.delta,
+                sample_rate=rate,
+                steps=steps,
+                accountant="rdp",
+                epsilon_tolerance=self.epsilon / 1000,
+            )
+        exact /= self.noise_share
+        unit = 10.0 ** (math.floor(math.log10(exact)) - 3)
+        return float(f"{math.ceil(exact / unit) * unit:.4g}")
+
+
+def _trainings(counts: Sequence[int], work: Work) -> list[tuple[int, int]]:
+    """Return the numbers of windows, and of steps in a round, of devices with these windows."""
+    return [(n, work.local_epochs * math.ceil(n / work.batch_size)) for n in counts]
 
 
 class LocalGaussian(Mechanism):
@@ -70,14 +178,12 @@ class LocalGaussian(Mechanism):
     correctly protected update longer than C.
     """
 
+    noise_share: ClassVar[float] = 0.5
     name: ClassVar[str] = "local-gaussian"
     citation: ClassVar[str] = "Mironov, CSF 2017, Proposition 7, at the device"
 
     def verbs(self) -> tuple[Verb, ...]:
         return (Protect(self.clip_norm, self.noise_multiplier * self.clip_norm),)
-
-    def epsilon(self, rounds: int, models: Sequence[LocalModel], work: Work) -> float | None:
-        return spent(self.noise_multiplier / 2, 1.0, rounds, self.delta)
 
 
 class CentralGaussian(Mechanism):
@@ -112,6 +218,3 @@ class CentralGaussian(Mechanism):
         return add_noise(
             mean, self.noise_multiplier * self.clip_norm / num_devices, np.random.default_rng(seed)
         )
-
-    def epsilon(self, rounds: int, models: Sequence[LocalModel], work: Work) -> float | None:
-        return spent(self.noise_multiplier, 1.0, rounds, self.delta)

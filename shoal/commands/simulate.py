@@ -51,6 +51,9 @@ def simulate(
             if isinstance(event, str):
                 say(event)
                 return
+            if event.privacy:
+                console.print(f"privacy: {event.privacy}", soft_wrap=True)
+                return
             if event.trained and not event.records and words["backend"] != "messages":
                 text = f"{words['checkpoint']} has {event.trained} rounds"
                 console.print(f"{text}; the run continues after them", soft_wrap=True)

@@ -52,6 +52,8 @@ class RunProgress:
     """Records of all rounds so far, also before an interruption; empty for backend messages."""
     models: HeldModels | None = None
     """Models until the next round begins; None for backend messages."""
+    privacy: str = ""
+    """Sentence about the cost of the rounds planned; only before the first one, with a mechanism."""
 
 
 OnProgress = Callable[[RunProgress], Stop | None]

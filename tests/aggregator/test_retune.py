@@ -9,6 +9,8 @@ import pytest
 
 from aggregator.core.settings import RunSettings
 from aggregator.service.start import check_retuned
+from algorithms.composition import read_algorithm
+from algorithms.core.contract import Work
 from host.settings import marked
 from simulation.datasets.windows import FleetData
 from tests.aggregator.bench import Bench
@@ -88,6 +90,14 @@ def test_what_makes_another_run(
         match=rf"was started with other settings \({next(iter(wanted))} .*; give it another --run",
     ):
         check_retuned(had, changed(had, **wanted), tmp_path)
+
+
+def test_a_privacy_budget_bounds_the_rounds(tmp_path: Path) -> None:
+    spec = read_algorithm("fedavg+gaussian:epsilon=8").with_noise(20, [], Work(32, 1))
+    had = changed(SETTINGS, algorithm=str(spec), rounds=20)
+    assert check_retuned(had, changed(had, rounds=12), tmp_path) == "rounds 12, not 20"
+    with pytest.raises(ConfigError, match=r"epsilon must be at least 8\.\d+ with .* in 21 rounds"):
+        check_retuned(had, changed(had, rounds=21), tmp_path)
 
 
 def test_the_mean_may_change(tmp_path: Path) -> None:

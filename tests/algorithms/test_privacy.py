@@ -11,9 +11,10 @@ from opacus.accountants import RDPAccountant
 from scipy.stats import norm
 
 from algorithms.core.contract import LocalModel, Work
-from algorithms.privacy.base import NoPrivacy
+from algorithms.composition import read_algorithm
+from algorithms.privacy.base import NoPrivacy, counts_from
 from algorithms.privacy.dp_sgd import DpSgd
-from algorithms.privacy.gaussian import CentralGaussian, LocalGaussian, spent
+from algorithms.privacy.gaussian import CentralGaussian, LocalGaussian, Mechanism, spent
 from tests.support.known import known
 from wire.arrays.privacy import add_noise, clip
 from wire.arrays.tensors import Array
@@ -110,8 +111,8 @@ class TestEpsilon:
         self, noise_multiplier: float, rounds: int, delta: float
     ) -> None:
         options = {"noise_multiplier": noise_multiplier, "delta": delta, "clip_norm": 3.0}
-        central = CentralGaussian(**options).epsilon(rounds, [], self.work)
-        local = LocalGaussian(**options).epsilon(rounds, [], self.work)
+        central = CentralGaussian(**options).epsilon_after(rounds, [], self.work)
+        local = LocalGaussian(**options).epsilon_after(rounds, [], self.work)
         assert central == pytest.approx(by_library(noise_multiplier, 1.0, rounds, delta))
         assert local == pytest.approx(by_library(noise_multiplier / 2, 1.0, rounds, delta)), (
             "two clipped updates can be 2 C apart"
@@ -135,15 +136,15 @@ class TestEpsilon:
             by_library(1.1, 32 / m.num_examples, m.num_steps * rounds, 1e-4)
             for m in (few, many_steps, neither)
         ]
-        assert private.epsilon(rounds, [few, many_steps, neither], self.work) == pytest.approx(
-            max(expected)
-        )
-        assert private.epsilon(rounds, [many_steps, neither], self.work) == pytest.approx(
+        assert private.epsilon_after(
+            rounds, [few, many_steps, neither], self.work
+        ) == pytest.approx(max(expected))
+        assert private.epsilon_after(rounds, [many_steps, neither], self.work) == pytest.approx(
             expected[1]
         )
 
     def test_of_fewer_examples_than_a_batch_has_no_sampling(self) -> None:
-        assert DpSgd().epsilon(3, [model_of(10, 2)], self.work) == pytest.approx(
+        assert DpSgd().epsilon_after(3, [model_of(10, 2)], self.work) == pytest.approx(
             by_library(1.0, 1.0, 6, 1e-5)
         )
 
@@ -152,13 +153,15 @@ class TestEpsilon:
         self, kind: type[LocalGaussian | CentralGaussian | DpSgd]
     ) -> None:
         models = [model_of(64, 2)]
-        values = [known(kind().epsilon(rounds, models, self.work)) for rounds in (0, 1, 2, 10)]
+        values = [
+            known(kind().epsilon_after(rounds, models, self.work)) for rounds in (0, 1, 2, 10)
+        ]
         assert values[0] == 0
         assert values == sorted(values)
-        assert kind(noise_multiplier=0).epsilon(1, models, self.work) == math.inf
+        assert kind(noise_multiplier=0).epsilon_after(1, models, self.work) == math.inf
 
     def test_without_a_mechanism_is_none(self) -> None:
-        assert NoPrivacy().epsilon(1, [model_of(64, 2)], self.work) is None
+        assert NoPrivacy().epsilon_after(1, [model_of(64, 2)], self.work) is None
 
 
 class TestMechanisms:
@@ -203,3 +206,78 @@ class TestMechanisms:
     ) -> None:
         with pytest.raises(ConfigError, match=rf"{option} must be .*, got '{value:g}'"):
             kind(**{option: value})
+
+
+class TestBudget:
+    """The option `epsilon`: the noise is found for the rounds planned."""
+
+    @pytest.mark.parametrize("kind", [LocalGaussian, CentralGaussian, DpSgd])
+    @pytest.mark.parametrize(
+        ("epsilon", "delta", "rounds"),
+        [(8, 1e-5, 20), (0.7, 1e-4, 1), (2.5, 1e-6, 100), (60, 1e-5, 3), (1, 1e-3, 7)],
+    )
+    def test_the_noise_spends_the_budget_and_no_more(
+        self, kind: type[Mechanism], epsilon: float, delta: float, rounds: int
+    ) -> None:
+        work, counts = Work(16, 2), (90, 97, 400)
+        noise = known(kind(epsilon=epsilon, delta=delta).noise_for(rounds, counts, work))
+        models = [model_of(n, 2 * math.ceil(n / 16)) for n in counts]
+        cost = known(kind(noise_multiplier=noise, delta=delta).epsilon_after(rounds, models, work))
+        assert 0.98 * epsilon <= cost <= epsilon
+        assert float(f"{noise:.4g}") == noise, "a text of four digits names it exactly"
+
+    def test_the_device_that_spends_most_decides(self) -> None:
+        work, private = Work(32, 1), DpSgd(epsilon=2)
+        alone = [known(private.noise_for(10, [n], work)) for n in (32, 33, 64, 1000)]
+        assert max(alone) == alone[1], "two steps, with nearly all windows in each"
+        assert private.noise_for(10, [1000, 64, 33, 32], work) == alone[1]
+        assert {*counts_from(32, 32)} == {32, 33}
+        assert known(private.noise_for(10, counts_from(20, 32), work)) == alone[1]
+        assert counts_from(0, 32) == ()
+
+    def test_an_epsilon_that_no_noise_reaches_is_refused(self) -> None:
+        with pytest.raises(ConfigError, match=r"gaussian: epsilon must be at least 0\.\d+ with"):
+            CentralGaussian(epsilon=0.001).noise_for(20, [], Work(32, 1))
+
+    def test_noise_beside_the_budget_must_be_enough(self) -> None:
+        private = CentralGaussian(epsilon=8, noise_multiplier=2.9)
+        assert private.noise_for(20, [], Work(32, 1)) == 2.9
+        with pytest.raises(ConfigError, match=r"must be at least 11.* in 40 rounds, got 8"):
+            private.noise_for(40, [], Work(32, 1))
+
+    def test_dp_sgd_in_a_service_needs_the_fewest_windows(self) -> None:
+        with pytest.raises(ConfigError, match=r"dp-sgd: min_examples must be above 0 with epsilon"):
+            DpSgd(epsilon=8).noise_for(20, [], Work(32, 1))
+
+    def test_without_a_budget_nothing_is_found(self) -> None:
+        assert DpSgd().noise_for(20, [], Work(32, 1)) is None
+        assert NoPrivacy().noise_for(20, [40], Work(32, 1)) is None
+        spec = read_algorithm("fedavg+gaussian")
+        assert spec.with_noise(20, [40], Work(32, 1)) is spec
+
+    @pytest.mark.parametrize("privacy", ["gaussian", "local-gaussian", "dp-sgd"])
+    def test_is_written_beside_the_budget_in_the_algorithms_name(self, privacy: str) -> None:
+        spec = read_algorithm("fedprox").with_privacy(f"{privacy}:epsilon=4:clip_norm=2")
+        if privacy == "dp-sgd":
+            spec = read_algorithm(f"fedavg+{privacy}:epsilon=4:clip_norm=2")
+        found = spec.with_noise(30, [120], Work(32, 1))
+        noise = found.privacy.options["noise_multiplier"]
+        assert str(found) == f"{spec}:noise_multiplier={noise:g}"
+        assert read_algorithm(str(found)) == found
+        assert found.with_noise(30, [120], Work(32, 1)) is found
+        with pytest.raises(ConfigError, match="plan fewer rounds"):
+            found.with_noise(31 * 2, [120], Work(32, 1))
+
+    def test_the_plan_carries_what_the_step_needs(self) -> None:
+        spec = read_algorithm("fedavg+dp-sgd:epsilon=4").with_noise(30, [120], Work(32, 1))
+        assert spec.hyper["noise_multiplier"] == spec.privacy.options["noise_multiplier"]
+
+    @pytest.mark.parametrize("kind", [LocalGaussian, CentralGaussian, DpSgd])
+    def test_the_cost_is_a_sentence(self, kind: type[Mechanism]) -> None:
+        text = kind(noise_multiplier=1.5).cost(12, [64], Work(32, 1))
+        epsilon = known(kind(noise_multiplier=1.5).epsilon_after(12, [model_of(64, 2)], self.work))
+        assert f"12 rounds cost epsilon={epsilon:.4g} at delta=1e-05" in text
+        assert "guarantees nothing" in kind(noise_multiplier=0).cost(12, [64], Work(32, 1))
+        assert NoPrivacy().cost(12, [64], Work(32, 1)) == ""
+
+    work = Work(32, 1)

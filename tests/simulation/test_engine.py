@@ -285,6 +285,25 @@ def test_steps_that_look_into_the_layers_run_by_torch_alone_and_say_why() -> Non
     assert "read single layers of the model" in known(outcome.summary.backend_reason)
 
 
+@pytest.mark.parametrize("name", ["gaussian", "local-gaussian", "dp-sgd"])
+def test_a_privacy_budget_is_spent_by_the_rounds_planned_and_told_before_them(name: str) -> None:
+    events: list[RunProgress] = []
+    settings = SimulationSettings(
+        algorithm="fedavg", privacy=f"{name}:epsilon=8:delta=1e-4", rounds=2, batch_size=8
+    )
+    outcome = simulate(synthetic_fleet(3), settings, events.append)
+    epsilon = known(outcome.summary.epsilon)
+    assert 7.8 <= epsilon <= 8
+    assert f"{name} with noise_multiplier=" in events[0].privacy
+    assert events[0].privacy.endswith(f"2 rounds cost epsilon={epsilon:.4g} at delta=0.0001")
+    assert not any(event.privacy for event in events[1:])
+
+
+def test_a_device_below_the_privacy_mechanisms_minimum_is_refused() -> None:
+    with pytest.raises(ConfigError, match="min_examples of dp-sgd must be at most"):
+        run("dp-sgd:epsilon=8:min_examples=5000", "auto", rounds=1)
+
+
 def test_a_training_in_one_call_is_the_same_as_batch_by_batch() -> None:
     fleet = synthetic_fleet(1)
     ((_, windows),) = fleet.devices.items()
