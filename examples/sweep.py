@@ -2,9 +2,11 @@
 
 Install it with ``pip install 'shoal[simulation,sweep]'``.
 
-Trials are judged on windows that `shoal.validation` sets aside from the training part. The test
-part is used once, by the best trial.
+An interrupted sweep resumes: its trials are in a file. Trials are judged on windows that
+`shoal.validation` sets aside from the training part. The test part is used once, by the best trial.
 """
+
+from pathlib import Path
 
 import optuna
 
@@ -28,8 +30,10 @@ class Pruner:
         return shoal.STOP if self.pruned else None
 
 
-def sweep(data: shoal.FleetData, trials: int, rounds: int) -> optuna.Study:
-    """Try settings on the fleet without its test part."""
+def sweep(
+    data: shoal.FleetData, trials: int, rounds: int, folder: Path = Path("runs/sweep")
+) -> optuna.Study:
+    """Try settings on the fleet without its test part, until `trials` of the folder are over."""
     tuned_on = shoal.validation(data)
 
     def trial_of(trial: optuna.Trial) -> float:
@@ -47,19 +51,26 @@ def sweep(data: shoal.FleetData, trials: int, rounds: int) -> optuna.Study:
         assert result.accuracy.mean is not None
         return result.accuracy.mean
 
+    folder.mkdir(parents=True, exist_ok=True)
     study = optuna.create_study(
+        study_name=f"{data.name}, {len(data.devices)} devices, {rounds} rounds",
+        storage=f"sqlite:///{folder / 'sweep.db'}",
+        load_if_exists=True,
         direction="maximize",
-        sampler=optuna.samplers.TPESampler(seed=0),
         pruner=optuna.pruners.MedianPruner(n_startup_trials=3, n_warmup_steps=1),
     )
-    study.optimize(trial_of, n_trials=trials)
+    over = sum(trial.state.is_finished() for trial in study.trials)
+    study.sampler = optuna.samplers.TPESampler(seed=over)  # no trial is proposed twice
+    study.optimize(trial_of, n_trials=max(0, trials - over))
     return study
 
 
-def main(devices: int = 6, trials: int = 8, rounds: int = 3) -> float | None:
+def main(
+    devices: int = 6, trials: int = 8, rounds: int = 3, folder: Path = Path("runs/sweep")
+) -> float | None:
     """Sweep, test the best settings once, and return their mean accuracy on the test part."""
     data = shoal.load("watch", devices=devices)
-    study = sweep(data, trials, rounds)
+    study = sweep(data, trials, rounds, folder)
     print("best on the windows set aside:", study.best_params, f"{study.best_value:.4f}")
     tested = shoal.simulate(data, rounds=rounds, **study.best_params).accuracy.mean
     print(f"on the test part: {tested:.4f}")

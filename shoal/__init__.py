@@ -21,7 +21,7 @@ for _package in PACKAGES:
         )
 
 if TYPE_CHECKING:
-    from shoal.api.callbacks import Callback, CsvLog, EarlyStopping, MLflow, TensorBoard
+    from shoal.api.callbacks import Callback, CsvLog, EarlyStopping, MLflow, TensorBoard, WandB
     from shoal.api.comparison import CompareProgress, Comparison, compare
     from shoal.api.data import load, validation
     from shoal.api.exporting import export
@@ -54,6 +54,7 @@ __all__ = [
     "ShoalError",
     "Stop",
     "TensorBoard",
+    "WandB",
     "check",
     "compare",
     "export",
@@ -63,7 +64,14 @@ __all__ = [
 ]
 
 _PLACES = {
-    "shoal.api.callbacks": ("Callback", "CsvLog", "EarlyStopping", "MLflow", "TensorBoard"),
+    "shoal.api.callbacks": (
+        "Callback",
+        "CsvLog",
+        "EarlyStopping",
+        "MLflow",
+        "TensorBoard",
+        "WandB",
+    ),
     "shoal.api.comparison": ("Comparison", "CompareProgress", "compare"),
     "shoal.api.data": ("load", "validation"),
     "shoal.api.exporting": ("export",),

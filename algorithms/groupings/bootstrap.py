@@ -50,6 +50,13 @@ class Test:
     p: float
     z: float
     labels: Array
+    coarser: tuple[Array, ...] = ()
+    """Groups of each device in the cuts with fewer groups, down to two."""
+
+    @property
+    def cuts(self) -> tuple[Array, ...]:
+        """The groups of each device, from most groups to two."""
+        return self.labels, *self.coarser
 
     def note(self) -> dict[str, Any]:
         """Return the test as a report shows it."""
@@ -88,13 +95,10 @@ def run_test(view: str, points: Matrix, num_examples: Matrix, seed: int, draws: 
     fewest = 2 + int(
         np.argmax(gap >= gap[best] - sd[best])
     )  # the fewest groups within one deviation of the largest gap
-    return Test(
-        view,
-        size,
-        (1 + as_grouped) / (num_draws + 1),
-        z,
-        scipy.cluster.hierarchy.fcluster(tree, fewest, "maxclust") - 1,
+    labels, *coarser = (
+        scipy.cluster.hierarchy.fcluster(tree, k, "maxclust") - 1 for k in range(fewest, 1, -1)
     )
+    return Test(view, size, (1 + as_grouped) / (num_draws + 1), z, labels, tuple(coarser))
 
 
 def _compare(observed: Matrix, null: Matrix) -> tuple[int, float, Matrix, Matrix]:

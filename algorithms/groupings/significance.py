@@ -10,8 +10,9 @@ show as devices that are farther from the centre than chance explains. Such outl
 together with a sample of the other devices. Time and memory are linear in N.
 
 No device alone makes or prevents a group. What it reports counts no farther than the second most
-extreme report of each number (`bounded`). Devices in groups that are too small, or that are not
-there without some one of their members, are set aside, and the others are tested without them.
+extreme report of each number (`bounded`). If a group is not there without some one of its members,
+the tree is cut into fewer groups. If every cut has such a group, its devices are set aside, and the
+others are tested without them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +27,11 @@ from algorithms.groupings.views import Points, View, euclidean_coordinates
 from wire.arrays.tensors import Array
 
 ALPHA = 0.05
-"""Chance to split a fleet that has no groups, over all views (Bonferroni): the textbook level."""
+"""Chance to split a fleet that has no groups, over all views (Bonferroni): the textbook level.
+
+A group that the test finds without any one of its members has more evidence than one test of one
+view: for it, one view at this level is enough, whatever the others show.
+"""
 STRONG, DOUBT = ALPHA / 10, 4 * ALPHA
 """Bounds of p between which a test does not change the number of a fleet's groups.
 
@@ -34,11 +39,10 @@ A split needs p of at most STRONG. Groups are merged if no insignificant p is be
 """
 FEWEST_DEVICES = 8
 """Minimum size of a set that is tested: halves of a smaller one have fewer than four devices."""
+PAIR = 2
+"""Minimum size of a group, in which each device must stand apart from all others by itself."""
 FEWEST_MEMBERS = 3
-"""Minimum size of a group: two devices that agree, and one more, so that no device makes a group.
-
-Devices of a smaller one are outliers, and join the nearest group.
-"""
+"""Number of outliers from which a large fleet is tested again."""
 ASIDE = -1
 """Label of a device that belongs to no group of a test."""
 SAMPLE = 256
@@ -81,13 +85,11 @@ def is_strong(tests: Sequence[Test], splits: bool) -> bool:
 
     `splits`: True if there would be more groups, False if there would be fewer.
     """
-    num_views = len({test.view for test in tests})
-    significant = [test.p <= ALPHA / max(1, num_views) for test in tests]
-    return all(
-        test.p <= STRONG if is_significant else splits or test.p >= DOUBT
-        for test, is_significant in zip(tests, significant, strict=True)
-        if is_significant == splits
-    )
+    level = ALPHA / max(1, len({test.view for test in tests}))
+    significant = [test.p for test in tests if test.p <= level]
+    if splits:
+        return bool(significant) and max(significant) <= STRONG
+    return all(test.p >= DOUBT for test in tests if test.p > level)
 
 
 def bounded(rows: Array) -> Array:
@@ -187,22 +189,31 @@ def _test(
 ) -> tuple[tuple[str, Array] | None, list[Test]]:
     """Return the clearest view with the group of each member, or None, and the test of each view.
 
-    None means that no view is significant. Members of a group that hangs on one of them take no
-    part: their label is `ASIDE`, and the others are tested without them.
+    None means that no view is significant. If a group hangs on one of its members, in its view
+    alone, there may be fewer groups in which none does. Otherwise its members take no part: their
+    label is `ASIDE`, and the others are tested without them.
     """
     rest, labels = np.arange(len(members)), np.full(len(members), ASIDE)
     tests: list[Test] = []
     while len(rest) >= FEWEST_DEVICES:
         best, latest = _clearest(views, n, members[rest], seed, draws)
-        tests = latest if best.p <= ALPHA / len(views) else tests or latest
-        if best.p > ALPHA / len(views) or best.labels.max() == 0:
+        tests = latest if best.p <= ALPHA else tests or latest
+        if best.p > ALPHA or best.labels.max() == 0:
             break
-        groups = [rest[best.labels == g] for g in range(best.labels.max() + 1)]
-        doubtful = [g for g in groups if _hangs_on_one(views, n, members, rest, g, seed)]
-        if not doubtful:
-            labels[rest] = best.labels
-            return (best.view, labels), latest
-        rest = np.setdiff1d(rest, np.concatenate(doubtful))
+        view = {best.view: views[best.view]}
+        aside = np.empty(0, np.int64)
+        for cut in best.cuts:  # small parts of one clear group may hang on one device
+            groups = [rest[cut == g] for g in range(cut.max() + 1)]
+            doubtful = [g for g in groups if _hangs_on_one(view, n, members, rest, g, seed)]
+            again = min(map(len, groups)) < FEWEST_DEVICES  # then tested without each member
+            if not doubtful and (again or best.p <= ALPHA / len(views)):
+                labels[rest] = cut
+                return (best.view, labels), latest
+            if not len(aside) and doubtful:
+                aside = np.concatenate(doubtful)
+        if not len(aside):
+            break
+        rest = np.setdiff1d(rest, aside)
     return None, tests
 
 
@@ -211,16 +222,21 @@ def _clearest(
 ) -> tuple[Test, list[Test]]:
     """Return the test of the clearest view, and the test of each view.
 
-    In the groups of the clearest one, each device is in the group with the nearest median. Ward's
+    In each cut of the clearest one, each device is in the group with the nearest median. Ward's
     tree decides step by step, so one device can lead another one to a group that is farther away.
     """
     points = {name: view.points(members) for name, view in views.items()}
     tests = [run_test(name, seen, n[members], seed, draws) for name, seen in points.items()]
     best = min(tests, key=lambda test: (test.p, -test.z))
-    seen, labels = points[best.view], best.labels
-    medians = [np.median(seen[labels == g], axis=0) for g in range(labels.max() + 1)]
-    nearest = np.stack([((seen - median) ** 2).sum(1) for median in medians]).argmin(0)
-    return replace(best, labels=np.unique(nearest, return_inverse=True)[1]), tests
+    labels, *coarser = (_nearest_medians(points[best.view], cut) for cut in best.cuts)
+    return replace(best, labels=labels, coarser=tuple(coarser)), tests
+
+
+def _nearest_medians(points: Matrix, labels: Array) -> Array:
+    """Return the label of each point: that of the group with the nearest median."""
+    medians = [np.median(points[labels == g], axis=0) for g in range(labels.max() + 1)]
+    nearest = np.stack([((points - median) ** 2).sum(1) for median in medians]).argmin(0)
+    return np.asarray(np.unique(nearest, return_inverse=True)[1])
 
 
 def _hangs_on_one(
@@ -229,18 +245,36 @@ def _hangs_on_one(
     """Return True if a group is not there without some one of its members.
 
     `rest` are the positions among `members` of the devices that were tested, and `group` those of
-    the group. A group of FEWEST_DEVICES or more does not hang on one.
+    the group. A group of FEWEST_DEVICES or more does not hang on one. A group of two does not if
+    each of them alone stands apart from the others.
     """
-    if not FEWEST_MEMBERS <= len(group) < FEWEST_DEVICES:
-        return len(group) < FEWEST_MEMBERS
+    if len(group) == PAIR:
+        others = members[np.setdiff1d(rest, group)]
+        return not all(
+            _stands_apart(view, n, members[group], others).all() for view in views.values()
+        )
+    if not PAIR < len(group) < FEWEST_DEVICES:
+        return len(group) < PAIR
     for member in group:
         others = rest[rest != member]
         test, _ = _clearest(views, n, members[others], seed, DRAWS_OF_SAMPLES)
         inside = np.isin(others, group)
-        alike = test.labels == np.bincount(test.labels[inside]).argmax()
-        if test.p > ALPHA / len(views) or (inside & alike).sum() * 2 <= (inside | alike).sum():
+        parts = (cut == np.bincount(cut[inside]).argmax() for cut in test.cuts)
+        if test.p > ALPHA / len(views) or not any(
+            (inside & part).sum() * 2 > (inside | part).sum() for part in parts
+        ):
             return True
     return False
+
+
+def _stands_apart(view: View, n: Matrix, devices: Array, others: Array) -> Array:
+    """Return True (m,) for each device that is improbably far from the centre of the others."""
+    apart = (len(others) + 1) / (len(others) - 1)  # a centre is nearer to its own devices
+    usual = _roots(_own_distances(view, others) * apart, n[others], n[others])
+    distances = view.squared_distances(devices, view.centre(others)[None])[:, 0]
+    return np.asarray(
+        _roots(distances, n[devices], n[others]) > _bound(usual, STRONG / len(others))
+    )
 
 
 def _join(view: View, members: Array, chosen: Array, labels: Array) -> Array:

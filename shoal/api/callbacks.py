@@ -1,9 +1,11 @@
-"""Callbacks, called after each round of a simulation: the protocol, and four implementations."""
+"""Callbacks, called after each round of a simulation: the protocol, and its implementations."""
 
 import csv
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Literal, Protocol, get_args
+from typing import ClassVar, Literal, Protocol, get_args
 
 from shoal.api.progress import Progress
 from shoal.api.tables import RoundMetrics
@@ -27,7 +29,10 @@ class Callback(Protocol):
 
 
 class CsvLog:
-    """A log with a line for each round and the fields of `RoundMetrics` as columns."""
+    """A log with a line for each round and the fields of `RoundMetrics` as columns.
+
+    Each run has a file: a second run with the same object is logged to `NAME-2.csv`.
+    """
 
     def __init__(self, path: str | Path, measures: bool = False) -> None:
         """Log to the file `path`.
@@ -37,8 +42,10 @@ class CsvLog:
             measures: True to add columns for `Progress.measures`, for which each device's model
                 answers its test windows. They are empty for rounds before an interruption.
         """
-        self._path, self._begun, self._measures = Path(path), False, measures
-        self._columns = [column.name for column in fields(RoundMetrics)]
+        self._first, self._path, self._measures = Path(path), Path(path), measures
+        self._settings: Mapping[str, str | float] | None = None
+        self._columns: list[str] = []
+        self._runs = 0
 
     def on_round(self, progress: Progress) -> None:
         """Append the round; the first call starts the file with the rounds before an interruption.
@@ -46,24 +53,27 @@ class CsvLog:
         Raises:
             ConfigError: the file cannot be written.
         """
+        begins = progress.settings is not self._settings
+        if begins:
+            self._settings, self._runs = progress.settings, self._runs + 1
+            self._columns = [column.name for column in fields(RoundMetrics)]
+            self._columns += progress.measured if self._measures else ()
+            if self._runs > 1:
+                self._path = self._first.with_stem(f"{self._first.stem}-{self._runs}")
         lines = [
-            asdict(metrics)
-            for metrics in (progress.history[-1:] if self._begun else progress.history)
+            asdict(metrics) for metrics in (progress.history if begins else progress.history[-1:])
         ]
         if self._measures:
             lines[-1] |= progress.measures()
-        if self._measures and not self._begun:
-            self._columns += progress.measured
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            with self._path.open("a" if self._begun else "w", newline="") as file:
+            with self._path.open("w" if begins else "a", newline="") as file:
                 writer = csv.DictWriter(file, self._columns)
-                if not self._begun:
+                if begins:
                     writer.writeheader()
                 writer.writerows(lines)
         except OSError as error:
             raise ConfigError(f"{self._path}: {error.strerror}") from None
-        self._begun = True
 
 
 class EarlyStopping:
@@ -101,94 +111,210 @@ class EarlyStopping:
         return STOP if since >= self._patience else None
 
 
-class MLflow:
-    """A log of each round's numbers as metrics of the active MLflow run, or of a new one.
+class Tracker(ABC):
+    """A callback that logs each simulation as a run of its own, with its settings as parameters."""
 
-    The step is the number of rounds of training behind the models that were tested. MLflow's own
-    settings (``mlflow.set_tracking_uri``) say where it logs to. The run's tag `accuracy` says what
-    accuracy is the share of.
+    _settings: Mapping[str, str | float] | None = None
+
+    def __init__(self, measures: bool) -> None:
+        """Log `Progress.measures` too if `measures` is True.
+
+        Each device's model then answers its test windows. The last step has them twice: of the
+        served models and of the personal models.
+        """
+        self._measures = measures
+
+    def on_round(self, progress: Progress) -> None:
+        """Log the round, unless it is a preparation, and end the run after its last round.
+
+        A preparation tests no model that rounds have trained.
+        """
+        metrics = progress.metrics
+        if progress.settings is not self._settings:
+            if self._settings is not None:
+                self.end("failed")
+            self._settings = progress.settings
+            self.begin(progress)
+        if metrics.phase != "preparing":
+            self.log(self.numbers(progress), metrics.evaluated)
+            if self._measures:
+                self.log(progress.measures(), metrics.round)
+        if progress.is_last:
+            self.end("finished")
+            self._settings = None
+
+    def numbers(self, progress: Progress) -> dict[str, float]:
+        """Return the numbers of a round by name."""
+        return progress.metrics.numbers()
+
+    @abstractmethod
+    def begin(self, progress: Progress) -> None:
+        """Begin a run with the settings in `progress`."""
+
+    @abstractmethod
+    def log(self, numbers: Mapping[str, float], step: int) -> None:
+        """Log numbers to the present run."""
+
+    @abstractmethod
+    def end(self, status: Literal["finished", "failed"]) -> None:
+        """End the present run."""
+
+
+class MLflow(Tracker):
+    """A log of each round's numbers as metrics of an MLflow run.
+
+    The active MLflow run is used for the first simulation in it. Every other simulation has a new
+    run, inside the active one if there is one. The step is the number of rounds of training behind
+    the models that were tested. MLflow's own settings (``mlflow.set_tracking_uri``) say where it
+    logs to. The run's tag `accuracy` says what accuracy is the share of.
     """
+
+    used: ClassVar[set[str]] = set()
+    """Ids of the active runs that this process has logged to."""
 
     def __init__(self, measures: bool = False) -> None:
         """Log to MLflow.
 
         Args:
-            measures: True to log `Progress.measures` too, for which each device's model answers its
-                test windows. The last step has them twice: of the served models and of the personal
-                models.
+            measures: True to log `Progress.measures` too (see `Tracker`).
 
         Raises:
             ConfigError: MLflow is not installed.
         """
+        super().__init__(measures)
         try:
             import mlflow
         except ModuleNotFoundError:
             raise ConfigError(
                 "shoal.MLflow needs the package mlflow: pip install 'shoal[mlflow]'"
             ) from None
-        self._log, self._tag, self._measures = mlflow.log_metrics, mlflow.set_tag, measures
+        self._mlflow, self._run, self._owned = mlflow, "", False
 
-    def on_round(self, progress: Progress) -> None:
-        """Log the round, unless it is a preparation.
+    def begin(self, progress: Progress) -> None:
+        """Begin a run, or use the active one."""
+        active, self._client = self._mlflow.active_run(), self._mlflow.MlflowClient()
+        self._owned = active is None or active.info.run_id in self.used
+        if self._owned:
+            with self._mlflow.start_run(nested=active is not None) as run:
+                self._run = run.info.run_id
+            self._client.update_run(self._run, status="RUNNING")  # logged to by its id
+        else:
+            self._run = active.info.run_id
+            self.used.add(self._run)
+        self._client.set_tag(self._run, "accuracy", progress.accuracy_is)
+        for name, value in progress.settings.items():
+            self._client.log_param(self._run, name, value)
 
-        A preparation tests no model that rounds have trained.
-        """
-        metrics = progress.metrics
-        if metrics.phase == "preparing":
-            return
-        self._tag("accuracy", progress.accuracy_is)
-        self._log(metrics.numbers(), step=metrics.evaluated)
-        if self._measures:
-            self._log(progress.measures(), step=metrics.round)
+    def log(self, numbers: Mapping[str, float], step: int) -> None:
+        """Log metrics to the run, which need not be the active one."""
+        for name, value in numbers.items():
+            self._client.log_metric(self._run, name, value, step=step)
+
+    def end(self, status: Literal["finished", "failed"]) -> None:
+        """End the run, unless it was active before."""
+        if self._owned:
+            self._client.set_terminated(self._run, status.upper())
 
 
-class TensorBoard:
+class TensorBoard(Tracker):
     """A log of each round's numbers as TensorBoard scalars.
 
     The accuracy of each device is `accuracy/DEVICE`. The step is the number of rounds of training
-    behind the models that were tested. The text `accuracy` says what accuracy is the share of.
+    behind the models that were tested. The texts `settings` and `accuracy` have the run's settings
+    and say what accuracy is the share of.
     """
 
     def __init__(self, folder: str | Path, devices: bool = True, measures: bool = False) -> None:
         """Log to a folder.
 
         Args:
-            folder: path of the folder for the event files.
+            folder: path of the folder for the event files. Other runs than its first one have
+                folders in it, `run-2` and so on. A run that resumes from a checkpoint continues in
+                the last one.
             devices: True if each device has a curve of its own.
-            measures: True to write `Progress.measures` too, for which each device's model answers
-                its test windows. The last step has them twice: of the served models and of the
-                personal models.
+            measures: True to write `Progress.measures` too (see `Tracker`).
 
         Raises:
             ConfigError: TensorBoard is not installed.
         """
+        super().__init__(measures)
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ModuleNotFoundError:
             raise ConfigError(
                 "shoal.TensorBoard needs the package tensorboard: pip install 'shoal[tensorboard]'"
             ) from None
-        self._writer, self._devices, self._measures = SummaryWriter(str(folder)), devices, measures
-        self._told = False
+        self._make_writer, self._folder, self._devices = SummaryWriter, Path(folder), devices
 
-    def on_round(self, progress: Progress) -> None:
-        """Write the round, unless it is a preparation.
-
-        A preparation tests no model that rounds have trained.
-        """
-        metrics = progress.metrics
-        if metrics.phase == "preparing":
-            return
-        numbers = metrics.numbers()
-        if self._devices:
-            numbers |= {
-                f"accuracy/{device_id}": value for device_id, value in progress.accuracies.items()
-            }
-        for name, value in numbers.items():
-            self._writer.add_scalar(name, value, metrics.evaluated)
-        for name, value in progress.measures().items() if self._measures else ():
-            self._writer.add_scalar(name, value, metrics.round)
-        if not self._told:
+    def begin(self, progress: Progress) -> None:
+        """Begin a run in a folder without events."""
+        folders, number = [self._folder], 1
+        while any(folders[-1].glob("events.out.tfevents.*")):
+            number += 1
+            folders.append(self._folder / f"run-{number}")
+        resumes = len(progress.history) > 1 and len(folders) > 1
+        self._writer = self._make_writer(str(folders[-2] if resumes else folders[-1]))
+        if not resumes:
+            rows = (f"| {name} | {value} |" for name, value in progress.settings.items())
+            self._writer.add_text(
+                "settings", "\n".join(["| setting | value |", "|---|---|", *rows])
+            )
             self._writer.add_text("accuracy", progress.accuracy_is)
-            self._told = True
+
+    def numbers(self, progress: Progress) -> dict[str, float]:
+        """Return the numbers of a round, with the accuracy of each device."""
+        devices = progress.accuracies.items() if self._devices else ()
+        return super().numbers(progress) | {f"accuracy/{name}": value for name, value in devices}
+
+    def log(self, numbers: Mapping[str, float], step: int) -> None:
+        """Write scalars."""
+        for name, value in numbers.items():
+            self._writer.add_scalar(name, value, step)
         self._writer.flush()
+
+    def end(self, status: Literal["finished", "failed"]) -> None:
+        """Close the event file."""
+        self._writer.close()
+
+
+class WandB(Tracker):
+    """A log of each round's numbers in a run of Weights & Biases, whose config has the settings.
+
+    The metric `round` is the number of rounds of training behind the models that were tested. The
+    environment of W&B says where it logs to (``WANDB_MODE=offline`` for a folder).
+    """
+
+    def __init__(self, project: str = "shoal", measures: bool = False) -> None:
+        """Log to a project.
+
+        Args:
+            project: name of the project.
+            measures: True to log `Progress.measures` too (see `Tracker`).
+
+        Raises:
+            ConfigError: W&B's client is not installed.
+        """
+        super().__init__(measures)
+        try:
+            import wandb
+        except ModuleNotFoundError:
+            raise ConfigError(
+                "shoal.WandB needs the package wandb: pip install 'shoal[wandb]'"
+            ) from None
+        self._wandb, self._project = wandb, project
+
+    def begin(self, progress: Progress) -> None:
+        """Begin a run, also while another one is active."""
+        self._run = self._wandb.init(
+            project=self._project, config=dict(progress.settings), reinit="create_new"
+        )
+        self._run.config["accuracy"] = progress.accuracy_is
+        self._run.define_metric("*", step_metric="round")
+
+    def log(self, numbers: Mapping[str, float], step: int) -> None:
+        """Log metrics beside their `round`."""
+        self._run.log({**numbers, "round": step})
+
+    def end(self, status: Literal["finished", "failed"]) -> None:
+        """Finish the run."""
+        self._run.finish(exit_code=0 if status == "finished" else 1)

@@ -1,5 +1,6 @@
 """The function `shoal.compare`: `shoal compare` from Python, in one scenario or a grid of them."""
 
+import re
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,7 @@ from host.settings import check
 from host.threads import one_thread
 from shoal.api.data import fleet_of
 from shoal.api.pointing import pointing
+from shoal.api.result import Result
 from shoal.api.run import make_settings
 from shoal.api.tables import to_frame
 from shoal.reports.files import write_comparison, write_grid
@@ -32,6 +34,7 @@ from simulation.datasets.windows import FleetData, digest_of
 from simulation.objective import ModelMaker, objective_on
 from simulation.scenario import scenario_of
 from simulation.settings import ComparisonWords, SimulationSettings
+from simulation.simulate import SimulationResult
 from wire.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -46,6 +49,13 @@ class Compared:
     """Data by the name of the data set and the beginning of their digest."""
     model: nn.Module | ModelMaker | None = None
     """Model of every run; None if the settings name one."""
+    models: Path | None = None
+    """Folder of the runs' models; None to write none."""
+
+    @property
+    def keep(self) -> Callable[[Job, SimulationResult], None] | None:
+        """A function that writes the models of a run; None without a folder."""
+        return None if self.models is None else partial(_save_models, self.models)
 
     def data_of(self, job: Job) -> FleetData:
         """Return the data of a job, before its scenario is applied.
@@ -64,9 +74,16 @@ class Compared:
     def run(self, job: Job, on_round: Callable[[int], None]) -> dict[str, Any]:
         """Run a job in this process."""
         if self.model is None and job.data not in self.fleets:
-            return run_job(job, on_round)
+            return run_job(job, on_round, keep=self.keep)
         objective = None if self.model is None else partial(_objective, self.model, job.settings)
-        return run_job(job, on_round, fleet=self.data_of(job), objective=objective)
+        fleet = self.data_of(job)
+        return run_job(job, on_round, fleet=fleet, objective=objective, keep=self.keep)
+
+
+def _save_models(folder: Path, job: Job, outcome: SimulationResult) -> None:
+    """Write the models of a run's groups to a folder named by its algorithm, seed and key."""
+    algorithm = re.sub(r"[^A-Za-z0-9=.+-]+", "-", str(job.settings.algorithm))[-80:]
+    Result(outcome).save(folder / f"{algorithm}-seed-{job.settings.seed}-{job.key}", [])
 
 
 def _in_memory(algorithm: AlgorithmSpec) -> bool:
@@ -185,10 +202,10 @@ def compare(
     grid: `data`, `labels` and `split` may be lists, or texts with commas, and every combination of
     them is a cell.
 
-    With `out`, tables and picture are written there, and an interrupted comparison resumes. The
-    result of each run is a file, whose name is a digest of the run's settings. A `FleetData` is
-    identified by its content. A model of your own, or a class that is not at the top level of a
-    file, has no such name, so its runs are repeated.
+    With `out`, tables, picture and the models of every run's groups (`models`) are written there,
+    and an interrupted comparison resumes. The result of each run is a file, whose name is a digest
+    of the run's settings. A `FleetData` is identified by its content. A model of your own, or a
+    class that is not at the top level of a file, has no such name, so its runs are repeated.
 
     Data and models by name are compared by `workers` processes (a script then needs ``if __name__
     == "__main__":``), objects in this process.
@@ -220,9 +237,10 @@ def compare(
     if not fleets:
         raise ConfigError("data must be a name, a path or a FleetData, or a list of these, got []")
     objects = {name: one for name, one in fleets.items() if isinstance(one, FleetData)}
-    about = Compared(objects, None if isinstance(model, str) else model)
-    _check_objects(about, compared, settings, workers)
     folder = prepare_folder(Path(out), "out") if out is not None else None
+    models = folder / "models" if folder is not None else None
+    about = Compared(objects, None if isinstance(model, str) else model, models)
+    _check_objects(about, compared, settings, workers)
     run = partial(_run, about=about, folder=folder, workers=workers, on_progress=on_progress)
     if not scenarios:
         results = run(jobs_of(next(iter(fleets)), compared, seeds or 1, settings))
@@ -344,7 +362,7 @@ def _run(
                             warnings.warn(doubt, stacklevel=4)
                 results |= zip(
                     (job.key for job in part),
-                    run_all(part, runs, workers, tell, about.run),
+                    run_all(part, runs, workers, tell, about.run, about.keep),
                     strict=True,
                 )
     return [results[job.key] for job in jobs]

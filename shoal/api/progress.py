@@ -40,6 +40,8 @@ class Progress:
     """Group by device after the round, without devices that have none."""
     _models: "Models" = field(repr=False)
     _scene: Callable[[], FleetData] = field(repr=False)
+    settings: Mapping[str, str | float] = field(default_factory=dict, repr=False)
+    """Settings of the run by name, with its data; the same object in every round of one run."""
 
     @property
     def accuracy_is(self) -> str:
@@ -50,6 +52,11 @@ class Progress:
     def metrics(self) -> RoundMetrics:
         """The current round."""
         return self.history[-1]
+
+    @property
+    def is_last(self) -> bool:
+        """True in the last call of a run, about the round that tests personal models."""
+        return self.metrics.phase == "evaluating"
 
     @property
     def round(self) -> int:
@@ -157,11 +164,14 @@ class Models:
 
 
 def progress_of(
-    records: Sequence[RoundRecord], models: Models, scene: Callable[[], FleetData]
+    records: Sequence[RoundRecord],
+    models: Models,
+    scene: Callable[[], FleetData],
+    settings: Mapping[str, str | float],
 ) -> Progress:
     """Return the progress after the last of these rounds.
 
-    `scene` returns the devices' data in the form of the task.
+    `scene` returns the devices' data in the form of the task; `settings` are those of the run.
     """
     last = records[-1]
     groups = {  # devices without a group are left out
@@ -169,4 +179,4 @@ def progress_of(
         for device_id, key in sorted(last.groups.items())
         if (number := group_number(key)) is not None
     }
-    return Progress(round_metrics(records), accuracy_of(last), groups, models, scene)
+    return Progress(round_metrics(records), accuracy_of(last), groups, models, scene, settings)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 from torch import nn
 
 from aggregator.view.summary import Heterogeneity
@@ -126,7 +126,7 @@ def simulate(
     settings = replace(settings, algorithm=suited(settings.algorithm, fleet))
     for doubt in doubts(fleet, settings.algorithm.has_classes):
         warnings.warn(doubt, stacklevel=3)
-    ids = frozenset(fleet.devices)
+    ids, tracked = frozenset(fleet.devices), parameters(fleet.name, settings)
 
     @cache
     def scene() -> FleetData:
@@ -136,7 +136,7 @@ def simulate(
         on_progress(run)
         if not callbacks or not run.records or run.models is None:  # the run begins
             return None
-        progress = progress_of(run.records, Models(run.models, ids), scene)
+        progress = progress_of(run.records, Models(run.models, ids), scene, tracked)
         answers = [callback.on_round(progress) for callback in callbacks]
         return STOP if STOP in answers else None
 
@@ -147,7 +147,7 @@ def simulate(
     )
     outcome = simulation.simulate(fleet, settings, tell, objective, engine)
     last = Models(outcome.models, outcome.data.devices)
-    progress = progress_of(outcome.records, last, lambda: outcome.data)
+    progress = progress_of(outcome.records, last, lambda: outcome.data, tracked)
     for callback in [*callbacks, *([] if folder is None else [CsvLog(folder / "rounds.csv")])]:
         callback.on_round(progress)
     if folder is None:
@@ -240,6 +240,16 @@ def extras_of(outcome: SimulationResult, algorithm: AlgorithmSpec, held: FleetDa
         readings=(column_rows(held), device_rows(held)) if held.reading else (),
         remarks=remarks_of(held),
     )
+
+
+def parameters(data: str, settings: SimulationSettings) -> dict[str, str | float]:
+    """Return the settings of a run as numbers and texts, with hyper-parameters as hyper.NAME."""
+    values = asdict(settings) | {f"hyper.{name}": value for name, value in settings.hyper.items()}
+    return {"data": data} | {
+        name: value if isinstance(value, int | float) else str(value)
+        for name, value in values.items()
+        if name != "hyper" and value not in (None, "")
+    }
 
 
 def make_settings(words: Mapping[str, Any]) -> SimulationSettings:

@@ -24,7 +24,7 @@ from host.files import write_atomically
 from host.threads import num_cores
 from simulation.comparison.runs import Job, data_of, fleet_of, run_job
 from simulation.datasets.windows import FleetData
-from simulation.simulate import check_settings
+from simulation.simulate import SimulationResult, check_settings
 
 
 def check_jobs(
@@ -54,12 +54,13 @@ def run_all(
     workers: int | None = None,
     on_round: Callable[[Job, int], None] = lambda _job, _round: None,
     run: Callable[[Job, Callable[[int], None]], dict[str, Any]] = run_job,
+    keep: Callable[[Job, SimulationResult], None] | None = None,
 ) -> list[dict[str, Any]]:
     """Run the jobs whose result is not yet in `folder`, and return all results in order.
 
     Each job runs in a process with one thread. With one worker, `run` runs every job in this
-    process. `on_round` is called with a job and its number of finished rounds; for a finished job
-    this is the number of all its rounds.
+    process. `keep` is what the other processes pass to `run_job`. `on_round` is called with a job
+    and its number of finished rounds; for a finished job this is the number of all its rounds.
 
     Raises:
         ShoalError: a job cannot run; the error is that of the first such job. Finished results
@@ -75,12 +76,16 @@ def run_all(
         for job in missing:
             _keep(folder, job, run(job, partial(on_round, job)))
     elif missing:
-        _run_in_processes(missing, folder, count, on_round)
+        _run_in_processes(missing, folder, count, on_round, keep)
     return [json.loads(_path(folder, job).read_bytes()) for job in jobs]
 
 
 def _run_in_processes(
-    jobs: Sequence[Job], folder: Path, count: int, on_round: Callable[[Job, int], None]
+    jobs: Sequence[Job],
+    folder: Path,
+    count: int,
+    on_round: Callable[[Job, int], None],
+    keep: Callable[[Job, SimulationResult], None] | None,
 ) -> None:
     fleet_of.cache_clear()  # frees memory: each process loads its own data
     context = mp.get_context("spawn")
@@ -93,7 +98,7 @@ def _run_in_processes(
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             running: dict[Future[dict[str, Any]], int] = {
-                pool.submit(_work, job, i, heard): i for i, job in enumerate(jobs)
+                pool.submit(_work, job, i, heard, keep): i for i, job in enumerate(jobs)
             }
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -116,9 +121,11 @@ def _run_in_processes(
             raise
 
 
-def _work(job: Job, number: int, heard: Any) -> dict[str, Any]:
+def _work(
+    job: Job, number: int, heard: Any, keep: Callable[[Job, SimulationResult], None] | None
+) -> dict[str, Any]:
     with blaming():  # names the place: a traceback stays in its process
-        return run_job(job, lambda done: heard.put((number, done)), workers=1)
+        return run_job(job, lambda done: heard.put((number, done)), workers=1, keep=keep)
 
 
 def _path(folder: Path, job: Job) -> Path:

@@ -182,6 +182,7 @@ def run_job(
     workers: int = 0,
     fleet: FleetData | None = None,
     objective: Callable[[FleetData], Supervised] | None = None,
+    keep: Callable[[Job, SimulationResult], None] | None = None,
 ) -> dict[str, Any]:
     """Run one job, and return its result: everything that `tabulate` and the pictures need.
 
@@ -195,6 +196,7 @@ def run_job(
         workers: number of devices that are simulated at a time; 0: one for each core.
         fleet: used in place of the data that the job names.
         objective: makes the objective, in place of the one on the model that the settings name.
+        keep: called with the job and the end of its run, before the result is returned.
     """
     torch.set_num_threads(1)
     settings = job.settings
@@ -222,6 +224,8 @@ def run_job(
         outcome = simulate(fleet, settings, tell, objective, EngineOptions(workers=workers))
     except (Stalled, DataError) as error:
         return {**NOTHING, **job_fields, "failed": str(error)}
+    if keep is not None:
+        keep(job, outcome)
     summary, verbs = outcome.summary, chain(*outcome.campaign.version.programs.values())
     objective_of_all = outcome.models.objective
     cost = count(outcome.records, list(verbs), objective_of_all, outcome.data.window.shape)

@@ -53,7 +53,7 @@ class RunProgress:
     models: HeldModels | None = None
     """Models until the next round begins; None for backend messages."""
     privacy: str = ""
-    """Sentence about the cost of the rounds planned; only before the first one, with a mechanism."""
+    """Sentence about the cost of the rounds planned; empty from the first round on."""
 
 
 OnProgress = Callable[[RunProgress], Stop | None]

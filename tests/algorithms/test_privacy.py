@@ -10,8 +10,8 @@ from hypothesis.extra.numpy import arrays
 from opacus.accountants import RDPAccountant
 from scipy.stats import norm
 
-from algorithms.core.contract import LocalModel, Work
 from algorithms.composition import read_algorithm
+from algorithms.core.contract import LocalModel, Work
 from algorithms.privacy.base import NoPrivacy, counts_from
 from algorithms.privacy.dp_sgd import DpSgd
 from algorithms.privacy.gaussian import CentralGaussian, LocalGaussian, Mechanism, spent

@@ -63,6 +63,17 @@ PROGRAMS: dict[str, tuple[str, str, str]] = {
         """,
         "accuracy_mean",
     ),
+    "wandb": (
+        "simulation",
+        """
+        import os
+        os.environ["WANDB_MODE"] = "offline"
+        import shoal
+        shoal.simulate({recordings!r}, rounds=1, algorithm="fedavg", callbacks=[shoal.WandB()])
+        print(any(name.startswith("offline-run") for name in os.listdir("wandb")))
+        """,
+        "True",
+    ),
     "otel": (
         "aggregator",
         """

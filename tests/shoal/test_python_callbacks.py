@@ -3,17 +3,18 @@ with whole histories."""
 
 import csv
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
 
 import shoal
 from algorithms.composition import read_algorithm
+from shoal.api.callbacks import Tracker
 from simulation.datasets.windows import FleetData
 from tests.shoal.small import small
 from tests.support.fleets import synthetic_fleet
@@ -344,7 +345,11 @@ def test_mlflow_has_the_numbers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "package", "arguments"),
-    [("TensorBoard", "torch.utils.tensorboard", ("runs",)), ("MLflow", "mlflow", ())],
+    [
+        ("TensorBoard", "torch.utils.tensorboard", ("runs",)),
+        ("MLflow", "mlflow", ()),
+        ("WandB", "wandb", ()),
+    ],
 )
 def test_a_missing_package_is_named_with_its_extra(
     name: str, package: str, arguments: Any, monkeypatch: pytest.MonkeyPatch
@@ -356,3 +361,136 @@ def test_a_missing_package_is_named_with_its_extra(
         match=rf"^shoal\.{name} needs the package {extra}: pip install 'shoal\[{extra}\]'$",
     ):
         getattr(shoal, name)(*arguments)
+
+
+class Recorded(Tracker):
+    """A tracker that keeps what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__(measures=False)
+        self.runs: list[dict[str, Any]] = []
+
+    def begin(self, progress: shoal.Progress) -> None:
+        self.runs.append({"settings": progress.settings, "steps": [], "status": ""})
+
+    def log(self, numbers: Mapping[str, float], step: int) -> None:
+        assert "accuracy_mean" in numbers
+        self.runs[-1]["steps"].append(step)
+
+    def end(self, status: str) -> None:
+        self.runs[-1]["status"] = status
+
+
+class TestRuns:
+    def test_each_simulation_is_a_run_with_its_settings(self) -> None:
+        tracker = Recorded()
+        run(tracker, rounds=2, lr=0.05, seed=4)
+        run(tracker, rounds=1, algorithm="fedprox", hyper={"mu": 0.5})
+        assert [r["steps"] for r in tracker.runs] == [[0, 1, 2], [0, 1]]
+        assert [r["status"] for r in tracker.runs] == ["finished"] * 2
+        first, second = (r["settings"] for r in tracker.runs)
+        assert (first["rounds"], first["hyper.lr"], first["seed"]) == (2, 0.05, 4)
+        assert (second["rounds"], second["algorithm"], second["hyper.mu"]) == (1, "fedprox", 0.5)
+        assert "hyper.mu" not in first
+        assert first["data"] == synthetic_fleet(4).name
+
+    def test_a_run_that_was_interrupted_does_not_go_on_in_the_next(self, tmp_path: Path) -> None:
+        tracker = Recorded()
+        with pytest.raises(Interrupted):
+            run(tracker, interrupted_after(2), rounds=4)
+        run(tracker, rounds=1)
+        assert [r["status"] for r in tracker.runs] == ["failed", "finished"]
+
+    def test_each_simulation_has_a_csv_file_with_its_columns(self, tmp_path: Path) -> None:
+        log = shoal.CsvLog(tmp_path / "r.csv", measures=True)
+        run(log, rounds=1)
+        shoal.simulate(
+            quantities(synthetic_fleet(3)),
+            algorithm="fedavg+regression",
+            rounds=2,
+            callbacks=[log],
+        )
+        columns = []
+        for name, rows in (("r.csv", 2), ("r-2.csv", 3)):
+            with (tmp_path / name).open(newline="") as file:
+                lines = list(csv.DictReader(file))
+            assert len(lines) == rows
+            assert all(None not in line and None not in line.values() for line in lines)
+            columns.append(set(lines[0]))
+        assert columns[1] - columns[0] == {"mae/speed", "mae/height"}
+        assert columns[0] - columns[1] == {"macro_f1"}
+
+    def test_mlflow_has_a_run_for_each_simulation(self, tmp_path: Path) -> None:
+        mlflow = pytest.importorskip(
+            "mlflow", reason="MLflow is not installed: pip install 'shoal[mlflow]' would run this"
+        )
+        mlflow.set_tracking_uri(f"sqlite:///{tmp_path / 'mlflow.db'}")
+        tracker = shoal.MLflow()
+        with mlflow.start_run() as active:
+            for seed in (0, 1):
+                run(tracker, rounds=1, seed=seed)
+        for seed in (2, 3):
+            run(tracker, rounds=1, seed=seed)
+        assert mlflow.active_run() is None
+        runs = mlflow.search_runs(output_format="list")
+        assert sorted(r.data.params["seed"] for r in runs) == list("0123")
+        assert {r.info.status for r in runs} == {"FINISHED"}
+        parents = {r.data.params["seed"]: r.data.tags.get("mlflow.parentRunId") for r in runs}
+        assert parents == {"0": None, "1": active.info.run_id, "2": None, "3": None}
+        client = mlflow.MlflowClient()
+        for r in runs:
+            history = client.get_metric_history(r.info.run_id, "accuracy_mean")
+            assert [m.step for m in history] == [0, 1]
+
+    def test_tensorboard_has_a_folder_for_each_simulation(self, tmp_path: Path) -> None:
+        pytest.importorskip(
+            "tensorboard",
+            reason="TensorBoard is not installed: pip install 'shoal[tensorboard]' would run this",
+        )
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+        for seed in (0, 1, 2):
+            run(shoal.TensorBoard(tmp_path), rounds=1, seed=seed)
+        for seed, folder in enumerate((tmp_path, tmp_path / "run-2", tmp_path / "run-3")):
+            events = EventAccumulator(str(folder)).Reload()
+            assert [e.step for e in events.Scalars("accuracy_mean")] == [0, 1]
+            settings = events.Tensors("settings/text_summary")[0].tensor_proto.string_val[0]
+            assert f"| seed | {seed} |" in settings.decode()
+
+    def test_tensorboard_goes_on_in_the_folder_of_an_interrupted_run(self, tmp_path: Path) -> None:
+        pytest.importorskip(
+            "tensorboard",
+            reason="TensorBoard is not installed: pip install 'shoal[tensorboard]' would run this",
+        )
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+        options: dict[str, Any] = {"rounds": 4, "checkpoint": tmp_path / "checkpoint"}
+        board = tmp_path / "board"
+        with pytest.raises(Interrupted):
+            run(shoal.TensorBoard(board), interrupted_after(2), **options)
+        run(shoal.TensorBoard(board), **options)
+        assert [path for path in board.iterdir() if path.is_dir()] == []
+        events = EventAccumulator(str(board)).Reload()
+        assert [e.step for e in events.Scalars("accuracy_mean")] == [0, 1, 2, 3, 4]
+
+    def test_weights_and_biases_has_a_run_for_each_simulation(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        pytest.importorskip(
+            "wandb", reason="W&B is not installed: pip install 'shoal[wandb]' would run this"
+        )
+        monkeypatch.setenv("WANDB_MODE", "offline")
+        monkeypatch.chdir(tmp_path)
+        seen: list[tuple[str, int, float]] = []
+
+        class Watched(shoal.WandB):
+            def end(self, status: Literal["finished", "failed"]) -> None:
+                run = self._run
+                seen.append((run.id, run.config["seed"], run.summary["accuracy_mean"]))
+                super().end(status)
+
+        tracker = Watched("tests", measures=True)
+        results = [run(tracker, rounds=1, seed=seed) for seed in (0, 1)]
+        assert [seed for _, seed, _ in seen] == [0, 1]
+        assert len({run_id for run_id, *_ in seen}) == 2
+        assert [accuracy for *_, accuracy in seen] == [r.rounds[-1].accuracy_mean for r in results]

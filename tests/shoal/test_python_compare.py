@@ -6,7 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 import shoal
 from algorithms.composition import Given, algorithm_of, choice, read_algorithm
@@ -57,8 +59,27 @@ class TestCompare:
             "compare.json",
             "compare.csv",
             "compare.png",
+            "models",
             "report.html",
         }
+
+    @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.full)])
+    def test_the_models_of_every_run_are_kept(self, tmp_path: Path, workers: int) -> None:
+        algorithms = ["fedavg", "distfl"]
+        options: dict[str, Any] = {"rounds": 1, "seeds": 2, "devices": 2}
+        shoal.compare(algorithms, "watch", out=tmp_path, workers=workers, **options)
+        folders = {path.name.rpartition("-")[0]: path for path in (tmp_path / "models").iterdir()}
+        assert sorted(folders) == [f"{a}-seed-{s}" for a in sorted(algorithms) for s in (0, 1)]
+        alone = shoal.simulate("watch", algorithm="fedavg", rounds=1, devices=2, seed=1)
+        kept = load_file(folders["fedavg-seed-1"] / "group-0.safetensors")
+        state = alone.model().state_dict()
+        shared = [key for key in kept if key.startswith("shared/")]
+        assert shared
+        for key in shared:
+            assert np.array_equal(kept[key], state[key.removeprefix("shared/")].numpy())
+        before = {path: path.stat().st_mtime_ns for path in (tmp_path / "models").rglob("*.pt")}
+        shoal.compare(algorithms, "watch", out=tmp_path, workers=1, **options)
+        assert before == {path: path.stat().st_mtime_ns for path in before}
 
     def test_the_table_has_the_columns_of_the_file(self, tmp_path: Path) -> None:
         pytest.importorskip(

@@ -175,8 +175,8 @@ def test_adapters_are_trained_on_a_frozen_body_of_another_data_set(
 
 
 @pytest.mark.full
-def test_the_sweep_finds_settings_without_the_test_part(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_the_sweep_finds_settings_without_the_test_part_and_resumes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     pytest.importorskip(
         "optuna", reason="Optuna is not installed: pip install 'shoal[sweep]' would run this"
@@ -189,10 +189,13 @@ def test_the_sweep_finds_settings_without_the_test_part(
         return real(data, **options)
 
     monkeypatch.setattr(shoal, "simulate", watched)
-    accuracy = example("sweep.py")["main"](devices=3, trials=3, rounds=1)
+    main, options = example("sweep.py")["main"], {"devices": 3, "rounds": 1, "folder": tmp_path}
+    main(trials=1, **options)
+    met.clear()
+    accuracy = main(trials=3, **options)
     assert 0 < accuracy <= 1
     assert "best on the windows set aside:" in capsys.readouterr().out
-    assert len(met) == 4
+    assert len(met) == 3, "two trials are left, and the test of the best"
     whole = {d: {bytes(x) for x in windows.test_x} for d, windows in load_watch().devices.items()}
     for data in met[:-1]:
         for device_id, windows in data.devices.items():
