@@ -32,7 +32,7 @@ again are placed by the groups' centres. The fleet is tested again when it has g
 GROWN since the last test, or when devices fit into no group.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -45,16 +45,18 @@ from algorithms.groupings.gap import connect, group_by_gap
 from algorithms.groupings.knowledge import Extraction, extract_knowledge, fitted_layers, plain_noise
 from algorithms.groupings.responses import respond
 from algorithms.groupings.significance import (
+    FEWEST_DEVICES,
     FEWEST_MEMBERS,
     SAMPLE,
     find_groups,
-    is_strong,
+    is_merged,
+    is_split,
     join_groups,
 )
 from algorithms.groupings.surveys import Surveys, nearest_group
 from algorithms.groupings.views import Points, Responses, View
 from algorithms.spec import option
-from wire.arrays.tensors import Array, Tensors
+from wire.arrays.tensors import Tensors
 from wire.errors import ConfigError
 
 Signature = Literal["responses", "noise", "statistics", "labels", "both"]
@@ -177,8 +179,9 @@ class DistFL(Extraction, Defaults):
             and fitted_layers(models[0].tensors, probe)
         ):
             views["responses"], notes = self._responses(models, probe, seed)
-        labels, tests = self._find_groups(surveys, views)
+        labels, tests = find_groups(views, np.array(surveys.num_examples))
         notes["tests"] = [test.note() for test in tests]
+        notes["untested"] = _untested(views, len(ids))
         membership = self._steady(
             memory, before, surveys, reports, keep_names(ids, labels, memory.membership), tests
         )
@@ -203,42 +206,17 @@ class DistFL(Extraction, Defaults):
         return GroupingMemory(next_memory.membership, others.arrays, memory.info | info)
 
     def _views(self, surveys: Surveys, scale: Surveys | None = None) -> dict[str, View]:
-        """Return the views that all devices have.
+        """Return the views of the surveys.
 
-        Devices that keep their classes have no labels in their surveys.
+        Devices that keep their classes report nothing in `labels`.
         """
         rows = surveys.rows(scale)
         chosen = rows if self.signature == "both" else (self.signature,)
+        tells = {name: np.asarray(rows[name].any(1)) for name in chosen if name in rows}
         return {
-            name: Points(rows[name])
-            for name in chosen
-            if name in rows and (name != "labels" or surveys.telling.all())
+            name: Points(rows[name], None if telling.all() else telling)
+            for name, telling in tells.items()
         }
-
-    def _find_groups(self, surveys: Surveys, views: dict[str, View]) -> tuple[Array, list[Test]]:
-        """Return the group labels of the devices, and the tests behind them.
-
-        If only some devices tell their classes, groups are found by what all devices report. Then
-        each of them is split by the labels of those that tell, and the others join the nearest
-        part by their inputs, or the largest part if there are none.
-        """
-        n, telling = np.array(surveys.num_examples), surveys.telling
-        labels, tests = find_groups(views, n)
-        if self.signature == "statistics" or telling.all() or not telling.any():
-            return labels, tests
-        rows, result, count = surveys.rows(), np.zeros_like(labels), 0
-        for g in range(labels.max() + 1):
-            tellers, others = (np.flatnonzero((labels == g) & who) for who in (telling, ~telling))
-            parts, more = find_groups({"labels": rows["labels"][tellers]}, n[tellers])
-            nearest = np.full(len(others), np.bincount(parts).argmax() if len(parts) else 0)
-            if parts.any() and len(others) and "statistics" in rows:
-                seen, new = (
-                    {"statistics": Points(rows["statistics"][i])} for i in (tellers, others)
-                )
-                nearest = join_groups(seen, n[tellers], parts, new, n[others])[0]
-            result[tellers], result[others] = count + parts, count + nearest
-            count, tests = int(result.max()) + 1, tests + more
-        return result, tests
 
     def _steady(
         self,
@@ -251,9 +229,9 @@ class DistFL(Extraction, Defaults):
     ) -> dict[str, str]:
         """Return the groups that devices have after a test that found the groups `following`.
 
-        Fewer or more groups than before need strong evidence (`is_strong`). Without it, groups stay
-        and the devices that report join the nearest one. If the number of groups is the same, a
-        device that does not report stays in its group.
+        More or fewer groups than before need strong evidence (`is_split`, `is_merged`). Without it,
+        groups stay and the devices that report join the nearest one. If the number of groups is the
+        same, a device that does not report stays in its group.
         """
         membership = {d: g for d, g in memory.membership.items() if d in before.positions}
         earlier, later = set(membership.values()), {following[d] for d in membership}
@@ -261,10 +239,28 @@ class DistFL(Extraction, Defaults):
             reporting, present = {m.device_id for m in reports}, set(following.values())
             stay = {d: g for d, g in membership.items() if d not in reporting and g in present}
             return following | stay
-        if is_strong(tests, len(later) > len(earlier)):
+        if len(later) > len(earlier):
+            is_strong = is_split(tests)
+        else:
+            merged = {following[d] for d, group in membership.items() if group not in later}
+            is_strong = all(self._is_merged(surveys, reports, following, g) for g in merged)
+        if is_strong:
             return following
-        placed = self._nearest(memory, before, surveys, reports)
-        return following if placed is None else membership | placed[0]
+        return membership | self._nearest(memory, before, surveys, reports)[0]
+
+    def _is_merged(
+        self,
+        surveys: Surveys,
+        reports: Sequence[LocalModel],
+        following: Mapping[str, str],
+        group: str,
+    ) -> bool:
+        """Return True if the devices that would be in a group are clearly one group."""
+        members = np.array([i for i, d in enumerate(surveys.device_ids) if following[d] == group])
+        views = {name: view.of(members) for name, view in self._views(surveys).items()}
+        reporting = np.array([surveys.positions[m.device_id] for m in reports])
+        at = np.flatnonzero(np.isin(members, reporting))
+        return is_merged(views, np.array(surveys.num_examples)[members], at)
 
     def _place(
         self,
@@ -278,7 +274,7 @@ class DistFL(Extraction, Defaults):
         if len(before.device_ids) <= SAMPLE or len(surveys.device_ids) - tested >= GROWN * tested:
             return None
         placed = self._nearest(memory, before, surveys, reports)
-        return None if placed is None or placed[1] >= FEWEST_MEMBERS else placed[0]
+        return None if placed[1] >= FEWEST_MEMBERS else placed[0]
 
     def _nearest(
         self,
@@ -286,29 +282,21 @@ class DistFL(Extraction, Defaults):
         before: Surveys,
         surveys: Surveys,
         reports: Sequence[LocalModel],
-    ) -> tuple[dict[str, str], int] | None:
+    ) -> tuple[dict[str, str], int]:
         """Return the nearest group of each reporting device, and the number that fit into none.
 
-        Groups have their centres before these reports. The result is None if no view is common to
-        all devices.
+        Groups have their centres before these reports.
         """
-        new_views = self._views(surveys, before)
-        if not new_views:
-            return None
         names = sorted(set(memory.membership.values()), key=int)
         number = {name: i for i, name in enumerate(names)}
         labels = np.array([number[memory.membership[d]] for d in before.device_ids])
         ids = [m.device_id for m in reports if m.device_id in surveys.positions]
         rows = np.array([surveys.positions[d] for d in ids])
         placed, fits = join_groups(
-            {name: view for name, view in self._views(before).items() if name in new_views},
+            self._views(before),
             np.array(before.num_examples),
             labels,
-            {
-                name: Points(view.rows[rows])
-                for name, view in new_views.items()
-                if isinstance(view, Points)
-            },
+            {name: view.of(rows) for name, view in self._views(surveys, before).items()},
             np.array(surveys.num_examples)[rows],
         )
         return {d: names[g] for d, g in zip(ids, placed, strict=True)}, int((~fits).sum())
@@ -378,6 +366,16 @@ class DistFL(Extraction, Defaults):
         return Responses(respond(models, probe, inputs)), notes
 
 
+def _untested(views: Mapping[str, View], num_devices: int) -> list[dict[str, Any]]:
+    """Return the views in which too few devices report something for a test, for a note."""
+    counts = {name: int(view.tells(np.arange(num_devices)).sum()) for name, view in views.items()}
+    return [
+        {"view": name, "devices": count, "needed": FEWEST_DEVICES}
+        for name, count in counts.items()
+        if count < FEWEST_DEVICES
+    ]
+
+
 def _show(
     memory: GroupingMemory, views: dict[str, View], ids: tuple[str, ...], notes: dict[str, Any]
 ) -> Grouped:
@@ -388,7 +386,7 @@ def _show(
     shown = np.linspace(0, len(ids) - 1, min(len(ids), VIEWED)).astype(np.int64)
     return Grouped(
         memory,
-        {name: view.distances(shown) for name, view in views.items()},
+        {name: view.distances(shown) for name, view in views.items() if view.tells(shown).all()},
         tuple(ids[i] for i in shown),
         notes,
     )

@@ -9,6 +9,10 @@ groups found in it; each part is then tested with a sample of its own. Groups to
 show as devices that are farther from the centre than chance explains. Such outliers are tested
 together with a sample of the other devices. Time and memory are linear in N.
 
+A device that reports nothing in a view takes no part in the test of this view, and joins the
+nearest of the groups found in it by what it does report. Views share ALPHA if there are enough
+devices in each for a test of the fleet, so that one device hardly ever changes the level.
+
 No device alone makes or prevents a group. What it reports counts no farther than the second most
 extreme report of each number (`bounded`). If a group is not there without some one of its members,
 the tree is cut into fewer groups. If every cut has such a group, its devices are set aside, and the
@@ -35,7 +39,7 @@ view: for it, one view at this level is enough, whatever the others show.
 STRONG, DOUBT = ALPHA / 10, 4 * ALPHA
 """Bounds of p between which a test does not change the number of a fleet's groups.
 
-A split needs p of at most STRONG. Groups are merged if no insignificant p is below DOUBT.
+A split needs p of at most STRONG. Groups are merged if no p of their devices is below DOUBT.
 """
 FEWEST_DEVICES = 8
 """Minimum size of a set that is tested: halves of a smaller one have fewer than four devices."""
@@ -62,34 +66,61 @@ def find_groups(
     must be in the order of their ids: then the result does not depend on the order in which they
     arrived.
     """
-    n = bounded(np.asarray(num_examples, np.float64))
-    seen: dict[str, View] = {
-        name: Points(bounded(view.rows if isinstance(view, Points) else view))
-        if isinstance(view, Points | np.ndarray)
-        else view
-        for name, view in sorted(views.items())
+    seen, n = _bounded(views, num_examples)
+    everybody, draws = np.arange(len(n)), DRAWS if len(n) <= SAMPLE else DRAWS_OF_SAMPLES
+    testable = {
+        k: view for k, view in seen.items() if view.tells(everybody).sum() >= FEWEST_DEVICES
     }
-    everybody = np.arange(len(n))
-    if len(n) < FEWEST_DEVICES or not seen:
-        return np.zeros(len(n), np.int64), []
-    if len(n) > SAMPLE:
-        return _partition(seen, n, everybody, seed, DRAWS_OF_SAMPLES)
-    once: dict[str, View] = {
-        name: Points(_coordinates(view, everybody)) for name, view in seen.items()
-    }
-    return _partition(once, n, everybody, seed, DRAWS)
+    return _partition(testable, n, everybody, seed, draws)
 
 
-def is_strong(tests: Sequence[Test], splits: bool) -> bool:
-    """Return True if tests are evidence enough to change the number of groups.
-
-    `splits`: True if there would be more groups, False if there would be fewer.
-    """
+def is_split(tests: Sequence[Test]) -> bool:
+    """Return True if tests are evidence enough for more groups than before."""
     level = ALPHA / max(1, len({test.view for test in tests}))
     significant = [test.p for test in tests if test.p <= level]
-    if splits:
-        return bool(significant) and max(significant) <= STRONG
-    return all(test.p >= DOUBT for test in tests if test.p > level)
+    return bool(significant) and max(significant) <= STRONG
+
+
+def is_merged(views: Mapping[str, View], num_examples: Array, reporting: Array) -> bool:
+    """Return True if tests are evidence enough that N devices of several groups are one group.
+
+    Each view in which a device reports something is tested, and no p is below DOUBT, also without
+    any one of the devices that report again: their positions are `reporting`. Of more than SAMPLE
+    devices none is left out.
+    """
+    seen, n = _bounded(views, num_examples)
+    everybody = np.arange(len(n))
+    needed = {name for name, view in seen.items() if view.tells(everybody).any()}
+    for left_out in (ASIDE, *(reporting if len(n) <= SAMPLE else ())):
+        members = everybody[everybody != left_out]
+        labels, tests = _partition(seen, n, members, 0, DRAWS_OF_SAMPLES)
+        untested = needed - {test.view for test in tests}
+        if labels.any() or untested or min((test.p for test in tests), default=0.0) < DOUBT:
+            return False
+    return True
+
+
+def _bounded(
+    views: Mapping[str, View | Array], num_examples: Array
+) -> tuple[dict[str, View], Matrix]:
+    """Return the views by name, and the numbers of examples, with bounded values."""
+    n = bounded(np.asarray(num_examples, np.float64))
+    everybody = np.arange(len(n))
+    seen: dict[str, View] = {}
+    for name, view in sorted(views.items()):
+        points = Points(view) if isinstance(view, np.ndarray) else view
+        if isinstance(points, Points):
+            rows = points.rows
+            if points.telling is None:
+                rows = bounded(rows)
+            else:
+                rows = rows.copy()
+                rows[points.telling] = bounded(rows[points.telling])
+            points = Points(rows, points.telling)
+        if FEWEST_DEVICES <= len(n) <= SAMPLE:
+            points = Points(_coordinates(points, everybody), points.tells(everybody))
+        seen[name] = points
+    return seen, n
 
 
 def bounded(rows: Array) -> Array:
@@ -113,7 +144,7 @@ def _partition(
     views: Mapping[str, View], n: Matrix, members: Array, seed: int, draws: Draws
 ) -> tuple[Array, list[Test]]:
     one_group = np.zeros(len(members), np.int64)
-    if len(members) < FEWEST_DEVICES:
+    if len(members) < FEWEST_DEVICES or not views:
         return one_group, []
     labels, tests = _split(views, n, members, seed, draws)
     if labels is None:
@@ -136,9 +167,9 @@ def _split(
         split, tests = _test(views, n, members, seed, draws)
         if split is None:
             return None, tests
-        return _join(views[split[0]], members, members, split[1]), tests
+        return _join(views, split[0], n, members, members, split[1]), tests
     rng = np.random.default_rng(seed)
-    chosen = np.sort(rng.choice(members, SAMPLE, replace=False))
+    chosen = _sample(views, members, rng)
     split, tests = _test(views, n, chosen, seed, draws)
     if split is None:
         far = _outliers(views, n, members, chosen)
@@ -155,8 +186,21 @@ def _split(
             split = split[0], _keep_compact(views[split[0]], n, usual, chosen, split[1])
     if split is None or split[1].max() == 0:
         return None, tests
-    view, labels = split
-    return _join(views[view], members, chosen, labels), tests
+    return _join(views, split[0], n, members, chosen, split[1]), tests
+
+
+def _sample(views: Mapping[str, View], members: Array, rng: np.random.Generator) -> Array:
+    """Return SAMPLE of the members, sorted.
+
+    If few of them report something in a view, half of the sample is drawn among those that do.
+    """
+    chosen = rng.choice(members, SAMPLE, replace=False)
+    for view in views.values():
+        if view.tells(chosen).sum() < SAMPLE // 2:
+            tellers = rng.permutation(members[view.tells(members)])[: SAMPLE // 2]
+            others = rng.permutation(np.setdiff1d(members, tellers))
+            chosen = np.concatenate([tellers, others[: SAMPLE - len(tellers)]])
+    return np.sort(chosen)
 
 
 def _keep_compact(view: View, n: Matrix, usual: Array, chosen: Array, labels: Array) -> Array:
@@ -165,6 +209,7 @@ def _keep_compact(view: View, n: Matrix, usual: Array, chosen: Array, labels: Ar
     Such a group has fewer than half of FEWEST_DEVICES devices, or its median distance from its own
     centre is larger than all but a share ALPHA of the distances in a usual sample.
     """
+    usual = usual[view.tells(usual)]
     bound = np.quantile(_roots(_own_distances(view, usual), n[usual], n[usual]), 1 - ALPHA)
     groups = [chosen[labels == g] for g in range(labels.max() + 1)]
     compact_groups = [
@@ -189,14 +234,19 @@ def _test(
 ) -> tuple[tuple[str, Array] | None, list[Test]]:
     """Return the clearest view with the group of each member, or None, and the test of each view.
 
-    None means that no view is significant. If a group hangs on one of its members, in its view
-    alone, there may be fewer groups in which none does. Otherwise its members take no part: their
-    label is `ASIDE`, and the others are tested without them.
+    None means that no view is significant, or that in none enough devices report something. If a
+    group hangs on one of its members, in its view alone, there may be fewer groups in which none
+    does. Otherwise its members take no part: their label is `ASIDE`, and the others are tested
+    without them. `ASIDE` is also the label of members that report nothing in the view.
     """
     rest, labels = np.arange(len(members)), np.full(len(members), ASIDE)
     tests: list[Test] = []
-    while len(rest) >= FEWEST_DEVICES:
-        best, latest = _clearest(views, n, members[rest], seed, draws)
+    while testable := {
+        name: view
+        for name, view in views.items()
+        if view.tells(members[rest]).sum() >= FEWEST_DEVICES
+    }:
+        best, latest = _clearest(testable, n, members[rest], seed, draws)
         tests = latest if best.p <= ALPHA else tests or latest
         if best.p > ALPHA or best.labels.max() == 0:
             break
@@ -224,12 +274,19 @@ def _clearest(
 
     In each cut of the clearest one, each device is in the group with the nearest median. Ward's
     tree decides step by step, so one device can lead another one to a group that is farther away.
+    The label of a device that reports nothing in the view is `ASIDE`.
     """
-    points = {name: view.points(members) for name, view in views.items()}
-    tests = [run_test(name, seen, n[members], seed, draws) for name, seen in points.items()]
+    telling = {name: view.tells(members) for name, view in views.items()}
+    points = {name: view.points(members[telling[name]]) for name, view in views.items()}
+    tests = [
+        run_test(name, seen, n[members[telling[name]]], seed, draws)
+        for name, seen in points.items()
+    ]
     best = min(tests, key=lambda test: (test.p, -test.z))
-    labels, *coarser = (_nearest_medians(points[best.view], cut) for cut in best.cuts)
-    return replace(best, labels=labels, coarser=tuple(coarser)), tests
+    cuts = np.full((len(best.cuts), len(members)), ASIDE)
+    for row, cut in zip(cuts, best.cuts, strict=True):
+        row[telling[best.view]] = _nearest_medians(points[best.view], cut)
+    return replace(best, labels=cuts[0], coarser=tuple(cuts[1:])), tests
 
 
 def _nearest_medians(points: Matrix, labels: Array) -> Array:
@@ -269,6 +326,7 @@ def _hangs_on_one(
 
 def _stands_apart(view: View, n: Matrix, devices: Array, others: Array) -> Array:
     """Return True (m,) for each device that is improbably far from the centre of the others."""
+    others = others[view.tells(others)]
     apart = (len(others) + 1) / (len(others) - 1)  # a centre is nearer to its own devices
     usual = _roots(_own_distances(view, others) * apart, n[others], n[others])
     distances = view.squared_distances(devices, view.centre(others)[None])[:, 0]
@@ -277,15 +335,19 @@ def _stands_apart(view: View, n: Matrix, devices: Array, others: Array) -> Array
     )
 
 
-def _join(view: View, members: Array, chosen: Array, labels: Array) -> Array:
-    """Return the label of each member: the nearest of the groups found in a sample.
+def _join(
+    views: Mapping[str, View], name: str, n: Matrix, members: Array, chosen: Array, labels: Array
+) -> Array:
+    """Return the label of each member: the nearest of the groups found in a sample by one view.
 
-    The sampled devices keep their labels, except those that were set aside.
+    The sampled devices keep their labels, except those that were set aside. Members that report
+    nothing in the view join by the other views.
 
     The mean of m sampled devices is off its group's centre by a share 1 / m of their spread, so
     that small groups look farther away than they are, most of all in many dimensions. That share is
     subtracted.
     """
+    view = views[name]
     groups = [chosen[labels == g] for g in range(labels.max() + 1)]
     centres = np.stack([view.centre(group) for group in groups])
     spreads = [
@@ -298,6 +360,12 @@ def _join(view: View, members: Array, chosen: Array, labels: Array) -> Array:
     ).argmin(1)
     part = labels != ASIDE
     nearest[np.searchsorted(members, chosen[part])] = labels[part]
+    tells = view.tells(members)
+    if not tells.all():
+        placed, silent = np.full(len(n), ASIDE), members[~tells]
+        placed[members[tells]] = nearest[tells]
+        new = {other: seen.of(silent) for other, seen in views.items()}
+        nearest[~tells] = join_groups(views, n, placed, new, n[silent])[0]
     return np.asarray(nearest)
 
 
@@ -306,10 +374,13 @@ def _outliers(views: Mapping[str, View], n: Matrix, members: Array, chosen: Arra
     far = np.zeros(len(members), bool)
     chance = ALPHA / (len(views) * len(members))
     for view in views.values():
-        centre = view.centre(chosen)[None]
-        distances = view.squared_distances(members, centre)[:, 0]
-        far |= _roots(distances, n[members], n[chosen]) > _bound(
-            _roots(_own_distances(view, chosen), n[chosen], n[chosen]), chance
+        usual = chosen[view.tells(chosen)]
+        if not len(usual):
+            continue
+        distances = view.squared_distances(members, view.centre(usual)[None])[:, 0]
+        far |= view.tells(members) & (
+            _roots(distances, n[members], n[usual])
+            > _bound(_roots(_own_distances(view, usual), n[usual], n[usual]), chance)
         )
     return members[far]
 
@@ -348,33 +419,40 @@ def join_groups(
 ) -> tuple[Array, Array]:
     """Return the nearest group (M,) int of M new devices, and True (M,) for those that fit.
 
-    N other devices form the groups; their `labels` (N,) are 0..G-1. Nearest is by the squared
-    distance to the groups' centres, summed over views, each divided by its spread. A device fits if
-    in no view it is farther from the centre than any of M devices of that group should be. Both
-    mappings have the same views.
+    N other devices form the groups; their `labels` (N,) are 0..G-1, or ASIDE for a device that is
+    in none. Nearest is by the squared distance to the groups' centres, summed over the views in
+    which a device reports something, each divided by its spread. Without such a view, it is the
+    largest group. A device fits if in no view it is farther from the centre than any of M devices
+    of that group should be. Both mappings have the same views.
     """
     groups = [np.flatnonzero(labels == g) for g in range(labels.max() + 1)]
     n, new_n = np.asarray(num_examples, np.float64), np.asarray(new_examples, np.float64)
-    everybody, newcomers = np.arange(len(labels)), np.arange(len(new_n))
-    distances = {}
+    newcomers = np.arange(len(new_n))
+    apart, comparable = np.zeros((len(new_n), len(groups))), np.zeros(len(new_n), bool)
+    distances, tellers = {}, {}
     for name, view in views.items():
-        centres = np.stack([view.centre(group) for group in groups])
+        tellers[name] = [group[view.tells(group)] for group in groups]
+        if not all(map(len, tellers[name])):  # a group without a centre can be compared with none
+            continue
+        centres = np.stack([view.centre(group) for group in tellers[name]])
         distances[name] = new[name].squared_distances(newcomers, centres)
-    nearest = np.sum(
-        [
-            distances[k] / max(float(_own_distances(v, everybody).mean()), 1e-300)
-            for k, v in views.items()
-        ],
-        0,
-    ).argmin(1)
+        tells, everybody = new[name].tells(newcomers), np.concatenate(tellers[name])
+        spread = max(float(_own_distances(view, everybody).mean()), 1e-300)
+        apart[tells] += distances[name][tells] / spread
+        comparable |= tells
+    nearest = np.where(
+        comparable, apart.argmin(1), int(np.argmax([len(group) for group in groups]))
+    )
     fits = np.ones(len(new_n), bool)
     chance = ALPHA / (len(views) * len(new_n))
     for g in np.unique(nearest):
-        group, at = groups[g], np.flatnonzero(nearest == g)
-        apart = (len(group) + 1) / max(
-            1, len(group) - 1
-        )  # a group's centre is nearer to its own members than to one more device
-        for name, view in views.items():
-            bound = _bound(_roots(_own_distances(view, group) * apart, n[group], n[group]), chance)
-            fits[at] &= _roots(distances[name][at, g], new_n[at], n[group]) <= bound
+        at = np.flatnonzero(nearest == g)
+        for name in distances:
+            view, group = views[name], tellers[name][g]
+            wider = (len(group) + 1) / max(
+                1, len(group) - 1
+            )  # a group's centre is nearer to its own members than to one more device
+            bound = _bound(_roots(_own_distances(view, group) * wider, n[group], n[group]), chance)
+            near = _roots(distances[name][at, g], new_n[at], n[group]) <= bound
+            fits[at] &= near | ~new[name].tells(at)
     return nearest, fits

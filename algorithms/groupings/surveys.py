@@ -69,6 +69,8 @@ class Surveys:
                 np.float32, copy=False
             )
             old = self.arrays.get(name, np.empty((0, new.shape[1]), np.float32))
+            if name == GRADIENT:  # one value throughout says nothing of classes
+                new[new.max(1) == new.min(1)] = 0
             if name == GRADIENT and (len(ids) > SAMPLE or old.shape[1] < new.shape[1]):
                 new = shorten(new)
                 old = shorten(old) if len(old) and old.shape[1] > new.shape[1] else old
@@ -99,11 +101,6 @@ class Surveys:
             variances = (scale or self).arrays[names.VARIANCE_OF + name.removeprefix(names.MEAN_OF)]
             parts.append(self.arrays[name] / np.sqrt(bounded(variances).mean(0) + 1e-12))
         return np.hstack(parts)
-
-    @cached_property
-    def telling(self) -> Array:
-        """True (N,) for each device with labels in its survey; a survey of inputs has none."""
-        return np.asarray(self.arrays[GRADIENT].any(1))
 
     def rows(self, scale: "Surveys | None" = None) -> dict[str, Array]:
         """Return the rows (N, D) of each view: `means`, and gradients scaled to length 1."""

@@ -29,6 +29,16 @@ class Points:
     """
 
     rows: Array
+    telling: Array | None = None
+    """True (N,) for each device that reports something in this view; None if all do."""
+
+    def tells(self, members: Array) -> Array:
+        """Return True (m,) for each member that reports something in this view."""
+        return np.ones(len(members), bool) if self.telling is None else self.telling[members]
+
+    def of(self, members: Array) -> "Points":
+        """Return the view of the members alone."""
+        return Points(self.rows[members], self.tells(members))
 
     def points(self, members: Array) -> Matrix:
         """Return points (m, d) that are as far apart as the members are.
@@ -73,6 +83,12 @@ class Responses:
     """
 
     responses: Array
+
+    def tells(self, members: Array) -> Array:
+        return np.ones(len(members), bool)
+
+    def of(self, members: Array) -> "Responses":
+        return Responses(self.responses[members])
 
     def points(self, members: Array) -> Matrix:
         kl = self.distances(members)

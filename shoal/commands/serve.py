@@ -226,6 +226,10 @@ def log_rounds() -> Observer:
         for device_id, reason in event.notes.get("left_out", {}).items():
             message = "Round %d left an update out: campaign=%s device=%s: %s"
             log.warning(message, number, name, device_id, reason)
+        for entry in event.notes.get("untested", ()):
+            counts = entry["view"], entry["devices"], entry["needed"]
+            message = "Groups not looked for: campaign=%s round=%d view=%s devices=%d needed=%d"
+            log.info(message, name, number, *counts)
 
     def say_waiting(fleet: Fleet, campaign: Campaign, lacks: str) -> None:
         waiting, reasons = None, ""

@@ -9,7 +9,7 @@ import numpy as np
 from aggregator.http.pages.charts import bar_chart, sizes_of
 from aggregator.http.pages.distances import DistanceView, compare, picture, read_views
 from aggregator.http.pages.rendering import render
-from aggregator.http.pages.words import number
+from aggregator.http.pages.words import number, untested
 from aggregator.ports import Blobs
 from aggregator.view.round_record import RoundRecord
 from aggregator.view.summary import DeviceSummary, Summary
@@ -97,6 +97,7 @@ def run_page(summary: Summary, records: Sequence[RoundRecord], blobs: Blobs, ext
         sizes=sizes[max(sizes)] if sizes else {},
         columns_chart=bar_chart(sizes),
         tests=[test for record in records for test in record.notes.get("tests", ())][:12],
+        untested=untested(record.notes for record in records),
         views=views,
         viewed=viewed,
         classes=extras.classes,

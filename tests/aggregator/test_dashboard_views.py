@@ -561,6 +561,24 @@ class TestCharts:
         assert len(chart.curves[0].points) in (0, sum(value is not None for value in values))
         assert 3 <= len(chart.y) <= 6
 
+    def test_the_page_of_groups_says_in_which_view_no_test_was_made(
+        self, made: MadeUpService, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def page(*looks: list[dict[str, Any]]) -> str:
+            rounds = zip(past_of(made).rounds, looks, strict=False)
+            lines = {
+                line.round: line._replace(notes={"untested": look, "epsilon": 1.0})
+                for line, look in rounds
+            }
+            monkeypatch.setattr(History, "past", lambda *_: Past(lines))
+            client = TestClient(made.api, "http://127.0.0.1")
+            return client.get("/dashboard/campaigns/autumn/groups").text
+
+        few = [{"view": "labels", "devices": 6, "needed": 8}]
+        sentence = "Groups are not looked for by labels: 6 devices told, 8 are needed."
+        assert sentence in page([], few)
+        assert "not looked for" not in page(few, [])
+
     def test_columns_are_as_high_as_their_groups_are_large(self) -> None:
         chart = bar_chart({1: {0: 30, 1: 10}, 2: {0: 40}})
         assert chart is not None

@@ -15,7 +15,8 @@ from algorithms.core.keys import NEWCOMER
 from algorithms.groupings import distfl
 from algorithms.groupings.bootstrap import Test
 from algorithms.groupings.distfl import DistFL
-from algorithms.groupings.significance import is_strong
+from algorithms.groupings.significance import is_merged, is_split
+from algorithms.groupings.views import Points
 from simulation.datasets.catalog import load_data
 from simulation.objective import objective_for_fleet
 from wire.arrays import names
@@ -262,13 +263,129 @@ class TestClassesThatAreKept:
         assert groups[3] in ("0", "1")
 
 
+def constant(model: LocalModel, value: float) -> LocalModel:
+    """The model with a gradient of one value throughout."""
+    return altered(model, lambda key, old: np.full_like(old, value) if "gradient" in key else old)
+
+
+def two_kinds(first: int, second: int, seed: int) -> Fleet:
+    """Devices of one kind of inputs, and of two kinds of classes."""
+    return [
+        altered(m, lambda key, old: -old if "gradient" in key else old) if i >= first else m
+        for i, m in enumerate(synthetic([0] * (first + second), seed))
+    ]
+
+
+SILENCE: dict[str, Lie] = {
+    "no gradient": lambda fleet, liar, rng: constant(fleet[liar], 0.0),
+    "one value": lambda fleet, liar, rng: constant(fleet[liar], 3.0),
+}
+ALONE: dict[str, Lie] = {
+    "nothing": scaled(0.0),
+    "noise": noise,
+    "a copy": copied,
+    "a copy of the first": lambda fleet, liar, rng: replace(
+        fleet[liar], responses=fleet[0].responses
+    ),
+    "midway": between(0.5),
+}
+
+
+def regrouped(memory: GroupingMemory, fleet: Fleet, liars: set[int]) -> list[str]:
+    """The groups of the others after all devices have reported again."""
+    following = DistFL(signature="both", resurvey=1).group(memory, fleet, None, 0).memory
+    return [following.membership[m.device_id] for i, m in enumerate(fleet) if i not in liars]
+
+
+@pytest.mark.representatives("no gradient-4-4-0", "noise-5-3-0")
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("first", "second"), [(4, 4), (5, 3), (5, 4), (6, 6)])
+class TestSmallFleets:
+    @pytest.mark.parametrize("name", [*SILENCE, *ALONE])
+    def test_groups_stay_whatever_one_device_reports(
+        self, name: str, first: int, second: int, seed: int
+    ) -> None:
+        fleet, rng = two_kinds(first, second, seed), np.random.default_rng(seed)
+        memory = DistFL(signature="both").group(GroupingMemory(), fleet, None, 0).memory
+        expected = ["0"] * first + ["1"] * (second - 1)
+        liar = len(fleet) - 1
+        lie = (SILENCE | ALONE)[name](fleet, liar, rng)
+        assert [memory.membership[m.device_id] for m in fleet] == [*expected, "1"]
+        assert regrouped(memory, [*fleet[:liar], lie], {liar}) == expected
+        only = DistFL(signature="both").group(memory, [lie], None, 0).memory.membership
+        assert [only[m.device_id] for m in fleet[:liar]] == expected
+
+    @pytest.mark.parametrize("name", SILENCE)
+    def test_groups_stay_if_two_devices_report_nothing(
+        self, name: str, first: int, second: int, seed: int
+    ) -> None:
+        fleet, rng = two_kinds(first, second, seed), np.random.default_rng(seed)
+        memory = DistFL(signature="both").group(GroupingMemory(), fleet, None, 0).memory
+        liars = {0, len(fleet) - 1}
+        lying = [SILENCE[name](fleet, i, rng) if i in liars else m for i, m in enumerate(fleet)]
+        expected = ["0"] * (first - 1) + ["1"] * (second - 1)
+        once = regrouped(memory, lying, liars)
+        assert once == expected
+        following = DistFL(signature="both", resurvey=1).group(memory, lying, None, 0).memory
+        assert regrouped(following, lying, liars) == expected
+
+
+class TestDevicesThatReportNothing:
+    @pytest.mark.parametrize("silent", [{11}, {2, 11}])
+    @pytest.mark.parametrize("name", [*SILENCE, "nothing"])
+    def test_others_are_grouped_as_without_them(self, name: str, silent: set[int]) -> None:
+        fleet, rng = two_kinds(6, 6, 0), np.random.default_rng(0)
+        lying = [
+            (SILENCE | ALONE)[name](fleet, i, rng) if i in silent else m
+            for i, m in enumerate(fleet)
+        ]
+        groups = groups_of(lying)
+        others = [group for i, group in enumerate(groups) if i not in silent]
+        assert others == groups_of([m for i, m in enumerate(fleet) if i not in silent])
+        assert {*others} == {"0", "1"}
+
+    @pytest.mark.skipif("SHOAL_DATA" not in os.environ, reason="needs the watches")
+    @pytest.mark.parametrize("silent", [{0}, {9}, {15}, {3, 12}])
+    def test_sixteen_watches_of_one_group_stay_one(self, silent: set[int]) -> None:
+        fleet = watches(16)
+        assert groups_of(fleet) == ["0"] * 16
+        lying = [constant(m, 0.0) if i in silent else m for i, m in enumerate(fleet)]
+        assert groups_of(lying) == ["0"] * 16
+
+    def test_a_device_joins_by_the_views_in_which_it_reports(self) -> None:
+        fleet = synthetic([0] * 6 + [1] * 6, 0, apart=2.0)
+        turned = [
+            altered(m, lambda key, old: -old if "gradient" in key else old) if i > 5 else m
+            for i, m in enumerate(fleet)
+        ]
+        groups = groups_of([constant(m, 0.0) if i in (2, 8) else m for i, m in enumerate(turned)])
+        assert groups == ["0"] * 6 + ["1"] * 6
+
+    def test_a_note_says_how_many_devices_told_if_no_test_is_made(self) -> None:
+        def untested(fleet: Fleet) -> object:
+            return (
+                DistFL(signature="both").group(GroupingMemory(), fleet, None, 0).notes["untested"]
+            )
+
+        fleet = two_kinds(4, 4, 0)
+        few = {"view": "labels", "devices": 6, "needed": 8}
+        assert untested(fleet) == []
+        assert untested([*fleet[:6], *(constant(m, 0.0) for m in fleet[6:])]) == [few]
+        assert untested(fleet[:6]) == [few | {"view": "statistics"}, few]
+
+
 class TestSteadyGroups:
     def test_weak_evidence_changes_no_number_of_groups(self) -> None:
         def test_of(p: float) -> Test:
             return Test("x", 12, p, 0.0, np.zeros(12, np.int64))
 
-        assert [is_strong([test_of(p)], splits=True) for p in (0.001, 0.02)] == [True, False]
-        assert [is_strong([test_of(p)], splits=False) for p in (0.1, 0.4)] == [False, True]
+        assert [is_split([test_of(p)]) for p in (0.001, 0.02)] == [True, False]
+        alike = np.random.default_rng(3).normal(size=(9, 16))
+        apart, counts = alike + np.repeat([[0], [9]], [5, 4], axis=0), np.full(9, 100)
+        assert is_merged({"x": Points(alike)}, counts, np.arange(9))
+        assert not is_merged({"x": Points(alike[:8])}, counts[:8], np.arange(8))
+        assert not is_merged({"x": Points(apart)}, counts, np.arange(9))
+        assert not is_merged({"x": Points(alike, np.arange(9) > 1)}, counts, np.arange(9))
 
     @pytest.mark.parametrize(("p", "expected"), [(0.03, 1), (0.001, 2)])
     def test_a_newcomer_splits_a_group_only_by_strong_evidence(

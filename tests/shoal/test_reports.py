@@ -56,6 +56,7 @@ class TestRunPage:
             "Training data of each device",
         ):
             assert f">{title}</h2>" in page
+        assert "Groups are not looked for by labels: 6 devices told, 8 are needed." in page
         assert "Estimated cost of a round on a phone" in page
         assert "No phone was measured." in page
         assert "shoal simulate --data 'a b'" in unescape(page)

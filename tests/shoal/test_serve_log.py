@@ -184,6 +184,22 @@ def test_the_log_of_a_large_fleet_does_not_say_who_comes_and_goes(
     assert logged_of(caplog) == []
 
 
+def test_the_log_says_in_which_view_no_test_for_groups_was_made(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = Logged()
+    for device_id in "ab":
+        world.check_in(device_id)
+    world.start("run", auto=False, rounds=2, min_devices=2)
+    version = world.fleet.campaigns["run"].version
+    notes = {"untested": [{"view": "labels", "devices": 6, "needed": 8}]}
+    done = e.Aggregated(at_s=1.0, campaign="run", round=1, version=version, notes=notes)
+    with caplog.at_level(logging.INFO, "shoal"):
+        world.observe(world.fleet, done)
+    expected = "Groups not looked for: campaign=run round=1 view=labels devices=6 needed=8"
+    assert expected in logged_of(caplog)
+
+
 def test_the_log_says_whose_updates_a_round_left_out_and_why_it_changed_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -18,7 +18,16 @@ from aggregator.view.round_record import RoundRecord
 from aggregator.view.summary import Spread, accuracy_of, spread
 from wire.messages import LARGEST_COUNT, MaybeDigest, Metrics
 
-NOTED = ("epsilon", "rolled_back", "set_aside", "left_out", "too_small", "too_far", "diverges")
+NOTED = (
+    "epsilon",
+    "rolled_back",
+    "set_aside",
+    "left_out",
+    "too_small",
+    "too_far",
+    "diverges",
+    "untested",
+)
 """Notes of a round that pages show."""
 BUDGET_S = 0.3
 AT_ONCE = 4

@@ -43,6 +43,7 @@ from aggregator.http.devices import device_line
 from aggregator.http.pages.charts import bar_chart
 from aggregator.http.pages.distances import DistanceView, compare, picture, read_views
 from aggregator.http.pages.rendering import render
+from aggregator.http.pages.words import untested
 from aggregator.http.releases import release_views, rollout_views
 from aggregator.http.session import drop_cookie, kept_cookie
 from aggregator.http.tokens import Access, Caller
@@ -200,6 +201,7 @@ class Pages:
             views=views,
             viewed=past.viewed,
             problem=problem,
+            untested=untested(line.notes for line in past.rounds),
         )
 
     def similarity(self, request: Request) -> Response:

@@ -1,6 +1,8 @@
 """Numbers as text for people, on pages and in terminals. Pure."""
 
 import math
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 
 def percent(share: float | None, unknown: str = "-") -> str:
@@ -35,3 +37,18 @@ def seconds(span_s: float) -> str:
     if span_s < 7200:
         return f"{span_s / 60:.0f} min"
     return f"{span_s / 3600:.1f} h" if span_s < 172_800 else f"{span_s / 86_400:.1f} days"
+
+
+def untested(notes: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return a sentence for each view in which the last search for groups made no test.
+
+    `notes`: the notes of rounds, by round.
+    """
+    last: list[dict[str, Any]] = []
+    for note in notes:
+        last = note.get("untested", last)
+    return [
+        f"Groups are not looked for by {entry['view']}: {entry['devices']} "
+        f"device{'s' if entry['devices'] != 1 else ''} told, {entry['needed']} are needed."
+        for entry in last
+    ]
