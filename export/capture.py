@@ -20,10 +20,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from algorithms.core.contract import TorchTensors
-from algorithms.models.reading.plain import PlainOperators
 from export.describe import MIN_BATCH
 from export.lowering.core_program import CoreProgram, core_program, read_sizes_once
 from export.lowering.shared import Table
+from export.recurrent import ExportedOperators
 from wire.arrays.names import has_rows
 from wire.errors import ConfigError
 
@@ -153,7 +153,7 @@ def _make_graph(
         sizes.constrain_symbol_range(symbol, MIN_BATCH, max_batch)
     with (
         fakes,
-        PlainOperators(),
+        ExportedOperators(),
         enable_python_dispatcher(),  # without it, some operators need sizes as numbers
         # mkldnn's LSTM is a single operator whose gradient cannot be traced
         torch.backends.mkldnn.flags(enabled=False),

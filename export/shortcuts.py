@@ -14,6 +14,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import GraphModule, Interpreter
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
+from wire.errors import ConfigError
+
 LOOKS_FOR: dict[str, set[str]] = {
     "XNNPACKRemoveCloneOpsTransform": {"clone", "_clone_dim_order"},
     "DimOrderOpsRevertPass": {"_clone_dim_order", "_to_dim_order_copy"},
@@ -160,6 +162,53 @@ def needed_passes() -> Iterator[None]:
         return manager
 
     with _replaced(xnnpack_preprocess, "XNNPACKPassManager", needed):
+        yield
+
+
+@contextmanager
+def resized_loops() -> Iterator[None]:
+    """Let the tensors of a loop in an ExecuTorch program take the size of the batch.
+
+    ExecuTorch 1.5 writes states and results into tensors of the largest batch, which fails for a
+    smaller one. A state is copied by an operator that resizes. A result gets its size before the
+    loop from a state or an input of the same shape, and every loop of `export.recurrent` has one.
+    """
+    from executorch.exir.emit._emitter import _Emitter
+    from executorch.exir.schema import Bool, EValue, Instruction, Int, KernelCall
+
+    emit = _Emitter._emit_scan
+
+    def emit_resizing(emitter: Any, args: Any, outputs: Any) -> Any:
+        _, init, xs, _ = args
+        copy, unsqueeze, in_place = (
+            emitter._get_operator(name=name, overload=overload)[0]
+            for name, overload in (
+                ("aten::copy", "out"),
+                ("aten::unsqueeze_copy", "out"),
+                ("aten::copy_", ""),
+            )
+        )
+        no, zero = (emitter._emit_evalue(EValue(value)).id for value in (Bool(False), Int(0)))
+        for result in outputs[len(init) :]:
+            sizes = list(result.tensor.sizes)
+            for source in (*init, *xs):
+                if list(source.tensor.sizes) == sizes[1:]:
+                    call = KernelCall(unsqueeze, [source.id, zero, result.id, result.id])
+                    break
+                if list(source.tensor.sizes) == sizes:
+                    call = KernelCall(copy, [source.id, source.id, no, result.id, result.id])
+                    break
+            else:
+                raise ConfigError(f"a loop has no input of the shape of its result, {sizes}")
+            emitter.chain.instructions.append(Instruction(call))
+        results = emit(emitter, args, outputs)
+        for call in (instruction.instr_args for instruction in emitter.chain.instructions):
+            if isinstance(call, KernelCall) and call.op_index == in_place:
+                state, source, flag, _ = call.args
+                call.op_index, call.args = copy, [source, source, flag, state, state]
+        return results
+
+    with _replaced(_Emitter, "_emit_scan", emit_resizing):
         yield
 
 

@@ -1,7 +1,6 @@
 """The objective of an algorithm for the data of a fleet."""
 
 from collections.abc import Callable
-from copy import deepcopy
 
 import torch
 from torch import nn
@@ -10,6 +9,7 @@ from algorithms.build import build_objective, outputs_of
 from algorithms.composition import AlgorithmSpec, make_objective, read_algorithm
 from algorithms.core.functional import seeded
 from algorithms.models.adoption.from_file import as_classifier
+from algorithms.models.adoption.passes import copy_of
 from algorithms.objectives.supervised import Supervised
 from algorithms.spec import DEFAULT_ALGORITHM
 from simulation.datasets.windows import FleetData, task_of_labels
@@ -85,7 +85,9 @@ def objective_on(
 
     def make() -> Supervised:
         network = (
-            deepcopy(model) if isinstance(model, nn.Module) else model(data.window.shape, count)
+            copy_of(name, model)
+            if isinstance(model, nn.Module)
+            else model(data.window.shape, count)
         )
         return make_objective(
             algorithm, as_classifier(name, network, data.window, count, size), data.label_units()

@@ -1,12 +1,13 @@
 """Calls of a torch model with tensors of an algorithm in place of the model's own."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from algorithms.core.contract import TorchTensors
 from algorithms.models.adoption.frozen import fixed_norms, frozen_slot, frozen_tensors
@@ -46,10 +47,15 @@ def functional(
     model.train(training)
     for layer in fixed_norms(model).values() if parts.has_frozen else ():
         layer.eval()
-    result = torch.func.functional_call(
-        model, {**frozen, **parameters, **buffers, **counters}, (x,)
-    )
-    return result, {roles[k]: v for k, v in buffers.items()}
+    used = {**frozen, **parameters, **buffers, **counters}
+    used |= {place: used[name] for place, name in parts.tied.items() if name in used}
+    try:
+        result = torch.func.functional_call(model, used, (x,), tie_weights=False)
+    finally:
+        for attributes, attribute, value in parts.stored:
+            attributes[attribute] = value
+    # a layer may have put another tensor into the place of a statistic
+    return result, {roles[name]: used[name] for name in buffers}
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,13 @@ class _Parts:
     statistics: tuple[str, ...]
     """Names of the running statistics that are not frozen."""
     counters: tuple[str, ...]
+    tied: Mapping[str, str]
+    """Names of the tensors that are also in other places of the model, by those places."""
+    stored: tuple[tuple[dict[str, Any], str, Any], ...]
+    """Attributes of layers, with names and values, in which a pass leaves tensors.
+
+    They are reset after each pass, so that no pass depends on an earlier one.
+    """
     has_frozen: bool
     """True if anything is frozen.
 
@@ -90,6 +103,32 @@ def _parts_of(model: nn.Module) -> _Parts:
                 name for name in buffers if names.is_running_statistic(name) and name not in frozen
             ),
             counters=tuple(name for name in buffers if name.endswith("num_batches_tracked")),
+            tied=_tied(model),
+            stored=tuple(
+                (vars(layer), attribute, value)
+                for layer in model.modules()
+                for attribute, value in vars(layer).items()
+                if attribute not in ("_parameters", "_buffers")
+                and any(
+                    isinstance(leaf, Tensor) and not isinstance(leaf, nn.Parameter)
+                    for leaf in tree_leaves(value)
+                )
+            ),
             has_frozen=bool(frozen),
         )
     return parts
+
+
+def _tied(model: nn.Module) -> dict[str, str]:
+    """Return the first name of each shared tensor by its further places.
+
+    A layer under several names is one place.
+    """
+    first: dict[int, str] = {}
+    tied: dict[str, str] = {}
+    for path, layer in model.named_modules():
+        for name, tensor in (*layer._parameters.items(), *layer._buffers.items()):
+            full = f"{path}.{name}" if path else name
+            if tensor is not None and first.setdefault(id(tensor), full) != full:
+                tied[full] = first[id(tensor)]
+    return tied

@@ -4,7 +4,7 @@ A response is the class probabilities (or the task's answers) and the statistics
 layer.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from itertools import pairwise
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from algorithms.core.contract import Probe, TorchTensors
 from algorithms.core.functional import functional
 from algorithms.models.adoption.frozen import NORMS, frozen_tensors
-from algorithms.models.classifier import Classifier
+from algorithms.models.classifier import Classifier, some_examples
 from algorithms.models.reading.network import Network, Unsupported, network_of
 from wire.arrays import names
 
@@ -51,23 +51,33 @@ def norm_layers(model: nn.Module) -> tuple[str, ...]:
 def watch_norms(model: nn.Module) -> Iterator[dict[str, tuple[Tensor, Tensor]]]:
     """Yield the mean and variance (channels,) at the input of each BatchNorm layer, by layer name.
 
-    Every call of `model` in the context updates them.
+    Every call of `model` in the context updates them. For a layer that it calls several times they
+    are the means over these calls, as the running statistics are.
     """
     met: dict[str, tuple[Tensor, Tensor]] = {}
+    calls: dict[str, list[tuple[Tensor, Tensor]]] = {}
 
     def note(name: str) -> "torch.utils.hooks.RemovableHandle":
-        def look(_module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            dims = [d for d in range(inputs[0].dim()) if d != 1]
-            met[name] = (inputs[0].mean(dims), inputs[0].var(dims, correction=0))
+        def look(_module: nn.Module, inputs: tuple[Tensor, ...], more: dict[str, Tensor]) -> None:
+            (x,) = (*inputs, *more.values())
+            dims = [d for d in range(x.dim()) if d != 1]
+            calls.setdefault(name, []).append((x.mean(dims), x.var(dims, correction=0)))
+            means, variances = zip(*calls[name], strict=True)
+            met[name] = (_mean(means), _mean(variances))
 
-        return model.get_submodule(name).register_forward_pre_hook(look)
+        return model.get_submodule(name).register_forward_pre_hook(look, with_kwargs=True)
 
     hooks = [note(name) for name in norm_layers(model)]
+    hooks.append(model.register_forward_pre_hook(lambda _model, _inputs: calls.clear()))
     try:
         yield met
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def _mean(values: Sequence[Tensor]) -> Tensor:
+    return values[0] if len(values) == 1 else torch.stack(tuple(values)).mean(0)
 
 
 def named_norms(met: Mapping[str, tuple[Tensor, Tensor]]) -> TorchTensors:
@@ -94,27 +104,31 @@ def make_probe(
     `answer` maps logits and examples to the answer of the probe.
     """
 
+    layers = norm_layers(model)
+
     def run(tensors: TorchTensors, x: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
         with watch_norms(model) as met:
             logits, _ = functional(model, tensors, x, training=False)
-        return answer(logits, x), list(met.values())
+        return answer(logits, x), [met[layer] for layer in layers]
 
     def predict(tensors: TorchTensors, x: Tensor) -> Tensor:
         return answer(functional(model, tensors, x, training=False)[0], x)
 
+    of_ids = isinstance(model, Classifier) and bool(model.vocabulary)
     folded, pairs = fold_norms(model)
+    if pairs and not _same(model, folded, pairs, input_shape, of_ids):
+        folded, pairs = model, {}
 
     def predict_folded(tensors: TorchTensors, x: Tensor) -> Tensor:
         return answer(
             functional(folded, tensors | _folded_weights(pairs, tensors), x, training=False)[0], x
         )
 
-    of_ids = isinstance(model, Classifier) and bool(model.vocabulary)
     network = _network_of(model, input_shape)
     return Probe(
         run,
         input_shape,
-        norm_layers(model),
+        layers,
         tuple(whole_model(model)),
         predict,
         predict_folded,
@@ -160,6 +174,34 @@ def fold_norms(model: nn.Module) -> tuple[nn.Module, dict[str, tuple[str, float]
                 )
                 setattr(sequence, name, nn.Identity())
     return folded, pairs
+
+
+def _same(
+    model: nn.Module,
+    folded: nn.Module,
+    pairs: dict[str, tuple[str, float]],
+    input_shape: tuple[int, ...],
+    of_ids: bool,
+) -> bool:
+    """Return True if a model with folded BatchNorm layers answers as it does without folding.
+
+    It does not if a forward pass takes other ways than from a layer to the next in a sequence.
+    """
+    drawing = torch.Generator().manual_seed(0)
+    tensors = {
+        key: value + (value.abs() + 0.1) * torch.rand(value.shape, generator=drawing)
+        for key, value in whole_model(model).items()
+    }
+    x = some_examples(2, input_shape, 2 if of_ids else 0)
+    with torch.no_grad():
+        whole, other = (
+            functional(network, values, x, training=False)[0]
+            for network, values in (
+                (model, tensors),
+                (folded, tensors | _folded_weights(pairs, tensors)),
+            )
+        )
+    return torch.allclose(whole, other, rtol=1e-3, atol=1e-4 * float(whole.abs().max()))
 
 
 def _folded_weights(pairs: dict[str, tuple[str, float]], tensors: TorchTensors) -> TorchTensors:

@@ -63,9 +63,9 @@ class Cgau(Supervised):
         }
         return super().loss(tensors, {**batch, **factors}, hyper)
 
-    def factors(self, batch: TorchTensors) -> TorchTensors:
+    def factors(self, batch: TorchTensors) -> dict[str, list[Tensor]]:
         return {
-            f"extractor.{key.removeprefix('keep/')}": factor
+            f"extractor.{key.removeprefix('keep/')}": [factor]
             for key, factor in batch.items()
             if key.startswith("keep/")
         }

@@ -14,12 +14,17 @@ from torch import Tensor
 
 from algorithms.core.contract import GraphFunction, PlainSgd, TorchTensors
 from algorithms.core.functional import functional
-from algorithms.core.probe import named_norms, watch_norms
+from algorithms.core.probe import named_norms, watch_norms, whole_model
 from algorithms.models.adoption.attention import replace_attention
 from algorithms.models.adoption.dropout import dropping, keep, replace_dropouts
 from algorithms.models.adoption.frozen import frozen_slot, frozen_tensors
 from algorithms.models.adoption.stacked import replace_recurrent
-from algorithms.models.classifier import Classifier, plausible, watch_representation
+from algorithms.models.classifier import (
+    Classifier,
+    plausible,
+    some_examples,
+    watch_representation,
+)
 from algorithms.objectives.coordinator import DefaultCoordinator
 from algorithms.objectives.gradients import grad_and_value
 from algorithms.optimizers.base import Optimizer
@@ -156,8 +161,11 @@ class Supervised(WithOptions):
             )
         buffers = (name for name, _ in model.named_buffers() if names.is_running_statistic(name))
         self._statistics = frozenset(name for name in buffers if name not in self.frozen)
+        self._still = self._without_gradient() if model.shape else frozenset[str]()
         self.random: Mapping[str, tuple[int, ...]] = {
-            names.uniform(name): layer.shape for name, layer in self.dropouts.items()
+            names.uniform(drawn): shape
+            for name, layer in self.dropouts.items()
+            for drawn, shape in layer.draws(name).items()
         }
 
     # Tensors
@@ -193,14 +201,34 @@ class Supervised(WithOptions):
     def trained(self, tensors: TorchTensors) -> list[str]:
         """Return the keys of the tensors that ``step`` moves down the gradient of `loss`.
 
-        These are the model's parameters, shared or private.
+        These are the model's parameters, shared or private, that have a gradient in a pass.
         """
-        parameters = {n for n, _ in self.model.named_parameters()}
+        parameters = {n for n, _ in self.model.named_parameters()} - self._still
         return [
             k
             for k in names.of_role(tensors, names.SHARED, names.PRIVATE)
             if names.name_of(k) in parameters
         ]
+
+    def _without_gradient(self) -> frozenset[str]:
+        """Return the names of the parameters on which the logits of a pass do not depend.
+
+        An optimizer of torch does not move these either.
+        """
+        tensors = whole_model(self.model)
+        leaves = {
+            key: value.clone().requires_grad_()
+            for key, value in names.of_role(tensors, names.SHARED).items()
+        }
+        x = some_examples(2, self.model.shape, self.model.vocabulary)
+        with torch.enable_grad():
+            logits, _ = functional(self.model, tensors | leaves, x, training=True)
+            gradients = torch.autograd.grad(logits.sum(), list(leaves.values()), allow_unused=True)
+        return frozenset(
+            names.name_of(key)
+            for key, gradient in zip(leaves, gradients, strict=True)
+            if gradient is None
+        )
 
     def key(self, tensors: TorchTensors, name: str) -> str:
         """Return the key (``ROLE/NAME``) of the model's parameter of this name."""
@@ -221,7 +249,8 @@ class Supervised(WithOptions):
         }
 
     def sgd(self) -> Mapping[str, PlainSgd]:
-        drawn = self.random.keys() - {names.uniform(name) for name in self.dropouts}
+        dropped = {n for name, layer in self.dropouts.items() for n in layer.draws(name)}
+        drawn = self.random.keys() - set(map(names.uniform, dropped))
         return (
             self.sgd_graphs
             if self.optimizer.plain
@@ -230,10 +259,10 @@ class Supervised(WithOptions):
             else {}
         )
 
-    def factors(self, batch: TorchTensors) -> TorchTensors:
-        """Return the dropout factors of layers' outputs in training, by the layer's name."""
+    def factors(self, batch: TorchTensors) -> dict[str, list[Tensor]]:
+        """Return the dropout factors in training for each call of a layer, by its name."""
         return {
-            name: keep(batch[names.uniform(name)], layer.share)
+            name: [keep(batch[names.uniform(drawn)], layer.share) for drawn in layer.draws(name)]
             for name, layer in self.dropouts.items()
         }
 

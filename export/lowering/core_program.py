@@ -124,7 +124,7 @@ def _computed(
 def _lift_constants(module: torch.fx.GraphModule) -> tuple[dict[str, Any], list[InputSpec]]:
     """Replace the graph's constants by inputs before the others.
 
-    Return the constants by name, and their entries of the signature.
+    Return the constants by name, and their entries of the signature. Bodies of loops stay.
     """
     constants: dict[str, Any] = {}
     lifted: dict[int, torch.fx.Node] = {}
@@ -132,6 +132,8 @@ def _lift_constants(module: torch.fx.GraphModule) -> tuple[dict[str, Any], list[
     first = next(iter(module.graph.nodes))
     for node in module.graph.find_nodes(op="get_attr"):
         value = operator.attrgetter(node.target)(module)
+        if isinstance(value, torch.fx.GraphModule):  # the steps of a loop
+            continue
         if id(value) not in lifted:
             name = f"constant_{len(constants)}"
             with module.graph.inserting_before(first):

@@ -13,7 +13,12 @@ from torch.fx.passes.infra.pass_base import PassResult
 from export.capture import Trace, lower, quiet
 from export.lowering.executorch import executorch_decompositions
 from export.runtimes import registered_operators
-from export.shortcuts import known_results, needed_passes, no_generated_code
+from export.shortcuts import (
+    known_results,
+    needed_passes,
+    no_generated_code,
+    resized_loops,
+)
 from wire.bundle import EXECUTORCH, PORTABLE, Program
 from wire.errors import ConfigError
 
@@ -66,11 +71,12 @@ def _write(edge: Any, max_batch: int) -> tuple[Program, bytes]:
     from executorch.exir.passes.sym_shape_eval_pass import ConstraintBasedSymShapeEvalPass
 
     planning = MemoryPlanningPass(alloc_graph_input=False)  # inputs stay in the caller's memory
-    program = edge.to_executorch(
-        ExecutorchBackendConfig(
-            sym_shape_eval_pass=ConstraintBasedSymShapeEvalPass(), memory_planning_pass=planning
+    with resized_loops():
+        program = edge.to_executorch(
+            ExecutorchBackendConfig(
+                sym_shape_eval_pass=ConstraintBasedSymShapeEvalPass(), memory_planning_pass=planning
+            )
         )
-    )
     plan = program.executorch_program.execution_plan[0]
     counts: Counter[str] = Counter()
     for chain in plan.chains:

@@ -45,6 +45,7 @@ def shared_decompositions() -> Table:
     table[_aten.embedding_dense_backward.default] = embedding_backward
     table[_aten.constant_pad_nd.default] = pad
     table[_aten.empty_like.default] = empty_like
+    table[_aten.split_copy.Tensor] = _aten.split.Tensor
     return table
 
 

@@ -222,7 +222,7 @@ def test_dropping_ends_with_its_context() -> None:
     model = OnFrozen(pretrained(), 3, units=8)
     x = torch.randn(2, *SHAPE)
     before = model(x)
-    with dropping(model, {"extractor.units2": torch.zeros(2, 8)}):
+    with dropping(model, {"extractor.units2": [torch.zeros(2, 8)]}):
         torch.testing.assert_close(model(x), model.head.bias.expand(2, 3))
     torch.testing.assert_close(model(x), before)
 

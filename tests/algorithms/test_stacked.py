@@ -241,16 +241,14 @@ def test_a_layer_that_does_more_than_that_of_torch_is_refused_by_its_name(
 ) -> None:
     with pytest.raises(
         ConfigError,
-        match=r"layer 'extractor.layer' is \w+ with (hooks|a class of its own), "
+        match=r"layer 'layer' is \w+ with (hooks|a class of its own), "
         r"which would be lost",
     ):
         adopted(Recurrent(layer), SHAPE)
 
 
 def test_a_layer_that_drops_everything_is_refused() -> None:
-    with pytest.raises(
-        ConfigError, match=r"layer 'extractor.layer': dropout must be below 1, got 1"
-    ):
+    with pytest.raises(ConfigError, match=r"layer 'layer': dropout must be below 1, got 1"):
         adopted(Recurrent(made(nn.GRU, dropout=1.0)), SHAPE)
 
 

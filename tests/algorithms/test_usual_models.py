@@ -323,7 +323,7 @@ class TestAttention:
                 return answer
 
         with pytest.raises(
-            ConfigError, match=r"layer 'extractor.attention' is MultiheadAttention with kdim, vdim"
+            ConfigError, match=r"layer 'attention' is MultiheadAttention with kdim, vdim"
         ):
             adopted(Wide(), (3, 24))
 

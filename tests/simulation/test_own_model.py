@@ -290,7 +290,7 @@ class TestDropout:
     def test_it_keeps_the_expected_share_and_the_mean(self) -> None:
         model = Classifier(nn.Identity(), nn.Sequential(nn.Dropout(0.25)), nn.Linear(1000, 3))
         layer = replace_dropouts(model, (1000,))["extractor.0"]
-        drawn = torch.rand(50, *layer.shape, generator=torch.Generator().manual_seed(0))
+        drawn = torch.rand(50, *layer.shapes[0], generator=torch.Generator().manual_seed(0))
         factors = keep(drawn, layer.share)
         assert sorted(factors.unique().tolist()) == pytest.approx([0, 4 / 3])
         assert float(factors.mean()) == pytest.approx(1, abs=0.02)
@@ -307,7 +307,7 @@ class TestDropout:
         model = Classifier(
             nn.Identity(), nn.Sequential(nn.Dropout2d(0.5), nn.Flatten()), nn.Linear(48, 3)
         )
-        assert replace_dropouts(model, (3, 4, 4))["extractor.0"].shape == (3, 1, 1)
+        assert replace_dropouts(model, (3, 4, 4))["extractor.0"].shapes == ((3, 1, 1),)
 
     @pytest.mark.parametrize(
         ("layer", "said"),
@@ -323,11 +323,19 @@ class TestDropout:
         with pytest.raises(ConfigError, match=said):
             replace_dropouts(Classifier(nn.Identity(), nn.Sequential(layer), nn.Linear(8, 3)), (8,))
 
-    def test_one_layer_in_two_places_is_refused(self) -> None:
+    def test_one_layer_in_two_places_draws_for_each_call(self) -> None:
         layer = nn.Dropout(0.5)
         model = Classifier(nn.Identity(), nn.Sequential(layer, nn.ReLU(), layer), nn.Linear(8, 3))
-        with pytest.raises(ConfigError, match="called 2 times in a pass"):
-            replace_dropouts(model, (8,))
+        model.shape = (8,)
+        objective, x = FedAvg(model), torch.rand(4, 8) + 1
+        assert objective.random == {
+            "uniform/extractor.0": (8,),
+            "uniform/extractor.0.1": (8,),
+        }
+        drawn = {f"uniform/{name}": torch.rand(4, 8) for name in ("extractor.0", "extractor.0.1")}
+        features = objective.forward(objective.initial(), {"x": x} | drawn, training=True).features
+        both = [(value >= 0.5).float() / 0.5 for value in drawn.values()]
+        torch.testing.assert_close(features, x * both[0] * both[1])
 
 
 @pytest.mark.parametrize(

@@ -3,15 +3,22 @@
 The module can be any that ends in one linear layer.
 """
 
-from collections.abc import Callable
-from copy import deepcopy
-
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from algorithms.models.adoption.attention import replace_attention
 from algorithms.models.adoption.draws import no_draws
 from algorithms.models.adoption.dropout import DROPOUTS
+from algorithms.models.adoption.passes import (
+    Call,
+    Module,
+    check_norms,
+    copy_of,
+    remove_unused,
+    trace_pass,
+)
+from algorithms.models.adoption.replaced import replace_layer
 from algorithms.models.adoption.stacked import replace_recurrent
 from algorithms.models.classifier import Classifier, some_examples
 from wire.arrays import names
@@ -19,6 +26,8 @@ from wire.errors import ConfigError
 
 SAME = 1e-5
 """Maximum difference between two answers that count as equal."""
+ALIKE = 1e-4
+"""Maximum difference between answers to an example in batches of different size."""
 EXPECTED = "A model must be a torch.nn.Module whose last layer is torch.nn.Linear."
 
 
@@ -33,9 +42,10 @@ def adopt(
 ) -> Classifier:
     """Return a user's module as a classifier of examples of this shape.
 
-    The module's last linear layer becomes the head, and everything before it the extractor. The
-    module itself is not changed. A `Classifier` is returned itself, with its shape, vocabulary and
-    steps set.
+    The linear layer that gives the answer of a pass becomes the head, and everything before it the
+    extractor. Layers that no pass uses are left out. The module itself is not changed, except that
+    lazy layers get their parameters. A `Classifier` is returned itself, with its shape, vocabulary
+    and steps set.
 
     Args:
         name: name of the model, the start of errors.
@@ -46,19 +56,27 @@ def adopt(
 
     Raises:
         ConfigError: it is not a classifier of these examples, or it does what no graph can do: it
-            draws random numbers outside of torch's dropout layers, or changes a buffer that is not
-            a running statistic.
+            draws random numbers outside of torch's dropout layers, changes a buffer that is not a
+            running statistic, or answers an example by the others of its batch.
     """
+    x = some_examples(3, shape, vocabulary)
     if isinstance(made, Classifier):
-        model = made
+        whole: nn.Module = made
     elif isinstance(made, nn.Module):
-        model = _divided(name, made, some_examples(3, shape, vocabulary), scale, steps)
+        if any(map(is_lazy, (*made.parameters(), *made.buffers()))):
+            _asked(name, made, x)
+        whole = copy_of(name, made)
     else:
         raise ConfigError(f"model {name} is of type {type(made).__name__}. {EXPECTED}")
-    _check_names(name, model)
-    _check_embeddings(name, model)
-    model.shape, model.vocabulary, model.steps = shape, vocabulary, steps
-    answer_shape = tuple(_asked(name, model.eval(), some_examples(2, shape, vocabulary)).shape)
+    for training in (False, True):
+        _asked(name, whole, x, training)
+    remove_unused(whole, x)
+    _check_training(name, whole, x)
+    _check_batch(name, whole, x)
+    check_norms(name, whole, x)
+    model = whole if whole is made else _divided(name, copy_of(name, whole), x, scale, steps)
+    assert isinstance(model, Classifier)
+    answer_shape = tuple(_asked(name, model, x[:2]).shape)
     if answer_shape != (2, *_of_steps(steps), num_classes):
         expected = (
             f"{[2, *_of_steps(steps), num_classes]}, one logit per "
@@ -67,10 +85,12 @@ def adopt(
         raise ConfigError(
             f"model {name} must answer two examples with {expected}, got {list(answer_shape)}"
         )
-    _check_training(name, model)
-    if isinstance(made, nn.Module) and not isinstance(made, Classifier):
-        _check_same(name, made, model)
-    return model
+    model.shape, model.vocabulary, model.steps = shape, vocabulary, steps
+    _check_head(name, model)
+    _check_embeddings(name, model)
+    if whole is not made:
+        _check_same(name, whole, model)
+    return model.eval()
 
 
 def _of_steps(steps: int) -> tuple[int, ...]:
@@ -78,7 +98,7 @@ def _of_steps(steps: int) -> tuple[int, ...]:
 
 
 def _divided(name: str, module: nn.Module, x: Tensor, scale: nn.Module, steps: int) -> Classifier:
-    """Return a module split before its last layer; `x` are three examples."""
+    """Return a module split before the layer that gives its answer; `x` are three examples."""
     if (
         type(module) is nn.Sequential
         and len(module) > 1
@@ -88,64 +108,131 @@ def _divided(name: str, module: nn.Module, x: Tensor, scale: nn.Module, steps: i
         return Classifier(scale, module[:-1], module[-1])
     if isinstance(module, nn.Linear):
         return Classifier(scale, nn.Identity(), module)
-    module = deepcopy(module)
-    seen: list[tuple[str, Tensor]] = []
-
-    def note(layer: str) -> Callable[[nn.Module, object, Tensor], None]:
-        return lambda _module, _inputs, output: seen.append((layer, output))
-
-    hooks = [
-        layer.register_forward_hook(note(n))
-        for n, layer in module.named_modules()
-        if isinstance(layer, nn.Linear)
-    ]
-    try:
-        answer = _asked(name, module.eval(), x)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    last = [layer for layer, output in seen if output is answer]
-    if len(last) != 1:
+    path, in_training = (_head_of(name, module, x, training) for training in (False, True))
+    if in_training != path:
         raise ConfigError(
-            f"model {name} ({type(module).__name__}) does not return the output of one of its "
-            f"linear layers. {EXPECTED}"
+            f"model {name} answers by its layer {in_training!r} in training, and by {path!r} "
+            "outside of it. Answer by the same layer in both modes."
         )
-    head = module.get_submodule(last[0])
+    head = module.get_submodule(path)
     assert isinstance(head, nn.Linear)
-    parent, _, attribute = last[0].rpartition(".")
-    setattr(module.get_submodule(parent), attribute, nn.Identity())
+    replace_layer(module, head, nn.Identity())
     if _asked(name, module, x).shape != (3, *_of_steps(steps), head.in_features):
         fault = (
             f"is not called once for all {steps} steps of an example"
             if steps
             else "is called more than once, or for parts of an example"
         )
-        raise ConfigError(f"model {name}: its layer {last[0]!r} {fault}. {EXPECTED}")
+        raise ConfigError(f"model {name}: its layer {path!r} {fault}. {EXPECTED}")
     return Classifier(scale, module, head)
 
 
-def _check_same(name: str, module: nn.Module, model: Classifier) -> None:
-    """Raise ConfigError if extractor and head do not answer as the module does."""
-    x = some_examples(3, model.shape, model.vocabulary)
-    whole, divided = (
-        _asked(name, deepcopy(module).eval(), x),
-        _asked(name, nn.Sequential(model.extractor, model.head).eval(), x),
+def _head_of(name: str, module: nn.Module, x: Tensor, training: bool) -> str:
+    """Return the name of the linear layer whose output is a module's answer to examples x.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    answer, calls = _passed(name, module, x, training)
+    linear = [
+        call
+        for call in calls
+        if isinstance(module.get_submodule(call.layer), nn.Linear)
+        and isinstance(call.output, Tensor)
+    ]
+    heads = [call.layer for call in linear if _is_same(call.output, answer)]
+    if len(heads) == 1:
+        return heads[0]
+    behind = (
+        f" What it does behind its layer {linear[-1].layer!r} must move before that layer, "
+        "or be left out: Shoal applies softmax itself."
+        if linear and not heads
+        else ""
     )
-    if not torch.allclose(whole, divided, rtol=SAME, atol=SAME, equal_nan=True):
-        raise ConfigError(f"model {name} does not answer as its layers in sequence do. {EXPECTED}")
+    raise ConfigError(
+        f"model {name} ({type(module).__name__}) does not return the output of one of its "
+        f"linear layers{' in training' if training else ''}. {EXPECTED}{behind}"
+    )
 
 
-def _check_names(name: str, model: nn.Module) -> None:
-    """Raise ConfigError if a layer with tensors has several names; each tensor must occur once."""
-    first: dict[int, str] = {}
-    for path, layer in model.named_modules(remove_duplicate=False):
-        if first.setdefault(id(layer), path) != path and any(
-            True for _ in (*layer.parameters(), *layer.buffers())
-        ):
+def _is_same(output: object, answer: Tensor) -> bool:
+    """Return True if an answer is a layer's output, or a view of all of it in the same shape."""
+    return output is answer or (
+        isinstance(output, Tensor)
+        and output.shape == answer.shape
+        and output.data_ptr() == answer.data_ptr()
+        and output.stride() == answer.stride()
+    )
+
+
+def _check_same(name: str, module: nn.Module, model: Classifier) -> None:
+    """Raise ConfigError if extractor and head do not answer as the module does, in both modes."""
+    x = some_examples(3, model.shape, model.vocabulary)
+    parts = nn.Sequential(model.extractor, model.head)
+    for training in (False, True):
+        whole, divided = (
+            _asked(name, _without_draws(name, one) if training else copy_of(name, one), x, training)
+            for one in (module, parts)
+        )
+        if not torch.allclose(whole, divided, rtol=SAME, atol=SAME, equal_nan=True):
             raise ConfigError(
-                f"model {name}: {first[id(layer)]!r} and {path!r} are the same layer. Use one name "
-                "for it."
+                f"model {name} does not answer as its layers in sequence do"
+                f"{' in training' if training else ''}. {EXPECTED}"
             )
+
+
+def _without_draws(name: str, model: Module) -> Module:
+    """Return a copy of a model that draws no random numbers of dropout in training."""
+    copy = copy_of(name, model)
+    replace_attention(copy)
+    replace_recurrent(copy)
+    for path, layer in list(copy.named_modules()):
+        if isinstance(layer, DROPOUTS) and path:
+            replace_layer(copy, layer, nn.Identity())
+    return copy
+
+
+def _check_head(name: str, model: Classifier) -> None:
+    """Raise ConfigError if the weight of the last layer is not a parameter of its own."""
+    path, parameters = model.last_layer, dict(model.named_parameters(remove_duplicate=False))
+    shared = [n for n, p in parameters.items() if p is parameters.get(f"{path}.weight")]
+    if len(shared) != 1:
+        fault = (
+            f"shares its weight with {shared[0]!r}"
+            if shared
+            else "has a parametrisation, such as weight norm"
+        )
+        raise ConfigError(
+            f"model {name}: its last layer, {path!r}, {fault}. Use torch.nn.Linear with a weight "
+            "of its own."
+        )
+
+
+def _check_batch(name: str, model: nn.Module, x: Tensor) -> None:
+    """Raise ConfigError if the answer to an example depends on the others of the batch."""
+    (all_of, calls), (one, calls_of_one) = (
+        _passed(name, model, part, False) for part in (x, x[:2])
+    )
+    if torch.allclose(all_of[:2], one, rtol=ALIKE, atol=ALIKE, equal_nan=True):
+        return
+    place = next(
+        (
+            f": layer {call.layer!r} ({type(model.get_submodule(call.layer)).__name__})"
+            for call, of_one in zip(calls, calls_of_one, strict=False)
+            if isinstance(call.output, Tensor)
+            and isinstance(of_one.output, Tensor)
+            and call.output.dim()
+            and call.output[:2].shape == of_one.output.shape
+            and not torch.allclose(
+                call.output[:2], of_one.output, rtol=ALIKE, atol=ALIKE, equal_nan=True
+            )
+        ),
+        "",
+    )
+    raise ConfigError(
+        f"model {name}{place} answers an example by the other examples of its batch in evaluation. "
+        "BatchNorm needs track_running_stats=True; GroupNorm and LayerNorm need no statistics."
+    )
 
 
 def _check_embeddings(name: str, model: nn.Module) -> None:
@@ -160,10 +247,14 @@ def _check_embeddings(name: str, model: nn.Module) -> None:
             )
 
 
-def _asked(name: str, model: nn.Module, x: Tensor) -> Tensor:
+def _asked(name: str, model: nn.Module, x: Tensor, training: bool = False) -> Tensor:
+    return _passed(name, model, x, training)[0]
+
+
+def _passed(name: str, model: nn.Module, x: Tensor, training: bool) -> tuple[Tensor, list[Call]]:
+    """Return a model's answer to examples, and the calls of layers in that pass."""
     try:
-        with torch.no_grad():
-            answer = model(x)
+        answer, calls = trace_pass(model, x, training)
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         inputs = (
@@ -179,42 +270,53 @@ def _asked(name: str, model: nn.Module, x: Tensor) -> Tensor:
                 "`vocabulary`"
             )
         raise ConfigError(
-            f"model {name} cannot take {inputs} of {list(x.shape[1:])}: {reason}"
+            f"model {name} cannot take {inputs} of {list(x.shape[1:])}"
+            f"{' in training' if training else ''}: {reason}"
         ) from error
     if not isinstance(answer, Tensor):
         raise ConfigError(
             f"model {name} must return a tensor of logits, got {type(answer).__name__}"
+            f"{' in training. Return the logits alone' if training else ''}"
         )
-    return answer
+    return answer, calls
 
 
-def _check_training(name: str, model: Classifier) -> None:
-    """Raise ConfigError if a training pass depends on more than the tensors and the examples."""
-    tried = deepcopy(model).train()
-    replace_attention(tried)
-    replace_recurrent(tried)
-    for layer in tried.modules():
-        if isinstance(layer, DROPOUTS):
-            layer.eval()
-    before = {n: b.clone() for n, b in tried.named_buffers() if not _moves(n)}
-    x = some_examples(4, model.shape, model.vocabulary)
-    with no_draws(
-        f"model {name} draws random numbers in its forward pass", "Use torch.nn.Dropout layers."
-    ):
-        first, second = _asked(name, tried, x), _asked(name, tried, x)
-    if not torch.allclose(first, second, rtol=SAME, atol=SAME, equal_nan=True):
-        raise ConfigError(
-            f"model {name} gives two different answers to the same examples in training. Its "
-            "answer must depend only on its tensors and the examples."
-        )
-    after = dict(tried.named_buffers())
-    if changed := [
-        n for n, value in before.items() if n not in after or not torch.equal(value, after[n])
-    ]:
-        raise ConfigError(
-            f"model {name} changes its buffer {changed[0]!r} in training. Only BatchNorm's "
-            "running statistics may change."
-        )
+def _check_training(name: str, model: nn.Module, x: Tensor) -> None:
+    """Raise ConfigError if a pass depends on more than the tensors and the examples."""
+    draws = f"model {name} draws random numbers in its forward pass"
+    for training in (True, False):
+        tried = _without_draws(name, model).train(training)
+        before = {n: b.clone() for n, b in tried.named_buffers()}
+        buffers = [
+            (layer, {n: b if b is None else b.clone() for n, b in layer._buffers.items()})
+            for layer in tried.modules()
+        ]
+        with torch.no_grad(), no_draws(draws, "Use torch.nn.Dropout layers."):
+            first = tried(x)
+            after = dict(tried.named_buffers())
+            for layer, values in buffers:
+                layer._buffers.update(values)
+            second = tried(x)
+        mode = "training" if training else "evaluation"
+        for changed, value in before.items():
+            same = changed in after and torch.equal(value, after[changed])
+            if not same and not (training and _moves(changed)):
+                raise ConfigError(_moved(name, changed, mode))
+        if not torch.allclose(first, second, rtol=SAME, atol=SAME, equal_nan=True):
+            raise ConfigError(
+                f"model {name} gives two different answers to the same examples in {mode}. Its "
+                "answer must depend only on its tensors and the examples."
+            )
+
+
+def _moved(name: str, changed: str, mode: str) -> str:
+    """Return the text about a buffer that a pass changes."""
+    spectral = ".parametrizations." in changed or changed.endswith(("_u", "_v"))
+    return (
+        f"model {name} changes its buffer {changed!r} in {mode}. Only BatchNorm's running "
+        "statistics may change, in training."
+        + (" Spectral norm does; weight norm does not." if spectral else "")
+    )
 
 
 def _moves(name: str) -> bool:

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from algorithms.models.adoption.replaced import check_replaceable
+from algorithms.models.adoption.replaced import check_replaceable, replace_layer
 from algorithms.models.reading.plain import additive
 from wire.errors import ConfigError
 
@@ -106,5 +106,4 @@ def replace_attention(model: nn.Module) -> None:
         (n, m) for n, m in model.named_modules() if isinstance(m, nn.MultiheadAttention)
     ]:
         check_replaceable(name, layer, nn.MultiheadAttention)
-        parent, _, last = name.rpartition(".")
-        setattr(model.get_submodule(parent), last, Attention(layer, name))
+        replace_layer(model, layer, Attention(layer, name))

@@ -32,3 +32,11 @@ def check_replaceable(name: str, layer: nn.Module, *kinds: type[nn.Module]) -> N
             f"layer {name!r} is {type(layer).__name__} with {trait}, which would be lost. Use "
             f"torch's own {kind_names}."
         )
+
+
+def replace_layer(model: nn.Module, layer: nn.Module, replacement: nn.Module) -> None:
+    """Replace a layer of a model under all of its names."""
+    for path, module in list(model.named_modules(remove_duplicate=False)):
+        if module is layer:
+            parent, _, last = path.rpartition(".")
+            setattr(model.get_submodule(parent), last, replacement)

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from algorithms.models.adoption.replaced import check_replaceable
+from algorithms.models.adoption.replaced import check_replaceable, replace_layer
 from wire.errors import ConfigError
 
 _ONE_LAYER: dict[str, Any] = {
@@ -131,5 +131,4 @@ def replace_recurrent(model: nn.Module) -> None:
         check_replaceable(name, layer, nn.GRU, nn.LSTM, nn.RNN)
         if layer.dropout == 1:
             raise ConfigError(f"layer {name!r}: dropout must be below 1, got 1")
-        parent, _, last = name.rpartition(".")
-        setattr(model.get_submodule(parent), last, Stacked(layer))
+        replace_layer(model, layer, Stacked(layer))

@@ -58,7 +58,9 @@ def attention(reader: Notes, name: str, module: Attention, x: Value) -> Value:
     drop: nn.Module = module.drop
     dropping: dict[str, Any] = {}
     if isinstance(drop, Dropped):
-        dropping = {"drops": f"{name}.drop", "drawn": drop.shape, "share": drop.share}
+        if len(drop.shapes) > 1:
+            raise Unsupported(f"{name} is called {len(drop.shapes)} times")
+        dropping = {"drops": f"{name}.drop", "drawn": drop.shapes[0], "share": drop.share}
     elif type(drop) is not nn.Identity and (type(drop) is not nn.Dropout or drop.p):
         raise Unsupported(f"{name} is MultiheadAttention with dropout that draws by itself")
     width = x.channels

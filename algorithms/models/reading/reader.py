@@ -239,14 +239,16 @@ class Reader(Notes):
 
     def dropped(self, name: str, module: Dropped, x: Value) -> Value:
         """Return the result of dropout, with a random number per value or per channel of torch."""
-        shape = tuple(views.shape_of(x)[1:])
-        if module.shape == shape:
+        shape, (drawn, *others) = tuple(views.shape_of(x)[1:]), module.shapes
+        if others:
+            raise Unsupported(f"{name} is called {len(module.shapes)} times")
+        if drawn == shape:
             stride = (x.channels, 1) if x.last else (1, prod(x.sizes)) if x.sizes else (0, 1)
-        elif module.shape == (shape[0], *[1] * (len(shape) - 1)):
+        elif drawn == (shape[0], *[1] * (len(shape) - 1)):
             stride = (1, 0) if x.last else (0, 1)
         else:
-            raise Unsupported(f"{name} drops {list(module.shape)}, and gets {list(shape)}")
-        dropping = {"drops": name, "drawn": module.shape, "share": module.share}
+            raise Unsupported(f"{name} drops {list(drawn)}, and gets {list(shape)}")
+        dropping = {"drops": name, "drawn": drawn, "share": module.share}
         return replace(
             self.add("dropout", x, x.channels, x.sizes, x.grid, stride=stride, **dropping),
             last=x.last,
