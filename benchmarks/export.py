@@ -6,10 +6,17 @@ time in a process of its own, so that what is loaded and prepared once counts. S
 over turns, by the clock and of the processor, one thread; packing, the check against eager torch
 and the probe are not among them. Writes ``benchmarks/results/export.json`` and its section of
 ``benchmarks/RESULTS.md``.
+
+``python -m benchmarks.export --long``: FedAvg on recurrent layers of 16 units and on a transformer,
+windows of 3 x 128, with a part of the graph for every step, as torch's own operators have it, and
+with loops. An export is stopped after `LIMIT_S`. Writes ``benchmarks/results/long.json`` and its
+section.
 """
 
 import argparse
 import json
+import resource
+import signal
 import statistics
 import subprocess
 import sys
@@ -23,6 +30,11 @@ from wire.bundle import EXECUTORCH
 OUT = Path(__file__).parent / "results" / "export.json"
 CHOICES = {"ONNX": ("onnx",), "ONNX and ExecuTorch": ("onnx", EXECUTORCH)}
 """Runtimes of the exports, as the table names them."""
+LONG = OUT.with_name("long.json")
+LIMIT_S = 300
+"""Seconds of the processor after which an export of a long window is stopped."""
+STEPS = 128
+LAYERS = ("LSTM", "GRU", "RNN", "transformer encoder")
 
 
 def export_once(runtimes: tuple[str, ...]) -> dict[str, Any]:
@@ -114,6 +126,102 @@ def _medians(results: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def export_long(layer: str, loops: bool) -> dict[str, Any]:
+    """One export of a model of long windows in this process: seconds, memory, and the step's
+    operators, or none if it was stopped."""
+    import torch
+    from torch import nn
+
+    import export.recurrent
+    from algorithms.composition import make_objective, read_algorithm
+    from algorithms.models.adoption.from_file import as_classifier
+    from benchmarks.usual_models import USUAL
+    from export.bundle import RUNTIMES, capture_graphs
+    from export.lowering.onnx_graph import count_operators
+    from wire.bundle import Window
+
+    class Last(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = getattr(nn, layer)(3, 16, batch_first=True)
+            self.out = nn.Linear(16, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            last: torch.Tensor = self.out(self.layer(x.transpose(1, 2))[0][:, -1])
+            return last
+
+    class Stopped(BaseException):
+        pass
+
+    def stop(*_: object) -> None:
+        raise Stopped
+
+    torch.set_num_threads(1)
+    if not loops:
+        export.recurrent.LOOP_FROM = sys.maxsize
+    model = USUAL[layer].make((3, STEPS), 4) if layer in USUAL else Last()
+    window = Window(("a", "b", "c"), STEPS, STEPS)
+    objective = make_objective(
+        read_algorithm("fedavg"), as_classifier(layer, model, window, 4, torch.ones(3))
+    )
+    signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, LIMIT_S)
+    start, operators = time.process_time(), 0
+    try:
+        graphs = capture_graphs(objective, window.shape, RUNTIMES).graphs
+        operators = sum(count_operators(graphs["step"].onnx).values())
+    except Stopped:
+        pass
+    return {
+        "layer": layer,
+        "loops": loops,
+        "cpu_seconds": time.process_time() - start,
+        "memory_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
+        "operators": operators,
+    }
+
+
+def long_table(results: dict[str, Any]) -> str:
+    """The exports of long windows as Markdown."""
+    lines = [
+        f"Machine: {results['machine']}; one thread; windows of 3 x {STEPS}; made by "
+        "`python -m benchmarks.export --long`. Every graph of FedAvg for ONNX and ExecuTorch; "
+        "seconds of the processor.",
+        "",
+        "| layer | a part for every step (before) | memory | loops (now) | memory | operators of "
+        "the step in ONNX |",
+        "|---|---|---|---|---|---|",
+    ]
+    rows = {(row["layer"], row["loops"]): row for row in results["rows"]}
+    for layer in LAYERS:
+        before, now = rows[layer, False], rows[layer, True]
+        cells = [
+            f"{row['cpu_seconds']:.0f} s | {row['memory_gb']:.1f} GB"
+            if row["operators"]
+            else f"stopped after {LIMIT_S} s | {row['memory_gb']:.1f} GB"
+            for row in (before, now)
+        ]
+        lines.append(f"| {layer} | {cells[0]} | {cells[1]} | {now['operators']} |")
+    return "\n".join(lines)
+
+
+def measure_long() -> dict[str, Any]:
+    """Every layer before and now, each in a process of its own."""
+    rows = []
+    for layer in LAYERS:
+        for loops in (True, False):
+            words = ["--layer", layer, *(["--loops"] if loops else [])]
+            run = subprocess.run(
+                [sys.executable, "-m", "benchmarks.export", *words],
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            rows.append(json.loads(run.stdout.splitlines()[-1]))
+            print(rows[-1], file=sys.stderr, flush=True)
+    return {"machine": describe_machine(), "rows": rows}
+
+
 def table(results: dict[str, Any]) -> str:
     """The results as Markdown."""
     about = "seconds by the clock include what else the machine did"
@@ -148,9 +256,20 @@ def main(arguments: list[str] | None = None) -> None:
         help="the page of results is written with the usual file alone",
     )
     parser.add_argument("--once", help=argparse.SUPPRESS)
+    parser.add_argument("--long", action="store_true", help="recurrent layers of long windows")
+    parser.add_argument("--layer", help=argparse.SUPPRESS)
+    parser.add_argument("--loops", action="store_true", help=argparse.SUPPRESS)
     chosen = parser.parse_args(arguments)
     if chosen.once:
         print(json.dumps(export_once(tuple(chosen.once.split(",")))))
+        return
+    if chosen.layer:
+        print(json.dumps(export_long(chosen.layer, chosen.loops)))
+        return
+    if chosen.long:
+        long = measure_long()
+        keep(long, LONG, LONG, "long", f"## Export of long windows\n\n{long_table(long)}")
+        print(long_table(long))
         return
     results = measure(chosen.turns)
     keep(results, chosen.out, OUT, "export", f"## Export\n\n{table(results)}")

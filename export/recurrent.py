@@ -5,8 +5,8 @@ minutes and gigabytes. A loop (`torch.ops.higher_order.scan`) is Scan in ONNX, a
 ExecuTorch.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -89,7 +89,7 @@ class _Loop(torch.autograd.Function):
     generate_vmap_rule = False
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         mode: str, x: Tensor, weight: Tensor, bias: Tensor, *start: Tensor
     ) -> tuple[Tensor, ...]:
         count = len(start)
@@ -108,7 +108,7 @@ class _Loop(torch.autograd.Function):
         ctx.save_for_backward(weight, bias, *start, *output)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         weight, _, *saved = ctx.saved_tensors
         start, after = saved[: ctx.count], saved[ctx.count :]
         before = [torch.cat([s.unsqueeze(0), a[:-1]]) for s, a in zip(start, after, strict=False)]
@@ -125,7 +125,7 @@ class _LoopBack(torch.autograd.Function):
     generate_vmap_rule = False
 
     @staticmethod
-    def forward(mode: str, count: int, weight: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+    def forward(mode: str, count: int, weight: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
         def step(*parts: Tensor) -> list[Tensor]:
             *values, w = parts
             carried, now, before, after = (
@@ -147,7 +147,7 @@ class _LoopBack(torch.autograd.Function):
         pass
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, ...]:
         raise ConfigError(
             f"A recurrent layer over {LOOP_FROM} steps or more has no second derivatives on "
             "devices. Use an objective without them, or fewer steps."
@@ -178,10 +178,9 @@ def _recurrent(
     """Return what torch's function returns; `plain` is that function, for what is no loop."""
     each = (4 if has_biases else 2) * (1 + bidirectional) * num_layers
     if x.dim() != 3 or len(weights) != each or x.shape[int(batch_first)] < LOOP_FROM:
-        results: tuple[Tensor, ...] = plain(
-            x, states, weights, has_biases, num_layers, dropout, training, bidirectional, batch_first
-        )
-        return results
+        options = (has_biases, num_layers, dropout, training, bidirectional, batch_first)
+        answer: tuple[Tensor, ...] = plain(x, states, weights, *options)
+        return answer
     x = x.transpose(0, 1) if batch_first else x
     starts, per = (list(states) if mode == "lstm" else [states]), 4 if has_biases else 2
     last = []
@@ -189,14 +188,14 @@ def _recurrent(
         sides = []
         for direction in range(1 + bidirectional):
             at = number * (1 + bidirectional) + direction
-            found = _layer(
+            results = _layer(
                 mode,
                 x.flip(0) if direction else x,
                 [state[at] for state in starts],
                 weights[at * per : (at + 1) * per],
             )
-            last.append([values[-1] for values in found])
-            sides.append(found[0].flip(0) if direction else found[0])
+            last.append([values[-1] for values in results])
+            sides.append(results[0].flip(0) if direction else results[0])
         x = torch.cat(sides, 2) if bidirectional else sides[0]
     ended = [torch.stack(values) for values in zip(*last, strict=True)]
     return (x.transpose(0, 1) if batch_first else x, *ended)
@@ -209,7 +208,7 @@ def _looped(mode: str, plain: Any) -> Any:
 class ExportedOperators(PlainOperators):
     """Mode of a capture: plain operators, and recurrent layers as loops."""
 
-    operators = {
+    operators: ClassVar[dict[Any, Callable[..., Any]]] = {
         **PlainOperators.operators,
         **{getattr(torch, mode): _looped(mode, getattr(torch, mode)) for mode in GATES},
     }

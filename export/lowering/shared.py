@@ -45,7 +45,9 @@ def shared_decompositions() -> Table:
     table[_aten.embedding_dense_backward.default] = embedding_backward
     table[_aten.constant_pad_nd.default] = pad
     table[_aten.empty_like.default] = empty_like
+    # views in the steps of a loop
     table[_aten.split_copy.Tensor] = _aten.split.Tensor
+    table[_aten.permute_copy.default] = _aten.permute.default
     return table
 
 

@@ -286,6 +286,7 @@ def test_a_norm_is_folded_only_where_it_follows_its_convolution_in_a_pass() -> N
         assert fold_norms(model)[1]
         probe, tensors, x = make_probe(model, SHAPE), whole_model(model), torch.randn(4, *SHAPE)
         tensors["statistic/extractor.0.1.running_mean"] = torch.full((8,), 0.5)
+        assert probe.predict is not None
         assert probe.predict_folded is not None
         with torch.no_grad():
             folded, plain = probe.predict_folded(tensors, x), probe.predict(tensors, x)
