@@ -45,6 +45,9 @@ def shared_decompositions() -> Table:
     table[_aten.embedding_dense_backward.default] = embedding_backward
     table[_aten.constant_pad_nd.default] = pad
     table[_aten.empty_like.default] = empty_like
+    for count in (1, 2):
+        edges = getattr(_aten, f"replication_pad{count}d_backward")
+        table[edges.default] = replication_pad_backward
     # views in the steps of a loop
     table[_aten.split_copy.Tensor] = _aten.split.Tensor
     table[_aten.permute_copy.default] = _aten.permute.default
@@ -102,6 +105,31 @@ def pad(x: Tensor, pads: Sequence[int], value: float = 0.0) -> Tensor:
     outside = [max(size, 0) for size in pads]
     padded: Tensor = _aten.constant_pad_nd(x, outside, value) if any(outside) else x
     return padded
+
+
+def replication_pad_backward(grad: Tensor, x: Tensor, pads: Sequence[int]) -> Tensor:
+    """Return the gradient by x: the outermost values get the gradients of their copies too.
+
+    Raises:
+        ConfigError: a padding is negative.
+    """
+    if min(pads) < 0:
+        raise ConfigError(
+            f"ReplicationPad of {list(pads)} cannot be trained on a device; use sizes of 0 or more"
+        )
+    for at, (before, after) in enumerate(zip(pads[::2], pads[1::2], strict=True)):
+        dim = x.dim() - 1 - at
+        size, whole = x.shape[dim], grad.shape[dim]
+        inner, summed = [0, 0] * at, _aten.slice.Tensor(grad, dim, before, before + size)
+        for side, room in (
+            ((0, before), [0, size - 1]),
+            ((whole - after, whole), [size - 1, 0]),
+        ):
+            if side[0] < side[1]:
+                edge = _aten.slice.Tensor(grad, dim, *side).sum(dim, keepdim=True)
+                summed = summed + _aten.constant_pad_nd(edge, [*inner, *room], 0.0)
+        grad = summed
+    return grad
 
 
 @dataclass(frozen=True)

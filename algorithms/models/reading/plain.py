@@ -5,7 +5,7 @@ constant.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -76,14 +76,29 @@ def additive(mask: Tensor, scores: Tensor) -> Tensor:
     )
 
 
+def pad(
+    x: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None
+) -> Tensor:
+    """Return x padded as torch's `pad` does, in mode ``circular`` without writing in place."""
+    if mode != "circular" or min(pad) < 0:
+        return F.pad(x, list(pad), mode, value)
+    for at, (before, after) in enumerate(zip(pad[::2], pad[1::2], strict=True)):
+        dim = x.dim() - 1 - at
+        end = x.narrow(dim, x.shape[dim] - before, before)
+        x = torch.cat([end, x, x.narrow(dim, 0, after)], dim)
+    return x
+
+
 class PlainOperators(TorchFunctionMode):
     """Mode in which torch uses the functions of this module.
 
-    They replace `linear` with more than two dimensions and `scaled_dot_product_attention`.
+    They replace `linear` with more than two dimensions, `scaled_dot_product_attention` and circular
+    padding.
     """
 
     operators: ClassVar[dict[Any, Callable[..., Any]]] = {
         F.linear: linear,
+        F.pad: pad,
         F.scaled_dot_product_attention: attention,
     }
 
