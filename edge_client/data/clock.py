@@ -9,6 +9,7 @@ import re
 
 import numpy as np
 
+from edge_client.data.array_store import release
 from edge_client.data.roles import plain, unit_of
 from edge_client.data.tables import MISSING, read_numbers
 from wire.arrays.tensors import Array
@@ -21,6 +22,8 @@ _NAMES = {
     **{"ns": "ns", "nanos": "ns", "nanoseconds": "ns"},
 }
 DAY_S = 86_400.0
+FIRST = 2**20
+"""Number of samples from the beginning of a recording that say the unit and rate of its time."""
 SINCE_1970 = 3e8, 4e9
 """Range of seconds since 1970 that a recording may have."""
 _CLOCK = re.compile(r"(\d{1,2}):(\d{2}):(\d{2}(?:[.,:]\d+)?)\s*([AaPp][Mm])?$")
@@ -88,6 +91,26 @@ def read_times(column: Array) -> tuple[Array, bool, int | None]:
         else:
             seconds[i] = value
     return seconds, True, wrong
+
+
+def in_seconds(times: Array, factor: float, are_dates: bool) -> None:
+    """Convert times (n,) to seconds in place, spread and continued after midnight."""
+    begin, end, shift_s = 0, 0, 0.0
+    while begin < len(times):
+        end = min(begin + FIRST, len(times))
+        part = times[begin:end] * factor
+        if end < len(times) and len(changes := np.flatnonzero(np.diff(part) != 0)):
+            part = part[: changes[-1] + 1]  # samples of one time stay together
+        end = begin + len(part)
+        following = times[end] * factor if end < len(times) else part[-1]
+        if are_dates:
+            whole = continued(np.append(part, following))
+            times[begin:end] = spread(whole[:-1] + shift_s)
+            shift_s += float(whole[-1] - following)
+        else:
+            times[begin:end] = spread(part)
+        release(times)
+        begin = end
 
 
 def spread(times: Array) -> Array:

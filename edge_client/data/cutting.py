@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from edge_client.data.array_store import blocks, places_of
 from edge_client.data.labels import TARGET, classes_of_steps, of_samples
 from edge_client.data.stretches import TrackPiece
 from wire.arrays.tensors import Array
@@ -51,7 +52,10 @@ def cut_samples(samples: Array, length: int, stride: int) -> Array:
 
 
 class SessionCut(NamedTuple):
-    """Windows x (n, channels, time), labels y (n, \\*label), and their parts and places (n,)."""
+    """Windows x (n, channels, time), labels y (n, \\*label), and their parts and places (n,).
+
+    The windows are views of their samples.
+    """
 
     x: Array
     y: Array
@@ -72,17 +76,22 @@ def cuts_of(
     labels = piece.labels
     edges = [0, len(piece.x)]
     if not names and not steps:
-        edges = [0, *(np.flatnonzero(np.diff(labels)) + 1).tolist(), len(labels)]
+        edges = [0, *places_of(labels, np.not_equal), len(labels)]
     for begin, end in pairwise(edges):
-        x = np.ascontiguousarray(cut_samples(piece.x[begin:end], length, stride))
+        x = cut_samples(piece.x[begin:end], length, stride)
         if not len(x):
             continue
         if names:
             values = cut_samples(labels[begin:end], length, stride)
-            y = of_samples(values, names[0].startswith(TARGET))
-            labelled = (~np.isnan(values)).sum(2).min(1) > 0
+            y = np.concatenate(
+                [of_samples(values[at], names[0].startswith(TARGET)) for at in blocks(values)]
+            )
+            labelled = np.concatenate(
+                [(~np.isnan(values[at])).sum(2).min(1) > 0 for at in blocks(values)]
+            )
         elif steps:
-            y = classes_of_steps(cut_samples(labels[begin:end, None], length, stride)[:, 0], steps)
+            values = cut_samples(labels[begin:end, None], length, stride)[:, 0]
+            y = np.concatenate([classes_of_steps(values[at], steps) for at in blocks(values)])
             labelled = (y != NO_LABEL).any(1)
         else:
             y = np.full(len(x), labels[begin], np.int64)

@@ -13,6 +13,7 @@ import numpy as np
 
 from algorithms.core.keys import Units
 from edge_client.core.ports import Windows
+from edge_client.data.array_store import blocks
 from edge_client.data.labels import fit_labels
 from edge_client.data.layout import without_labels
 from edge_client.data.reading import DataReading
@@ -97,7 +98,7 @@ class FleetData:
         parts = [x for w in self.devices.values() for x in (w.train_x, w.unlabelled_x) if len(x)]
         count = sum(x.size // x.shape[1] for x in parts)
         squares = sum(
-            (np.square(x, dtype=np.float64).sum(axes) for x in parts),
+            (np.square(x[at], dtype=np.float64).sum(axes) for x in parts for at in blocks(x)),
             np.zeros(len(self.window.channels)),
         )
         return _root(squares, count)
@@ -249,7 +250,8 @@ def digest_of(data: FleetData) -> str:
                 if value is not None:
                     array = np.ascontiguousarray(value)
                     digest.update(f"{array.dtype.str}{array.shape}".encode())
-                    digest.update(array.tobytes())
+                    for at in blocks(array):
+                        digest.update(array[at].tobytes())
     return digest.hexdigest()
 
 
