@@ -14,7 +14,7 @@ import numpy as np
 from algorithms.spec import Choice, Option, Options, read
 from edge_client.core.ports import Windows
 from edge_client.data.labels import has_classes
-from simulation.datasets.catalog import load
+from simulation.datasets.catalog import USUAL_CUTS, Cuts, load
 from simulation.datasets.pool import DEVICES, Pool, assign_alike
 from simulation.datasets.windows import FleetData, select_devices
 from simulation.partitions import embedding, inputs, labels
@@ -254,16 +254,18 @@ def partition(data: FleetData | Pool, choice: Choice, seed: int) -> FleetData:
     return PARTITIONS[choice.name].make(data, np.random.default_rng([seed, 0x11D]), **options)
 
 
-def make_fleet(data: str, choice: Choice, devices: int | None, seed: int) -> FleetData:
+def make_fleet(
+    data: str, choice: Choice, devices: int | None, seed: int, cuts: Cuts = USUAL_CUTS
+) -> FleetData:
     """Load data by name or path, and assign them to devices by a partition.
 
-    `devices` is the number of devices; None: the partition's own.
+    `devices` is the number of devices; None: the partition's own. `cuts` is of recordings.
 
     Raises:
         DataError: the data cannot be read, or are too few.
         ConfigError: the number of devices is given twice, or an option does not fit the data.
     """
-    return assign(load(data), choice, devices, seed)
+    return assign(load(data, cuts), choice, devices, seed)
 
 
 def assign(data: FleetData | Pool, choice: Choice, devices: int | None, seed: int) -> FleetData:

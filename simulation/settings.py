@@ -130,6 +130,35 @@ class SimulationSettings(TrainingSettings[Any], frozen=True):
         int,
         about("Number of devices that are drawn for each round; 0: all.", ge=0, le=LARGEST),
     ] = 0
+    window: Annotated[
+        int,
+        about(
+            "Samples of a window that is cut from recordings; 0: that of shoal.toml, or 128.",
+            ge=0,
+            le=LARGEST,
+        ),
+    ] = 0
+    stride: Annotated[
+        int,
+        about(
+            "Samples between the starts of two windows of recordings; 0: that of shoal.toml, or "
+            "half a window and at most 64.",
+            ge=0,
+            le=LARGEST,
+        ),
+    ] = 0
+    steps: Annotated[
+        int,
+        about("Steps with a class of their own in each window of recordings; 0: none.", ge=0),
+    ] = 0
+    rate: Annotated[
+        float,
+        about(
+            "Samples a second to which recordings are brought; 0: that of shoal.toml, or of most.",
+            ge=0,
+            le=1e6,
+        ),
+    ] = 0.0
     profiles: Annotated[
         str,
         about(

@@ -10,10 +10,17 @@ from typing import Annotated, Literal, NamedTuple
 import msgspec
 
 from edge_client.data.roles import (
+    CHANNEL,
     RoleName,
+    by_name,
 )
 from edge_client.data.tables import (
+    PARQUET,
     TableSource,
+    first_rows,
+    form_of,
+    header_of,
+    is_number,
     is_table,
     stem_of,
 )
@@ -24,6 +31,12 @@ from wire.errors import ConfigError, DataError
 CLASSES, SETTINGS = "classes.txt", "shoal.toml"
 NO_DATA = frozenset(("metadata", "annotation", "annotations", "studymetadata", "readme"))
 """Names of files that programs write beside the samples."""
+BESIDE = re.compile(
+    r"battery|location|gps|pedometer|steps?|microphone|camera|network|wifi|bluetooth.*|cell.*|"
+    r"activity|device|settings|markers?|events?|log",
+    re.IGNORECASE,
+)
+"""Names of files that programs write beside those of sensors, without regular samples."""
 SENSORS = re.compile(
     r"(?:(?:linear|total|raw|absolute|watch|wrist|phone)[ _-]?)*[a-z]*(?:acc|gyr|magnet|gravity|"
     r"orient|barom|pressure|heart|light|rotation|acceleration|temperature|humidity)[a-z]*",
@@ -41,6 +54,8 @@ class FolderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Names of the columns of text files without a header."""
     labels: dict[str, str] = {}
     """Classes of whole recordings, by a pattern of their names, such as ``walk*``."""
+    classes: dict[str, str] = {}
+    """Other names of classes, by their labels; "" for samples without a label."""
     rate: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     """Samples per second of all recordings, to which others are brought; 0: that of most."""
     window: Annotated[int, msgspec.Meta(ge=0)] = 0
@@ -56,6 +71,13 @@ class RecordingFiles(NamedTuple):
 
     name: str
     files: tuple[tuple[str, TableSource], ...]
+    beside: tuple[str, ...] = ()
+    """Names of the files beside it that are no recordings."""
+
+
+def usual_stride(length: int) -> int:
+    """Return the samples between the starts of two windows, so that none is left out."""
+    return min(STRIDE, max(1, length // 2))
 
 
 def classes_of(folder: Path) -> tuple[str, ...]:
@@ -126,27 +148,69 @@ def sources_in(folder: Path) -> list[RecordingFiles]:
     Raises:
         DataError: two files differ only in the suffix.
     """
-    sources = grouped(recordings_in(folder))
-    for inner in sorted(path for path in folder.iterdir() if path.is_dir()):
-        if not inner.name.startswith(".") and inner.name.lower() != "meta":
-            sources += [
-                RecordingFiles(f"{inner.name}/{source.name}", source.files)
-                for source in sources_in(inner)
-            ]
-    return sources
+    return grouped(_tables_in(folder), folder)
 
 
-def grouped(paths: Sequence[Path]) -> list[RecordingFiles]:
-    """Return files as recordings: those that differ only in the name of a sensor are one."""
+def grouped(paths: Sequence[Path], folder: Path) -> list[RecordingFiles]:
+    """Return tables in a folder as recordings: those that differ only in a sensor's name are one.
+
+    The sensor may be in the name of the file or of its folder. Tables without any number, and those
+    that programs write beside sensors, are no recordings if there are others.
+    """
     groups: dict[str, dict[str, Path]] = {}
     for path in paths:
-        match = SENSORS.search(stem_of(path))
-        rest = stem_of(path) if match is None else stem_of(path).replace(match[0], "", 1)
-        groups.setdefault(rest, {})["" if match is None else match[0].strip(" _-")] = path
+        parts = [*path.relative_to(folder).parts[:-1], stem_of(path)]
+        matches = [SENSORS.search(part) for part in parts]
+        rest = "/".join(
+            part if match is None else part.replace(match[0], "", 1)
+            for part, match in zip(parts, matches, strict=True)
+        )
+        sensor = next((match[0].strip(" _-") for match in reversed(matches) if match), "")
+        same = groups.setdefault(rest, {})
+        same[sensor if sensor not in same else "/".join(parts)] = path
     sources = []
-    for rest, files in groups.items():
-        if len(files) > 1 and "" not in files:
-            sources.append(RecordingFiles(rest.strip(" _-") or "recording", tuple(files.items())))
+    for rest, same in groups.items():
+        if len(same) > 1 and "" not in same:
+            name = "/".join(part.strip(" _-") for part in rest.split("/")).strip("/")
+            sources.append(RecordingFiles(name or "recording", tuple(same.items())))
         else:
-            sources += [RecordingFiles(stem_of(path), (("", path),)) for path in files.values()]
-    return sorted(sources)
+            for path in same.values():
+                name = (path.relative_to(folder).parent / stem_of(path)).as_posix()
+                sources.append(RecordingFiles(name, (("", path),)))
+    with_sensors = {
+        path.parent for same in groups.values() if len(same) > 1 for path in same.values()
+    }
+    alone = {
+        source.name: path
+        for source in sources
+        for _, path in source.files
+        if len(source.files) == 1 and isinstance(path, Path)
+    }
+    others = {
+        name: path.name
+        for name, path in alone.items()
+        if (path.parent in with_sensors and BESIDE.fullmatch(stem_of(path)))
+        or not _has_samples(path)
+    }
+    if len(others) == len(sources):
+        return sorted(sources)
+    beside = tuple(sorted(set(others.values())))
+    return sorted(s._replace(beside=beside) for s in sources if s.name not in others)
+
+
+def _has_samples(path: Path) -> bool:
+    """Return False if no channel of a text with a header has a number in its first rows."""
+    if path.suffix == PARQUET or not form_of(path).has_header:
+        return True
+    header, rows = header_of(path), first_rows(path)
+    channels = [i for i, role in enumerate(by_name(header, {})[0].values()) if role.role == CHANNEL]
+    return not rows or any(is_number(row[i]) for row in rows for i in channels if i < len(row))
+
+
+def _tables_in(folder: Path) -> list[Path]:
+    """Return the paths of the tables in a folder and in the folders in it."""
+    paths = recordings_in(folder)
+    for inner in sorted(path for path in folder.iterdir() if path.is_dir()):
+        if not inner.name.startswith(".") and inner.name.lower() != "meta":
+            paths += _tables_in(inner)
+    return paths

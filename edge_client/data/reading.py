@@ -4,14 +4,24 @@
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
-from edge_client.data.clock import UNITS, continued, rate_of, read_times, spread, unit_of_time
+from edge_client.data.array_store import ArrayStore
+from edge_client.data.clock import (
+    FIRST,
+    UNITS,
+    in_seconds,
+    rate_of,
+    read_times,
+    unit_of_time,
+)
 from edge_client.data.folders import SETTINGS, FolderSettings, RecordingFiles
 from edge_client.data.labels import NAMED, TARGET
 from edge_client.data.roles import (
@@ -28,6 +38,7 @@ from edge_client.data.roles import (
 )
 from edge_client.data.stretches import SAME_RATE
 from edge_client.data.tables import (
+    MISSING,
     NUMERAL,
     TableSource,
     add_line,
@@ -41,8 +52,35 @@ from wire.tasks import NO_LABEL
 
 LARGEST = float(np.finfo(np.float32).max)
 LARGEST_CLASS = 65_535
+FEWEST_FEATURES = 12
+"""Minimum number of channels from which rows may be whole windows."""
+_NUMBER = re.compile(r"\d+")
+_STATISTIC = re.compile(
+    r"(^|[^a-z])(mean|avg|std|stdev|var|variance|mad|min|max|median|iqr|energy|entropy|skew\w*|"
+    r"kurt\w*|rms|correlation|arcoeff|sma|bandsenergy|meanfreq|maxinds|q\d+|fft\w*)([^a-z]|$)",
+    re.IGNORECASE,
+)
 MOST_MADE_UP = 2.0
 """Largest factor by which a rate is raised: at most as many samples are made up as there are."""
+
+
+class FileSamples(NamedTuple):
+    """Times (n,) of a file in seconds, None if unknown, its values, labels and persons."""
+
+    t: Array | None
+    x: Array
+    labels: Array
+    tracks: Array | None
+    """Number (n,) of each sample's track in `names`; None if no column divides the file."""
+    names: tuple[tuple[str, ...], ...]
+    """Person of each track, and the cells of the columns that divide recordings."""
+
+
+class SharedSamples(NamedTuple):
+    """Samples of recordings by their number in `FolderScan.sources`, with the store of them."""
+
+    store: ArrayStore
+    files: dict[int, list[FileSamples]]
 
 
 @dataclass
@@ -60,6 +98,10 @@ class FolderScan:
     """File and line in which each class occurs first."""
     rates: list[tuple[float, int]] = field(default_factory=list)
     """Rate of each recording, 0 if unknown, and its number of samples."""
+    rows: list[int] = field(default_factory=list)
+    """Number of rows of each file, in the order of `sources`."""
+    shared: SharedSamples | None = None
+    """Samples of recordings that several persons share; None if they share none."""
     persons: set[str] = field(default_factory=set)
     numbers: dict[str, int] = field(default_factory=dict)
     """Number of each class in `ColumnFacts`."""
@@ -86,6 +128,8 @@ class DataReading(msgspec.Struct, frozen=True):
     """Rate of each device's recordings before they were brought onto `rate_hz`, 0 if unknown."""
     gaps: dict[str, int] = {}
     """Number of gaps in each device's recordings."""
+    recordings: tuple[str, ...] = ()
+    """Names of the recordings of the first device."""
 
     @property
     def channels(self) -> tuple[str, ...]:
@@ -193,12 +237,41 @@ def read_reading(scans: Mapping[str, FolderScan], rate_hz: float = 0.0) -> DataR
                     "Remove it, or take a lower rate for all. "
                     + add_line(f"rate = {min(ranked):g}")
                 )
+    beside = {name for scan in scans.values() for source in scan.sources for name in source.beside}
+    if beside:
+        names = ", ".join(sorted(beside)[:5]) + (", ..." if len(beside) > 5 else "")
+        remarks.append(f"files beside the recordings are not read: {names}")
+    if not first.settings.names and not first.settings.window and (named := _features(columns)):
+        count = sum(column.role == CHANNEL for column in columns)
+        raise DataError(
+            f"{first.sources[0].files[0][1]}, line 1, column {named[0]!r}: no column is a time, "
+            f"and columns such as {named[0]!r} and {named[1]!r} look like a whole window in each "
+            "row. Make arrays of the rows: shoal.load(x, y, owner) with x (n, channels, time). To "
+            f"take each row as a window of {count} channels and one sample: "
+            + add_line("window = 1")
+        )
     others = [d for d, rate in rates.items() if rate and abs(rate / wanted - 1) > SAME_RATE]
     if others:
         what = ", ".join(f"{d} from {rates[d]:g} Hz" for d in others[:3])
         more = f" and {len(others) - 3} more" if len(others) > 3 else ""
         remarks.append(f"{what}{more} brought onto {wanted:g} Hz")
-    return DataReading(tuple(columns), wanted, tuple(remarks), rates)
+    recordings = tuple(source.name for source in first.sources)
+    return DataReading(tuple(columns), wanted, tuple(remarks), rates, recordings=recordings)
+
+
+def _features(columns: Sequence[ColumnRole]) -> list[str]:
+    """Return names of the channels if rows are likely whole windows, none otherwise."""
+    channels = [column.name for column in columns if column.role == CHANNEL]
+    if any(column.role == TIME for column in columns) or len(channels) < FEWEST_FEATURES:
+        return []
+    series = Counter(_NUMBER.sub("#", name) for name in channels if _NUMBER.search(name))
+    statistics = [name for name in channels if _STATISTIC.search(name)]
+    counted = [
+        name
+        for name in channels
+        if series.get(_NUMBER.sub("#", name), 0) >= max(FEWEST_FEATURES, len(channels) / 2)
+    ]
+    return statistics if 2 * len(statistics) >= len(channels) else counted
 
 
 def full_name(sensor: str, name: str) -> str:
@@ -270,18 +343,17 @@ def _scan_file(
         codes = None
         if label:
             codes = np.full(len(part.lines), NO_LABEL)
-            texts, at, inverse = np.unique(
-                texts_of(part.columns[label]), return_index=True, return_inverse=True
-            )
-            for i, text in enumerate(texts.tolist()):
+            texts, first, inverse = class_texts(part.columns[label], device.settings)
+            for i, text in enumerate(texts):
                 if text:
-                    device.texts.setdefault(text, (path, int(part.lines[at[i]])))
+                    device.texts.setdefault(text, (path, int(part.lines[first[i]])))
                     codes[inverse == i] = device.numbers.setdefault(text, len(device.numbers))
         for name, role in roles.items():
             if role.role == PERSON:
                 device.persons |= set(np.unique(texts_of(part.columns[name])).tolist())
             if role.role == TIME:
-                times.append(times_of(path, name, part.columns[name], part.lines, device.settings))
+                t, are_dates = times_of(path, name, part.columns[name], part.lines)
+                times.append((t if count <= FIRST else t[:0], are_dates))
             if role.role != CHANNEL:
                 continue
             facts = device.facts.setdefault(full_name(sensor, name), ColumnFacts())
@@ -304,10 +376,14 @@ def _scan_file(
     for name, (low, high) in bounds.items():
         if full_name(sensor, name) in device.facts:
             device.facts[full_name(sensor, name)].end(low, high)
+    device.rows.append(count)
     if times:
         time = next(name for name, role in roles.items() if role.role == TIME)
-        t = seconds_of(path, time, times, device.settings)
-        device.rates.append((rate_of(t) if t is not None else 0.0, count))
+        t = np.concatenate([numbers for numbers, _ in times])
+        are_dates = all(of_dates for _, of_dates in times)
+        factor = seconds_per_unit(path, time, t, are_dates, device.settings)
+        in_seconds(t, factor, are_dates)
+        device.rates.append((rate_of(t) if factor else 0.0, count))
     else:
         if source.files[1:]:
             raise DataError(
@@ -329,6 +405,15 @@ def class_column(roles: Mapping[str, ColumnRole]) -> str:
     )
 
 
+def class_texts(column: Array, settings: FolderSettings) -> tuple[list[str], Array, Array]:
+    """Return the labels in a column by the user's words, "" for none.
+
+    They come with the first row of each, and the number (n,) of each sample's label.
+    """
+    texts, first, inverse = np.unique(texts_of(column), return_index=True, return_inverse=True)
+    return [settings.classes.get(text, text) for text in texts.tolist()], first, inverse
+
+
 def texts_of(column: Array) -> Array:
     """Return the cells of a column of classes as text, whole numbers without a point."""
     if column.dtype.kind == "f":
@@ -336,7 +421,7 @@ def texts_of(column: Array) -> Array:
     names, inverse = np.unique(column.astype(str), return_inverse=True)
     short = [
         ""
-        if text.strip().lower() in ("", "nan")
+        if text.strip().lower() in MISSING
         else text.strip().removesuffix(".0")
         if NUMERAL.fullmatch(text.strip())
         else text.strip()
@@ -379,26 +464,23 @@ def class_names(scans: Iterable[FolderScan]) -> tuple[str, ...]:
     return () if numbers == len(texts) else tuple(sorted(texts))
 
 
-def times_of(
-    path: TableSource, name: str, column: Array, lines: Array, settings: FolderSettings
-) -> tuple[Array, bool]:
-    """Return the times of a part, and True if they are in seconds."""
-    numbers, are_seconds, wrong = read_times(column)
+def times_of(path: TableSource, name: str, column: Array, lines: Array) -> tuple[Array, bool]:
+    """Return the times of a part, and True if they are dates, in seconds."""
+    numbers, are_dates, wrong = read_times(column)
     if wrong is not None:
         raise DataError(
             f"{path}, line {lines[wrong]}, column {name}: {str(column[wrong])!r} is no time: a "
             "number, or a date such as 2026-01-31T12:00:00.02. If the column is none: "
             + add_line(f'columns."{name}" = "{LEFT_OUT}"')
         )
-    return numbers, are_seconds
+    return numbers, are_dates
 
 
-def seconds_of(
-    path: TableSource, name: str, parts: Sequence[tuple[Array, bool]], settings: FolderSettings
-) -> Array | None:
-    """Return the times (n,) of a file in seconds, None if they only count its samples."""
-    numbers = np.concatenate([numbers for numbers, _ in parts])
-    finite = numbers[np.isfinite(numbers)]
+def seconds_per_unit(
+    path: TableSource, name: str, times: Array, are_dates: bool, settings: FolderSettings
+) -> float:
+    """Return the seconds of a time's unit by its first numbers, 0 if they only count samples."""
+    finite = times[:FIRST][np.isfinite(times[:FIRST])]
     steps = np.diff(finite)
     if len(steps) and (steps < 0).sum() > 0.2 * len(steps):
         raise DataError(
@@ -406,7 +488,7 @@ def seconds_of(
             f"{(steps < 0).mean():.0%} of the rows. If it is a channel: "
             + add_line(f'columns."{name}" = "{CHANNEL}"')
         )
-    if all(are_seconds for _, are_seconds in parts):
-        return spread(continued(numbers))
+    if are_dates:
+        return 1.0
     unit = unit_of_time(name, finite, settings.time_unit)
-    return spread(numbers * UNITS[unit]) if unit else None
+    return UNITS[unit] if unit else 0.0

@@ -23,6 +23,7 @@ quantity. `parts_of_run` says which windows of consecutive samples are for train
 
 import fnmatch
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,32 +31,37 @@ import numpy as np
 from msgspec.structs import replace
 
 from edge_client.core.ports import Windows
-from edge_client.data.cutting import TEST, TRAIN, SessionCut, cut_samples, cuts_of
+from edge_client.data.array_store import ArrayStore, blocks, places_of, release
+from edge_client.data.clock import in_seconds
+from edge_client.data.cutting import NEITHER, TEST, TRAIN, SessionCut, cut_samples, cuts_of
 from edge_client.data.folders import (
     CLASSES,
     LENGTH,
-    STRIDE,
     RecordingFiles,
     classes_of,
     settings_in,
+    usual_stride,
 )
 from edge_client.data.labels import NAMED, TARGET
 from edge_client.data.reading import (
     LARGEST,
     DataReading,
+    FileSamples,
     FolderScan,
     class_column,
     class_names,
+    class_texts,
     full_name,
     read_reading,
     roles_of,
     scan,
-    seconds_of,
+    seconds_per_unit,
     texts_of,
     times_of,
 )
 from edge_client.data.roles import (
     CHANNEL,
+    DIVIDES,
     LABEL,
     LEFT_OUT,
     PERSON,
@@ -76,9 +82,16 @@ from wire.bundle import Window
 from wire.errors import DataError
 from wire.tasks import NO_LABEL
 
+_GROUPS = np.argsort([TRAIN, NEITHER, TEST])
+"""Place of each part in the array of a device's windows."""
+_UNLABELLED = 3
+
 
 class CutRecordings(NamedTuple):
-    """Windows of a device, and all its labelled windows x, y with their recording and place."""
+    """Windows of a device, and all its labelled windows x, y with their recording and place.
+
+    Those for training are the first ones of x, and those for testing the last ones.
+    """
 
     windows: Windows
     x: Array
@@ -94,6 +107,7 @@ def cut_recordings(
     classes: Sequence[str],
     length: int,
     stride: int,
+    store: ArrayStore,
     steps: int = 0,
     person: str | None = None,
 ) -> CutRecordings:
@@ -105,6 +119,7 @@ def cut_recordings(
         classes: names of the classes, in the order of their numbers; none if classes are numbers.
         length: number of samples of a window.
         stride: number of samples between the starts of two windows.
+        store: source of the array of all windows.
         steps: number of steps with a class of their own in each window; 0 for one class.
         person: the only person whose samples count; None for all.
 
@@ -125,17 +140,17 @@ def cut_recordings(
             f"data folder {folder}: windows of steps need a column {LABEL!r} with classes, got "
             f"{', '.join(names)}"
         )
-    cuts, sessions = list[SessionCut](), list[Array]()
+    cuts, sessions = list[SessionCut](), list[int]()
     short = dict[int, int]()
     num_gaps = 0
     number_of = _numbers_of_classes(device, classes)
-    for session, source in enumerate(device.sources):
-        for t, x, values in _tracks(device, reading, source, names, number_of, person):
-            for i, piece in enumerate(pieces(t, x, values, reading.rate_hz)):
-                num_gaps += i > 0
-                for cut in cuts_of(piece, names, length, stride, steps, short):
-                    cuts.append(cut)
-                    sessions.append(np.full(len(cut.x), session))
+    scratch = ArrayStore()
+    for session, t, x, values in _tracks(device, reading, names, number_of, person, scratch):
+        for i, piece in enumerate(pieces(t, x, values, reading.rate_hz, scratch)):
+            num_gaps += i > 0
+            for cut in cuts_of(piece, names, length, stride, steps, short):
+                cuts.append(cut)
+                sessions.append(session)
     if not cuts and not num_gaps:
         raise DataError(
             f"data folder {folder}: no recording has {length} consecutive samples with the same "
@@ -144,29 +159,44 @@ def cut_recordings(
     label = np.zeros((0, len(names)) if names else (0, steps) if steps else 0, np.int64)
     if names and names[0].startswith(TARGET):
         label = label.astype(np.float32)
-    none = SessionCut(
-        np.zeros((0, len(reading.channels), length), np.float32),
-        label,
-        np.zeros(0, bool),
-        np.zeros(0, np.int64),
-        np.zeros(0, np.int64),
-    )
-    cut = SessionCut(*map(np.concatenate, zip(none, *cuts, strict=True)))
-    session_of = np.concatenate([np.zeros(0, np.int64), *sessions])
-    train, test = (cut.labelled & (cut.part == part) for part in (TRAIN, TEST))
+    # one array in the order of these groups, so that each part of the windows is a view of it
+    groups = [np.where(cut.labelled, _GROUPS[cut.part], _UNLABELLED) for cut in cuts]
+    ends = np.cumsum([sum(int((g == i).sum()) for g in groups) for i in range(_UNLABELLED + 1)])
+    x = store.empty((ends[-1], len(reading.channels), length), np.float32)
+    y, session_of, start = [label], [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    end = 0
+    for i in range(_UNLABELLED + 1):
+        for cut, group, session in zip(cuts, groups, sessions, strict=True):
+            places = np.flatnonzero(group == i)
+            y.append(cut.y[places])
+            session_of.append(np.full(len(places), session))
+            start.append(cut.start[places])
+            for block in blocks(x[end : end + len(places)]):
+                part = cut.x[places[block]]
+                x[end : end + len(part)] = part
+                end += len(part)
+                release(cut.x)
+    labels = np.concatenate(y)
+    train, before, labelled = (int(n) for n in ends[:3])
     windows = Windows(
-        cut.x[train],
-        cut.y[train],
-        cut.x[test],
-        cut.y[test],
-        cut.x[~cut.labelled],
+        x[:train],
+        labels[:train],
+        x[before:labelled],
+        labels[before:labelled],
+        x[labelled:],
         tuple(name.partition(".")[2] for name in names),
         reading.channels,
         tuple(classes),
         reading.rate_hz,
     )
-    at = cut.labelled
-    return CutRecordings(windows, cut.x[at], cut.y[at], session_of[at], cut.start[at], num_gaps)
+    return CutRecordings(
+        windows,
+        x[:labelled],
+        labels[:labelled],
+        np.concatenate(session_of)[:labelled],
+        np.concatenate(start)[:labelled],
+        num_gaps,
+    )
 
 
 def load_recordings(
@@ -192,11 +222,12 @@ def load_recordings(
             windows cannot be cut into the steps.
     """
     settings = settings_in(folder)
-    length, stride = length or settings.window or LENGTH, stride or settings.stride or STRIDE
+    length = length or settings.window or LENGTH
+    stride = stride or settings.stride or usual_stride(length)
     device = scan(folder, sources, settings, classes_of(folder))
     reading = read_reading({folder.name: device}, rate_hz)
     classes = class_names([device])
-    cut = cut_recordings(device, reading, classes, length, stride, steps)
+    cut = cut_recordings(device, reading, classes, length, stride, ArrayStore(), steps)
     return cut.windows, replace(reading, gaps={folder.name: cut.num_gaps})
 
 
@@ -218,15 +249,6 @@ def _numbers_of_classes(device: FolderScan, classes: Sequence[str]) -> dict[str,
     return number
 
 
-class _FileSamples(NamedTuple):
-    """Times (n,) of a file in seconds, None if unknown, its values, labels and persons."""
-
-    t: Array | None
-    x: Array
-    labels: Array
-    person: Array | None
-
-
 def _file_samples(
     device: FolderScan,
     reading: DataReading,
@@ -235,14 +257,16 @@ def _file_samples(
     path: TableSource,
     names: Sequence[str],
     number_of: Mapping[str, int],
-) -> _FileSamples:
+    rows: int,
+    store: ArrayStore,
+) -> FileSamples:
     """Return the samples of one file, with NaN for the channels of other sensors."""
     roles = roles_of(path, device.settings)
     label = class_column(roles)
-    time, person = (
-        next((name for name, each in roles.items() if each.role == role), "")
-        for role in (TIME, PERSON)
-    )
+    time = next((name for name, each in roles.items() if each.role == TIME), "")
+    person = next((name for name, each in roles.items() if each.role == PERSON), "")
+    dividers = [person, *(name for name, each in roles.items() if each.reason == DIVIDES)]
+    dividers = dividers if any(dividers) else []
     here = [(i, name) for name in roles for i in [_place(reading.channels, sensor, name)] if i >= 0]
     fixed = next(
         (
@@ -252,40 +276,57 @@ def _file_samples(
         ),
         NO_LABEL,
     )
-    columns = dict.fromkeys((*(name for _, name in here), label, time, person, *names))
-    parts: list[tuple[Array, Array, Array | None]] = []
-    times: list[tuple[Array, bool]] = []
+    columns = dict.fromkeys((*(name for _, name in here), label, time, *dividers, *names))
+    x = store.empty((rows, len(reading.channels)), np.float32)
+    values = store.empty((rows, len(names)) if names else (rows,), float if names else np.int64)
+    t = store.empty((rows,), np.float64) if time else None
+    tracks = store.empty((rows,), np.int32) if dividers else None
+    number_of_track = dict[tuple[str, ...], int]()
+    are_dates, end = True, 0
     others = [name for name, role in roles.items() if role.role not in (CHANNEL, LABEL)]
     wanted = [name for name in columns if name in roles]
     for part in parts_of(path, device.settings.names, wanted, others):
-        x = np.full((len(part.lines), len(reading.channels)), np.nan, np.float32)
+        begin, end = end, end + len(part.lines)
+        if end > rows:
+            break
+        x[begin:end] = np.nan
         for i, name in here:
-            x[:, i] = read_numbers(part.columns[name])[0]
-        if names:
-            values = np.stack(
-                [_label_numbers(path, name, part.columns[name], part.lines) for name in names], 1
-            )
+            x[begin:end, i] = read_numbers(part.columns[name])[0]
+        for i, name in enumerate(names):
+            values[begin:end, i] = _label_numbers(path, name, part.columns[name], part.lines)
+        if not names:
+            values[begin:end] = fixed
+        if label and not names:
+            texts, _, inverse = class_texts(part.columns[label], device.settings)
+            codes = [number_of[text] if text else fixed for text in texts]
+            values[begin:end] = np.array(codes, np.int64)[inverse]
+        if t is not None:
+            t[begin:end], of_dates = times_of(path, time, part.columns[time], part.lines)
+            are_dates &= of_dates
+        if tracks is not None:
+            cells = [texts_of(part.columns[n]) if n else np.full(end - begin, "") for n in dividers]
+            keys, inverse = np.unique(np.stack(cells), axis=1, return_inverse=True)
+            numbers = [
+                number_of_track.setdefault(tuple(key), len(number_of_track))
+                for key in keys.T.tolist()
+            ]
+            tracks[begin:end] = np.array(numbers, np.int32)[inverse]
+        for array in (x, values, t, tracks):
+            if array is not None:
+                release(array)
+    if end != rows:
+        raise DataError(f"{path} changed while it was read: it had {rows} rows. Read it again.")
+    if t is not None:
+        factor = seconds_per_unit(path, time, t, are_dates, device.settings) if rows else 0.0
+        if factor:
+            in_seconds(t, factor, are_dates)
         else:
-            values = np.full(len(x), fixed)
-            if label:
-                texts, inverse = np.unique(texts_of(part.columns[label]), return_inverse=True)
-                codes = [number_of[text] if text else fixed for text in texts.tolist()]
-                values = np.array(codes, np.int64)[inverse]
-        if time:
-            times.append(times_of(path, time, part.columns[time], part.lines, device.settings))
-        parts.append((x, values, texts_of(part.columns[person]) if person else None))
-    if not parts:
-        width = (0, len(names)) if names else 0
-        return _FileSamples(
-            None, np.zeros((0, len(reading.channels)), np.float32), np.zeros(width), None
-        )
-    t = seconds_of(path, time, times, device.settings) if times else None
-    x, values = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
-    persons = np.concatenate([part[2] for part in parts if part[2] is not None]) if person else None
-    if t is not None and not (has_time := np.isfinite(t)).all():
-        t, x, values = t[has_time], x[has_time], values[has_time]
-        persons = None if persons is None else persons[has_time]
-    return _FileSamples(t, x, values, persons)
+            t = None
+    if t is not None and not all(np.isfinite(t[block]).all() for block in blocks(t)):
+        has_time = np.flatnonzero(np.isfinite(t))
+        t, x, values = (store.selected(array, has_time) for array in (t, x, values))
+        tracks = None if tracks is None else store.selected(tracks, has_time)
+    return FileSamples(t, x, values, tracks, tuple(number_of_track))
 
 
 def _place(channels: Sequence[str], sensor: str, name: str) -> int:
@@ -312,38 +353,90 @@ def _label_numbers(path: TableSource, name: str, column: Array, lines: Array) ->
 def _tracks(
     device: FolderScan,
     reading: DataReading,
-    source: RecordingFiles,
     names: Sequence[str],
     number_of: Mapping[str, int],
     person: str | None,
-) -> Iterator[tuple[Array | None, Array, Array]]:
-    """Yield times, values and labels of a recording, for each person in it."""
-    files = [
-        _file_samples(device, reading, source, sensor, path, names, number_of)
-        for sensor, path in source.files
-    ]
-    persons = sorted(device.persons) if person is None and len(device.persons) > 1 else [person]
-    for one in persons:
-        tracks = []
-        for file in files:
-            mask = slice(None) if one is None or file.person is None else file.person == one
-            t = None if file.t is None else file.t[mask]
-            tracks.append((t, file.x[mask], file.labels[mask]))
-        t, x, labels = tracks[0]
-        if tracks[1:]:
-            said_t, _, values = next((f for f in tracks if (f[2] != NO_LABEL).any()), tracks[0])
-            clocks = [t for t, _, _ in tracks if t is not None]
-            if len(clocks) < len(tracks):
-                raise DataError(
-                    f"data folder {device.folder}: the time of {source.name!r} counts rows in a "
-                    "file, so its files cannot be joined. " + add_line('time_unit = "s"')
+    store: ArrayStore,
+) -> Iterator[tuple[int, Array | None, Array, Array]]:
+    """Yield number, times, values and labels of each recording, for each track in it."""
+    rows, session = iter(device.rows), 0
+    for number, source in enumerate(device.sources):
+        counts = [next(rows) for _ in source.files]
+        shared = device.shared
+        files = shared.files.get(number) if shared else None
+        if files is None:
+            files = [
+                _file_samples(
+                    device,
+                    reading,
+                    source,
+                    sensor,
+                    path,
+                    names,
+                    number_of,
+                    count,
+                    shared.store if shared else store,
                 )
-            t = np.concatenate(clocks)
-            order = np.argsort(t, kind="stable")
-            t, x = t[order], np.concatenate([part[1] for part in tracks])[order]
-            after = np.searchsorted(clocks[0] if said_t is None else said_t, t, "right") - 1
-            labels = values[np.clip(after, 0, max(0, len(values) - 1))] if len(values) else values
-        yield t, x, labels
+                for (sensor, path), count in zip(source.files, counts, strict=True)
+            ]
+            if shared:
+                shared.files[number] = files
+        keys = sorted({key for file in files for key in file.names}) or [()]
+        for key in keys:
+            if person is not None and key[:1] not in ((), ("",), (person,)):
+                continue
+            tracks = [_of_track(file, key, store) for file in files]
+            if tracks[1:]:
+                yield session, *_joined(device, source, tracks, store)
+            else:
+                yield session, *tracks[0]
+            session += 1
+
+
+def _of_track(
+    file: FileSamples, key: tuple[str, ...], store: ArrayStore
+) -> tuple[Array | None, Array, Array]:
+    """Return times, values and labels of one track in a file; of all if nothing divides it."""
+    if file.tracks is None:
+        return file.t, file.x, file.labels
+    number = file.names.index(key) if key in file.names else -1
+    ends = [0, *places_of(file.tracks, np.not_equal), len(file.x)]
+    runs = [(a, b) for a, b in pairwise(ends) if b > a and file.tracks[a] == number]
+    if len(runs) == 1:
+        begin, end = runs[0]
+        return (
+            None if file.t is None else file.t[begin:end],
+            file.x[begin:end],
+            file.labels[begin:end],
+        )
+    places = np.concatenate([np.zeros(0, np.int64), *(np.arange(a, b) for a, b in runs)])
+    return (
+        None if file.t is None else store.selected(file.t, places),
+        store.selected(file.x, places),
+        store.selected(file.labels, places),
+    )
+
+
+def _joined(
+    device: FolderScan,
+    source: RecordingFiles,
+    tracks: Sequence[tuple[Array | None, Array, Array]],
+    store: ArrayStore,
+) -> tuple[Array, Array, Array]:
+    """Return times, values and labels of the files of one recording, in order of time."""
+    clock, _, values = next((f for f in tracks if (f[2] != NO_LABEL).any()), tracks[0])
+    clocks = [t for t, _, _ in tracks if t is not None]
+    if len(clocks) < len(tracks):
+        raise DataError(
+            f"data folder {device.folder}: the time of {source.name!r} counts rows in a "
+            "file, so its files cannot be joined. " + add_line('time_unit = "s"')
+        )
+    t = np.concatenate(clocks)
+    order = np.argsort(t, kind="stable")
+    t, x = t[order], store.selected(store.joined([part for _, part, _ in tracks]), order)
+    after = np.searchsorted(clocks[0] if clock is None else clock, t, "right") - 1
+    labels = values[np.clip(after, 0, max(0, len(values) - 1))] if len(values) else values
+    return t, x, labels
 
 
 def windows_of_recording(path: Path, window: Window) -> Array:
@@ -367,9 +460,9 @@ def windows_of_recording(path: Path, window: Window) -> Array:
     columns = {column.name: column for column in reading.columns}
     ordered = tuple(columns[name] for name in window.channels)
     x = [np.zeros((0, len(window.channels), window.length), np.float32)]
-    for t, samples, labels in _tracks(
-        device, replace(reading, columns=ordered), source, (), {}, None
-    ):
-        for piece in pieces(t, samples, labels, reading.rate_hz):
+    scratch = ArrayStore()
+    tracks = _tracks(device, replace(reading, columns=ordered), (), {}, None, scratch)
+    for _, t, samples, labels in tracks:
+        for piece in pieces(t, samples, labels, reading.rate_hz, scratch):
             x.append(cut_samples(piece.x, window.length, window.stride))
     return np.concatenate(x)

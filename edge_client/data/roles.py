@@ -55,9 +55,23 @@ PERSONS = frozenset(
         *("subjectid", "userid", "personid", "participantid", "deviceid"),
     )
 )
+DIVIDERS = frozenset(
+    (
+        *("device", "phone", "position", "placement", "body_part", "bodypart", "sensor_id"),
+        *("session", "session_id", "recording", "recording_id", "trial", "trial_id", "segment_id"),
+        *("run_id", "experiment_id", "exp_id", "series_id", "sequence_id", "sensorid", "sessionid"),
+    )
+)
+"""Names of a column that divides the samples of a person into recordings."""
+DIVIDES = "it divides recordings"
+"""Reason of such a column."""
 NUMBERS_OF_ROWS = frozenset(("", "index", "idx", "row", "row_id", "id", "seq", "frame", "level_0"))
 _UNIT = re.compile(r"^(.*?)[\s_]*[(\[]([^)\]]*)[)\]]\s*$")
-_TIME = re.compile(r"(^|.*_)(time|timestamp|datetime|timestamps)(_(s|ms|us|ns|sec|utc|local))?$")
+_TIME = re.compile(
+    r"(^|.*_)(time|timestamp|datetime|timestamps|date)(_(s|ms|us|ns|sec|utc|local|txt))?$"
+)
+_CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
+_OTHER_LABEL = re.compile(r"(label|activity|class|gt)_?\d+$")
 _SINCE = re.compile(r"^.*(timestamp|time)_?since.*$")
 
 
@@ -140,8 +154,8 @@ def unit_of(name: str) -> str:
 
 def is_time(name: str) -> bool:
     """Return True if a column's name is usual for a time."""
-    word = plain(name)
-    return word in TIMES or bool(_TIME.match(word) or _SINCE.match(word))
+    word = plain(_CAMEL.sub("_", name))
+    return plain(name) in TIMES or bool(_TIME.match(word) or _SINCE.match(plain(name)))
 
 
 def is_label_column(name: str) -> bool:
@@ -191,8 +205,12 @@ def by_name(
             else ColumnRole(name, LEFT_OUT, "another column of labels")
         )
     for name in free:
+        if roles[name].role == CHANNEL and _OTHER_LABEL.match(plain(name)) and chosen:
+            roles[name] = ColumnRole(name, LEFT_OUT, "another column of labels")
         if plain(name) in PERSONS:
             roles[name] = ColumnRole(name, PERSON)
+        elif plain(name) in DIVIDERS:
+            roles[name] = ColumnRole(name, LEFT_OUT, DIVIDES)
         elif is_number_of_row(name):
             roles[name] = ColumnRole(name, LEFT_OUT, "the number of a row")
     return roles, several if len(several) > 1 else []

@@ -9,12 +9,13 @@ import contextlib
 import csv
 import gzip
 import io
+import json
 import re
 from codecs import getincrementaldecoder
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import islice, zip_longest
+from itertools import groupby, islice, pairwise, zip_longest
 from pathlib import Path
 from typing import IO, Any
 
@@ -32,6 +33,7 @@ HEAD = 65_536
 """Number of bytes from which the form of a text is read."""
 MISSING = frozenset(("", "nan", "na", "n/a", "null", "none"))
 """Cells without a value, in lower case."""
+_SERIES = re.compile(r"(.*?)(\d+)\.\.\1(\d+)")
 NUMERAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+([eE][+-]?[0-9]+)?")
 
@@ -46,6 +48,8 @@ class TextForm:
     skipped: int
     first: tuple[str, ...]
     """Cells of the first line."""
+    ends_rows: bool = False
+    """True if a semicolon ends each row, so that a line may have several rows."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,18 @@ def is_table(path: Path) -> bool:
     return len(cells) == 2 and len(cells[0]) > 1 and any(map(NUMERAL.fullmatch, cells[1]))
 
 
+def first_rows(path: Path, count: int = 20) -> list[list[str]]:
+    """Return the cells of the first rows of a text, after its header."""
+    form = form_of(path)
+    begin = 1 if form.has_header else 0
+    return [row for _, row in islice(_rows(path, form), begin, begin + count)]
+
+
+def is_number(cell: str) -> bool:
+    """Return True if a cell of a text is a number."""
+    return bool(NUMERAL.fullmatch(cell) or DECIMAL_COMMA.fullmatch(cell))
+
+
 def form_of(path: Path) -> TextForm:
     """Return the form of a table of text.
 
@@ -127,7 +143,8 @@ def _form(path: Path, _size: int, _changed_ns: int) -> TextForm:
     rest = [line.rstrip("\r") for line in lines[skipped : skipped + 50] if line.strip()]
     separator = separator or _separator(rest)
     cells = _split(rest[0], separator) if rest else []
-    return TextForm(encoding, separator, _is_header(cells), skipped, tuple(cells))
+    ends_rows = separator == "," and all(line.rstrip().endswith(";") for line in rest[:3])
+    return TextForm(encoding, separator, _is_header(cells), skipped, tuple(cells), ends_rows)
 
 
 def header_of(path: TableSource, names: Sequence[str] = ()) -> tuple[str, ...]:
@@ -151,14 +168,16 @@ def header_of(path: TableSource, names: Sequence[str] = ()) -> tuple[str, ...]:
         while header and not header[-1] and len(header) > 1:
             header.pop()  # a separator at the end of the line
         return _distinct(path, header)
+    names = spelled_out(names)
     if len(names) != len(form.first):
         what = f"{len(names)} names" if names else "names of its columns"
+        rows = first_rows(path, 2000)
         raise DataError(
             f"{path}, line {form.skipped + 1}: the first line is a row of {len(form.first)} cells "
             f"({', '.join(form.first[:6])}{', ...' if len(form.first) > 6 else ''}) in place of "
-            f"{what}. {add_line(_names_line(form.first))}"
+            f"{what}. {add_line(_names_line(rows))}"
         )
-    return tuple(names)
+    return names
 
 
 def add_line(line: str) -> str:
@@ -205,13 +224,14 @@ def parts_of(
         for line, row in part:
             if len(row) > len(header) and any(row[len(header) :]):
                 raise DataError(
-                    f"{path}, line {line} has {len(row)} cells, and the header has {len(header)}"
+                    f"{path}, line {line} has {len(row)} cells, and the header has {len(header)}. "
+                    "Mend the line, or remove it."
                 )
             if len(row) <= max(needed, default=-1):
                 lacking = next(header[i] for i in needed if i >= len(row))
                 raise DataError(
                     f"{path}, line {line}: {row} does not fit the header: no cell for column "
-                    f"{lacking!r}"
+                    f"{lacking!r}. Mend the line, or remove it."
                 )
         cells = list(zip_longest(*(row for _, row in part), fillvalue=""))
         yield TablePart(
@@ -324,24 +344,66 @@ def _is_header(cells: Sequence[str]) -> bool:
     return 2 * len(numbers) < len(cells) or not cells or numbers == counted
 
 
-def _names_line(cells: Sequence[str]) -> str:
-    """Return the line of ``shoal.toml`` that names columns, with a guess from one row."""
-    names = []
-    channels = 0
-    for i, cell in enumerate(cells):
-        text = NUMERAL.fullmatch(cell) is None and DECIMAL_COMMA.fullmatch(cell) is None
-        if text and cell.lower() not in MISSING and "label" not in names:
-            names.append("label")
-        elif i == 0 and len(cells) > 4 and "." not in cell and len(cell) < 5:
-            names.append("person")
-        elif "t" not in names and (len(cell.partition(".")[0]) > 8 or (i == 0 and "." in cell)):
-            names.append("t")
+def _names_line(rows: Sequence[Sequence[str]]) -> str:
+    """Return the line of ``shoal.toml`` that names columns, with a guess from the first rows.
+
+    The time seldom falls. A person and classes are text, or whole numbers that seldom change.
+    """
+    columns = list(zip(*(row for row in rows if len(row) == len(rows[0])), strict=True))
+    texts = [any(map(_is_text, cells)) for cells in columns]
+    codes = [_is_code(cells) for cells in columns]
+    few = 2 * sum(codes) <= len(codes)
+    counts, names = dict[str, int](), list[str]()
+    for i, cells in enumerate(columns):
+        name = "c"
+        if texts[i]:
+            name = "label"
+        elif "t" not in names and _grows(cells):
+            name = "t"
+        elif codes[i] and few:
+            name = "person" if any(texts) and "person" not in names else "label"
+        counts[name] = counts.get(name, 0) + 1
+        is_first = name != "c" and counts[name] == 1
+        names.append(name if is_first else f"{name.replace('label', 'label_')}{counts[name]}")
+    shown = list[str]()
+    for _, group in groupby(names, lambda name: name.rstrip("0123456789")):
+        same = list(group)
+        numbered = [name for name in same if name[-1].isdecimal()]
+        shown += [name for name in same if name not in numbered]
+        shown += [f"{numbered[0]}..{numbered[-1]}"] if len(numbered) > 3 else numbered
+    return f"names = [{', '.join(json.dumps(name) for name in shown)}]"
+
+
+def _is_text(cell: str) -> bool:
+    return not is_number(cell) and cell.lower() not in MISSING
+
+
+def _is_code(cells: Sequence[str]) -> bool:
+    """Return True if cells are whole numbers that seldom change, as those of classes do."""
+    changes = sum(cell != following for cell, following in pairwise(cells))
+    whole = all(re.fullmatch(r"-?\d{1,6}", cell) for cell in cells)
+    return whole and changes <= max(1, len(cells) / 50)
+
+
+def _grows(cells: Sequence[str]) -> bool:
+    """Return True if cells are numbers that seldom fall, as a time does."""
+    numbers, wrong = read_numbers(np.array(cells))
+    steps = np.diff(numbers)
+    if wrong is not None or not len(steps):
+        return wrong is None and len(cells[0].partition(".")[0]) > 8
+    return bool((steps > 0).mean() > 0.9)
+
+
+def spelled_out(names: Sequence[str]) -> tuple[str, ...]:
+    """Return names of columns with a series such as ``c1..c9`` name by name."""
+    each = list[str]()
+    for name in names:
+        series = _SERIES.fullmatch(name)
+        if series is None:
+            each.append(name)
         else:
-            channels += 1
-            names.append(f"c{channels}")
-        if len(names) == 8 and len(cells) > 10:
-            return f"names = [{', '.join(map(repr, names))}, ...]"
-    return f"names = [{', '.join(map(repr, names))}]".replace("'", '"')
+            each += [f"{series[1]}{i}" for i in range(int(series[2]), int(series[3]) + 1)]
+    return tuple(each)
 
 
 def _distinct(path: Path, header: list[str]) -> tuple[str, ...]:
@@ -362,6 +424,12 @@ def _rows(path: Path, form: TextForm) -> Iterator[tuple[int, list[str]]]:
                 for line, text in enumerate(file, form.skipped + 1):
                     if cells := text.split():
                         yield line, cells
+                return
+            if form.ends_rows:
+                for line, text in enumerate(file, form.skipped + 1):
+                    for part in text.split(";"):
+                        if part.strip(" ,\r\n"):
+                            yield line, _split(part, form.separator)
                 return
             reader = csv.reader(file, delimiter=form.separator)
             for row in reader:
@@ -415,4 +483,8 @@ def _arrow_column(column: Any) -> Array:
         return column.cast("float64", safe=False).fill_null(np.nan).to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
     if types.is_timestamp(column.type):
         return column.cast("timestamp[ns]").to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
-    return np.array(["" if v is None else str(v) for v in column.to_pylist()], str)
+    words = column if types.is_dictionary(column.type) else column.dictionary_encode()
+    texts = ["" if v is None else str(v) for v in words.dictionary.to_pylist()]
+    places = words.indices.fill_null(len(texts)).cast("int64").to_numpy(zero_copy_only=False)
+    cells: Array = np.array([*texts, ""], str)[places]
+    return cells

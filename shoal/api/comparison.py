@@ -29,6 +29,7 @@ from simulation.comparison.grid_table import tabulate_grid
 from simulation.comparison.processes import check_jobs, run_all
 from simulation.comparison.runs import Job, data_of, jobs_of, read_algorithms, run_job
 from simulation.comparison.table import tabulate
+from simulation.datasets.catalog import cuts_of
 from simulation.datasets.doubts import doubts
 from simulation.datasets.windows import FleetData, digest_of
 from simulation.objective import ModelMaker, objective_on
@@ -68,7 +69,12 @@ class Compared:
             return data_of(job)
         settings, scenario = job.settings, scenario_of(job.settings)
         return fleet_of(
-            self.fleets[job.data], settings.partition, settings.devices, settings.seed, scenario
+            self.fleets[job.data],
+            settings.partition,
+            settings.devices,
+            settings.seed,
+            scenario,
+            cuts_of(settings),
         )
 
     def run(self, job: Job, on_round: Callable[[int], None]) -> dict[str, Any]:
@@ -191,6 +197,10 @@ def compare(
     model: str | nn.Module | ModelMaker = "",
     pretrain: str = "",
     cohort: int = 0,
+    window: int = 0,
+    stride: int = 0,
+    steps: int = 0,
+    rate: float = 0.0,
     profiles: str = "",
     policy: str = "",
     workers: int | None = 1,

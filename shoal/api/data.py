@@ -13,7 +13,6 @@ from edge_client.core.ports import Windows
 from edge_client.data.folders import FolderSettings
 from edge_client.data.labels import last_share_of_each_class
 from edge_client.data.roles import RoleName
-from edge_client.data.tables import is_table
 from shoal.api.arrays import fleet_of_arrays, fleet_of_devices, padded_or_alike
 from shoal.api.columns import (
     Roles,
@@ -31,7 +30,8 @@ from shoal.api.examples import (
     windows_of,
 )
 from shoal.api.sources import are_tables, is_file, recordings_of, table_of, tables_of
-from simulation.datasets.device_folders import load_device_folders
+from simulation.datasets.catalog import USUAL_CUTS, Cuts
+from simulation.datasets.catalog import load as load_named
 from simulation.datasets.npz import ARRAYS
 from simulation.datasets.windows import FleetData
 from simulation.partition import assign, make_fleet, read_partition
@@ -160,19 +160,10 @@ def load(
     if isinstance(source, str | Path):
         if length is None and stride is None and not steps and not columns and not rate:
             return fleet_of(source, partition, devices, seed)
-        path = Path(source)
-        if not path.is_dir() and not (path.is_file() and is_table(path)):
-            raise DataError(
-                "length, stride and steps must be left out unless data is a folder of recordings, "
-                f"got {str(source)!r}"
-            )
         check_cuts(length, stride)
-        return assign(
-            load_device_folders(path, length or 0, stride or 0, steps, _words(columns or {}, rate)),
-            read_partition(partition),
-            devices,
-            seed,
-        )
+        cuts, words = Cuts(length or 0, stride or 0, steps, rate), _words(columns or {}, rate)
+        read = load_named(str(source), cuts, words)
+        return assign(read, read_partition(partition), devices, seed)
     roles = Roles(person, label, time)
     recordings: Mapping[str, Sequence[Table]] | None = None
     others = {
@@ -276,10 +267,11 @@ def fleet_of(
     devices: int | None,
     seed: int,
     scenario: Scenario | None = None,
+    cuts: Cuts = USUAL_CUTS,
 ) -> FleetData:
     """Return data, by name, path or as an object, assigned by a partition.
 
-    `scenario` is checked against the partition.
+    `scenario` is checked against the partition; `cuts` is of recordings.
 
     Raises:
         DataError: the data cannot be read, or are too few.
@@ -293,9 +285,13 @@ def fleet_of(
     assigned = read_partition(partition)
     if scenario is not None:
         check_scenario(scenario, assigned)
-    if isinstance(data, FleetData):
-        return assign(data, assigned, devices, seed)
-    return make_fleet(str(data), assigned, devices, seed)
+    if not isinstance(data, FleetData):
+        return make_fleet(str(data), assigned, devices, seed, cuts)
+    if any(cuts):
+        raise ConfigError(
+            "window, stride, steps and rate must be left out with data that shoal.load has cut"
+        )
+    return assign(data, assigned, devices, seed)
 
 
 def validation(data: FleetData, share: float = 0.25) -> FleetData:

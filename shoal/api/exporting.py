@@ -14,7 +14,7 @@ from export.runtimes import ONNX
 from host.files import prepare_folder
 from host.settings import check
 from shoal.api.pointing import pointing
-from simulation.datasets.catalog import load_data
+from simulation.datasets.catalog import Cuts, load_data
 from simulation.datasets.doubts import doubts
 from simulation.datasets.windows import FleetData, for_task
 from simulation.objective import ModelMaker, objective_for_fleet, objective_on, suited
@@ -31,6 +31,10 @@ def export(
     model: str | nn.Module | ModelMaker = "",
     pretrain: str = "",
     privacy: str = "",
+    window: int = 0,
+    stride: int = 0,
+    steps: int = 0,
+    rate: float = 0.0,
     seed: int = 0,
     bundle_version: int = 1,
     key: str | Path | None = None,
@@ -55,7 +59,8 @@ def export(
     if key_file is not None and not key_file.exists():
         raise ConfigError(f"key {key_file}: no such file; leave key out to make one in {folder}")
     signing = own_key(folder) if key_file is None else read_key(key_file)
-    fleet = data if isinstance(data, FleetData) else load_data(str(data))
+    cuts = Cuts(window, stride, steps, rate)
+    fleet = data if isinstance(data, FleetData) else load_data(str(data), cuts)
     spec = suited(algorithm_of(algorithm), fleet).with_privacy(privacy)
     for doubt in doubts(fleet, spec.has_classes):
         warnings.warn(doubt, stacklevel=3)

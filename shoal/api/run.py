@@ -25,6 +25,7 @@ from shoal.api.result import Result
 from shoal.asked import NOW
 from simulation import simulate as simulation
 from simulation.cost import count
+from simulation.datasets.catalog import cuts_of
 from simulation.datasets.description import column_rows, device_rows
 from simulation.datasets.doubts import doubts, remarks_of
 from simulation.datasets.windows import FleetData
@@ -73,6 +74,10 @@ def simulate(
     split: str = "own",
     newcomers: int = 0,
     cohort: int = 0,
+    window: int = 0,
+    stride: int = 0,
+    steps: int = 0,
+    rate: float = 0.0,
     profiles: str = "",
     policy: str = "",
     backend: str = "auto",
@@ -122,7 +127,7 @@ def simulate(
         raise ConfigError(f"models must be one of {', '.join(MODELS)}, got {models!r}")
     folder = None if out is None else prepare_folder(Path(out), "out")
     on_progress(f"reading {data.name if isinstance(data, FleetData) else data}")
-    fleet = fleet_of(data, partition, devices, seed, scenario_of(settings))
+    fleet = fleet_of(data, partition, devices, seed, scenario_of(settings), cuts_of(settings))
     settings = replace(settings, algorithm=suited(settings.algorithm, fleet))
     for doubt in doubts(fleet, settings.algorithm.has_classes):
         warnings.warn(doubt, stacklevel=3)

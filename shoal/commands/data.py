@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from shoal.command import command, print_json
+from shoal.command import Options, command, print_json
 from shoal.commands import options as opt
+from simulation.settings import SimulationSettings
 
 data = typer.Typer(
     rich_markup_mode=None,
@@ -23,13 +24,15 @@ def show(
         str, typer.Argument(help="Data as `--data` takes them: a name, or the path of a folder.")
     ],
     as_json: opt.Json = False,
+    *,
+    words: Annotated[dict[str, Any], Options((SimulationSettings,), only=opt.CUTS)],
 ) -> None:
     """Show columns with their roles, rates, gaps, and the windows of each device and class."""
-    from simulation.datasets.catalog import load_data
+    from simulation.datasets.catalog import Cuts, load_data
     from simulation.datasets.description import column_rows, described, device_rows
     from simulation.datasets.doubts import doubts
 
-    fleet = load_data(source)
+    fleet = load_data(source, Cuts(**words))
     if not as_json:
         print(described(fleet))
         return

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from wire.bundle import Bundle
 
 
+OPTIONS = ("algorithm", "model", "pretrain", "privacy", *opt.CUTS)
+
 export = typer.Typer(
     rich_markup_mode=None,
     help="Export the training step for devices, check it against eager torch, and sign it.",
@@ -37,7 +39,7 @@ def write(
     data: opt.Data = "watch",
     words: Annotated[
         dict[str, Any],
-        Options((SimulationSettings,), only=("algorithm", "model", "pretrain", "privacy")),
+        Options((SimulationSettings,), only=OPTIONS),
     ],
     bundled: Annotated[dict[str, Any], Options((ExportWords,))],
     key: Annotated[

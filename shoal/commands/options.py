@@ -31,6 +31,9 @@ Data = Annotated[
 ]
 Out = Annotated[Path, typer.Option(help="Folder for summary.json, pictures and the report.")]
 
+CUTS = ("window", "stride", "steps", "rate")
+"""Settings of a simulation that say how windows are cut from recordings."""
+
 
 class CampaignWords(msgspec.Struct, frozen=True, kw_only=True):
     """Options of a campaign whose text on the command line is not stored as it is."""

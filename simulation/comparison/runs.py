@@ -24,7 +24,7 @@ from algorithms.models.adoption.from_file import is_file
 from algorithms.objectives.supervised import Supervised
 from algorithms.personalisation.kept import kept_text
 from simulation.cost import count
-from simulation.datasets.catalog import NAMES
+from simulation.datasets.catalog import NAMES, Cuts, cuts_of
 from simulation.datasets.windows import FleetData
 from simulation.engine.options import EngineOptions
 from simulation.engine.progress import RunProgress
@@ -154,9 +154,11 @@ def _digest(path: Path, size: int, changed_ns: int) -> str:
 
 
 @lru_cache(maxsize=2)
-def fleet_of(data: str, devices: int | None, partition: str, seed: int, content: str) -> FleetData:
+def fleet_of(
+    data: str, devices: int | None, partition: str, seed: int, content: str, cuts: Cuts
+) -> FleetData:
     del content  # part of the cache's key: other content is another fleet
-    return make_fleet(data, read_partition(partition), devices, seed)
+    return make_fleet(data, read_partition(partition), devices, seed, cuts)
 
 
 def data_of(job: Job) -> FleetData:
@@ -167,7 +169,13 @@ def data_of(job: Job) -> FleetData:
     """
     settings = job.settings
     check_scenario(scenario_of(settings), read_partition(settings.partition))
-    return fleet_of(job.data, settings.devices, settings.partition, settings.seed, job.content)
+    return fleet_of(*_place(job))
+
+
+def _place(job: Job) -> tuple[str, int | None, str, int, str, Cuts]:
+    """Return the arguments of `fleet_of` for a job."""
+    s = job.settings
+    return job.data, s.devices, s.partition, s.seed, job.content, cuts_of(s)
 
 
 @lru_cache(maxsize=2)
@@ -203,9 +211,7 @@ def run_job(
     scenario = scenario_of(settings)
     if fleet is None:
         fleet = data_of(job)
-        heterogeneity = _heterogeneity(
-            (job.data, settings.devices, settings.partition, settings.seed, job.content), scenario
-        )
+        heterogeneity = _heterogeneity(_place(job), scenario)
     else:
         heterogeneity = measure(set_scene(fleet, scenario, settings.seed).some(MEASURED))
 

@@ -2,8 +2,12 @@
 
 import os
 from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
 
 from algorithms.spec import unknown
+from edge_client.data.folders import FolderSettings
 from edge_client.data.tables import is_table
 from simulation.datasets.device_folders import load_device_folders
 from simulation.datasets.geotec import FOLDER as GEOTEC
@@ -14,6 +18,7 @@ from simulation.datasets.pool import Pool, assign_alike
 from simulation.datasets.uci_har import is_uci_har, load_uci_har
 from simulation.datasets.watch import load_watch, load_watch_session
 from simulation.datasets.windows import FleetData
+from simulation.settings import SimulationSettings
 from wire.errors import DataError
 
 UCI_HAR_NAMES = (
@@ -48,7 +53,28 @@ PACKAGED = ("watch", "watch-session")
 """Names of the data sets that a package contains."""
 
 
-def load_data(name_or_path: str) -> FleetData:
+class Cuts(NamedTuple):
+    """The way in which windows are cut from recordings; 0 for the usual one."""
+
+    window: int = 0
+    """Number of samples of a window."""
+    stride: int = 0
+    """Number of samples between the starts of two windows."""
+    steps: int = 0
+    """Number of steps with a class of their own in each window."""
+    rate: float = 0.0
+    """Number of samples a second."""
+
+
+USUAL_CUTS = Cuts()
+
+
+def cuts_of(settings: SimulationSettings) -> Cuts:
+    """Return the way in which settings say that recordings are cut."""
+    return Cuts(settings.window, settings.stride, settings.steps, settings.rate)
+
+
+def load_data(name_or_path: str, cuts: Cuts = USUAL_CUTS) -> FleetData:
     """Load a fleet's data.
 
     A pool is assigned at random to 20 devices, which then all have the same distribution.
@@ -56,16 +82,29 @@ def load_data(name_or_path: str) -> FleetData:
     Raises:
         DataError: neither a known name nor a readable file; the text says what was expected.
     """
-    data = load(name_or_path)
+    data = load(name_or_path, cuts)
     return assign_alike(data) if isinstance(data, Pool) else data
 
 
-def load(name_or_path: str) -> FleetData | Pool:
+def load(
+    name_or_path: str, cuts: Cuts = USUAL_CUTS, words: FolderSettings | None = None
+) -> FleetData | Pool:
     """Load data as they are: a fleet if the examples have owners, a pool if they have none.
+
+    `cuts` and `words` are of recordings, and go before those of ``shoal.toml``.
 
     Raises:
         DataError: neither a known name nor a readable file; the text says what was expected.
     """
+    path = Path(name_or_path)
+    if (any(cuts) or words is not None) and not (
+        name_or_path not in NAMES and (path.is_dir() or (path.is_file() and is_table(path)))
+    ):
+        options = [f"{name}={value:g}" for name, value in cuts._asdict().items() if value]
+        raise DataError(
+            f"{', '.join(options or ['columns'])} must be left out unless data is a folder or a "
+            f"table of recordings, got {name_or_path!r}"
+        )
     if name_or_path == "watch":
         return load_watch()
     if name_or_path == "watch-session":
@@ -83,7 +122,6 @@ def load(name_or_path: str) -> FleetData | Pool:
         return load_geotec(folder / GEOTEC, side)
     if name_or_path in FILES:
         return load_images(name_or_path, _folder(name_or_path))
-    path = Path(name_or_path)
     if not path.exists():
         hint = "There is no file or folder of this name either."
         raise DataError(unknown("data set", name_or_path, NAMES, hint))
@@ -92,7 +130,10 @@ def load(name_or_path: str) -> FleetData | Pool:
     if path.suffix == ".npz":
         return load_npz(path)
     if path.is_dir() or is_table(path):
-        return load_device_folders(path)
+        words = words or FolderSettings()
+        if cuts.rate:
+            words = msgspec.structs.replace(words, rate=cuts.rate)
+        return load_device_folders(path, cuts.window, cuts.stride, cuts.steps, words)
     raise DataError(
         f"data {name_or_path!r} is not a .npz file, a folder with a folder for each device, a "
         "table of recordings, or the folder or zip of UCI HAR"

@@ -4,6 +4,8 @@ from edge_client.data.labels import has_classes
 from simulation.datasets.doubts import doubts
 from simulation.datasets.windows import FleetData
 
+FEW_WINDOWS = 8
+"""Number of labelled windows below which a device has a note that they are few."""
 MOST_DEVICES = 30
 """Maximum number of devices of a description."""
 Rows = list[tuple[str, ...]]
@@ -20,11 +22,11 @@ def column_rows(data: FleetData) -> Rows:
 def device_rows(data: FleetData) -> Rows:
     """Return rate, gaps and numbers of windows of each device, after a row of headings.
 
-    The windows of each class are counted in both parts together.
+    The windows of each class are counted in both parts together. A note says if they are few.
     """
     of_classes = has_classes(data.sample()[1]) and bool(data.classes)
     classes = data.classes if of_classes else ()
-    rows: Rows = [("device", "rate", "gaps", "training", "test", "unlabelled", *classes)]
+    rows: Rows = [("device", "rate", "gaps", "training", "test", "unlabelled", *classes, "note")]
     for device_id, w in list(data.devices.items())[:MOST_DEVICES]:
         rate = data.reading.rates.get(device_id, 0.0) if data.reading else 0.0
         gaps = str(data.reading.gaps.get(device_id, 0)) if data.reading else ""
@@ -32,7 +34,9 @@ def device_rows(data: FleetData) -> Rows:
             str(int((w.train_y == i).sum() + (w.test_y == i).sum())) for i in range(len(classes))
         )
         sizes = map(str, (w.num_train, w.num_test, w.num_unlabelled))
-        rows.append((device_id, f"{rate:g} Hz" if rate else "", gaps, *sizes, *counts))
+        is_few = bool(data.classes) and w.num_train + w.num_test < FEW_WINDOWS
+        note = f"fewer than {FEW_WINDOWS} windows" if is_few else ""
+        rows.append((device_id, f"{rate:g} Hz" if rate else "", gaps, *sizes, *counts, note))
     return rows
 
 

@@ -11,10 +11,10 @@ import msgspec
 import numpy as np
 
 from edge_client.core.ports import Windows
+from edge_client.data.array_store import ArrayStore
 from edge_client.data.folders import (
     CLASSES,
     LENGTH,
-    STRIDE,
     FolderSettings,
     RecordingFiles,
     classes_of,
@@ -22,11 +22,19 @@ from edge_client.data.folders import (
     recordings_in,
     settings_in,
     sources_in,
+    usual_stride,
 )
 from edge_client.data.labels import are_steps, column_names, has_classes, in_order
 from edge_client.data.layout import PARTS, fit_windows
 from edge_client.data.padding import PRESENCE
-from edge_client.data.reading import DataReading, FolderScan, class_names, read_reading, scan
+from edge_client.data.reading import (
+    DataReading,
+    FolderScan,
+    SharedSamples,
+    class_names,
+    read_reading,
+    scan,
+)
 from edge_client.data.recordings import CutRecordings, cut_recordings
 from edge_client.data.roles import CHANNEL, LABEL
 from edge_client.data.tables import MemoryTable, add_line, stem_of
@@ -62,9 +70,12 @@ def load_device_folders(
     if words is not None:
         chosen = {key: value for key, value in msgspec.to_builtins(words).items() if value}
         settings = msgspec.convert(msgspec.to_builtins(settings) | chosen, FolderSettings)
-    length, stride = length or settings.window or LENGTH, stride or settings.stride or STRIDE
+    settings = msgspec.structs.replace(settings, window=length or settings.window)
+    length = settings.window or LENGTH
+    stride = stride or settings.stride or usual_stride(length)
     folders = [] if path.is_file() else _device_folders(path)
-    recordings = grouped([path] if path.is_file() else [] if folders else recordings_in(path))
+    tables = [path] if path.is_file() else [] if folders else recordings_in(path)
+    recordings = grouped(tables, folder)
     if not folders and not recordings:
         raise DataError(
             f"data {path} has no folder of a device. It must have one for each device, as for "
@@ -179,7 +190,9 @@ def load_tables(
     Raises:
         DataError: a recording cannot be used, or they differ.
     """
-    length, stride = length or LENGTH, stride or STRIDE
+    words = msgspec.structs.replace(words, window=length)
+    length = length or LENGTH
+    stride = stride or usual_stride(length)
     scans = {}
     for device_id, tables in devices.items():
         sources = [RecordingFiles(str(i), (("", table),)) for i, table in enumerate(tables)]
@@ -226,7 +239,8 @@ def _scans_of(
     if len(persons) < 2:
         return each
     whole = scan(folder, recordings, settings, listed)
-    return {person: replace(whole, persons={person}) for person in persons}
+    shared = replace(whole, shared=SharedSamples(ArrayStore(), {}))
+    return {person: replace(shared, persons={person}) for person in persons}
 
 
 def _cut_all(
@@ -259,10 +273,12 @@ def _cut_all(
                 f"and those of device {first} are {', '.join(expected) or LABEL}"
             )
     reading, classes = read_reading(scans), class_names(scans.values())
-    cuts = {}
+    cuts, store = {}, ArrayStore()
     for device_id, device in scans.items():
         person = next(iter(device.persons)) if len(device.persons) == 1 else None
-        cuts[device_id] = cut_recordings(device, reading, classes, length, stride, steps, person)
+        cuts[device_id] = cut_recordings(
+            device, reading, classes, length, stride, store, steps, person
+        )
     gaps = {device_id: cut.num_gaps for device_id, cut in cuts.items()}
     return msgspec.structs.replace(reading, gaps=gaps), cuts
 

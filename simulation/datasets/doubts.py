@@ -3,14 +3,21 @@
 The mistakes are labels of one class, and devices whose numbers are in other units.
 """
 
+import re
+
 import numpy as np
 
+from edge_client.data.array_store import blocks
 from edge_client.data.labels import has_classes
+from edge_client.data.tables import add_line
 from simulation.datasets.windows import SAMPLED, FleetData
+from wire.arrays.tensors import Array
 
 TIMES = 30.0
 """Factor from the median device's channel beyond which a channel is likely in another unit."""
 SHOWN = 3
+MOST_NAMES = 20
+"""Maximum number of names of recordings in a warning."""
 
 
 def doubts(data: FleetData, of_classes: bool = True) -> list[str]:
@@ -20,7 +27,7 @@ def doubts(data: FleetData, of_classes: bool = True) -> list[str]:
     """
     some = data.some(SAMPLED)
     warnings = [f"data {data.name}: {remark}" for remark in remarks_of(data)]
-    warnings += [one_class(some), one_part(some)] if of_classes else []
+    warnings += [one_class(some), one_part(some), no_label(data)] if of_classes else []
     return [text for text in (*warnings, other_units(some)) if text]
 
 
@@ -35,6 +42,23 @@ def remarks_of(data: FleetData) -> list[str]:
         because = f", whose recordings have {gaps[empty[0]]} gaps" if gaps.get(empty[0]) else ""
         remarks.append(f"{len(empty)} devices have no window, such as {empty[0]}{because}")
     return remarks
+
+
+def no_label(data: FleetData) -> str:
+    """Return a warning if nothing says the classes of recordings, else ""."""
+    if (
+        data.reading is None
+        or data.classes
+        or not any(w.num_unlabelled for w in data.devices.values())
+    ):
+        return ""
+    words = (re.match(r"[^\W\d_]*", name) for name in data.reading.recordings)
+    names = sorted({word[0] for word in words if word and word[0]}) or ["walk"]
+    lines = ", ".join(f'"{name}*" = "{name}"' for name in names[:MOST_NAMES])
+    return (
+        f"data {data.name}: no column is the label. For the classes of whole recordings, by their "
+        f"names: {add_line(f'labels = {{{lines}}}')}"
+    )
 
 
 def one_part(data: FleetData) -> str:
@@ -87,7 +111,7 @@ def other_units(data: FleetData) -> str:
     if data.window.vocabulary:
         return ""
     sizes = {  # root mean square per channel (channels,) float64
-        d: np.sqrt(np.square(x, dtype=np.float64).mean((0, *range(2, x.ndim))))
+        d: np.sqrt(_squares(x) / (x.size // x.shape[1]))
         for d, w in data.devices.items()
         if len(x := w.train_x if w.num_train else w.unlabelled_x)
     }
@@ -112,4 +136,12 @@ def other_units(data: FleetData) -> str:
     return (
         f"data {data.name}: {'; '.join(lines[:SHOWN])}{more} (root mean squares). Are all devices "
         "in the same unit?"
+    )
+
+
+def _squares(x: Array) -> Array:
+    """Return the sum of squares per channel of windows x (n, channels, \\*sides)."""
+    axes = (0, *range(2, x.ndim))
+    return sum(
+        (np.square(x[at], dtype=np.float64).sum(axes) for at in blocks(x)), np.zeros(x.shape[1])
     )

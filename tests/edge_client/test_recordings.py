@@ -214,7 +214,7 @@ def test_a_folder_of_recordings_makes_windows_of_steps(tmp_path: Path) -> None:
     assert result.predictions("one").shape == (fleet.devices["one"].num_test, 8)
     with pytest.raises(
         DataError,
-        match="length, stride and steps must be left out unless data is a folder of recordings",
+        match="steps=4 must be left out unless data is a folder or a table of recordings",
     ):
         shoal.load("watch", steps=4)
 

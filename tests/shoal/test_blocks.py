@@ -55,6 +55,9 @@ ONE = {
     "test_the_setting_of_the_page_is_a_setting",
     "docs/extend.md: python: from algorithms.spec import option": "tests/shoal/"
     "test_extend_page.py: test_the_option_of_the_page_is_that_of_the_grouping",
+    "docs/data.md: toml: rate = 50                                # samples a second": (
+        "tests/edge_client/test_program_layouts.py: test_the_words_of_the_page_are_read"
+    ),
     "docs/own-data.md: csv: t,ax,ay,az,label": "tests/shoal/test_docs.py: "
     "test_the_recording_of_the_page_is_read",
     "docs/models.md: python: from torch import nn": "tests/simulation/test_own_model.py: "

@@ -249,7 +249,7 @@ def test_what_is_wrong_is_said(source: tuple[Any, ...], said: str) -> None:
 def test_lengths_are_for_recordings(tmp_path: Path) -> None:
     with pytest.raises(
         shoal.DataError,
-        match="length, stride and steps must be left out unless data is a folder of recordings, "
+        match="window=64 must be left out unless data is a folder or a table of recordings, "
         "got 'watch'",
     ):
         shoal.load("watch", length=64)

@@ -1,0 +1,214 @@
+"""Layouts that programs and published data sets have: read, or one error whose line reads them."""
+
+from pathlib import Path
+
+import pytest
+
+import shoal
+from edge_client.data.folders import settings_in
+from edge_client.data.tables import spelled_out
+from simulation.datasets.description import described
+from simulation.datasets.windows import FleetData
+from tests.support import layouts
+from wire.errors import DataError
+
+LINE = "beside the recordings: "
+
+
+def lines_until_read(folder: Path) -> tuple[FleetData, list[str]]:
+    """The fleet of a folder, and the lines that its errors and warnings had to be given."""
+    lines = list[str]()
+    while len(lines) < 4:
+        try:
+            fleet = shoal.load(folder)
+        except DataError as error:
+            lines.append(str(error).partition(LINE)[2] if str(folder) in str(error) else "")
+        else:
+            missing = "no column is the label" in described(fleet)
+            if not missing:
+                return fleet, lines
+            lines.append(described(fleet).partition("names: ")[2].partition(LINE)[2])
+        (folder / "shoal.toml").write_text("\n".join(lines))
+    raise AssertionError(lines)
+
+
+@pytest.mark.parametrize(
+    ("write", "lines", "devices", "channels", "classes", "rate"),
+    [
+        (
+            layouts.sensor_logger,
+            ['labels = {"sitting*" = "sitting", "walking*" = "walking"}'],
+            "ann bob",
+            "Accelerometer.z Accelerometer.y Accelerometer.x Gyroscope.z Gyroscope.y Gyroscope.x "
+            "WatchHeartRate.bpm",
+            "sitting walking",
+            100,
+        ),
+        *(
+            (
+                write,
+                ['labels = {"stairs*" = "stairs", "walk*" = "walk"}'],
+                "one two",
+                [f"Linear Acceleration {axis} (m/s^2)" for axis in "xyz"],
+                "stairs walk",
+                100,
+            )
+            for write in (layouts.phyphox, layouts.phyphox_of_spreadsheets)
+        ),
+        (
+            layouts.physics_toolbox,
+            ['labels = {"run*" = "run", "walk*" = "walk"}'],
+            "one two",
+            "gFx gFy gFz TgF",
+            "run walk",
+            50,
+        ),
+        (
+            layouts.physics_toolbox_of_forces,
+            ['labels = {"run*" = "run", "walk*" = "walk"}'],
+            "one two",
+            [f"a{axis} (m/s^2)" for axis in "xyzT"],
+            "run walk",
+            50,
+        ),
+        (
+            layouts.core_motion,
+            [],
+            "one two",
+            "motionUserAccelerationX(G) motionYaw(rad)",
+            "0 1",
+            50,
+        ),
+        (layouts.health_kit, [], "one", "value", "rest run", 0.2),
+        (
+            layouts.wisdm,
+            ['names = ["person", "label", "t", "c1", "c2", "c3"]'],
+            "33 5",
+            "c1 c2 c3",
+            "Jogging Upstairs",
+            20,
+        ),
+        (
+            layouts.wisdm_of_sensors,
+            ['names = ["person", "label", "t", "c1", "c2", "c3"]'],
+            "watch",
+            "accel.c1 accel.c2 accel.c3 gyro.c1 gyro.c2 gyro.c3",
+            "A B",
+            20,
+        ),
+        (
+            layouts.pamap2,
+            ['names = ["t", "label", "c1..c52"]'],
+            "subject101 subject102",
+            [f"c{i}" for i in range(1, 53)],
+            "0 12 4",
+            100,
+        ),
+        (
+            layouts.opportunity,
+            ['names = ["t", "c1..c31", "label", "label_2", "label_3", "label_4"]'],
+            "S1-ADL1 S2-ADL1",
+            [f"c{i}" for i in range(1, 31)],
+            "0 1 2",
+            30.3,
+        ),
+        (
+            layouts.hhar,
+            [],
+            "a b",
+            "accelerometer.x accelerometer.y accelerometer.z gyroscope.x gyroscope.y gyroscope.z",
+            "stand walk",
+            200,
+        ),
+        (
+            layouts.capture24,
+            [],
+            "P001 P002",
+            "x y z",
+            ["7030 sleeping;MET 0.95", "home activity;sitting;MET 1.3"],
+            100,
+        ),
+        (
+            layouts.table_of_features,
+            ["window = 1"],
+            "1 2 3",
+            [f"tBodyAcc-{n}()-{axis}" for n in ("mean", "std", "mad", "max") for axis in "XYZ"],
+            "LAYING SITTING STANDING",
+            0,
+        ),
+        (layouts.table_of_windows, ["window = 1"], "0 1", [f"x_{i}" for i in range(64)], "a b", 0),
+    ],
+)
+def test_a_layout_is_read_with_the_lines_that_its_errors_say(
+    tmp_path: Path,
+    write: layouts.Writer,
+    lines: list[str],
+    devices: str,
+    channels: str | list[str],
+    classes: str | list[str],
+    rate: float,
+) -> None:
+    write(tmp_path)
+    fleet, needed = lines_until_read(tmp_path)
+    assert needed == lines
+    assert list(fleet.devices) == devices.split()
+    assert list(fleet.window.channels) == (
+        channels.split() if isinstance(channels, str) else channels
+    )
+    names = classes.split() if isinstance(classes, str) else classes
+    assert sorted(fleet.classes) == sorted(names)
+    assert fleet.window.rate_hz == rate
+    assert all(w.num_train >= 1 for w in fleet.devices.values())
+
+
+def test_files_that_are_no_recordings_are_said(tmp_path: Path) -> None:
+    layouts.sensor_logger(tmp_path)
+    text = described(shoal.load(tmp_path))
+    assert "files beside the recordings are not read: Battery.csv, Location.csv, Pedometer.csv" in (
+        text
+    )
+
+
+def test_devices_at_the_same_time_are_recordings_of_their_own(tmp_path: Path) -> None:
+    layouts.hhar(tmp_path)
+    fleet = shoal.load(tmp_path)
+    assert "accelerometer.Device         left out        it divides recordings" in described(fleet)
+    assert fleet.devices["a"].num_unlabelled > 0, "null is no class"
+    sessions = fleet.recordings["a"].session
+    assert sessions is not None
+    assert set(sessions.tolist()) == {0, 1}
+
+
+@pytest.mark.parametrize("name", ["session", "Trial", "phone", "placement", "recording_id"])
+def test_no_window_spans_two_values_of_a_column_that_divides(tmp_path: Path, name: str) -> None:
+    rows = [f"{i % 7},{i // 250},0" for i in range(1000)]
+    layouts.put(tmp_path / "a.csv", [f"x,{name},label", *rows])
+    fleet = shoal.load(tmp_path)
+    assert fleet.window.channels == ("x",)
+    assert len(fleet.recordings["a"].y) == 4 * 2
+
+
+def test_a_user_gives_classes_other_names_or_none(tmp_path: Path) -> None:
+    layouts.pamap2(tmp_path)
+    (tmp_path / "shoal.toml").write_text(
+        'names = ["t", "label", "heart_rate", "c1..c51"]\n[classes]\n0 = ""\n4 = "walking"'
+    )
+    fleet = shoal.load(tmp_path)
+    assert fleet.classes == ("12", "walking")
+    assert fleet.window.channels[:2] == ("heart_rate", "c1")
+    assert all(w.num_unlabelled > 0 for w in fleet.devices.values())
+
+
+def test_the_window_of_a_user_leaves_no_samples_out(tmp_path: Path) -> None:
+    layouts.capture24(tmp_path)
+    assert shoal.load(tmp_path, length=32).window.stride == 16
+    assert shoal.load(tmp_path, length=256).window.stride == 64
+
+
+def test_the_words_of_the_page_are_read(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
+    (tmp_path / "shoal.toml").write_text(page.partition("```toml\n")[2].partition("```")[0])
+    words = settings_in(tmp_path)
+    assert (words.rate, words.window, words.time_unit) == (50, 128, "ms")
+    assert words.classes == {"0": "", "4": "walking"}
+    assert spelled_out(words.names)[-1] == "c9"
