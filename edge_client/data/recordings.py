@@ -305,10 +305,16 @@ def _file_samples(
             are_dates &= of_dates
         if tracks is not None:
             cells = [texts_of(part.columns[n]) if n else np.full(end - begin, "") for n in dividers]
-            keys, inverse = np.unique(np.stack(cells), axis=1, return_inverse=True)
+            codes = np.zeros(end - begin, np.int64)
+            for column in cells:
+                words, inverse = np.unique(column, return_inverse=True)
+                codes = codes * len(words) + inverse
+            _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
             numbers = [
-                number_of_track.setdefault(tuple(key), len(number_of_track))
-                for key in keys.T.tolist()
+                number_of_track.setdefault(
+                    tuple(str(column[i]) for column in cells), len(number_of_track)
+                )
+                for i in first.tolist()
             ]
             tracks[begin:end] = np.array(numbers, np.int32)[inverse]
         for array in (x, values, t, tracks):

@@ -465,10 +465,11 @@ def _parquet_parts(path: Path, columns: list[str]) -> Iterator[TablePart]:
 
         line = 1
         try:
-            for batch in file.iter_batches(PART, columns=columns):
-                values = {name: _arrow_column(batch.column(name)) for name in columns}
-                yield TablePart(values, np.arange(line, line + batch.num_rows))
-                line += batch.num_rows
+            for group in range(file.num_row_groups):  # all groups at once would be read ahead
+                for batch in file.iter_batches(PART, row_groups=[group], columns=columns):
+                    values = {name: _arrow_column(batch.column(name)) for name in columns}
+                    yield TablePart(values, np.arange(line, line + batch.num_rows))
+                    line += batch.num_rows
         except (OSError, ArrowException) as error:
             raise DataError(
                 f"{path} is not readable as Parquet: {str(error).splitlines()[0]}"
