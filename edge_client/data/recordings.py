@@ -298,8 +298,8 @@ def _file_samples(
             values[begin:end] = fixed
         if label and not names:
             texts, _, inverse = class_texts(part.columns[label], device.settings)
-            codes = [number_of[text] if text else fixed for text in texts]
-            values[begin:end] = np.array(codes, np.int64)[inverse]
+            numbered = [number_of[text] if text else fixed for text in texts]
+            values[begin:end] = np.array(numbered, np.int64)[inverse]
         if t is not None:
             t[begin:end], of_dates = times_of(path, time, part.columns[time], part.lines)
             are_dates &= of_dates

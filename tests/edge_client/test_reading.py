@@ -12,7 +12,6 @@ from edge_client.data.cutting import NEITHER, TEST, TRAIN, parts_of_run
 from edge_client.data.tables import header_of, parts_of
 from simulation.datasets.description import described
 from simulation.datasets.windows import FleetData
-from tests.support.pages import blocks
 from wire.errors import ConfigError, DataError
 
 CLASSES = ("sit", "walk", "run")
@@ -43,20 +42,6 @@ def recorded(
 
 def counting(number: int, _rng: np.random.Generator, count: int) -> list[str]:
     return [str(number * count + i) for i in range(count)]
-
-
-def test_the_words_of_the_page_are_read(tmp_path: Path) -> None:
-    (words,) = (block.text for block in blocks("docs/data.md", "toml"))
-    rng = np.random.default_rng(0)
-    for person in ("p0", "p1"):
-        for name in ("walking", "walk-2", "sit"):
-            rows = [f"{person},{name},{20 * i},{rng.normal():.4f}" for i in range(600)]
-            path = tmp_path / person / f"{name}.csv"
-            path.parent.mkdir(exist_ok=True)
-            path.write_text("\n".join(rows))
-    (tmp_path / "shoal.toml").write_text(words)
-    fleet = shoal.load(tmp_path)
-    assert (fleet.window.channels, fleet.window.length, fleet.window.rate_hz) == (("x",), 128, 50)
 
 
 @pytest.mark.parametrize(

@@ -64,8 +64,6 @@ ONE = {
     "written_in_the_docs",
     "docs/models.md: python: import torch": "tests/simulation/test_own_model.py: "
     "written_in_the_docs",
-    "docs/data.md: toml: rate = 50                                # samples a second": "tests/"
-    "edge_client/test_reading.py: test_the_words_of_the_page_are_read",
     "docs/live.md: toml: [window]": "tests/shoal/test_docs.py: "
     "test_a_recording_as_the_page_of_live_data_has_it",
     'docs/policy.md: toml: verbs = ["train", "evaluate", "protect"]': "tests/edge_client/"
