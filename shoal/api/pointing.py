@@ -32,7 +32,7 @@ def pointing() -> Iterator[None]:
 
 
 def _is_users(frame: FrameType) -> bool:
-    """Return whether the frame is of a user's code: neither Shoal's, nor Python's, nor a library's."""
+    """Return whether the frame is of a user's code, not of Shoal, Python or a library."""
     package = frame.f_globals.get("__name__", "").partition(".")[0]
     file = frame.f_code.co_filename
     return package not in PACKAGES and not file.startswith(("<", *LIBRARIES))
