@@ -44,18 +44,30 @@ def functional(
     parameters = {name: tensors[roles[name]] for name in parts.parameters}
     counters = {name: torch.zeros((), dtype=torch.int64) for name in parts.counters}
     buffers = {name: tensors[roles[name]].clone() for name in parts.statistics}
-    model.train(training)
-    for layer in fixed_norms(model).values() if parts.has_frozen else ():
-        layer.eval()
+    if model.training != training:  # a walk through the layers, which alike steps do without
+        model.train(training)
+        for layer in fixed_norms(model).values() if parts.has_frozen else ():
+            layer.eval()
     used = {**frozen, **parameters, **buffers, **counters}
     used |= {place: used[name] for place, name in parts.tied.items() if name in used}
+    originals = {place: held[name] for place, (held, name) in parts.places.items()}
+    _put(parts, used)
     try:
-        result = torch.func.functional_call(model, used, (x,), tie_weights=False)
+        result = model(x)
     finally:
+        # a layer may have put another tensor into the place of a statistic
+        used = {place: held[name] for place, (held, name) in parts.places.items()}
+        _put(parts, originals)
         for attributes, attribute, value in parts.stored:
             attributes[attribute] = value
-    # a layer may have put another tensor into the place of a statistic
     return result, {roles[name]: used[name] for name in buffers}
+
+
+def _put(parts: "_Parts", values: TorchTensors) -> None:
+    """Put tensors into a model by their names; `torch.func.functional_call` looks each up anew."""
+    for place, value in values.items():
+        tensors, name = parts.places[place]
+        tensors[name] = value
 
 
 @dataclass(frozen=True)
@@ -75,6 +87,8 @@ class _Parts:
     counters: tuple[str, ...]
     tied: Mapping[str, str]
     """Names of the tensors that are also in other places of the model, by those places."""
+    places: Mapping[str, tuple[dict[str, Any], str]]
+    """Parameters or buffers of the layer in which a tensor is, and its name in it, by name."""
     stored: tuple[tuple[dict[str, Any], str, Any], ...]
     """Attributes of layers, with names and values, in which a pass leaves tensors.
 
@@ -104,6 +118,13 @@ def _parts_of(model: nn.Module) -> _Parts:
             ),
             counters=tuple(name for name in buffers if name.endswith("num_batches_tracked")),
             tied=_tied(model),
+            places={
+                f"{path}.{name}" if path else name: (tensors, name)
+                for path, layer in model.named_modules()
+                for tensors in (layer._parameters, layer._buffers)
+                for name, tensor in tensors.items()
+                if tensor is not None
+            },
             stored=tuple(
                 (vars(layer), attribute, value)
                 for layer in model.modules()

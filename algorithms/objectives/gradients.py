@@ -32,12 +32,17 @@ def tape() -> Iterator[None]:
         _TAPE.reset(token)
 
 
+def is_taping() -> bool:
+    """Return whether steps are run on autograd's tape, not traced."""
+    return _TAPE.get()
+
+
 def grad_and_value(loss: Loss[Aux], weights: TorchTensors) -> tuple[TorchTensors, Tensor, Aux]:
     """Return the gradients of `loss` at these weights, its value, and its other results.
 
     Gradients have the weights' keys; they are zero if the loss does not depend on a weight.
     """
-    if not _TAPE.get():
+    if not is_taping():
         gradients, (value, aux) = torch.func.grad_and_value(loss, has_aux=True)(weights)
         return gradients, value, aux
     leaves = {key: weight.detach().requires_grad_() for key, weight in weights.items()}

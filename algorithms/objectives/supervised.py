@@ -26,7 +26,7 @@ from algorithms.models.classifier import (
     watch_representation,
 )
 from algorithms.objectives.coordinator import DefaultCoordinator
-from algorithms.objectives.gradients import grad_and_value
+from algorithms.objectives.gradients import grad_and_value, is_taping
 from algorithms.optimizers.base import Optimizer
 from algorithms.optimizers.sgd import Sgd
 from algorithms.spec import WithOptions, hyper_of, option
@@ -299,6 +299,8 @@ class Supervised(WithOptions):
 
     def target(self, batch: TorchTensors) -> Tensor:
         """Return the targets with which the logits of a batch are compared."""
+        if type(self.task).target is Task.target:  # the labels, whatever the examples are
+            return batch["y"]
         return self.task.target(self.model.scale(batch["x"]), batch["y"])
 
     def metrics(self, logits: Tensor, batch: TorchTensors, loss_sum: Tensor) -> TorchTensors:
@@ -343,9 +345,12 @@ class Supervised(WithOptions):
 
         `directions` are by the keys of their tensors.
         """
+        clipped, lr = self.optimizer.clipped(directions, hyper), hyper["lr"]
+        if is_taping():
+            return self.optimizer.move_all(clipped, tensors, hyper, lr)
         moved: TorchTensors = {}
-        for key, direction in self.optimizer.clipped(directions, hyper).items():
-            moved |= self.optimizer.move(key, direction, tensors, hyper, hyper["lr"])
+        for key, direction in clipped.items():
+            moved |= self.optimizer.move(key, direction, tensors, hyper, lr)
         return moved
 
     def answer(self, tensors: TorchTensors, x: Tensor) -> Pass:

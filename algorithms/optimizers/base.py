@@ -60,6 +60,18 @@ class Optimizer(WithOptions, ABC):
         scale = (hyper["max_norm"] / (length + 1e-6)).clamp(max=1.0)
         return {key: direction * scale for key, direction in directions.items()}
 
+    def move_all(
+        self, directions: TorchTensors, tensors: TorchTensors, hyper: TorchTensors, lr: Tensor
+    ) -> TorchTensors:
+        """Return tensors and their slots after a step; the same numbers as `move` of each.
+
+        It is for steps that are run, not traced: an optimizer may use operators of many tensors.
+        """
+        moved: TorchTensors = {}
+        for key, direction in directions.items():
+            moved |= self.move(key, direction, tensors, hyper, lr)
+        return moved
+
     @abstractmethod
     def move(
         self, key: str, direction: Tensor, tensors: TorchTensors, hyper: TorchTensors, lr: Tensor

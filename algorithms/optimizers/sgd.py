@@ -33,6 +33,19 @@ class Sgd(Optimizer):
     def slots(self, key: str, value: Tensor) -> TorchTensors:
         return {slot_of(key): torch.zeros_like(value)}
 
+    def move_all(
+        self, directions: TorchTensors, tensors: TorchTensors, hyper: TorchTensors, lr: Tensor
+    ) -> TorchTensors:
+        if not self.plain or not directions:
+            return super().move_all(directions, tensors, hyper, lr)
+        keys = [*directions]
+        slots = [slot_of(key) for key in keys]
+        momenta = torch._foreach_mul([tensors[slot] for slot in slots], hyper["momentum"])
+        torch._foreach_add_(momenta, [*directions.values()])
+        steps = torch._foreach_mul(momenta, lr)
+        weights = torch._foreach_sub([tensors[key] for key in keys], steps)
+        return dict(zip((*slots, *keys), (*momenta, *weights), strict=True))
+
     def move(
         self, key: str, direction: Tensor, tensors: TorchTensors, hyper: TorchTensors, lr: Tensor
     ) -> TorchTensors:

@@ -171,7 +171,7 @@ def grouped(paths: Sequence[Path], folder: Path) -> list[RecordingFiles]:
     sources = []
     for rest, same in groups.items():
         if len(same) > 1 and "" not in same:
-            name = "/".join(part.strip(" _-") for part in rest.split("/")).strip("/")
+            name = "/".join(part.strip(" _-") for part in Path(rest).parts).strip("/")
             sources.append(RecordingFiles(name or "recording", tuple(same.items())))
         else:
             for path in same.values():

@@ -344,7 +344,8 @@ class Result:
             files = ModelFiles(path.parent, self.outcome.models, window, about)
             keeps = self._keeps(device)[1] if device is not None else ""
             return (files.write_one(path.name, number, device or "", keeps),)
-        if group is not None or device is not None or path.suffix[1:2].isalpha():
+        is_folder = devices is not None or path.is_dir() or not path.suffix[1:2].isalpha()
+        if group is not None or device is not None or not is_folder:
             raise ConfigError(
                 f"A file of one model must end with one of {', '.join(forms)}, got {path}"
             )

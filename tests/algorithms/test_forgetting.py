@@ -52,9 +52,8 @@ def test_nothing_of_a_device_is_in_the_memory_of_a_grouping(algorithm: str) -> N
 
 def test_a_survey_is_gone_and_those_of_others_stay_with_their_devices() -> None:
     def model(device_id: str, value: float) -> LocalModel:
-        return LocalModel(
-            device_id, 10, 1, NEWCOMER, {}, {PREFIX + GRADIENT: np.full(4, value, np.float32)}
-        )
+        gradient = np.array([value, 0, 0, 0], np.float32)
+        return LocalModel(device_id, 10, 1, NEWCOMER, {}, {PREFIX + GRADIENT: gradient})
 
     surveys = Surveys().with_reports([model("a", 1.0), model("gone", 7.25), model("z", 3.0)])
     info = {
