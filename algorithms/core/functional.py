@@ -44,19 +44,18 @@ def functional(
     parameters = {name: tensors[roles[name]] for name in parts.parameters}
     counters = {name: torch.zeros((), dtype=torch.int64) for name in parts.counters}
     buffers = {name: tensors[roles[name]].clone() for name in parts.statistics}
-    if model.training != training:  # a walk through the layers, which alike steps do without
-        model.train(training)
-        for layer in fixed_norms(model).values() if parts.has_frozen else ():
-            layer.eval()
+    model.train(training)
+    for layer in fixed_norms(model).values() if parts.has_frozen else ():
+        layer.eval()
     used = {**frozen, **parameters, **buffers, **counters}
     used |= {place: used[name] for place, name in parts.tied.items() if name in used}
-    originals = {place: held[name] for place, (held, name) in parts.places.items()}
+    originals = {place: layer[name] for place, (layer, name) in parts.places.items()}
     _put(parts, used)
     try:
         result = model(x)
     finally:
         # a layer may have put another tensor into the place of a statistic
-        used = {place: held[name] for place, (held, name) in parts.places.items()}
+        used = {place: layer[name] for place, (layer, name) in parts.places.items()}
         _put(parts, originals)
         for attributes, attribute, value in parts.stored:
             attributes[attribute] = value

@@ -3,11 +3,10 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
 
 from algorithms.core.contract import TorchTensors
 
@@ -52,5 +51,14 @@ def grad_and_value(loss: Loss[Aux], weights: TorchTensors) -> tuple[TorchTensors
     return (
         dict(zip(leaves, leaf_gradients, strict=True)),
         value.detach(),
-        tree_map_only(Tensor, Tensor.detach, aux),
+        _detached(aux),
     )
+
+
+def _detached(results: Any) -> Any:
+    """Return tensors, tuples and mappings of tensors without their history."""
+    if isinstance(results, Tensor):
+        return results.detach()
+    if isinstance(results, tuple):
+        return tuple(map(_detached, results))
+    return {key: _detached(value) for key, value in results.items()}

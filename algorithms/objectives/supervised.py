@@ -161,7 +161,8 @@ class Supervised(WithOptions):
             )
         buffers = (name for name, _ in model.named_buffers() if names.is_running_statistic(name))
         self._statistics = frozenset(name for name in buffers if name not in self.frozen)
-        self._still = self._without_gradient() if model.shape else frozenset[str]()
+        still = self._without_gradient() if model.shape else frozenset[str]()
+        self._moves = frozenset(name for name, _ in model.named_parameters()) - still
         self.random: Mapping[str, tuple[int, ...]] = {
             names.uniform(drawn): shape
             for name, layer in self.dropouts.items()
@@ -203,11 +204,10 @@ class Supervised(WithOptions):
 
         These are the model's parameters, shared or private, that have a gradient in a pass.
         """
-        parameters = {n for n, _ in self.model.named_parameters()} - self._still
         return [
             k
             for k in names.of_role(tensors, names.SHARED, names.PRIVATE)
-            if names.name_of(k) in parameters
+            if names.name_of(k) in self._moves
         ]
 
     def _without_gradient(self) -> frozenset[str]:
