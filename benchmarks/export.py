@@ -34,7 +34,7 @@ LONG = OUT.with_name("long.json")
 LIMIT_S = 300
 """Seconds of the processor after which an export of a long window is stopped."""
 STEPS = 128
-LAYERS = ("LSTM", "GRU", "RNN", "transformer encoder")
+LAYERS = ("LSTM", "GRU", "transformer encoder")
 
 
 def export_once(runtimes: tuple[str, ...]) -> dict[str, Any]:

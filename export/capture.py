@@ -28,6 +28,8 @@ from wire.arrays.names import has_rows
 from wire.errors import ConfigError
 
 MAX_BATCH = 4096
+DEPENDS_ON_BATCH = "The model's computation depends on the number of examples in a batch"
+USE_SHAPE = "Use x.shape[0] for that number, not len(x)."
 
 NamedFunction = Callable[[TorchTensors], TorchTensors]
 
@@ -176,10 +178,7 @@ def _make_graph(
                 if isinstance(frame, FrameSummary)
             }
         )
-        raise ConfigError(
-            f"The model's computation depends on the number of examples in a batch: {conditions} "
-            f"({'; '.join(places)}). Use x.shape[0] for that number, not len(x)."
-        )
+        raise ConfigError(f"{DEPENDS_ON_BATCH}: {conditions} ({'; '.join(places)}). {USE_SHAPE}")
     return graph, sizes
 
 

@@ -101,7 +101,9 @@ def describe_graphs(objective: Supervised, window: tuple[int, ...]) -> dict[str,
     }
 
 
-def run_once(objective: Supervised, window: tuple[int, ...]) -> Iterator[tuple[str, TorchTensors]]:
+def run_once(
+    objective: Supervised, window: tuple[int, ...], batch_size: int = TRACE_BATCH
+) -> Iterator[tuple[str, TorchTensors]]:
     """Yield every graph's name and its outputs for `example_inputs`.
 
     A graph also reads the responses of the graphs before it, which are zero here.
@@ -109,7 +111,7 @@ def run_once(objective: Supervised, window: tuple[int, ...]) -> Iterator[tuple[s
     Raises:
         ConfigError: a graph draws random numbers itself.
     """
-    inputs = example_inputs(objective, window)
+    inputs = example_inputs(objective, window, batch_size)
     for name, function in objective.graphs().items():
         with (
             torch.no_grad(),

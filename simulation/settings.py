@@ -13,6 +13,7 @@ from algorithms.spec import DEFAULT_ALGORITHM
 from host.settings import LARGEST, about
 
 BackendName = Literal["auto", "native", "hybrid", "eager", "batched", "messages"]
+Exportable = Literal["require", "warn", "off"]
 
 
 class EngineSettings(msgspec.Struct, frozen=True):
@@ -96,6 +97,13 @@ class SimulationSettings(TrainingSettings[Any], frozen=True):
         str,
         about("Name of a model, or FILE.py:FUNCTION; the usual one for the data when not given."),
     ] = ""
+    exportable: Annotated[
+        Exportable,
+        about(
+            "If devices cannot train the model (ONNX, ExecuTorch): refuse it (require), say so "
+            "(warn), or do not check (off)."
+        ),
+    ] = "warn"
     pretrain: Annotated[
         str,
         about(

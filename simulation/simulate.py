@@ -3,6 +3,7 @@
 The same seed gives the same bits.
 """
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -35,6 +36,7 @@ from algorithms.schedules import read_schedule
 from algorithms.spec import Choice
 from edge_client.core.ports import Windows
 from export.describe import MIN_BATCH, describe_bundle
+from export.exportable import obstacles
 from host.native.arithmetic import NativeArithmetic
 from host.threads import one_thread
 from simulation.datasets.windows import FleetData, able_to_train, for_task, says_anomalies
@@ -173,6 +175,7 @@ def simulate(
                 "of others; use another backend"
             )
     data, newcomers, experiment = _set_up(data, settings, objective)
+    _check_exportable(settings, data, experiment.objective, stacklevel=5)
     privacy = experiment.algorithm.privacy
     if cost := privacy.cost(settings.rounds, _counts(data), work_of(experiment.settings)):
         on_progress(RunProgress(0, 0, privacy=cost))
@@ -274,9 +277,26 @@ def check_settings(data: FleetData, settings: SimulationSettings) -> None:
     if settings.pretrain:
         examples_for(data.window, settings.pretrain)
     fleet, _, experiment = _set_up(data, msgspec.structs.replace(settings, pretrain=""), None)
+    _check_exportable(settings, data, experiment.objective, stacklevel=7)
     make_schedule(settings, fleet, experiment.bundle)
     check_fit(experiment.settings, experiment.algorithm, experiment.bundle.manifest)
     experiment.algorithm.begin(experiment.bundle.initial, experiment.probe, settings.seed)
+
+
+def _check_exportable(
+    settings: SimulationSettings, data: FleetData, objective: Supervised, stacklevel: int
+) -> None:
+    """Warn if devices cannot train the model, at the caller of `shoal.simulate` or `compare`.
+
+    Raises:
+        ConfigError: the settings require that devices can train it.
+    """
+    if settings.exportable == "off" or not (reasons := obstacles(objective, data.window.shape)):
+        return
+    text = f"Devices cannot train this model. {'; '.join(reasons)}"
+    if settings.exportable == "require":
+        raise ConfigError(text)
+    warnings.warn(f"{text} (exportable=off: no check)", stacklevel=stacklevel)
 
 
 def _set_up(

@@ -195,6 +195,7 @@ def compare(
     hyper: Mapping[str, float] | None = None,
     lr_schedule: str = "",
     model: str | nn.Module | ModelMaker = "",
+    exportable: str = "warn",
     pretrain: str = "",
     cohort: int = 0,
     window: int = 0,

@@ -69,6 +69,7 @@ def simulate(
     hyper: Mapping[str, float] | None = None,
     lr_schedule: str = "",
     model: str | nn.Module | ModelMaker = "",
+    exportable: str = "warn",
     pretrain: str = "",
     labels: str | int = "all",
     split: str = "own",

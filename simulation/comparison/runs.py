@@ -208,6 +208,8 @@ def run_job(
     """
     torch.set_num_threads(1)
     settings = job.settings
+    if objective is None:  # `check_jobs` has checked the model
+        settings = msgspec.structs.replace(settings, exportable="off")
     scenario = scenario_of(settings)
     if fleet is None:
         fleet = data_of(job)

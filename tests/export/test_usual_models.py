@@ -7,9 +7,10 @@ from torch import Tensor, nn
 
 from algorithms.models.classifier import Classifier
 from algorithms.objectives.fedavg import FedAvg
-from benchmarks.models import tried
+from benchmarks.models import objective_of, tried
 from benchmarks.usual_models import USUAL
 from export.bundle import capture_graphs
+from export.exportable import obstacles
 from wire.errors import ConfigError
 
 pytestmark = pytest.mark.full
@@ -24,6 +25,7 @@ def test_steps_on_a_device_are_those_of_eager_torch(name: str) -> None:
         "executorch",
         reason="ExecuTorch is not installed: pip install 'shoal[executorch]' would run this",
     )
+    assert obstacles(objective_of(name), USUAL[name].shape) == []
     found = tried(name)
     assert "refused" not in found, found["refused"]
     assert found["step_error"] < 1e-5
