@@ -291,7 +291,9 @@ def _check_exportable(
     Raises:
         ConfigError: the settings require that devices can train it.
     """
-    if settings.exportable == "off" or not (reasons := obstacles(objective, data.window.shape)):
+    if settings.exportable == "off":
+        return
+    if not (reasons := obstacles(objective, data.window.shape)):
         return
     text = f"Devices cannot train this model. {'; '.join(reasons)}"
     if settings.exportable == "require":

@@ -73,7 +73,6 @@ def test_a_usual_model_has_no_obstacle_and_is_checked_in_a_second(name: str) -> 
         (Call(lambda x: -x if x.sum() > 1 else x), "Call", "_local_scalar_dense", "where"),
         (Call(lambda x: torch.linalg.inv(x[:, :2, :2])), "Call", "linalg_inv", "constant"),
         (Call(lambda x: x.flatten(1).cummax(1).values), "Call", "cummax", "amax"),
-        (Call(lambda x: x.bfloat16().float()), "Call", r"torch\.bfloat16", r"use torch\.float32"),
     ],
 )
 def test_an_obstacle_says_layer_operator_and_substitute(
