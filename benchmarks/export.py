@@ -7,8 +7,7 @@ over turns, by the clock and of the processor, one thread; packing, the check ag
 and the probe are not among them. Writes ``benchmarks/results/export.json`` and its section of
 ``benchmarks/RESULTS.md``.
 
-``python -m benchmarks.export --long``: FedAvg on recurrent layers of 16 units and on a transformer,
-windows of 3 x 128, with a part of the graph for every step, as torch's own operators have it, and
+``python -m benchmarks.export --long``: FedAvg on recurrent layers of 16 units, windows of 3 x 128, with a part of the graph for every step, as torch's own operators have it, and
 with loops. An export is stopped after `LIMIT_S`. Writes ``benchmarks/results/long.json`` and its
 section.
 """
@@ -34,7 +33,7 @@ LONG = OUT.with_name("long.json")
 LIMIT_S = 300
 """Seconds of the processor after which an export of a long window is stopped."""
 STEPS = 128
-LAYERS = ("LSTM", "GRU", "transformer encoder")
+LAYERS = ("LSTM", "GRU")
 
 
 def export_once(runtimes: tuple[str, ...]) -> dict[str, Any]:
@@ -135,7 +134,6 @@ def export_long(layer: str, loops: bool) -> dict[str, Any]:
     import export.recurrent
     from algorithms.composition import make_objective, read_algorithm
     from algorithms.models.adoption.from_file import as_classifier
-    from benchmarks.usual_models import USUAL
     from export.bundle import RUNTIMES, capture_graphs
     from export.lowering.onnx_graph import count_operators
     from wire.bundle import Window
@@ -159,10 +157,9 @@ def export_long(layer: str, loops: bool) -> dict[str, Any]:
     torch.set_num_threads(1)
     if not loops:
         export.recurrent.LOOP_FROM = sys.maxsize
-    model = USUAL[layer].make((3, STEPS), 4) if layer in USUAL else Last()
     window = Window(("a", "b", "c"), STEPS, STEPS)
     objective = make_objective(
-        read_algorithm("fedavg"), as_classifier(layer, model, window, 4, torch.ones(3))
+        read_algorithm("fedavg"), as_classifier(layer, Last(), window, 4, torch.ones(3))
     )
     signal.signal(signal.SIGPROF, stop)
     signal.setitimer(signal.ITIMER_PROF, LIMIT_S)

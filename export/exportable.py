@@ -118,7 +118,8 @@ SUBSTITUTES: Mapping[str, str] = {
     "upsample": "use repeat_interleave",
     "grid_sampler": "use slices",
     "im2col": "use slices or a convolution",
-    "rrelu": "use LeakyReLU",
+    "_weight_norm": "use the layer without weight norm",
+    "_trilinear": "use a Linear of each input and their product",
 }
 """Code to write in place of an operator, by the beginning of the operator's name."""
 
