@@ -7,8 +7,9 @@ over turns, by the clock and of the processor, one thread; packing, the check ag
 and the probe are not among them. Writes ``benchmarks/results/export.json`` and its section of
 ``benchmarks/RESULTS.md``.
 
-``python -m benchmarks.export --long``: FedAvg on recurrent layers of 16 units, windows of 3 x 128, with a part of the graph for every step, as torch's own operators have it, and
-with loops. An export is stopped after `LIMIT_S`. Writes ``benchmarks/results/long.json`` and its
+``python -m benchmarks.export --long``: FedAvg on recurrent layers of 16 units, windows of
+3 x 128, with a part of the graph for every step, as torch's own operators have it, and with loops.
+An export is stopped after `LIMIT_S`. Writes ``benchmarks/results/long.json`` and its
 section.
 """
 

@@ -27,25 +27,26 @@ _aten = torch.ops.aten
 OPERATORS = frozenset(
     """
     _adaptive_avg_pool2d.default _adaptive_avg_pool2d_backward.default _fft_r2c.default
-    _log_softmax.default _log_softmax_backward_data.default _prelu_kernel.default
-    _prelu_kernel_backward.default _softmax.default _softmax_backward_data.default
-    _to_copy.default _unsafe_view.default abs.default acos.default add.Scalar add.Tensor
-    add_.Scalar add_.Tensor addcdiv.default addcmul.default addmm.default all.dim amax.default
-    amin.default any.dim arange.default argmax.default asin.default atan.default atan2.default
-    avg_pool2d.default avg_pool2d_backward.default baddbmm.default bitwise_and.Tensor
-    bitwise_not.default bitwise_or.Tensor bmm.default cat.default ceil.default celu.default
-    channel_shuffle.default clamp.Tensor clamp.default clamp_min.default clamp_min_.Tensor
-    clone.default constant_pad_nd.default convolution.default convolution_backward.default
-    copy_.default cos.default cosh.default cumsum.default detach.default diag_embed.default
-    diagonal.default div.Scalar div.Tensor div.Tensor_mode div_.Tensor elu.default
-    elu_backward.default embedding.default embedding_dense_backward.default empty.memory_format
-    empty_like.default eq.Scalar eq.Tensor erf.default exp.default expand.default expm1.default
-    eye.default fill_.Scalar flip.default floor.default floor_divide.default full.default
-    gather.default ge.Scalar ge.Tensor gelu.default gelu_backward.default glu.default
-    glu_backward.default gt.Scalar gt.Tensor hann_window.default hardshrink.default
-    hardshrink_backward.default hardsigmoid.default hardsigmoid_backward.default
-    hardswish.default hardswish_backward.default hardtanh.default hardtanh_backward.default
-    index.Tensor index_add.default index_put.default index_select.default le.Scalar le.Tensor
+    _foreach_add_.List _foreach_mul.Tensor _foreach_sub.List _log_softmax.default
+    _log_softmax_backward_data.default _prelu_kernel.default _prelu_kernel_backward.default
+    _softmax.default _softmax_backward_data.default _to_copy.default _unsafe_view.default
+    abs.default acos.default add.Scalar add.Tensor add_.Scalar add_.Tensor addcdiv.default
+    addcmul.default addmm.default all.dim amax.default amin.default any.dim arange.default
+    argmax.default asin.default atan.default atan2.default avg_pool2d.default
+    avg_pool2d_backward.default baddbmm.default bitwise_and.Tensor bitwise_not.default
+    bitwise_or.Tensor bmm.default cat.default ceil.default celu.default channel_shuffle.default
+    clamp.Tensor clamp.default clamp_min.default clamp_min_.Tensor clone.default
+    constant_pad_nd.default convolution.default convolution_backward.default copy_.default
+    cos.default cosh.default cumsum.default detach.default diag_embed.default diagonal.default
+    div.Scalar div.Tensor div.Tensor_mode div_.Tensor elu.default elu_backward.default
+    embedding.default embedding_dense_backward.default empty.memory_format empty_like.default
+    eq.Scalar eq.Tensor erf.default exp.default expand.default expm1.default eye.default
+    fill_.Scalar flip.default floor.default floor_divide.default full.default gather.default
+    ge.Scalar ge.Tensor gelu.default gelu_backward.default glu.default glu_backward.default
+    gt.Scalar gt.Tensor hann_window.default hardshrink.default hardshrink_backward.default
+    hardsigmoid.default hardsigmoid_backward.default hardswish.default
+    hardswish_backward.default hardtanh.default hardtanh_backward.default index.Tensor
+    index_add.default index_put.default index_select.default le.Scalar le.Tensor
     leaky_relu.default leaky_relu_backward.default lerp.Scalar lift_fresh.default
     linalg_vector_norm.default linspace.default log.default log10.default log1p.default
     log2.default log_sigmoid_backward.default log_sigmoid_forward.default logical_and.default
