@@ -1,4 +1,4 @@
-"""``python -m benchmarks.models``: twenty models as their users write them, simulated, exported,
+"""``python -m benchmarks.models``: usual models as their users write them, simulated, exported,
 and run on both runtimes of devices.
 
 Workload: each model of `benchmarks.usual_models`, taken as it is. First a round of FedAvg in a

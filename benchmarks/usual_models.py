@@ -1,4 +1,4 @@
-"""Twenty models as their users write them in plain torch: each a function (shape of an example,
+"""Models as their users write them in plain torch: each a function (shape of an example,
 number of outputs) -> module.
 
 None knows Shoal. Those of images are in `benchmarks.usual_images`.
@@ -14,6 +14,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from benchmarks.usual_har import (
+    AttendAndDiscriminate,
+    CausalRms,
+    ConvLstm,
+    LoraEncoder,
+    MaskedText,
+    Padded,
+    Padded2d,
+    TinierHar,
+    TinyHar,
+    Volumes,
+)
 from benchmarks.usual_images import MobileNetV2, MobileNetV3, ResNet18, Shape, Vit2d
 
 
@@ -370,4 +382,14 @@ USUAL: dict[str, Usual] = {
     "mobilenetv3, small": Usual(MobileNetV3, (3, 64, 64)),
     "resnet18": Usual(ResNet18, (3, 64, 64)),
     "vit, images": Usual(Vit2d, (1, 28, 28)),
+    "tinyhar": Usual(TinyHar),
+    "attend and discriminate": Usual(AttendAndDiscriminate),
+    "tinierhar": Usual(TinierHar),
+    "convlstm": Usual(ConvLstm),
+    "causal, rmsnorm": Usual(CausalRms),
+    "text, padding mask": Usual(MaskedText, (1, 24), vocabulary=50),
+    "lora, encoder": Usual(LoraEncoder),
+    "padding modes": Usual(Padded),
+    "padding modes, images": Usual(Padded2d, (2, 9, 8)),
+    "conv3d": Usual(Volumes, (4, 7, 6)),
 }

@@ -27,6 +27,8 @@ from export.recurrent import ExportedOperators
 from wire.arrays.names import has_rows
 from wire.errors import ConfigError
 
+_aten = torch.ops.aten
+
 MAX_BATCH = 4096
 DEPENDS_ON_BATCH = "The model's computation depends on the number of examples in a batch"
 USE_SHAPE = "Use x.shape[0] for that number, not len(x)."
@@ -72,6 +74,9 @@ def trace(function: NamedFunction, example: TorchTensors) -> Trace:
     with _naming_operators(), quiet():
         example_outputs = function(example)
         traced, _ = _make_graph(positional, example, {}, MAX_BATCH)
+        for node in traced.graph.find_nodes(op="call_function", target=_aten.view.default):
+            # a runtime's operators may lay out their results otherwise: then a view is a copy
+            node.target = _aten.reshape.default
         traced.graph.eliminate_dead_code()
         for name, node in zip(names, traced.graph.find_nodes(op="placeholder"), strict=True):
             if node.users:

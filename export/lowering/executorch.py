@@ -77,7 +77,7 @@ def convolution(
     output_padding: list[int],
     groups: int,
 ) -> Tensor:
-    """Return a convolution in one or two dimensions.
+    """Return a convolution in one to three dimensions.
 
     Raises:
         ConfigError: it is transposed or has another number of dimensions.
@@ -100,7 +100,7 @@ def convolution_backward(
     groups: int,
     wanted: list[bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Return the gradients of a convolution in one or two dimensions by input, weight and bias.
+    """Return the gradients of a convolution in one to three dimensions by input, weight and bias.
 
     The gradient by the input is the convolution of `grad` with the flipped kernel. For a stride
     above 1, `grad` is spread out first.

@@ -12,6 +12,7 @@ from torch.fx.passes.infra.pass_base import PassResult
 
 from export.capture import Trace, lower, quiet
 from export.lowering.executorch import executorch_decompositions
+from export.lowering.shared import OTHER_LAYER
 from export.runtimes import registered_operators
 from export.shortcuts import (
     known_results,
@@ -23,6 +24,8 @@ from wire.bundle import EXECUTORCH, PORTABLE, Program
 from wire.errors import ConfigError
 
 METHOD = "forward"
+INSTEAD = f"{OTHER_LAYER}, or export for boards alone (runtimes onnx)."
+"""Ways out of what ExecuTorch refuses."""
 
 
 def to_executorch(traced: Trace, max_batch: int) -> dict[str, tuple[Program, bytes]]:
@@ -61,7 +64,7 @@ def to_executorch(traced: Trace, max_batch: int) -> dict[str, tuple[Program, byt
     except Exception as error:
         raise ConfigError(
             f"the graph cannot be written for ExecuTorch: {type(error).__name__}: "
-            f"{str(error).splitlines()[0]}"
+            f"{str(error).splitlines()[0]}. {INSTEAD}"
         ) from error
 
 
@@ -92,7 +95,7 @@ def _write(edge: Any, max_batch: int) -> tuple[Program, bytes]:
                     counts[f"delegated/{part.backend_id}/{node.target.__name__}"] += 1
     if missing := sorted(plan_operators - registered_operators()):
         raise ConfigError(
-            f"ExecuTorch's runtime cannot run the graph: it has no {', '.join(missing)}"
+            f"ExecuTorch's runtime cannot run the graph: it has no {', '.join(missing)}. {INSTEAD}"
         )
     payload, memory_bytes = bytes(program.buffer), sum(plan.non_const_buffer_sizes)
     return Program("", max_batch, dict(sorted(counts.items())), len(payload), memory_bytes), payload

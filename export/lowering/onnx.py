@@ -36,7 +36,7 @@ def convolution_backward(
     groups: int,
     wanted: list[bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Return the gradients of a convolution in one or two dimensions by input, weight and bias.
+    """Return the gradients of a convolution in one to three dimensions by input, weight and bias.
 
     The gradient by the input is a convolution with the flipped kernel, or a transposed convolution
     for a stride above 1 or several groups. The gradient by the weight is a matrix product with the

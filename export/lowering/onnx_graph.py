@@ -13,6 +13,7 @@ from algorithms.core.contract import TorchTensors
 from export.capture import Trace, lower, quiet
 from export.lowering.core_program import CoreProgram
 from export.lowering.onnx import onnx_decompositions
+from export.lowering.shared import OTHER_LAYER
 from export.shortcuts import likely_patterns
 from wire.arrays import names
 from wire.arrays.onnx_model import INPUT, OUTPUT
@@ -44,7 +45,9 @@ def to_onnx(traced: Trace) -> OnnxGraph:
         exported = _export(traced, program)
     # torch raises exceptions of many types, and the user needs the operator, not the traceback
     except Exception as error:
-        raise ConfigError(f"the graph cannot be written as ONNX: {_said(error)}") from error
+        raise ConfigError(
+            f"the graph cannot be written as ONNX: {_said(error)}. {OTHER_LAYER}."
+        ) from error
     model = exported.model_proto
     # stack traces and inferred shapes are nine tenths of the file
     described = (*model.graph.input, *model.graph.output, *model.graph.initializer)

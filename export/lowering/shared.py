@@ -14,6 +14,9 @@ from wire.errors import ConfigError
 
 _aten = torch.ops.aten
 
+OTHER_LAYER = "Use layers that train on devices in its place (docs/models.md)"
+"""Way out of a refusal, for its end."""
+
 Table = dict[Any, Callable[..., Any]]
 """Functions that compute an operator from other operators, by the operator.
 
@@ -41,11 +44,13 @@ def shared_decompositions() -> Table:
     table[_aten.avg_pool2d_backward.default] = average_pool_backward
     table[_aten._adaptive_avg_pool2d.default] = adaptive_average_pool
     table[_aten._adaptive_avg_pool2d_backward.default] = adaptive_average_pool_backward
+    table[_aten.adaptive_max_pool2d.default] = adaptive_max_pool
+    table[_aten.adaptive_max_pool2d_backward.default] = adaptive_max_pool_backward
     table[_aten.var_mean.correction] = var_mean
     table[_aten.embedding_dense_backward.default] = embedding_backward
     table[_aten.constant_pad_nd.default] = pad
     table[_aten.empty_like.default] = empty_like
-    for count in (1, 2):
+    for count in (1, 2, 3):
         edges = getattr(_aten, f"replication_pad{count}d_backward")
         table[edges.default] = replication_pad_backward
     # views in the steps of a loop
@@ -162,17 +167,17 @@ class Geometry:
 def convolution_geometry(
     weight: Tensor, stride: list[int], padding: list[int], dilation: list[int], transposed: bool
 ) -> Geometry:
-    """Return the geometry of a convolution in one or two dimensions.
+    """Return the geometry of a convolution in one to three dimensions.
 
     Raises:
         ConfigError: it is transposed or has another number of dimensions, for which no runtime has
             gradients.
     """
     count = weight.dim() - 2
-    if transposed or count not in (1, 2):
+    if transposed or count not in (1, 2, 3):
         raise ConfigError(
-            f"Conv{'Transpose' * transposed}{count}d cannot be trained on a device; use Conv1d or "
-            "Conv2d"
+            f"Conv{'Transpose' * transposed}{count}d cannot be trained on a device; use Conv1d, "
+            "Conv2d or Conv3d"
         )
     return Geometry(
         tuple(weight.shape[2:]),
@@ -244,14 +249,39 @@ def adaptive_average_pool(x: Tensor, size: list[int]) -> Tensor:
     Raises:
         ConfigError: the windows would have different sizes.
     """
+    kernel = _adaptive_kernel(x, size, "Avg")
+    pooled: Tensor = _aten.avg_pool2d.default(x, kernel, kernel)
+    return pooled
+
+
+def adaptive_max_pool(x: Tensor, size: list[int]) -> tuple[Tensor, Tensor]:
+    """Return the maxima over windows that lie side by side, and their places.
+
+    Raises:
+        ConfigError: the windows would have different sizes.
+    """
+    kernel = _adaptive_kernel(x, size, "Max")
+    best, places = _aten.max_pool2d_with_indices.default(x, kernel, kernel)
+    return best, places
+
+
+def adaptive_max_pool_backward(grad: Tensor, x: Tensor, indices: Tensor) -> Tensor:
+    """Return the gradient by x of the maxima over windows that lie side by side."""
+    kernel = [whole // parts for whole, parts in zip(x.shape[2:], grad.shape[2:], strict=True)]
+    spread: Tensor = _aten.max_pool2d_with_indices_backward.default(
+        grad, x, kernel, kernel, [0, 0], [1, 1], False, indices
+    )
+    return spread
+
+
+def _adaptive_kernel(x: Tensor, size: list[int], kind: str) -> list[int]:
     kernel = [whole // parts for whole, parts in zip(x.shape[2:], size, strict=True)]
     if [side * parts for side, parts in zip(kernel, size, strict=True)] != list(x.shape[2:]):
         raise ConfigError(
-            f"AdaptiveAvgPool from {list(x.shape[2:])} to {list(size)} values cannot be trained on "
-            "a device; use sizes that divide them, or AvgPool"
+            f"Adaptive{kind}Pool from {list(x.shape[2:])} to {list(size)} values cannot be trained "
+            f"on a device; use sizes that divide them, or {kind}Pool"
         )
-    pooled: Tensor = _aten.avg_pool2d.default(x, kernel, kernel)
-    return pooled
+    return kernel
 
 
 def adaptive_average_pool_backward(grad: Tensor, x: Tensor) -> Tensor:

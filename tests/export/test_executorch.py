@@ -47,6 +47,9 @@ CONVOLUTIONS = [
     (nn.Conv1d(2, 3, 3, dilation=2, padding=2), (2, 2, 16)),
     (nn.Conv2d(4, 8, 3, groups=4, padding=1), (2, 4, 8, 7)),
     (nn.Conv2d(4, 4, (3, 2), groups=4, stride=2, dilation=(1, 3)), (2, 4, 8, 9)),
+    (nn.Conv3d(2, 3, 3, padding=1), (2, 2, 4, 5, 6)),
+    (nn.Conv3d(4, 6, (2, 3, 1), groups=2, stride=(2, 1, 3), padding=(1, 0, 0)), (2, 4, 5, 6, 7)),
+    (nn.Conv3d(2, 2, 2, dilation=(1, 2, 3), stride=2), (2, 2, 4, 6, 8)),
 ]
 
 
@@ -110,6 +113,23 @@ def test_max_pooling_equals_autograd_ties_included(
         best, places = executorch.max_pool(x.detach(), *given)
         assert torch.equal(best, out)
         assert torch.equal(places, indices)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 6])
+def test_adaptive_max_pooling_equals_autograd(count: int) -> None:
+    x = torch.randint(-2, 3, (4, 3, 1, 6)).float().requires_grad_()
+    out, indices = F.adaptive_max_pool2d(x, (1, count), return_indices=True)
+    grad = torch.randn_like(out)
+    (expected,) = torch.autograd.grad(out, x, grad)
+    best, places = shared.adaptive_max_pool(x.detach(), [1, count])
+    assert torch.equal(best, out)
+    assert torch.equal(places, indices)
+    assert torch.equal(shared.adaptive_max_pool_backward(grad, x.detach(), places), expected)
+
+
+def test_adaptive_max_pooling_of_uneven_windows_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"AdaptiveMaxPool from \[1, 6\] to \[1, 4\] values"):
+        shared.adaptive_max_pool(torch.zeros(2, 3, 1, 6), [1, 4])
 
 
 @pytest.mark.parametrize(

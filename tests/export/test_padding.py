@@ -21,12 +21,15 @@ from wire.errors import ConfigError
         nn.Conv1d(4, 3, 5, padding=2, padding_mode="reflect"),
         nn.Conv2d(4, 3, 3, padding=(1, 0), padding_mode="circular"),
         nn.Conv2d(4, 3, 3, padding=(1, 2), padding_mode="replicate"),
+        nn.Conv3d(2, 3, 3, padding=1, padding_mode="circular"),
+        nn.Conv3d(2, 3, 3, padding=(0, 1, 2), padding_mode="replicate"),
+        nn.Conv3d(2, 3, 3, padding=1, padding_mode="reflect", groups=1, dilation=(1, 2, 1)),
         nn.Sequential(nn.ReplicationPad1d((3, 0)), nn.Conv1d(4, 3, 4)),
     ],
 )
 def test_the_gradients_of_a_padded_convolution_are_those_of_torch(layer: nn.Module) -> None:
-    two = isinstance(layer, nn.Conv2d)
-    x = torch.randn(5, 4, 7, 6) if two else torch.randn(5, 4, 9)
+    kind = layer._get_name()
+    x = torch.randn({"Conv2d": (5, 4, 7, 6), "Conv3d": (5, 2, 4, 5, 6)}.get(kind, (5, 4, 9)))
 
     def power(x: Tensor) -> Tensor:
         total: Tensor = layer(x).square().sum()
