@@ -61,7 +61,7 @@ COLUMNS = {
 }
 
 
-def made(name: str) -> nn.Module:
+def plain_model(name: str) -> nn.Module:
     """Return a model without dropout, so that it can be compared with one that draws from torch's
     own generator."""
     torch.manual_seed(1)
@@ -85,7 +85,7 @@ def objective_of(name: str) -> FedAvg:
     task = "" if usual.task == "classification" else f"+{usual.task}"
     sizes = torch.full((usual.shape[0],), 2.0)
     scale = nn.Identity() if usual.vocabulary else Scale(sizes, len(usual.shape) - 1)
-    model = adopt("mine", made(name), usual.shape, outputs_of(name), scale, usual.vocabulary)
+    model = adopt("mine", plain_model(name), usual.shape, outputs_of(name), scale, usual.vocabulary)
     objective = make_objective(read_algorithm(f"fedavg{task}"), model)
     assert isinstance(objective, FedAvg)
     return objective
@@ -94,7 +94,7 @@ def objective_of(name: str) -> FedAvg:
 def batches(name: str, steps: int) -> list[tuple[Tensor, Tensor]]:
     """Return batches of eight, with labels of the model's task."""
     usual, drawing = USUAL[name], torch.Generator().manual_seed(3)
-    found = []
+    drawn = []
     for _ in range(steps):
         x = 3 * torch.randn(BATCH, *usual.shape, generator=drawing)
         if usual.vocabulary:
@@ -104,8 +104,8 @@ def batches(name: str, steps: int) -> list[tuple[Tensor, Tensor]]:
             y = torch.randint(2, (BATCH, CLASSES), generator=drawing)
         elif usual.task == "regression":
             y = torch.randn(BATCH, CLASSES, generator=drawing)
-        found.append((x, y))
-    return found
+        drawn.append((x, y))
+    return drawn
 
 
 def loss_of(name: str, answers: Tensor, x: Tensor, y: Tensor) -> Tensor:
@@ -124,7 +124,7 @@ def rate_of(name: str) -> float:
 
 def plainly_trained(name: str, steps: int, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
     """Return parameters and running statistics after steps of plain torch; nothing of Shoal."""
-    model = deepcopy(made(name)).to(dtype).train()
+    model = deepcopy(plain_model(name)).to(dtype).train()
     for layer in model.modules():
         if isinstance(layer, nn.BatchNorm1d) and not layer.weight.requires_grad:
             layer.eval()
@@ -247,7 +247,7 @@ def differences(name: str) -> dict[str, Any]:
 
     `float64` is how far plain torch in float32 itself is from float64.
     """
-    start, plain = weights_of(made(name)), plainly_trained(name, STEPS)
+    start, plain = weights_of(plain_model(name)), plainly_trained(name, STEPS)
     exact = {n: v.float() for n, v in plainly_trained(name, STEPS, torch.float64).items()}
     backend, tensors = simulated(name)
     after: dict[str, Tensors] = {"simulation": tensors} | on_devices(name)

@@ -23,8 +23,8 @@ from benchmarks.usual_models import USUAL
 from benchmarks.usual_steps import (
     as_plain,
     batches,
-    made,
     objective_of,
+    plain_model,
     plainly_trained,
     rate_of,
 )
@@ -156,7 +156,7 @@ def test_devices_together_make_the_same_steps(name: str) -> None:
 
 class TestFrozen:
     def test_what_is_frozen_is_a_slot_that_no_step_moves(self) -> None:
-        objective = FedAvg(adopted(made("frozen body"), (3, 24)))
+        objective = FedAvg(adopted(plain_model("frozen body"), (3, 24)))
         tensors = objective.initial()
         frozen = [key for key in tensors if key.startswith(names.slot("frozen."))]
         assert sorted(
@@ -260,7 +260,7 @@ class TestAttention:
 
 
 def test_an_extractor_with_attention_can_be_made_constant() -> None:
-    model = adopted(made("transformer encoder"), (3, 24))
+    model = adopted(plain_model("transformer encoder"), (3, 24))
     objective = make_objective(read_algorithm("cgau"), model)
     assert not [key for key in objective.initial() if "in_proj" in key]
     made_of = named(objective.graphs()["step"])(example_inputs(objective, (3, 24)))
@@ -268,7 +268,7 @@ def test_an_extractor_with_attention_can_be_made_constant() -> None:
 
 
 def test_a_users_module_is_left_as_it_was() -> None:
-    model = made("vit-1d")
+    model = plain_model("vit-1d")
     before = {name: value.clone() for name, value in model.state_dict().items()}
     FedAvg(adopted(model, (3, 24)))
     assert model.state_dict().keys() == before.keys()
