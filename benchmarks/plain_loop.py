@@ -44,9 +44,10 @@ def ways_of(name: str) -> tuple[Callable[[int], None], Callable[[int], None]]:
     for layer in model.modules():
         if isinstance(layer, DROPOUTS):
             layer.p = 0.0
-    x = rng.normal(size=(8 * BATCH, *usual.shape)).astype(np.float32)
+    shape = (8 * BATCH, *usual.shape)
+    x: np.ndarray = rng.normal(size=shape).astype(np.float32)
     if usual.vocabulary:
-        x = rng.integers(usual.vocabulary, size=x.shape)
+        x = rng.integers(usual.vocabulary, size=shape)
     y = rng.integers(CLASSES, size=len(x))
     of_ids = bool(usual.vocabulary)
     scale = nn.Identity() if of_ids else Scale(torch.ones(usual.shape[0]), len(usual.shape) - 1)
