@@ -6,7 +6,7 @@ its operators are compared with those that the runtimes of devices have in train
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -50,33 +50,35 @@ OPERATORS = frozenset(
     leaky_relu.default leaky_relu_backward.default lerp.Scalar lift_fresh.default
     linalg_vector_norm.default linspace.default log.default log10.default log1p.default
     log2.default log_sigmoid_backward.default log_sigmoid_forward.default logical_and.default
-    logical_and_.default logical_or.default logit.default logit_backward.default
-    logsumexp.default lt.Scalar lt.Tensor masked_fill.Scalar masked_fill_.Scalar max.dim
-    max_pool2d_with_indices.default max_pool2d_with_indices_backward.default maximum.default
-    mean.default mean.dim min.dim minimum.default mish.default mish_backward.default
-    mkldnn_rnn_layer.default mkldnn_rnn_layer_backward.default mm.default mul.Scalar mul.Tensor
-    mul_.Tensor mv.default nan_to_num.default native_batch_norm.default
-    native_batch_norm_backward.default native_group_norm.default
-    native_group_norm_backward.default native_layer_norm.default
+    logical_and_.default logical_not.default logical_or.default logit.default
+    logit_backward.default logsumexp.default lt.Scalar lt.Tensor masked_fill.Scalar
+    masked_fill_.Scalar max.dim max_pool2d_with_indices.default
+    max_pool2d_with_indices_backward.default maximum.default mean.default mean.dim min.dim
+    minimum.default mish.default mish_backward.default mkldnn_rnn_layer.default
+    mkldnn_rnn_layer_backward.default mm.default mul.Scalar mul.Tensor mul_.Tensor mv.default
+    nan_to_num.default native_batch_norm.default native_batch_norm_backward.default
+    native_group_norm.default native_group_norm_backward.default native_layer_norm.default
     native_layer_norm_backward.default ne.Scalar ne.Tensor neg.default new_full.default
     new_ones.default new_zeros.default nll_loss_backward.default nll_loss_forward.default
     norm.ScalarOpt_dim ones.default ones_like.default permute.default pow.Scalar
     pow.Tensor_Scalar pow.Tensor_Tensor reciprocal.default reflection_pad1d.default
-    reflection_pad1d_backward.default relu.default relu_.default remainder.Scalar repeat.default
-    replication_pad1d.default replication_pad1d_backward.default roll.default rot90.default
-    round.default rsqrt.default rsub.Scalar scalar_tensor.default scatter.src scatter.value
-    scatter_add.default select.int select_backward.default sgn.default sigmoid.default
-    sigmoid_.default sigmoid_backward.default sign.default silu.default silu_backward.default
-    sin.default sinc.default sinh.default slice.Tensor slice_backward.default
-    smooth_l1_loss.default smooth_l1_loss_backward.default softplus.default
-    softplus_backward.default softshrink.default softshrink_backward.default split.Tensor
-    split_with_sizes.default sqrt.default squeeze.default squeeze.dim stack.default
-    std.correction sub.Scalar sub.Tensor sub_.Tensor sum.default sum.dim_IntList t.default
-    tan.default tanh.default tanh_.default tanh_backward.default threshold.default
-    threshold_backward.default topk.default transpose.int transpose_.default tril.default
-    triu.default trunc.default unbind.int unfold.default unfold_backward.default
-    unsafe_split.Tensor unsqueeze.default upsample_linear1d.default
-    upsample_linear1d_backward.default upsample_nearest1d.default
+    reflection_pad1d_backward.default reflection_pad2d.default reflection_pad2d_backward.default
+    reflection_pad3d.default reflection_pad3d_backward.default relu.default relu_.default
+    remainder.Scalar repeat.default replication_pad1d.default replication_pad1d_backward.default
+    replication_pad2d.default replication_pad2d_backward.default replication_pad3d.default
+    replication_pad3d_backward.default roll.default rot90.default round.default rsqrt.default
+    rsub.Scalar scalar_tensor.default scatter.src scatter.value scatter_add.default select.int
+    select_backward.default sgn.default sigmoid.default sigmoid_.default
+    sigmoid_backward.default sign.default silu.default silu_backward.default sin.default
+    sinc.default sinh.default slice.Tensor slice_backward.default smooth_l1_loss.default
+    smooth_l1_loss_backward.default softplus.default softplus_backward.default
+    softshrink.default softshrink_backward.default split.Tensor split_with_sizes.default
+    sqrt.default squeeze.default squeeze.dim stack.default std.correction sub.Scalar sub.Tensor
+    sub_.Tensor sum.default sum.dim_IntList t.default tan.default tanh.default tanh_.default
+    tanh_backward.default threshold.default threshold_backward.default topk.default
+    transpose.int transpose_.default tril.default triu.default trunc.default unbind.int
+    unfold.default unfold_backward.default unsafe_split.Tensor unsqueeze.default
+    upsample_linear1d.default upsample_linear1d_backward.default upsample_nearest1d.default
     upsample_nearest1d_backward.default var.correction var_mean.correction view.default
     where.self zeros.default zeros_like.default
     """.split()  # noqa: SIM905  # a list of strings would fill two hundred lines
@@ -130,8 +132,9 @@ CHECKS: Mapping[Any, Callable[..., object]] = {
     ),
     _aten._adaptive_avg_pool2d.default: shared.adaptive_average_pool,
     _aten.avg_pool2d_backward.default: shared.average_pool_backward,
-    _aten.replication_pad1d_backward.default: shared.replication_pad_backward,
-    _aten.replication_pad2d_backward.default: shared.replication_pad_backward,
+} | {
+    getattr(_aten, f"replication_pad{count}d_backward").default: shared.replication_pad_backward
+    for count in (1, 2, 3)
 }
 """Functions of an export that refuse arguments of an operator, by the operator."""
 
@@ -149,7 +152,7 @@ def obstacles(objective: Supervised, window: tuple[int, ...]) -> list[str]:
         window: shape of an example.
     """
     run = _Run(objective.model)
-    with run.naming_layers(), run:
+    with _without_fast_paths(), run.naming_layers(), run:
         for _ in run_once(objective, window, BATCHES[0]):
             pass
     if run.refusals:
@@ -163,9 +166,23 @@ def _answer(model: Classifier, window: tuple[int, ...], size: int) -> "_Run":
     """Return the record of a model's answer to `size` examples."""
     run = _Run(model)
     x = some_examples(size, window, model.vocabulary)
-    with torch.no_grad(), PlainOperators(), _Lengths(run), run.naming_layers(), run:
+    plainly = _without_fast_paths(), PlainOperators(), _Lengths(run), run.naming_layers(), run
+    with ExitStack() as stack:
+        for context in (torch.no_grad(), *plainly):
+            stack.enter_context(context)
         model(x)
     return run
+
+
+@contextmanager
+def _without_fast_paths() -> Iterator[None]:
+    """Keep torch from the operators that attention has for answers alone, as a trace does."""
+    enabled = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(enabled)
 
 
 class _Run(TorchDispatchMode):

@@ -246,10 +246,19 @@ def _close_if_due(turn: Turn, campaign: Campaign) -> None:
 def reopen(turn: Turn, campaign: Campaign) -> None:
     """Open a round again, because too few of its updates are there.
 
-    Updates that came for the next round count in this one.
+    Updates that came for the next round count in this one. Settings that have changed meanwhile
+    apply to it, so that a round that no update can end does not stand.
     """
     updates = Map({d: replace(u, round=campaign.round) for d, u in campaign.updates.items()})
-    turn.change(campaign, phase="waiting", attempt=campaign.attempt + 1, updates=updates)
+    programs = campaign.next_programs or campaign.version.programs
+    turn.change(
+        campaign,
+        phase="waiting",
+        attempt=campaign.attempt + 1,
+        updates=updates,
+        version=replace(campaign.version, programs=programs),
+        next_programs={},
+    )
 
 
 def aggregated(turn: Turn, event: Aggregated) -> None:
@@ -289,6 +298,7 @@ def aggregated(turn: Turn, event: Aggregated) -> None:
         oldest=number if is_void else campaign.oldest,
         history=history,
         version=version,
+        next_programs={},
         made_by=made_by,
         members=members,
         suspects=suspects,
@@ -440,6 +450,7 @@ def return_to(turn: Turn, campaign: Campaign, version: Version, groups: dict[str
     return turn.change(
         campaign,
         version=version,
+        next_programs={},
         history=_up_to(campaign, version.round),
         made_by=(),
         trends=tuple(trend for trend in campaign.trends if trend.round <= version.round),

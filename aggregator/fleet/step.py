@@ -368,6 +368,8 @@ def _configured(turn: Turn, event: e.Configured) -> None:
             programs = programs | {"closing": campaign.version.programs["closing"]}
         version = replace(campaign.version, programs=programs)
         campaign = turn.change(campaign, version=version)
+    elif campaign.phase == "training":
+        campaign = turn.change(campaign, next_programs=event.programs)
     if campaign.phase == "finished" and campaign.ended != "order":
         rounds.go_on_or_finish(turn, campaign)
     turn.look_at_all()
@@ -392,7 +394,11 @@ def _excluded(turn: Turn, event: e.Excluded) -> None:
     campaign = turn.put_member(campaign, device_id, excluded=event.excluded, **fresh)
     suspects = suspects_of(campaign.members, campaign.suspects)
     turn.change(campaign, suspects=suspects)
-    reconcile(turn, device_id)
+    device = turn.devices.get(device_id)
+    if device is not None and event.excluded and device.left_out:
+        reconcile(turn, device_id, replace(device, left_out=0))  # its updates harm nothing any more
+    else:
+        reconcile(turn, device_id)
 
 
 def _rolled_back(turn: Turn, event: e.RolledBack) -> None:

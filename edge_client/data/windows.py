@@ -94,7 +94,7 @@ def read_folder(
     if recorded is None and not has_arrays(folder) and (sources := sources_in(folder)):
         recorded, reading = load_recordings(folder, sources, length, stride, steps, rate_hz)
     if recorded is not None:
-        windows = recorded
+        windows = replace(recorded, classes=recorded.classes or _numbers(recorded))
     else:
         windows = _labelled(folder, unlabelled)
         classes = classes_of(folder) or _numbers(windows)

@@ -358,6 +358,15 @@ def test_class_numbers_are_names_where_those_of_the_bundle_are() -> None:
     assert windows_for(manifest, windows).train_y.tolist() == [2, 0]
 
 
+def test_class_numbers_of_recordings_are_names_too(tmp_path: Path) -> None:
+    for label in (1, 4):
+        rows = [f"{i / 50},{i % 7},{i % 5},{i % 3},{label}" for i in range(64)]
+        (tmp_path / f"{label}.csv").write_text("\n".join(["t,ax,ay,az,label", *rows]))
+    windows = load_folder(tmp_path, 4, 4)
+    manifest = msgspec.structs.replace(MANIFEST, classes=("1", "2", "4", "5"))
+    assert sorted({*windows_for(manifest, windows).train_y.tolist()}) == [0, 2]
+
+
 @pytest.mark.parametrize(
     ("windows", "error"),
     [

@@ -298,11 +298,6 @@ class TestWhatCannotBeLowered:
                 "ConvTranspose1d cannot be trained on a device",
             ),
             (
-                Net(nn.Conv3d(2, 4, 3), features=32),
-                (2, 4, 4, 4),
-                "Conv3d cannot be trained on a device",
-            ),
-            (
                 Net(nn.AvgPool1d(3, ceil_mode=True), nn.Tanh(), nn.Conv1d(2, 2, 1), features=12),
                 (2, 16),
                 None,

@@ -156,7 +156,7 @@ def test_unsupported_convolution_names_itself() -> None:
     }
     with pytest.raises(
         ConfigError,
-        match=r"^ConvTranspose1d cannot be trained on a device; use Conv1d or Conv2d$",
+        match=r"^ConvTranspose1d cannot be trained on a device; use Conv1d, Conv2d or Conv3d$",
     ):
         to_onnx(trace(step, example))
 

@@ -11,7 +11,7 @@ from aggregator.fleet import rounds
 from aggregator.fleet import step as machine
 from aggregator.fleet.reconcile import REST_S
 from tests.fleet.cases import all_work, asked, ban, configure, direct, run, world_of
-from tests.fleet.world import Client, World, digest_of
+from tests.fleet.world import TRAIN, Client, World, digest_of
 from tests.support.known import known
 
 
@@ -537,6 +537,24 @@ class TestOrders:
         world.carry_out()
         world.ring()
         assert len(asked(world)) == 1
+
+    def test_other_settings_count_in_an_open_round_that_is_opened_again(self) -> None:
+        world = world_of("a", "b")
+        world.start("run", rounds=3, min_devices=2)
+        old = run(world).version.programs
+        new = {key: (replace(TRAIN, epochs=7),) for key in old}
+        settings = replace(run(world).next_settings, deadline_s=50.0)
+        at_s = world.now_s
+        world.feed(e.Configured(at_s=at_s, campaign="run", settings=settings, programs=new))
+        assert run(world).version.programs == old, "devices finish the round by its plans"
+        world.carry_out()
+        for device_id in ("a", "b"):
+            world.decline(device_id)
+        world.pass_time(run(world).deadline_s - world.now_s + 1)
+        world.ring()
+        assert (run(world).round, run(world).attempt) == (1, 1)
+        assert run(world).version.programs == new
+        assert run(world).settings.deadline_s == 50.0
 
     def test_a_paused_campaign_leaves_its_devices_to_others(self) -> None:
         world = world_of("a", "b")

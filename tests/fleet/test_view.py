@@ -13,6 +13,7 @@ from aggregator.core.telemetry import DeviceTelemetry, LastDecline
 from aggregator.fleet import events as e
 from aggregator.fleet.reconcile import REST_S
 from aggregator.fleet.records import AdmittedUpdate, Ban, Device
+from aggregator.fleet.step import step
 from aggregator.http.dashboard.alerts import standing_alerts
 from aggregator.service.conditions import Conditions, ServiceCounters
 from aggregator.view.fleet import PACED, FleetView, devices_of
@@ -349,6 +350,9 @@ class TestDevices:
             "poor",
             [("b", "left out of its last 3 rounds")],
         )
+        event = e.Excluded(at_s=world.now_s, campaign="run", device_id="b")
+        excluded, _ = step(world.fleet, event)
+        assert excluded.devices["b"].left_out == 0
         world.left_out = ()
         all_work(world)
         assert standing_alerts(WELL, view_of(world)) == []
