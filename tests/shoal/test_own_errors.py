@@ -71,7 +71,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             r"methods\.py, line 9, in Failing\.loss: RuntimeError: my own mistake",
         ),
         (
-            "--algorithm methods.py:Later",
+            "--algorithm methods.py:Later --exportable off",
             r"The first reason: p.*: .*methods\.py, line 16, in Later\.deeper: KeyError: 'nothing'",
         ),
         (
