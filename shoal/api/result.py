@@ -14,6 +14,7 @@ from aggregator.view.summary import Spread, Summary, group_number
 from algorithms.tasks.base import Task
 from edge_client.data.cutting import cut_samples
 from edge_client.models.loaded import check_windows
+from host.files import prepare_folder
 from shoal.api.columns import is_table, samples_of
 from shoal.api.examples import windows_of
 from shoal.api.model_files import Written
@@ -251,7 +252,8 @@ class Result:
         numbers, or a function of a device's id, such as ``lambda d: d.split("-")[0]``.
 
         Raises:
-            ConfigError: `by` is none of these, or no device has labelled windows.
+            ConfigError: `by` is none of these, no device has labelled windows, or the picture's
+                folder cannot be made.
         """
         from shoal.reports.pictures import draw_map
         from simulation.surveys import MOST, distances
@@ -278,6 +280,7 @@ class Result:
                     f"by must be one of {', '.join(colours)}, a mapping, or a function, got {by!r}"
                 )
             values, title = colours[by], by
+        prepare_folder(Path(path).parent, "path")
         return draw_map(Path(path), matrices, ids, values, title)
 
     def _no_answers(self) -> Numbers:

@@ -195,7 +195,7 @@ reveal_type(shoal.compare(["fedavg"], "watch").rows)
 reveal_type(shoal.export("watch", "out"))
 shoal.nothing
 shoal.simulate("watch", round=1)
-shoal.load(3)
+shoal.load("watch", stride="64")
 shoal.simulate("watch", callbacks=[object()])
 """
 REVEALED = [

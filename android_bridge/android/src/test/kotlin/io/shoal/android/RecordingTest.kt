@@ -185,7 +185,7 @@ class RecordingFolderTest {
         val read = recordings.read(channels, classes)
         assertEquals(listOf(samples, samples), read.map { it.samples })
         assertEquals(listOf(1L, 0L), read.map { it.labels[0] })
-        assertEquals(6, windowsOf(read, 4, 2).numTrain)
+        assertEquals(8, windowsOf(read, 4, 2).numTrain)
         val target = System.getProperty("shoal.tests").orEmpty()
         if (target.isNotEmpty()) { // read by Python in tests/android/test_layer.py
             folder.copyRecursively(File(target, "recordings"))
@@ -198,7 +198,7 @@ class RecordingFolderTest {
         recordings.add(samples, "")
         val more = recordings.read(channels, classes)
         assertEquals(List(10) { NO_LABEL }, more.last().labels.toList())
-        assertEquals(listOf(6, 3), windowsOf(more, 4, 2).let { listOf(it.numTrain, it.numUnlabelled) })
+        assertEquals(listOf(8, 4), windowsOf(more, 4, 2).let { listOf(it.numTrain, it.numUnlabelled) })
         recordings.trim(recordings.numBytes() - 1)
         assertEquals(listOf(0L, NO_LABEL), recordings.read(channels, classes).map { it.labels[0] })
         File(folder, "recording-000009.csv").writeText("label,a,b,c\nup,1,2,3\n") // as an earlier version named it
