@@ -250,7 +250,7 @@ class Padded(nn.Module):
 
 
 class Padded2d(nn.Module):
-    """The same in two dimensions."""
+    """Padding modes in two dimensions."""
 
     def __init__(self, shape: Shape, classes: int) -> None:
         super().__init__()

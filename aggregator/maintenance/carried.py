@@ -1,4 +1,4 @@
-"""What a restore must not set back: tokens, bans and sent alerts since the backup."""
+"""Tokens, bans and sent alerts since a backup, which a restore must not set back."""
 
 import time
 from contextlib import closing

@@ -149,22 +149,8 @@ def load_device_folders(
     listed = _listed(path, folders or [folder])
     if scans and not listed:
         listed = class_names(scans.values())
-    devices = _with_labels_alike(path, devices, listed)
-    if scans.keys() == devices.keys() and not listed:
-        devices, cuts, listed = _own_numbers(devices, cuts)
-    classes, of_steps = _classes(path, listed, devices)
-    return FleetData(
-        path.resolve().name if path.is_dir() else stem_of(path),
-        msgspec.structs.replace(window, steps=of_steps),
-        classes,
-        {d: replace(w, channels=(), classes=(), rate_hz=0.0) for d, w in devices.items()},
-        recordings={
-            d: Recordings(cut.x, cut.y, cut.session, cut.start)
-            for d, cut in cuts.items()
-            if devices[d].num_train + devices[d].num_test and not devices[d].names
-        },
-        reading=reading,
-    )
+    name = path.resolve().name if path.is_dir() else stem_of(path)
+    return _fleet(name, path, window, listed, devices, cuts, reading)
 
 
 def load_tables(
@@ -200,19 +186,44 @@ def load_tables(
     path = Path(name)
     reading, cuts = _cut_all(path, scans, length, stride, steps)
     listed = class_names(scans.values())
-    windows = _with_labels_alike(path, {d: cut.windows for d, cut in cuts.items()}, listed)
-    if not listed:
-        windows, cuts, listed = _own_numbers(windows, cuts)
-    names, of_steps = _classes(path, listed, windows)
+    window = Window(reading.channels, length, stride, reading.rate_hz)
+    windows = {device_id: cut.windows for device_id, cut in cuts.items()}
+    return _fleet(name, path, window, listed, windows, cuts, reading)
+
+
+def _fleet(
+    name: str,
+    path: Path,
+    window: Window,
+    listed: tuple[str, ...],
+    devices: dict[str, Windows],
+    cuts: dict[str, CutRecordings],
+    reading: DataReading | None,
+) -> FleetData:
+    """Return the fleet of devices whose windows have one shape.
+
+    Args:
+        name: name of the data.
+        path: path of the data, for errors.
+        window: the windows, without steps.
+        listed: names of the classes; empty for the numbers that occur.
+        devices: windows of each device.
+        cuts: windows of each device that has recordings, with their places in these.
+        reading: what was taken for what in the recordings; None if there are none.
+    """
+    devices = _with_labels_alike(path, devices, listed)
+    if cuts.keys() == devices.keys() and not listed:
+        devices, cuts, listed = _own_numbers(devices, cuts)
+    classes, of_steps = _classes(path, listed, devices)
     return FleetData(
         name,
-        Window(reading.channels, length, stride, reading.rate_hz, steps=of_steps),
-        names,
-        {d: replace(w, channels=(), classes=(), rate_hz=0.0) for d, w in windows.items()},
+        msgspec.structs.replace(window, steps=of_steps),
+        classes,
+        {d: replace(w, channels=(), classes=(), rate_hz=0.0) for d, w in devices.items()},
         recordings={
             d: Recordings(cut.x, cut.y, cut.session, cut.start)
             for d, cut in cuts.items()
-            if windows[d].num_train + windows[d].num_test and not windows[d].names
+            if devices[d].num_train + devices[d].num_test and not devices[d].names
         },
         reading=reading,
     )

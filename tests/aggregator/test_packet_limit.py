@@ -30,7 +30,7 @@ def limit(bench: Bench, num_bytes: int) -> None:
 
 
 def retained(bench: Bench) -> dict[str, bytes]:
-    """What the broker retains for devices, by the digest in its topic."""
+    """Messages that the broker retains for devices, by the digest in the topic."""
     prefix = bench.topics.blob("")
     found = bench.broker.retained
     return {t.removeprefix(prefix): p for t, p in found.items() if t.startswith(prefix)}

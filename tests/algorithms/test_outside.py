@@ -149,8 +149,8 @@ class TestFiles:
         assert type(make_algorithm(read_algorithm("methods.py:Later")).coordinator) is FedRepServer
 
     def test_a_class_without_a_name_has_that_of_its_class(self, methods: Path) -> None:
-        made = registry.find("methods.py:Unnamed")[1]
-        assert (made.name, FedPer.name) == ("Unnamed", "fedper")
+        unnamed = registry.find("methods.py:Unnamed")[1]
+        assert (unnamed.name, FedPer.name) == ("Unnamed", "fedper")
 
     @pytest.mark.parametrize(
         ("name", "reason"),

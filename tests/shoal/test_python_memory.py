@@ -121,7 +121,7 @@ class TestTables:
             np.testing.assert_array_equal(windows.test_y, read.devices[device_id].test_y)
 
     def test_rows_of_people_may_be_mixed(self) -> None:
-        """As a server writes them that listens to several phones."""
+        """Rows of several people in turn, as of a server that listens to several phones."""
         table = pd.DataFrame(samples())
         mixed = table.assign(row=np.arange(len(table)) % 3600).sort_values("row", kind="stable")
         same(shoal.load(mixed.drop(columns="row"), **NAMED), shoal.load(table, **NAMED))

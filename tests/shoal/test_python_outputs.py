@@ -1,4 +1,4 @@
-"""What comes out of a run: one model as a file, answers to tables, pictures, and a clean folder."""
+"""Outputs of a run: one model as a file, answers to tables, pictures, and a clean folder."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -269,7 +269,7 @@ def test_confusion_matrices_of_groups_add_up(results: Results) -> None:
 
 
 class TestFolder:
-    """What a run leaves in its folder."""
+    """Files of a run in its folder."""
 
     def test_a_second_run_leaves_nothing_of_the_first(self, tmp_path: Path) -> None:
         def run(devices: int, algorithm: str, models: str = "auto") -> set[str]:

@@ -230,7 +230,7 @@ class TestLimits:
     def test_topics_that_are_too_deep_are_denied_with_the_brokers_reason(
         self, start: Start, tmp_path: Path
     ) -> None:
-        """As a broker has it that permits topics of at most four levels."""
+        """A broker that permits topics of at most four levels."""
         (tmp_path / "acl").write_text(
             "".join(f"topic readwrite {'/'.join('+' * depth)}\n" for depth in (1, 2, 3, 4))
         )
