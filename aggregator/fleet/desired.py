@@ -82,7 +82,9 @@ class Desired(NamedTuple):
 
 def wanted(fleet: Records, device_id: str, device: Device, now_s: float) -> Desired | None:
     """Return the assignment that a device should have, or None if it should have none."""
-    if device.barred or not device.online or device.facts is None or now_s < device.rests_until_s:
+    if device.barred or not device.online or device.facts is None:
+        return None
+    if now_s < rests_until(fleet, device):
         return None
     campaign = works_for(fleet, device_id, device)
     if campaign is not None:
@@ -107,6 +109,20 @@ def _in_campaign(
     is_new = device.moved and not campaign.preparing and NEW in campaign.version.programs
     start = NEWCOMER if is_new else trained_group(campaign, device_id)
     return Desired(campaign.name, "train", start)
+
+
+def rests_until(fleet: Records, device: Device) -> float:
+    """Return the time until which a device rests after a failure; 0 if it does not rest.
+
+    A rest is over once its campaign has other settings than at the failed assignment, or has given
+    the models up: the device is then asked for something else.
+    """
+    work = device.assignment
+    campaign = fleet.campaigns.get(work.campaign) if work is not None else None
+    if work is None or campaign is None:
+        return device.rests_until_s
+    is_other = work.serial <= campaign.set_serial or work.round < campaign.oldest
+    return 0.0 if is_other else device.rests_until_s
 
 
 def paced_until(campaign: Campaign, device: Device) -> float:

@@ -348,6 +348,8 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True):
     settings: RunSettings
     next_settings: RunSettings
     """Settings from the next round on, or from the open one if it is opened again."""
+    set_serial: int = 0
+    """Serial number of the last assignment before the present settings applied."""
     next_programs: dict[str, tuple[Verb, ...]] = {}
     """Verbs for these settings, if the open round is opened again; empty if they are unchanged."""
     started_s: float = 0.0

@@ -196,7 +196,7 @@ def _fill(turn: Turn, campaign: Campaign) -> None:
 def _open(turn: Turn, campaign: Campaign) -> None:
     """Open a round, or the evaluation once a budget is spent."""
     if campaign.settings != campaign.next_settings:
-        turn.change(campaign, settings=campaign.next_settings)
+        turn.change(campaign, settings=campaign.next_settings, set_serial=turn.serial)
         turn.look_at_all()
         return
     if ended := spent(campaign, turn.now_s):
@@ -428,7 +428,8 @@ def _end_if_due(turn: Turn, campaign: Campaign) -> None:
 def go_on_or_finish(turn: Turn, campaign: Campaign) -> None:
     """Open another round of training if no budget is spent, else end the campaign."""
     if campaign.settings != campaign.next_settings:
-        campaign = turn.change(campaign, settings=campaign.next_settings)
+        settings = {"settings": campaign.next_settings, "set_serial": turn.serial}
+        campaign = turn.change(campaign, **settings)
     ended = spent(campaign, turn.now_s)
     if not ended:
         fresh = {"round": campaign.round + 1, "attempt": 0, "drawn": 0, "updates": Map()}

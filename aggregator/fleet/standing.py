@@ -14,7 +14,7 @@ from immutables import Map
 from msgspec.structs import replace
 
 from aggregator.core.pool import DevicePool
-from aggregator.fleet.desired import Desired, Records, releases_for, wanted
+from aggregator.fleet.desired import Desired, Records, releases_for, rests_until, wanted
 from aggregator.fleet.gate import answer_marks
 from aggregator.fleet.records import Device, Fleet
 
@@ -50,7 +50,7 @@ def standing(fleet: Records, device_id: str, device: Device, now_s: float) -> St
         pool = pool_of(device, task)
     elif device.online and not device.barred:
         paces = (c.settings.pace_s for c in fleet.campaigns.values() if c.settings.pace_s)
-        times = (device.rests_until_s, *(device.asked_s + pace_s for pace_s in paces))
+        times = (rests_until(fleet, device), *(device.asked_s + pace_s for pace_s in paces))
         look_s = min((at_s for at_s in times if at_s > now_s), default=math.inf)
     if fleet.rollouts:
         marks = (*marks, *map(intern, _marks(fleet, device_id, device)))

@@ -8,7 +8,7 @@ import msgspec
 from fastapi import APIRouter, HTTPException, Query
 from pydantic import BaseModel, Field
 
-from aggregator.fleet.desired import takes
+from aggregator.fleet.desired import rests_until, takes
 from aggregator.fleet.eligibility import LONGEST, read_rule
 from aggregator.http.problem import STRUCT, Chosen, DeviceId, Limit
 from aggregator.view.device import DeviceView, stored_fields
@@ -182,5 +182,5 @@ def device_line(view: FleetView, device: DeviceView) -> DeviceLine:
         received=campaign is not None and device.id in campaign.updates,
         failures=record.failures,
         failing_s=record.failing_s,
-        rests_until_s=record.rests_until_s,
+        rests_until_s=rests_until(view.fleet, record),
     )

@@ -16,7 +16,14 @@ from typing import NamedTuple
 
 from aggregator.core.telemetry import NO_TELEMETRY, DeviceTelemetry
 from aggregator.fleet.budget import why_ended
-from aggregator.fleet.desired import can_train, is_at_work, paced_until, takes, works_for
+from aggregator.fleet.desired import (
+    can_train,
+    is_at_work,
+    paced_until,
+    rests_until,
+    takes,
+    works_for,
+)
 from aggregator.fleet.divergence import NOBODY as NO_MEMBER
 from aggregator.fleet.eligibility import read_rule
 from aggregator.fleet.reconcile import Turn
@@ -271,7 +278,7 @@ class FleetView:
             if error is not None and turn.now_s - error.at_s < RECENT_S and not record.barred:
                 errors.setdefault(error.key, []).append((device_id, error.first_s))
             if record.failures and not record.barred:
-                next_s = 0.0 if is_at_work(record) else record.rests_until_s
+                next_s = 0.0 if is_at_work(record) else rests_until(fleet, record)
                 seen = (record.failures, record.failing_s, next_s, record.online)
                 answer, advice = failure_text(record, about), advice_of(record)
                 unanswered.append(Unanswered(device_id, *seen, answer, advice))
@@ -485,8 +492,8 @@ def _server(
         if work.campaign == campaign.name:
             return None
         return Server(device_id, f"at work for {work.campaign}", work.deadline_s)
-    if now_s < device.rests_until_s:
-        return Server(device_id, RESTS, device.rests_until_s)
+    if now_s < (rests_s := rests_until(fleet, device)):
+        return Server(device_id, RESTS, rests_s)
     other = works_for(fleet, device_id, device)
     if other is not None and other.name != campaign.name:
         return Server(device_id, f"works for {other.name}", 0.0)

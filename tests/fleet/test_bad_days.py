@@ -1,5 +1,7 @@
 """Bad days of an operator, devices that lie, and what a round says that waits."""
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
@@ -8,7 +10,7 @@ from aggregator.fleet import events as e
 from aggregator.fleet import rounds
 from aggregator.fleet.gate import StepAnswers, judge
 from aggregator.fleet.reconcile import REST_S, Turn
-from tests.fleet.cases import all_work, asked, run, world_of
+from tests.fleet.cases import all_work, asked, configure, direct, run, world_of
 from tests.support.known import known
 from wire.messages import InUse
 
@@ -96,6 +98,74 @@ def test_a_rest_ends_when_a_full_disk_has_room_again(free: int | None, ends: boo
     assert device.failures == 1, "no round waits for it before it has carried out an assignment"
     world.feed(checked_in)
     assert world.fleet.devices["a"] == device, "a second look finds the same"
+
+
+@pytest.mark.parametrize("change", [{"hyper": {"lr": 0.01}}, {"deadline_s": 900.0}])
+def test_other_settings_end_the_rests_of_those_that_failed_under_the_old_ones(
+    change: dict[str, Any],
+) -> None:
+    world = world_of(*"abc")
+    world.start("run", rounds=9, min_devices=3, deadline_s=100.0)
+    for _ in range(6):
+        world.carry_out()
+        for device_id in "abc":
+            world.decline(device_id)
+        world.pass_time(7200)
+    world.carry_out()
+    for device_id in "abc":
+        world.decline(device_id)
+    world.pass_time(101)
+    assert run(world).phase == "waiting"
+    assert asked(world) == []
+    configure(world, **change)
+    assert asked(world) == [*"abc"], "at once"
+    world.carry_out()
+    world.decline("a")
+    all_work(world, "b", "c")
+    world.pass_time(300)
+    assert "a" not in asked(world), "it failed under the new settings as well"
+
+
+def test_a_rest_goes_on_until_other_settings_apply() -> None:
+    world = world_of("a", "b")
+    world.start("run", rounds=9, min_devices=1, deadline_s=100.0)
+    world.carry_out()
+    world.decline("a")
+    configure(world, hyper={"lr": 0.01})
+    assert asked(world) == ["b"], "the open round has the old settings"
+    all_work(world, "b")
+    assert run(world).round == 2
+    assert asked(world) == ["a", "b"]
+
+
+def test_a_rest_ends_with_the_models_at_which_its_device_failed() -> None:
+    world = world_of("a", "b")
+    world.start("run", rounds=9, min_devices=1, keep_models=9)
+    all_work(world)
+    world.carry_out()
+    world.decline("a")
+    all_work(world, "b")
+    assert asked(world) == ["b"]
+    world.feed(e.RolledBack(at_s=world.now_s, campaign="run", to=0))
+    world.ring()
+    assert asked(world) == ["a", "b"]
+
+
+def test_a_rest_is_over_for_good_once_its_device_has_another_assignment() -> None:
+    world = world_of("a", "b")
+    world.start("run", rounds=3, min_devices=1)
+    world.carry_out()
+    for _ in range(8):
+        world.decline("a")
+        world.pass_time(7200)
+    world.carry_out()
+    world.decline("a")
+    configure(world, hyper={"lr": 0.01})
+    all_work(world, "b")
+    assert asked(world) == ["a", "b"]
+    direct(world, "abort")
+    world.start("next", rounds=3, min_devices=1)
+    assert asked(world) == ["a", "b"], "it did not fail what was cancelled"
 
 
 def test_a_round_that_nobody_can_serve_says_what_it_lacks() -> None:

@@ -19,7 +19,7 @@ from aggregator.service.conditions import Conditions, ServiceCounters
 from aggregator.view.fleet import PACED, FleetView, devices_of
 from aggregator.view.progress import needed_releases, offered_releases, release_states
 from algorithms.personalisation.kept import PersonalChoice
-from tests.fleet.cases import all_work, asked, ban, configure, direct, world_of
+from tests.fleet.cases import all_work, asked, ban, configure, direct, forget, world_of
 from tests.fleet.world import World, metrics_of
 from tests.support.known import known
 from wire.messages import HEARTBEAT_S, Policy
@@ -62,12 +62,12 @@ class TestWaiting:
         ]
 
     def test_devices_that_rest_or_work_for_another_campaign_could_serve_later(self) -> None:
-        world = world_of("a", "b", "c")
-        world.start("run", min_devices=2, deadline_s=50.0, where="id != c")
-        all_work(world, "a")
+        world = world_of("a", "b", "c", "d")
         world.start("other", min_devices=1, deadline_s=5000.0, where="id = c")
+        world.start("run", min_devices=3, deadline_s=50.0)
+        all_work(world, "a")
+        forget(world, "d")
         world.pass_time(50)
-        configure(world, min_devices=3, where="")
         view, devices = view_of(world), world.fleet.devices
         waiting, work = view.campaigns["run"].waiting, devices["c"].assignment
         assert waiting is not None
