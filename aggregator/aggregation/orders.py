@@ -73,15 +73,15 @@ def configured(
 def rolled_back(
     campaign: Campaign, to: int, algorithm: Algorithm, blobs: Blobs, at_s: float
 ) -> RolledBack:
-    """Return the event that returns a campaign to the models of an earlier round.
+    """Return the event that returns a campaign to the present models, or to earlier ones.
 
-    The groups are those of that round. The verbs follow from the current settings.
+    `to`: the round of the models. The groups are those of that round. The verbs follow from the current settings.
 
     Raises:
         KeyError: the models of that round are no longer stored.
         BlobLost, StorageFailed: the models cannot be read.
     """
-    version = {version.round: version for version in campaign.history}[to]
+    version = {v.round: v for v in (*campaign.history, campaign.version)}[to]
     settings, trained = campaign.next_settings, campaign.trained
     return RolledBack(
         at_s=at_s,

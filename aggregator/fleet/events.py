@@ -150,7 +150,7 @@ class Directed(OfCampaign, frozen=True):
 
 
 class RolledBack(OfCampaign, frozen=True):
-    """The operator returns a campaign to the models of an earlier version.
+    """The operator returns a campaign to the models of an earlier version, or to the present ones.
 
     `groups`: group of each device in that version.
     """

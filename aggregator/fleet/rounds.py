@@ -442,7 +442,7 @@ def go_on_or_finish(turn: Turn, campaign: Campaign) -> None:
 
 
 def return_to(turn: Turn, campaign: Campaign, version: Version, groups: dict[str, str]) -> Campaign:
-    """Return a campaign to the models of an earlier version. Later versions are discarded."""
+    """Return a campaign to the models of a version. Later versions are discarded."""
     turn.changed |= {*campaign.members}
     members = campaign.members.mutate()
     for device_id, member in campaign.members.items():

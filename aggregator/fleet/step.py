@@ -403,7 +403,8 @@ def _excluded(turn: Turn, event: e.Excluded) -> None:
 
 def _rolled_back(turn: Turn, event: e.RolledBack) -> None:
     campaign = turn.campaigns[event.campaign]
-    version = next((v for v in campaign.history if v.round == event.to), None)
+    versions = (campaign.version, *campaign.history)
+    version = next((v for v in versions if v.round == event.to), None)
     if version is None:
         return
     version = replace(version, programs=event.programs or version.programs)

@@ -248,7 +248,7 @@ _ROUTES: tuple[tuple[str, str, str, str, str, Any, Any], ...] = (
     (
         "/campaigns/{name}/rollback",
         "roll_back",
-        "Return to the models of an earlier round.",
+        "Return to the models of an earlier round, or open the open round anew.",
         "campaign-rollback",
         "name",
         Campaign,

@@ -246,16 +246,20 @@ class Steering:
         return f"campaign {name} goes on with {values}"
 
     def _roll_back(self, name: str, to: int) -> str:
-        """Return a campaign to the models of an earlier round."""
+        """Return a campaign to the models of a round, and open its round anew."""
         campaign, trainer = self._campaign(name), self._runner.trainers[name]
-        if to == campaign.version.round:
-            return f"campaign {name} has the models of round {to}"
-        if to not in {version.round for version in campaign.history}:
-            rounds = ", ".join(str(version.round) for version in campaign.history) or "none"
-            raise ConfigError(f"No models of round {to}. Rounds whose models are stored: {rounds}.")
+        is_present = to == campaign.version.round
+        if is_present and campaign.phase == "finished":
+            return f"campaign {name} is finished and has the models of round {to} already"
+        if to not in (rounds := stored_rounds(campaign)):
+            raise ConfigError(f"No models of round {to}. {_named(rounds)}")
         event = rolled_back(campaign, to, trainer.algorithm, trainer.blobs, self._runner.now_s)
         trainer.end_stop()
         self._runner.order(event)
+        if is_present:
+            number = campaign.received
+            lost = f"{number} update{' of it is' if number == 1 else 's of it are'} discarded"
+            return f"campaign {name} opens its round anew from the models of round {to}; {lost}"
         is_over = self._runner.fleet.campaigns[name].phase == "finished"
         return f"campaign {name} is back at the models of round {to}" + (
             "" if is_over else ", and goes on"
@@ -269,16 +273,21 @@ class Steering:
         """
         campaign = self._campaign(name)
         self._check_device(device_id)
-        rounds = sorted({campaign.version.round, *(v.round for v in campaign.history)})
+        rounds = stored_rounds(campaign)
         before = [number for number in rounds if since is not None and number < since]
         if since is not None and not before:
             raise ConfigError(
-                f"No models from before round {since}. Rounds whose models are stored: "
-                f"{', '.join(map(str, rounds))}. Without --since, the device is excluded only."
+                f"No models from before round {since}. {_named(rounds)} Without --since, the "
+                "device is excluded only."
             )
         self._runner.order(Excluded(at_s=self._runner.now_s, campaign=name, device_id=device_id))
         excluded = f"{device_id} is excluded from campaign {name}, and may still be given its model"
-        return f"{excluded}; {self._roll_back(name, before[-1])}" if before else excluded
+        if since is None:
+            return excluded
+        if (last := before[-1]) == campaign.version.round:
+            return f"{excluded}; the present models, of round {last}, are from before round {since}"
+        missing = f" (no models of round {since - 1} are stored)" if last < since - 1 else ""
+        return f"{excluded}; {self._roll_back(name, last)}{missing}"
 
     def _include(self, name: str, device_id: str) -> str:
         """Let an excluded device take part in a campaign again."""
@@ -305,6 +314,15 @@ class Steering:
                 f"No campaign {name!r}. Known campaigns: {', '.join(folder_charters) or 'none'}."
             )
         return self.open(folder_charters[name])
+
+
+def stored_rounds(campaign: Campaign) -> list[int]:
+    """Return the numbers of the rounds whose models a campaign can return to."""
+    return sorted({campaign.version.round, *(version.round for version in campaign.history)})
+
+
+def _named(rounds: list[int]) -> str:
+    return f"Rounds whose models are stored: {', '.join(map(str, rounds))}."
 
 
 def _outside_names(text: str) -> set[str]:

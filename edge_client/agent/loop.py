@@ -161,8 +161,8 @@ class Agent:
         self._is_error_due, self._error_at_s = False, 0.0
         self._free_bytes: int | None = None
         """Free storage that the last check-in reported."""
-        self._room_at_s = math.inf
-        """Time of the next look at the free storage; infinity if the last plan did not fail."""
+        self._room_at_s = 0.0
+        """Time of the next look at the free storage."""
         self._note_end()
         link.subscribe(*(topics.device(device_id, kind) for kind in RECEIVED), topics.aggregator)
 
@@ -472,7 +472,6 @@ class Agent:
             self._state.files.delete(CHECKPOINT)  # so there may be space
             self._state.put_update(plan.run_id, plan.round, payload, private)
         self._memory.note(core.on_executed(self.session, plan, digest(payload)))
-        self._room_at_s = math.inf
         log.info(
             "Plan carried out: device=%s round=%d steps=%d",
             self.device_id,
@@ -561,10 +560,9 @@ class Agent:
         )
         self._memory.note(changed)
         self._outbox.decline(plan, declined)
-        self._room_at_s = self._clock() if declined.reason == "failed" else math.inf
 
     def _look_at_room(self) -> None:
-        """Check in after a failure if the free storage is far from the reported one.
+        """Check in if the free storage is far from the reported one.
 
         The aggregator gives a device with more room than before an assignment at once.
         """

@@ -215,9 +215,10 @@ def roll_back(
         int, typer.Option(min=0, help="Round of the models; `shoal models rounds` lists them.")
     ],
 ) -> None:
-    """Return a campaign to the models of an earlier round.
+    """Return a campaign to the models of an earlier round, or open its round anew.
 
-    Later models, and the updates of the open round, are discarded.
+    Later models, and the updates of the open round, are discarded. With the number of the present
+    models, only these updates are.
     """
     from aggregator.http.local import order
     from aggregator.storage.charter import check_campaign_name
@@ -234,7 +235,9 @@ def exclude(
     since: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Return to the last stored models before this round; default: do not."
+            min=1,
+            help="Return to the models after the round before this one, or to the last stored ones "
+            "before them; default: do not.",
         ),
     ] = None,
 ) -> None:

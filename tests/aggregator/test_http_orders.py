@@ -50,7 +50,7 @@ def test_orders_to_a_campaign(service: HttpService, client: TestClient) -> None:
         assert order("settings", {"buffer": 3})[0] == 409, "a campaign stays what it is"
         assert order("rollback", {"to": 1}) == (
             409,
-            "No models of round 1. Rounds whose models are stored: none.",
+            "No models of round 1. Rounds whose models are stored: 2.",
         )
         assert order("exclude", {"device_id": "a", "since": 1}) == (
             409,

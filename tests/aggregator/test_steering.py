@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from aggregator.core.steps import Gate
+from aggregator.fleet.events import AssignmentDeclined
 from aggregator.releases import ReleaseMaker
 from aggregator.service.place import ServiceStorage
 from aggregator.service.start import Trust, read_exported, read_trust, run_settings
@@ -119,3 +120,89 @@ def test_a_campaign_takes_no_settings_that_it_could_not_have_been_started_with(
     with pytest.raises(ConfigError, match=error):
         steering.handlers["campaign-set"](bench.campaign.name, changes)
     assert bench.campaign.next_settings == had
+
+
+class TestReturns:
+    @pytest.fixture
+    def bench(self, fleet: FleetData) -> Bench:
+        """Round 3 is open, and has the update of `a`."""
+        bench = Bench(fleet, settings={"rounds": 9, "keep_models": 5})
+        for _ in range(2):
+            bench.close(a=(1.0, 2), b=(1.0, 2))
+        bench.send("a", "update", bench.payload("a"))
+        assert (bench.campaign.round, [*bench.campaign.updates]) == (3, ["a"])
+        return bench
+
+    def order(self, bench: Bench, folder: Path, order: str, *choice: Any) -> str:
+        steering = steering_of(bench, folder, "", Trust((), None))
+        answer = steering.handlers[order](bench.campaign.name, *choice)
+        bench.tick()
+        return answer
+
+    def test_a_return_to_the_present_models_opens_the_open_round_anew(
+        self, bench: Bench, tmp_path: Path
+    ) -> None:
+        before = bench.campaign
+        text = "campaign run-1 opens its round anew from the models of round 2; 1 update of it is "
+        assert self.order(bench, tmp_path, "campaign-rollback", 2) == text + "discarded"
+        after = bench.campaign
+        assert (after.version, after.phase, [*after.updates]) == (before.version, "training", [])
+        assert (after.round, after.trained) == (4, 2)
+        assert all(bench.work(d).round == 4 for d in "ab")
+        notes = bench.close(a=(1.0, 2), b=(1.0, 2))
+        assert "rolled_back" not in notes
+        assert bench.campaign.trained == 3
+        assert [v.round for v in bench.campaign.history] == [0, 1, 2]
+
+    def test_it_ends_a_pause_and_the_rests_after_failures(
+        self, bench: Bench, tmp_path: Path
+    ) -> None:
+        own = {"at_s": bench.clock(), "device_id": "b", "serial": bench.work("b").serial}
+        bench.runner.order(AssignmentDeclined(**own))
+        self.order(bench, tmp_path, "campaign-pause")
+        self.order(bench, tmp_path, "campaign-rollback", 2)
+        assert bench.campaign.phase == "training"
+        assert all(bench.work(d).round == 4 for d in "ab")
+
+    def test_a_finished_campaign_with_these_models_stays_as_it_is(
+        self, bench: Bench, tmp_path: Path
+    ) -> None:
+        self.order(bench, tmp_path, "campaign-abort")
+        before = bench.campaign
+        text = "campaign run-1 is finished and has the models of round 2 already"
+        assert self.order(bench, tmp_path, "campaign-rollback", 2) == text
+        assert bench.campaign == before
+
+    def test_an_earlier_round_and_the_first_models(self, bench: Bench, tmp_path: Path) -> None:
+        text = "campaign run-1 is back at the models of round 1, and goes on"
+        assert self.order(bench, tmp_path, "campaign-rollback", 1) == text
+        text = "campaign run-1 is back at the models of round 0, and goes on"
+        assert self.order(bench, tmp_path, "campaign-rollback", 0) == text
+        with pytest.raises(ConfigError, match=r"No models of round 1. .* are stored: 0\."):
+            self.order(bench, tmp_path, "campaign-rollback", 1)
+        assert "anew from" in self.order(bench, tmp_path, "campaign-rollback", 0)
+
+    @pytest.mark.parametrize("device_id", ["a", "b"])
+    def test_an_exclusion_since_the_open_round_keeps_the_others_updates(
+        self, bench: Bench, tmp_path: Path, device_id: str
+    ) -> None:
+        answer = self.order(bench, tmp_path, "campaign-exclude", device_id, 3)
+        assert answer.endswith("; the present models, of round 2, are from before round 3")
+        assert (bench.campaign.round, bench.campaign.version.round) == (3, 2)
+        assert [*bench.campaign.updates] == ([] if device_id == "a" else ["a"])
+
+    def test_an_exclusion_returns_to_the_models_after_the_round_before(
+        self, bench: Bench, tmp_path: Path
+    ) -> None:
+        answer = self.order(bench, tmp_path, "campaign-exclude", "a", 2)
+        assert answer.endswith("campaign run-1 is back at the models of round 1, and goes on")
+
+    def test_an_exclusion_names_the_round_whose_models_are_not_there(
+        self, bench: Bench, tmp_path: Path
+    ) -> None:
+        self.order(bench, tmp_path, "campaign-rollback", 2)
+        for _ in range(2):
+            bench.close(a=(1.0, 2), b=(1.0, 2))
+        answer = self.order(bench, tmp_path, "campaign-exclude", "a", 4)
+        back = "campaign run-1 is back at the models of round 2, and goes on"
+        assert answer.endswith(f"; {back} (no models of round 3 are stored)")

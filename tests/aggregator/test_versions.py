@@ -167,7 +167,7 @@ class TestOperator:
         assert work is not None
         assert [verb.epochs for verb in work.verbs if isinstance(verb, Train)] == [3]
 
-    @pytest.mark.parametrize("number", [7, 2])
+    @pytest.mark.parametrize("number", [7, 3])
     def test_a_round_that_is_not_remembered_is_an_error(
         self, fleet: FleetData, number: int
     ) -> None:

@@ -301,10 +301,34 @@ class TestFullDisk:
         FullState.full, free[0] = frozenset(), 5 * 2**30
         assert turn() == [5 * 2**30]
         assert turn() == []
-        device.send_plan(2)
-        turn()
+        free[0] = 4 * 2**30
+        assert turn() == [], "not far from it"
+
+    @pytest.mark.parametrize("method", ["save", "put_blob", "put_update"])
+    def test_wherever_it_was_full_and_after_a_restart_it_checks_in(
+        self, device: Device, method: str
+    ) -> None:
+        free = [10 * 2**30]
+        device.options["health"] = lambda: Health(free_bytes=free[0])
+
+        def turn() -> list[int | None]:
+            device.now_s += m.HEARTBEAT_S
+            device.turn()
+            return [decode(each, m.CheckIn).free_bytes for each in device.sent("check-in")]
+
+        device.start(FullState(device.folder))
+        assert turn()[-1] == 10 * 2**30
+        FullState.full, free[0] = frozenset({method}), 4096
+        device.send_plan()
+        device.offer()
+        assert turn() == [4096]
+        FullState.full, free[0] = frozenset(), 5 * 2**30
+        assert turn() == [5 * 2**30]
         free[0] = 4096
-        assert turn() == [], "no plan has failed"
+        device.start(FullState(device.folder))
+        assert turn()[-1] == 4096
+        free[0] = 5 * 2**30
+        assert turn() == [5 * 2**30], "the new process knows no failure"
 
     @pytest.mark.full
     def test_an_acknowledged_update_makes_room(self, device: Device) -> None:
