@@ -75,7 +75,8 @@ def rolled_back(
 ) -> RolledBack:
     """Return the event that returns a campaign to the present models, or to earlier ones.
 
-    `to`: the round of the models. The groups are those of that round. The verbs follow from the current settings.
+    `to`: the round of the models. The groups are those of that round. The verbs follow from the
+    current settings.
 
     Raises:
         KeyError: the models of that round are no longer stored.

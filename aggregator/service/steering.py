@@ -240,7 +240,14 @@ class Steering:
         self._runner.order(event)
         trainer.algorithm = changed
         campaign = self._runner.fleet.campaigns[name]
-        values = ", ".join(f"{field} {getattr(wanted, field)}" for field in changes)
+        others = [f"{field} {getattr(wanted, field)}" for field in changes if field != "hyper"]
+        usual = trainer.bundle.manifest.hyper
+        rates = [
+            f"{each} {value:g} (of the bundle: {usual[each]:g})"
+            for each, value in (changes | merged).get("hyper", {}).items()
+            if each in changes["hyper"]
+        ]
+        values = ", ".join((*rates, *others))
         if campaign.phase == "finished":
             return f"campaign {name} has {values}, and stays finished: {why_ended(campaign)}"
         return f"campaign {name} goes on with {values}"

@@ -60,8 +60,8 @@ def test_orders_to_a_campaign(service: HttpService, client: TestClient) -> None:
         assert client.get("/devices/a").json()["line"]["eligible"] is True
         assert order("exclude", {"device_id": "a", "since": 3}) == (
             200,
-            "a is excluded from campaign run-1, and may still be given its model; campaign run-1 "
-            "has the models of round 2",
+            "a is excluded from campaign run-1, and may still be given its model; the present "
+            "models, of round 2, are from before round 3",
         )
         assert client.get("/devices/a").json()["line"]["eligible"] is False
         assert order("include", {"device_id": "a"}) == (200, "a takes part in campaign run-1")

@@ -24,6 +24,7 @@ from tests.aggregator.full_disk import Disk, FullStore
 from tests.aggregator.releasing import Releasing
 from tests.support.bundles import Exported
 from wire.errors import ConfigError, ShoalError
+from wire.messages import Train
 
 
 def steering_of(bench: Bench, folder: Path, database: str, trust: Trust) -> Steering:
@@ -122,6 +123,29 @@ def test_a_campaign_takes_no_settings_that_it_could_not_have_been_started_with(
     assert bench.campaign.next_settings == had
 
 
+def test_the_answer_to_another_learning_rate_names_the_one_to_go_back_to(
+    fleet: FleetData, tmp_path: Path
+) -> None:
+    bench = Bench(fleet)
+    steering, name = steering_of(bench, tmp_path, "", Trust((), None)), bench.campaign.name
+    usual = bench.trainer.bundle.manifest.hyper["lr"]
+    before = hyper_of(bench)
+    change = {"hyper": {"lr": 3.0}, "rounds": 8}
+    answer = steering.handlers["campaign-set"](name, change)
+    assert answer == f"campaign {name} goes on with lr 3 (of the bundle: {usual:g}), rounds 8"
+    bench.close(a=(1.0, 2), b=(1.0, 2))
+    assert hyper_of(bench) != before
+    steering.handlers["campaign-set"](name, {"hyper": {"lr": usual}})
+    bench.close(a=(1.0, 2), b=(1.0, 2))
+    assert hyper_of(bench) == before
+
+
+def hyper_of(bench: Bench) -> list[dict[str, float]]:
+    """Return the hyper-parameters of the training of a device's plan."""
+    usual = bench.trainer.bundle.manifest.hyper
+    return [{**usual, **verb.hyper} for verb in bench.work("a").verbs if isinstance(verb, Train)]
+
+
 class TestReturns:
     @pytest.fixture
     def bench(self, fleet: FleetData) -> Bench:
@@ -157,8 +181,9 @@ class TestReturns:
     def test_it_ends_a_pause_and_the_rests_after_failures(
         self, bench: Bench, tmp_path: Path
     ) -> None:
-        own = {"at_s": bench.clock(), "device_id": "b", "serial": bench.work("b").serial}
-        bench.runner.order(AssignmentDeclined(**own))
+        serial = bench.work("b").serial
+        declined = AssignmentDeclined(at_s=bench.clock(), device_id="b", serial=serial)
+        bench.runner.order(declined)
         self.order(bench, tmp_path, "campaign-pause")
         self.order(bench, tmp_path, "campaign-rollback", 2)
         assert bench.campaign.phase == "training"
