@@ -2,12 +2,16 @@
 in other systems' environments."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from benchmarks.usual_images import MobileNetV2
+from benchmarks.usual_models import USUAL
 
 CLASSES, EXAMPLES, BATCH, DEVICES = 6, 256, 32, 20
 RATE, MOMENTUM = 0.01, 0.9
@@ -83,7 +87,14 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "GRU of 64, 9 x 128": (lambda: Gru(1), (9, 128)),
     "2 GRUs of 64, 9 x 128": (lambda: Gru(2), (9, 128)),
     "Transformer, 9 x 128": (Transformer, (9, 128)),
+    **{
+        f"{name}, 9 x 128": (partial(USUAL[name].make, (9, 128), CLASSES), (9, 128))
+        for name in ("deepconvlstm", "tinyhar", "tinierhar", "inceptiontime", "lora, encoder")
+    },
+    "mobilenetv2, 1 x 28 x 28": (partial(MobileNetV2, (1, 28, 28), CLASSES), (1, 28, 28)),
 }
+"""Models with the shape of an example: some that the engine in C++ can train, then some that it
+cannot."""
 
 
 def device(number: int, shape: tuple[int, ...]) -> tuple[Any, Any]:

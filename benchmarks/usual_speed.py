@@ -1,8 +1,9 @@
-"""``python -m benchmarks.usual_speed``: usual models by what `auto` takes, beside `eager`, a plain
-loop in torch, and pfl-research.
+"""``python -m benchmarks.usual_speed``: twelve usual models by what `auto` takes, beside a plain
+loop in torch and pfl-research.
 
 Workload: 256 examples on each of 20 devices, FedAvg, one epoch in batches of 32 of SGD with
-momentum, so many rounds that there are at least 20,000 steps. An update is one device's epoch.
+momentum, so many rounds that there are at least 3,200 steps, in two
+turns of which the shorter one counts. An update is one device's epoch.
 Everything runs on two cores: the simulation as `simulate` starts it, the plain loop as two
 processes of one thread that share the devices, pfl-research as two processes joined by
 torch.distributed (its guide's way), in an environment of its own (`runs/peers/venv-pfl`, made where
@@ -16,6 +17,7 @@ each run, and one that takes longer has its reason in the table.
 
 import argparse
 import json
+import math
 import os
 import resource
 import signal
@@ -46,8 +48,8 @@ from benchmarks.speed_models import (
 )
 
 OUT = Path(__file__).parent / "results" / "usual_speed.json"
-STEPS = 20_000
-WAYS = ("auto", "eager", "plain", "pfl")
+STEPS, TURNS = 3_200, 2
+WAYS = ("auto", "plain", "pfl")
 VENVS = Path("runs/peers")
 PFL = next(system for system in SYSTEMS if system.name == "pfl-2")
 
@@ -164,32 +166,21 @@ def measure(name: str, way: str, steps: int, limit_s: float) -> dict[str, Any]:
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """The rows as Markdown, one line for each model; then what has no result, and why."""
     lines = [
-        "| model | `auto` takes | updates/s, auto | eager | plain loop | pfl-research | auto / "
-        "plain | auto / pfl | by CPU time | load |",
+        "| model | `auto` takes | updates/s, auto | plain loop | pfl-research | auto / plain "
+        "| by CPU time | auto / pfl | by CPU time | load |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name in dict.fromkeys(row["model"] for row in rows):
         by = {row["way"]: row for row in rows if row["model"] == name and "reason" not in row}
-        speeds = {way: by[way]["updates"] / by[way]["wall_s"] for way in by}
-        ratios = {
-            way: f"{speeds['auto'] / speeds[way]:.1f}"
-            for way in ("plain", "pfl")
-            if "auto" in by and way in by
-        }
-        cpu = f"{by['pfl']['cpu_s'] / by['auto']['cpu_s']:.1f}" if "pfl" in ratios else ""
-        cells = [
-            name,
-            by["auto"]["said"] if "auto" in by else "",
-            *(f"{speeds[way]:.1f}" if way in speeds else "" for way in WAYS),
-        ]
-        load = max(row["load"] for row in rows if row["model"] == name)
-        lines.append(
-            "| "
-            + " | ".join(
-                [*cells, ratios.get("plain", ""), ratios.get("pfl", ""), cpu, f"{load:.0f}"]
+        cells = [name, by["auto"]["said"] if "auto" in by else ""]
+        cells += [f"{by[w]['updates'] / by[w]['wall_s']:.1f}" if w in by else "" for w in WAYS]
+        for way in WAYS[1:]:
+            cells += (
+                f"{by[way][unit] / by['auto'][unit]:.1f}" if {way, "auto"} <= by.keys() else ""
+                for unit in ("wall_s", "cpu_s")
             )
-            + " |"
-        )
+        load = max(row["load"] for row in rows if row["model"] == name)
+        lines.append("| " + " | ".join([*cells, f"{load:.0f}"]) + " |")
     reasons = [
         f"- {row['model']}, {row['way']}: {row['reason']}" for row in rows if "reason" in row
     ]
@@ -237,26 +228,25 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
         if same and "reason" not in row
     }
     for name in options.models:
-        for way in options.ways:
-            if (name, way) not in found:
-                found[name, way] = measure(name, way, options.steps, options.limit)
-                print(found[name, way], flush=True)
-                rows = [
-                    found[key] for key in ((m, w) for m in MODELS for w in WAYS) if key in found
-                ]
-                options.out.parent.mkdir(parents=True, exist_ok=True)
-                options.out.write_text(
-                    json.dumps({"machine": machine, "steps": options.steps, "rows": rows}, indent=1)
-                    + "\n"
-                )
+        ways = [way for way in options.ways if (name, way) not in found]
+        for way in ways * TURNS:
+            row = measure(name, way, options.steps, options.limit)
+            print(row, flush=True)
+            best = found.get((name, way), row)
+            found[name, way] = min(best, row, key=lambda r: r.get("cpu_s", math.inf))
+        rows = [found[key] for key in ((m, w) for m in MODELS for w in WAYS) if key in found]
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(
+            json.dumps({"machine": machine, "steps": options.steps, "rows": rows}, indent=1) + "\n"
+        )
     rows = [found[key] for key in ((m, w) for m in MODELS for w in WAYS) if key in found]
     print(table(rows))
     if options.out == OUT:
         note = (
-            f"Machine: {machine}. {options.steps:,} steps of each, start included, one way after "
-            "the other. Where others work"
-            " on the machine too, the load says so, and the ratio to pfl-research by CPU time is "
-            "the surer one. Made by"
+            f"Machine: {machine}. {options.steps:,} steps of each, start included, the better of "
+            f"{TURNS} turns. Where others work"
+            " on the machine too, the load says so, and the ratios by CPU time are the surer "
+            "ones. Made by"
             " `python -m benchmarks.usual_speed`."
         )
         put(

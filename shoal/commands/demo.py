@@ -346,8 +346,9 @@ def _progress_text(run: dict[str, Any], closed: list[dict[str, Any]], num_device
     accuracy = closed[-1]["accuracy"]["mean"] if len(closed) > 1 else None
     if run["phase"] == "waiting":
         return f"{run['online']} of {num_devices} devices online"
+    groups = "1 group" if run["groups"] == 1 else f"{run['groups']} groups"
     return (
-        f"{run['received']} of {run['cohort']} updates, {run['groups']} groups, mean accuracy "
+        f"{run['received']} of {run['cohort']} updates, {groups}, mean accuracy "
         f"of group models {percent(accuracy)}"
     )
 

@@ -77,11 +77,10 @@ def verdict(summary: Summary) -> str:
     if summary.epsilon is not None:
         text += f" Epsilon {summary.epsilon:.2f}."
     if attack := summary.attack:
+        attackers = len(attack.attackers)
+        who = "1 attacker" if attackers == 1 else f"{attackers} attackers"
         apart = "apart from" if attack.told_apart else "among"
-        text += (
-            f" {len(attack.attackers)} attackers ({attack.attack}) ended {apart} the honest "
-            "devices, whose accuracy is"
-        )
+        text += f" {who} ({attack.attack}) ended {apart} the honest devices, whose accuracy is"
         text += f" {percent(attack.honest_accuracy.mean)}"
         text += (
             "."

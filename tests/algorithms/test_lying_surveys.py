@@ -12,8 +12,7 @@ import torch
 from algorithms.composition import read_algorithm
 from algorithms.core.contract import GroupingMemory, LocalModel
 from algorithms.core.keys import NEWCOMER
-from algorithms.groupings import distfl
-from algorithms.groupings.bootstrap import Test
+from algorithms.groupings import bootstrap, distfl
 from algorithms.groupings.distfl import DistFL
 from algorithms.groupings.significance import is_merged, is_split
 from algorithms.groupings.views import Points
@@ -376,8 +375,8 @@ class TestDevicesThatReportNothing:
 
 class TestSteadyGroups:
     def test_weak_evidence_changes_no_number_of_groups(self) -> None:
-        def test_of(p: float) -> Test:
-            return Test("x", 12, p, 0.0, np.zeros(12, np.int64))
+        def test_of(p: float) -> bootstrap.Test:
+            return bootstrap.Test("x", 12, p, 0.0, np.zeros(12, np.int64))
 
         assert [is_split([test_of(p)]) for p in (0.001, 0.02)] == [True, False]
         alike = np.random.default_rng(3).normal(size=(9, 16))
@@ -395,9 +394,11 @@ class TestSteadyGroups:
         grouping = DistFL(signature="both")
         memory = grouping.group(GroupingMemory(), fleet, None, 0).memory
 
-        def halves(views: object, num_examples: np.ndarray) -> tuple[np.ndarray, list[Test]]:
+        def halves(
+            views: object, num_examples: np.ndarray
+        ) -> tuple[np.ndarray, list[bootstrap.Test]]:
             labels = np.arange(len(num_examples)) % 2
-            return labels, [Test("statistics", len(labels), p, 3.0, labels)]
+            return labels, [bootstrap.Test("statistics", len(labels), p, 3.0, labels)]
 
         monkeypatch.setattr(distfl, "find_groups", halves)
         newcomer = replace(synthetic([0] * 13, 7)[12], device_id="d12")
