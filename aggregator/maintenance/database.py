@@ -173,17 +173,16 @@ def carry_out(folder: Path, *events: Event) -> None:
 
 def check_database(folder: Path) -> tuple[Finding, Contents | None]:
     """Check ``shoal.db``; return the finding, and the contents of an undamaged database."""
-    path = folder / "shoal.db"
+    path, blobs = folder / "shoal.db", (folder / "blobs").exists()
+    lost = (
+        "but there are blobs: the run is lost, unless `serve --database` names another database. "
+        f"Then name it to the doctor too. Otherwise {RESTORE}"
+    )
     if not path.is_file():
-        if not (folder / "blobs").exists():
+        if not blobs:
             text = "missing: no campaign was started in this folder"
             return Finding("note", path.name, text), None
-        text = (
-            "missing, but there are blobs: the run is lost, unless `serve --database` names "
-            "another database. Then name it to the doctor too. Otherwise "
-            f"{RESTORE}"
-        )
-        return Finding("wrong", path.name, text), None
+        return Finding("wrong", path.name, f"missing, {lost}"), None
     try:
         contents = read_database(path)
     except (ConfigError, StorageFailed) as error:
@@ -196,6 +195,8 @@ def check_database(folder: Path) -> tuple[Finding, Contents | None]:
             "SQLite's `.recover` may read a part of it"
         )
         return Finding("wrong", path.name, text), None
+    if contents.fleet is None and blobs:
+        return Finding("wrong", path.name, f"empty, {lost}"), None
     campaigns = contents.fleet.campaigns if contents.fleet is not None else {}
     stands = ", ".join(f"{n} ({c.phase}, round {c.round})" for n, c in campaigns.items())
     return Finding("ok", path.name, f"whole; {stands or 'no campaign'}"), contents

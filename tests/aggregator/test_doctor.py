@@ -176,6 +176,13 @@ def test_every_page_of_the_database_damaged_in_turn(
     assert True in outcomes
 
 
+def test_an_empty_database_beside_blobs_is_a_lost_run(served: Served, tmp_path: Path) -> None:
+    one = served.copy(tmp_path / "f")
+    (one.folder / "shoal.db").write_bytes(b"")
+    (text,) = one.wrong()
+    assert "shoal.db: empty, but there are blobs: the run is lost" in text
+
+
 def test_a_row_that_cannot_be_read_is_damage(served: Served, tmp_path: Path) -> None:
     one = served.copy(tmp_path / "f")
     with sqlite3.connect(one.folder / "shoal.db") as connection:
