@@ -97,7 +97,8 @@ def parser() -> argparse.ArgumentParser:
         "input",
         nargs="?",
         default="-",
-        help="windows as *.npy or *.npz, a recording as *.csv, or - (default) for lines of JSON",
+        help="windows as *.npy or *.npz, a recording, a folder of recordings, or - (default) for "
+        "lines of JSON",
     )
     return top
 

@@ -42,6 +42,7 @@ from edge_client.data.tables import (
     NUMERAL,
     TableSource,
     add_line,
+    at_row,
     header_of,
     parts_of,
     read_numbers,
@@ -130,6 +131,8 @@ class DataReading(msgspec.Struct, frozen=True):
     """Number of gaps in each device's recordings."""
     recordings: tuple[str, ...] = ()
     """Names of the recordings of the first device."""
+    words: FolderSettings = FolderSettings()
+    """A user's words about the recordings of the first device."""
 
     @property
     def channels(self) -> tuple[str, ...]:
@@ -197,14 +200,18 @@ def read_reading(scans: Mapping[str, FolderScan], rate_hz: float = 0.0) -> DataR
     columns, remarks = [], list[str]()
     for name, role in first.columns.items():
         facts = [scan.facts[name] for scan in scans.values() if name in scan.facts]
+        wrong = next((each.wrong for each in facts if each.wrong), None)
+        if role.role == CHANNEL and role.reason and wrong:  # a user names it
+            raise DataError(
+                f"{wrong[0]}, column {name}: {wrong[1]!r} is not a number, and the column is a "
+                "channel. Mend the cell, or empty it."
+            )
         if role.role == CHANNEL and role.reason == "":
             reason = reason_by_values(facts)
-            wrong = next((each.wrong for each in facts if each.wrong), None)
-            if wrong and reason not in ("no numbers",):
+            if wrong and reason != "no numbers":
                 raise DataError(
-                    f"{wrong[0]}, line {wrong[1]}, column {name}: {wrong[2]!r} is not a number. "
-                    "Mend the cell, or leave the column out. "
-                    + add_line(f'columns."{name}" = "{LEFT_OUT}"')
+                    f"{wrong[0]}, column {name}: {wrong[1]!r} is not a number. Mend the cell, or "
+                    "leave the column out. " + add_line(f'columns."{name}" = "{LEFT_OUT}"')
                 )
             if reason:
                 role = ColumnRole(name, LEFT_OUT, reason, role.unit)
@@ -234,8 +241,12 @@ def read_reading(scans: Mapping[str, FolderScan], rate_hz: float = 0.0) -> DataR
                 raise DataError(
                     f"data {scan.folder}: a recording has {rate:g} samples a second, and "
                     f"{wanted:g} are wanted, so more samples would be made up than there are. "
-                    "Remove it, or take a lower rate for all. "
-                    + add_line(f"rate = {min(ranked):g}")
+                    + (
+                        f"Record at least {wanted / MOST_MADE_UP:g} samples a second."
+                        if rate_hz
+                        else "Remove it, or take a lower rate for all. "
+                        + add_line(f"rate = {min(ranked):g}")
+                    )
                 )
     beside = {name for scan in scans.values() for source in scan.sources for name in source.beside}
     if beside:
@@ -256,7 +267,9 @@ def read_reading(scans: Mapping[str, FolderScan], rate_hz: float = 0.0) -> DataR
         more = f" and {len(others) - 3} more" if len(others) > 3 else ""
         remarks.append(f"{what}{more} brought onto {wanted:g} Hz")
     recordings = tuple(source.name for source in first.sources)
-    return DataReading(tuple(columns), wanted, tuple(remarks), rates, recordings=recordings)
+    return DataReading(
+        tuple(columns), wanted, tuple(remarks), rates, {}, recordings, first.settings
+    )
 
 
 def _features(columns: Sequence[ColumnRole]) -> list[str]:
@@ -359,13 +372,13 @@ def _scan_file(
             facts = device.facts.setdefault(full_name(sensor, name), ColumnFacts())
             numbers, wrong = read_numbers(part.columns[name])
             if wrong is not None and facts.wrong is None:
-                facts.wrong = (str(path), int(part.lines[wrong]), str(part.columns[name][wrong]))
+                text = str(part.columns[name][wrong])
+                facts.wrong = at_row(path, part.lines[wrong]), text
             large = np.abs(numbers) > LARGEST
             if large.any():
-                at_line = int(part.lines[np.flatnonzero(large)[0]])
+                place = at_row(path, part.lines[np.flatnonzero(large)[0]])
                 raise DataError(
-                    f"{path} must hold finite values, got {numbers[large][0]} in line {at_line}, "
-                    f"column {name}"
+                    f"{place}, column {name} must hold finite values, got {numbers[large][0]}"
                 )
             facts.add(numbers, codes, previous[name])
             whole = numbers[np.isfinite(numbers)]
@@ -451,7 +464,7 @@ def class_names(scans: Iterable[FolderScan]) -> tuple[str, ...]:
         except ValueError:
             continue
         numbers += 1
-        place = f"{path}, line {line}: "
+        place = f"{at_row(path, line)}: "
         if is_number and re.fullmatch(r"[+-]?[0-9]+", text) is None:
             raise DataError(
                 f"{place}a label must be a whole number or a name, got {text!r}. If it is a "
@@ -469,7 +482,7 @@ def times_of(path: TableSource, name: str, column: Array, lines: Array) -> tuple
     numbers, are_dates, wrong = read_times(column)
     if wrong is not None:
         raise DataError(
-            f"{path}, line {lines[wrong]}, column {name}: {str(column[wrong])!r} is no time: a "
+            f"{at_row(path, lines[wrong])}, column {name}: {str(column[wrong])!r} is no time: a "
             "number, or a date such as 2026-01-31T12:00:00.02. If the column is none: "
             + add_line(f'columns."{name}" = "{LEFT_OUT}"')
         )

@@ -37,6 +37,7 @@ from edge_client.data.cutting import NEITHER, TEST, TRAIN, SessionCut, cut_sampl
 from edge_client.data.folders import (
     CLASSES,
     LENGTH,
+    FolderSettings,
     RecordingFiles,
     classes_of,
     settings_in,
@@ -66,16 +67,17 @@ from edge_client.data.roles import (
     LEFT_OUT,
     PERSON,
     TIME,
+    RoleName,
     by_name,
 )
 from edge_client.data.stretches import pieces
 from edge_client.data.tables import (
     TableSource,
     add_line,
+    at_row,
     header_of,
     parts_of,
     read_numbers,
-    stem_of,
 )
 from wire.arrays.tensors import Array
 from wire.bundle import Window
@@ -243,7 +245,7 @@ def _numbers_of_classes(device: FolderScan, classes: Sequence[str]) -> dict[str,
     for text, (path, line) in device.texts.items():
         if text not in number:
             raise DataError(
-                f"{path}, line {line}: no class {text!r} in {device.folder / CLASSES}. Known "
+                f"{at_row(path, line)}: no class {text!r} in {device.folder / CLASSES}. Known "
                 f"classes: {', '.join(classes)}."
             )
     return number
@@ -349,7 +351,7 @@ def _label_numbers(path: TableSource, name: str, column: Array, lines: Array) ->
     first = min([*([] if wrong is None else [wrong]), *bad[:1].tolist()], default=None)
     if first is not None:
         raise DataError(
-            f"{path}, line {lines[first]}: {name} must be "
+            f"{at_row(path, lines[first])}: {name} must be "
             f"{'a finite number' if is_quantity else '0 or 1'}, or empty, got "
             f"{str(column[first])!r}"
         )
@@ -445,30 +447,42 @@ def _joined(
     return t, x, labels
 
 
-def windows_of_recording(path: Path, window: Window) -> Array:
-    """Return the windows (n, channels, length) of a recording, with a window's channels and rate.
+def windows_of_recordings(
+    folder: Path, sources: Sequence[RecordingFiles], settings: FolderSettings, window: Window
+) -> Array:
+    """Return the windows (n, channels, length) of recordings, with a model's channels and rate.
 
-    Columns are taken by the names of the channels. No window spans a gap.
+    Columns are taken by the names of the channels, whatever their order; labels are not read. As in
+    training, no window spans a gap or has samples of two persons.
 
     Raises:
-        DataError: the recording cannot be read, or lacks a channel.
+        DataError: a recording cannot be read, or lacks a channel.
     """
-    settings = settings_in(path.parent)
-    header = header_of(path, settings.names)
-    if missing := [name for name in window.channels if name not in header]:
-        raise DataError(f"{path}: the header has no column {missing[0]!r}, got {list(header)}")
-    roles = {name: role.role for name, role in by_name(header, settings.columns)[0].items()}
-    words = {name: LEFT_OUT if role != TIME else TIME for name, role in roles.items()}
-    words |= dict.fromkeys(window.channels, CHANNEL)
-    source = RecordingFiles(stem_of(path), (("", path),))
-    device = scan(path.parent, [source], replace(settings, columns=words))
-    reading = read_reading({stem_of(path): device}, window.rate_hz)
-    columns = {column.name: column for column in reading.columns}
-    ordered = tuple(columns[name] for name in window.channels)
-    x = [np.zeros((0, len(window.channels), window.length), np.float32)]
-    scratch = ArrayStore()
-    tracks = _tracks(device, replace(reading, columns=ordered), (), {}, None, scratch)
-    for _, t, samples, labels in tracks:
-        for piece in pieces(t, samples, labels, reading.rate_hz, scratch):
-            x.append(cut_samples(piece.x, window.length, window.stride))
+    x, scratch = [np.zeros((0, len(window.channels), window.length), np.float32)], ArrayStore()
+    for source in sources:
+        names = {
+            full_name(sensor, name): name
+            for sensor, path in source.files
+            for name in header_of(path, settings.names)
+        }
+        path = source.files[0][1]
+        if missing := [name for name in window.channels if name not in names]:
+            raise DataError(f"{path}: no column for channel {missing[0]!r}, got {', '.join(names)}")
+        channels: dict[str, RoleName] = {names[channel]: CHANNEL for channel in window.channels}
+        words = {**settings.columns, **channels}
+        for name, column in by_name([*names.values()], words)[0].items():
+            if column.role in (CHANNEL, LABEL) and name not in channels:
+                words[name] = LEFT_OUT
+        mine = replace(settings, columns=words, labels={}, window=window.length)
+        device = scan(folder, [source], mine)
+        reading = read_reading({source.name: device}, window.rate_hz)
+        if empty := [c for c in window.channels if device.rows[0] and not device.facts[c].values]:
+            raise DataError(
+                f"{path}: column {empty[0]}, a channel of the model, has no number in any row"
+            )
+        columns = {column.name: column for column in reading.columns}
+        reading = replace(reading, columns=tuple(columns[name] for name in window.channels))
+        for _, t, samples, labels in _tracks(device, reading, (), {}, None, scratch):
+            for piece in pieces(t, samples, labels, reading.rate_hz, scratch):
+                x.append(cut_samples(piece.x, window.length, window.stride))
     return np.concatenate(x)

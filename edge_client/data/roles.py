@@ -95,8 +95,8 @@ class ColumnFacts:
     """Number of samples with a number."""
     up: int = 0
     down: int = 0
-    wrong: tuple[str, int, str] | None = None
-    """File, line and text of the first cell that is no number."""
+    wrong: tuple[str, str] | None = None
+    """Place and text of the first cell that is no number."""
     constants: set[float] = field(default_factory=set)
     """Value of each recording in which the column is constant."""
     varies: bool = False

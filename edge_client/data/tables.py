@@ -185,6 +185,11 @@ def add_line(line: str) -> str:
     return f"Add to shoal.toml beside the recordings: {line}"
 
 
+def at_row(path: TableSource, line: int) -> str:
+    """Return the place of a row for an error: a line of a file, a row from 0 in memory."""
+    return f"{path}, {'row' if isinstance(path, MemoryTable) else 'line'} {line}"
+
+
 def parts_of(
     path: TableSource,
     names: Sequence[str] = (),

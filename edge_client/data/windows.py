@@ -28,7 +28,13 @@ from typing import NamedTuple
 import numpy as np
 
 from edge_client.core.ports import Windows
-from edge_client.data.folders import classes_of, sources_in
+from edge_client.data.folders import (
+    FolderSettings,
+    RecordingFiles,
+    classes_of,
+    settings_in,
+    sources_in,
+)
 from edge_client.data.labels import (
     as_held,
     check_labels,
@@ -39,8 +45,8 @@ from edge_client.data.labels import (
 from edge_client.data.layout import examples, vocabulary
 from edge_client.data.padding import read_lengths, with_presence
 from edge_client.data.reading import DataReading
-from edge_client.data.recordings import load_recordings, windows_of_recording
-from edge_client.data.tables import is_table
+from edge_client.data.recordings import load_recordings, windows_of_recordings
+from edge_client.data.tables import is_table, stem_of
 from wire.arrays.tensors import Array
 from wire.bundle import Window
 from wire.errors import DataError
@@ -275,17 +281,25 @@ def _examples(x: Array, origin: str, channels: Sequence[str], has_ids: bool) -> 
     return examples(x, origin, channels, has_ids)
 
 
-def read_windows(path: Path, window: Window) -> Array:
+def read_windows(path: Path, window: Window, words: FolderSettings | None = None) -> Array:
     """Return windows (n, \\*shape) to predict, in the units and channel order of `window`.
 
-    The file is an array ``*.npy``, an ``*.npz`` with the array X, or a recording whose header names
-    at least the window's channels. A recording is cut at the window's own stride.
+    The path is that of an array ``*.npy``, of an ``*.npz`` with the array X, of a recording, or of
+    a folder of recordings, whose columns have at least the window's channels. Recordings are cut at
+    the window's own stride. Their ``shoal.toml`` goes before a user's `words`.
 
     Raises:
-        DataError: the file is none of these.
+        DataError: the path is none of these.
     """
-    if is_table(path):
-        return windows_of_recording(path, window)
+    if path.is_dir() or is_table(path):
+        folder = path if path.is_dir() else path.parent
+        alone = RecordingFiles(stem_of(path), (("", path),))
+        if not (sources := [alone] if folder != path else sources_in(path)):
+            raise DataError(
+                f"{path} has no recording, such as *.csv or *.parquet. Name the file of windows: "
+                f"{path / 'X.npy'}"
+            )
+        return windows_of_recordings(folder, sources, settings_in(folder, words), window)
     if path.suffix == ".npz":
         try:
             with np.load(path, allow_pickle=False) as file:

@@ -7,20 +7,31 @@ window if they are arrays of numbers.
 
 import logging
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from edge_client.data.folders import FolderSettings
-from edge_client.data.roles import CHANNEL, LABEL, LEFT_OUT, TIME, RoleName, is_label_column
+from edge_client.data.folders import FolderSettings, RecordingFiles
+from edge_client.data.recordings import windows_of_recordings
+from edge_client.data.roles import (
+    CHANNEL,
+    LABEL,
+    LEFT_OUT,
+    PERSON,
+    TIME,
+    RoleName,
+    is_label_column,
+)
 from edge_client.data.tables import MemoryTable
 from shoal.api.examples import array_of, windows_of
 from simulation.datasets.device_folders import load_tables
 from simulation.datasets.npz import device_ids
 from simulation.datasets.windows import FleetData
 from wire.arrays.tensors import Array
+from wire.bundle import Window
 from wire.errors import DataError
 
 log = logging.getLogger("shoal.data")
@@ -202,6 +213,8 @@ def fleet_of_samples(
         columns = {LABEL: LEFT_OUT, roles.label: LABEL}
     if roles.time:
         columns[roles.time] = TIME
+    if roles.person:
+        columns[roles.person] = PERSON
     tables: dict[str, list[MemoryTable]] = {}
     for device_id, recordings in devices.items():
         tables[device_id] = []
@@ -230,17 +243,18 @@ def _cells(name: str, column: Array, label: str, classes: Sequence[str]) -> Arra
     return column if column.dtype.kind == "M" else column.astype(np.float64)
 
 
-def samples_of(table: Any, channels: Sequence[str]) -> Array:
-    """Return the samples (time, channels) float32 of a table, in the order of `channels`.
+def windows_of_table(table: Any, words: FolderSettings | None, window: Window) -> Array:
+    """Return the windows (n, channels, length) of a table of samples, cut as those of files are.
+
+    `words` are a user's words about the table.
 
     Raises:
-        DataError: a channel is missing, or is not of numbers.
+        DataError: a channel is missing, or a cell of it is no number.
     """
-    columns = columns_of(table)
-    for channel in channels:
-        if columns[_role(columns, channel, "channel")].dtype.kind not in "fiub":
-            raise DataError(f"x: column {channel!r} must be of numbers to be a channel")
-    return np.stack([columns[name].astype(np.float32) for name in channels], axis=1)
+    columns = columns_of(table, "x").items()
+    samples = MemoryTable("x", {name: _cells(name, column, "", ()) for name, column in columns})
+    source = RecordingFiles("x", (("", samples),))
+    return windows_of_recordings(Path("x"), [source], words or FolderSettings(), window)
 
 
 def _role(table: Table, name: str, role: str) -> str:

@@ -12,10 +12,10 @@ from torch import nn
 
 from aggregator.view.summary import Spread, Summary, group_number
 from algorithms.tasks.base import Task
-from edge_client.data.cutting import cut_samples
+from edge_client.data.windows import read_windows
 from edge_client.models.loaded import check_windows
 from host.files import prepare_folder
-from shoal.api.columns import is_table, samples_of
+from shoal.api.columns import is_table, windows_of_table
 from shoal.api.examples import windows_of
 from shoal.api.model_files import Written
 from shoal.api.own_model import answers_of
@@ -174,8 +174,10 @@ class Result:
         """Return the answers of a group's or a device's model to examples.
 
         x is (n, \\*window), in the sensor's units; or a mapping of several inputs, as for `load`;
-        or a table of samples, one recording without gaps with a column for each channel. It is cut
-        into windows as the data were: window i begins at row i * stride.
+        or recordings: a table of samples, or the path of a file or folder that `shoal.load` could
+        read, or of an array in ``.npy`` or ``.npz``. Recordings are cut into windows as the data
+        were, with the same words about their columns; labels are not read. The answers are in the
+        order of the recordings and of the time in each.
 
         The answers are float32: class probabilities (n, classes), for steps (n, steps, classes);
         for several labels the probability of each name (n, names); for a regression the quantities
@@ -183,15 +185,19 @@ class Result:
 
         Raises:
             ConfigError: there is no such model (see `model`).
-            DataError: x has another shape, or holds values that are not finite.
+            DataError: x has another shape, or holds values that are not finite, or a recording
+                cannot be read or lacks a channel.
         """
-        window = self.data.window
+        window, reading = self.data.window, self.data.reading
+        words = reading.words if reading else None
         if is_table(x) or (
             isinstance(x, Mapping) and all(np.ndim(column) == 1 for column in x.values())
         ):
-            x = cut_samples(samples_of(x, window.channels), window.length, window.stride)
+            x = windows_of_table(x, words, window)
+        elif isinstance(x, str | Path):
+            x = read_windows(Path(x), window, words)
         examples = np.asarray(windows_of("x", x))
-        check_windows(examples, self.data.window.shape)
+        check_windows(examples, window.shape)
         model, objective = self.model(group=group, device=device), self.outcome.models.objective
         return answers_of(model, objective, examples) if len(examples) else self._no_answers()
 

@@ -271,7 +271,7 @@ class TestCommand:
             said.err,
         )
 
-    @pytest.mark.parametrize("kind", ["npy", "npz", "csv", "-"])
+    @pytest.mark.parametrize("kind", ["npy", "npz", "csv", "folder", "-"])
     def test_every_kind_of_input_has_the_same_answers(
         self,
         device: Device,
@@ -288,9 +288,13 @@ class TestCommand:
                 np.save(path, x)
             case "npz":
                 np.savez(path, X=x)
-            case "csv":
+            case "csv" | "folder":
                 rows = x.transpose(0, 2, 1).reshape(-1, 2)
-                path.write_text("\n".join(["t,b,a", *(f"0,{b},{a}" for a, b in rows)]))
+                path.mkdir() if kind == "folder" else None
+                halves = np.split(rows, 2) if kind == "folder" else [rows]
+                for number, half in enumerate(halves):
+                    file = path / f"{number}.csv" if kind == "folder" else path
+                    file.write_text("\n".join(["t,b,a", *(f"0,{b},{a}" for a, b in half)]))
             case _:
                 text = "\n\n".join(json.dumps(window.tolist()) for window in x)
         words = ("--state", str(device.folder), *(() if kind == "-" else (str(path),)))
@@ -322,7 +326,7 @@ class TestCommand:
         [
             (("none.npy",), "none.npy is not readable"),
             (("none.csv",), "none.csv: No such file"),
-            (("two.csv",), "two.csv: the header has no column 'b', got ['a', 'c']"),
+            (("two.csv",), "two.csv: no column for channel 'b', got a, c"),
             (("--runtime", "executorch", "--library", "none.so"), "none.so"),
         ],
     )

@@ -53,7 +53,7 @@ class TestDataFolder:
             ({"a.csv": "x,label\n1,0\none,0"}, "line 3, column x: 'one' is not a number"),
             ({"a.csv": "x,label\n1,0\n2"}, "line 3"),
             ({"a.csv": "x,label\nnan,0"}, "names no channel .*'x': empty"),
-            ({"a.csv": "x,label\ninf,0"}, "must hold finite values, got inf in line 2, column x"),
+            ({"a.csv": "x,label\ninf,0"}, "line 2, column x must hold finite values, got inf"),
             ({"a.csv": "x,label\n1,0", "b.csv": "z,label\n1,0"}, "channels"),
             (
                 {"a.csv": "x,label\n1,0"},
@@ -162,3 +162,74 @@ class TestRecordingToPredict:
         (tmp_path / "x.csv").write_bytes(b"a,b\n\0\1\2,1\n")
         with pytest.raises(DataError, match=r"x\.csv is no text: it has a byte of zero at 4"):
             read_windows(tmp_path / "x.csv", self.WINDOW)
+
+    def test_a_folder_is_read_as_training_reads_it(self, tmp_path: Path) -> None:
+        """Windows of recordings without labels are those that training has."""
+        (tmp_path / "shoal.toml").write_text(
+            'names = ["clock", "b", "a"]\ntime_unit = "ms"\n[columns]\nclock = "time"\n'
+        )
+        for name, every in (("slow", 20), ("fast", 8), ("with a gap", 20)):
+            t = np.arange(200) * every
+            t[120:] += 900 * (name == "with a gap")
+            rows = np.stack([t, np.cos(t / 90), np.sin(t / 70)], axis=1)
+            np.savetxt(tmp_path / f"{name}.csv", rows, delimiter=",", fmt="%.6f")
+        trained = load_folder(tmp_path, 4, 2, rate_hz=50.0)
+        assert trained.channels == ("b", "a")
+        expected = trained.unlabelled_x[:, ::-1]
+        with (tmp_path / "shoal.toml").open("a") as file:
+            file.write('[labels]\n"*" = "walk"\n')
+        np.testing.assert_array_equal(read_windows(tmp_path, self.WINDOW), expected)
+        assert len(read_windows(tmp_path / "with a gap.csv", self.WINDOW)) == 59 + 39
+
+    def test_another_rate_is_brought_onto_the_models(self, tmp_path: Path) -> None:
+        for hz in (50, 100):
+            t = np.arange(4 * hz) / hz
+            rows = np.stack([t, np.sin(3 * t), np.cos(2 * t)], axis=1)
+            np.savetxt(tmp_path / f"{hz}.csv", rows, delimiter=",", header="time,a,b", comments="")
+        slow, fast = (read_windows(tmp_path / f"{hz}.csv", self.WINDOW) for hz in (50, 100))
+        assert abs(len(slow) - len(fast)) <= 1
+        np.testing.assert_allclose(fast, slow[: len(fast)], atol=0.04)
+
+    def test_persons_are_not_mixed(self, tmp_path: Path) -> None:
+        rows = "".join(f"{i % 2},{i % 2},{i}\n" for i in range(16))
+        (tmp_path / "x.csv").write_text(f"person,a,b\n{rows}")
+        x = read_windows(tmp_path / "x.csv", self.WINDOW)
+        assert [window[0].tolist() for window in x] == 3 * [[0] * 4] + 3 * [[1] * 4]
+
+    def test_the_files_of_sensors_are_one_recording(self, tmp_path: Path) -> None:
+        t = np.arange(100) / 50
+        for sensor in ("Accelerometer", "Gyroscope"):
+            rows = np.stack([t, t, len(sensor) * t], axis=1)
+            np.savetxt(
+                tmp_path / f"{sensor}.csv", rows, delimiter=",", header="time,x,y", comments=""
+            )
+        window = Window(("Gyroscope.y", "Accelerometer.x"), 4, 2, 50.0)
+        x = read_windows(tmp_path, window)
+        assert len(x) >= 48
+        np.testing.assert_allclose(x[:, 0], 9 * x[:, 1], atol=1e-5)
+        with pytest.raises(DataError, match=r"no column for channel 'Gyroscope\.y'"):
+            read_windows(tmp_path / "Accelerometer.csv", window)
+
+    @pytest.mark.parametrize(
+        ("text", "error"),
+        [
+            ("time,b,c\n0,1,2\n", r"x\.csv: no column for channel 'a', got time, b, c"),
+            ("a,b\n1,2\n1,high\n", r"x\.csv, line 3, column b: 'high' is not a number"),
+            ("a,b\n1,\n2,\n", r"x\.csv: column b, a channel of the model, has no number"),
+            (
+                "time,a,b\n0,1,2\n0.1,1,2\n0.2,1,2\n",
+                "has 10 samples a second, and 50 are wanted.* Record at least 25",
+            ),
+        ],
+        ids=["a channel lacks", "text", "empty", "too slow"],
+    )
+    def test_what_cannot_be_is_said(self, tmp_path: Path, text: str, error: str) -> None:
+        (tmp_path / "x.csv").write_text(text)
+        for path in (tmp_path, tmp_path / "x.csv"):
+            with pytest.raises(DataError, match=error):
+                read_windows(path, self.WINDOW)
+
+    def test_a_folder_without_recordings(self, tmp_path: Path) -> None:
+        np.save(tmp_path / "X.npy", np.zeros((3, 2, 4), np.float32))
+        with pytest.raises(DataError, match=r"has no recording.* Name the file of windows: "):
+            read_windows(tmp_path, self.WINDOW)

@@ -230,6 +230,11 @@ class TestTables:
                 "column ax: 'high' is not a number. Mend the cell, or leave the column out",
             ),
             (
+                lambda c: c | {"ay": np.where(np.arange(len(c["who"])) == 7, "high", "1")},
+                NAMED | {"channels": ["ax", "ay"]},
+                "row 7, column ay: 'high' is not a number, and the column is a channel",
+            ),
+            (
                 lambda c: c | {"activity": np.linspace(0, 1, len(c["who"]))},
                 NAMED,
                 r"a label must be a whole number or a name, got .* call its column target\.NAME",
@@ -242,7 +247,7 @@ class TestTables:
             (
                 lambda c: c | {"ax": np.where(np.arange(len(c["who"])) == 5, 1e39, c["ax"])},
                 NAMED,
-                "must hold finite values, got 1e\\+39 in line 5, column ax",
+                "row 5, column ax must hold finite values, got 1e\\+39",
             ),
             (
                 lambda c: c | {"who": np.where(np.arange(len(c["who"])) == 9, "", c["who"])},

@@ -178,12 +178,46 @@ class TestPredict:
 
     def test_a_channel_that_is_missing_is_named(self, results: Results) -> None:
         table = table_of(np.zeros((2, 64), np.float32)).rename(columns={"c0": "a"})
-        with pytest.raises(shoal.DataError, match=r"no column 'b' \(channel\)\. Known columns: c1"):
+        with pytest.raises(shoal.DataError, match="x: no column for channel 'b', got c1, time, a"):
             results["fedavg"].predict(table)
-        with pytest.raises(shoal.DataError, match="column 'b' must be of numbers"):
-            results["fedavg"].predict(table.assign(b="high"))
-        with pytest.raises(shoal.DataError, match="finite"):
+        table["b"] = 0.0
+        with pytest.raises(shoal.DataError, match="x, row 3, column b: 'high' is not a number"):
+            results["fedavg"].predict(table.assign(b=np.where(table.index == 3, "high", "0")))
+        with pytest.raises(shoal.DataError, match=r"x: column b, a channel .* has no number"):
             results["fedavg"].predict(table.assign(b=np.nan))
+
+    def test_recordings_are_read_as_those_of_training(self, tmp_path: Path) -> None:
+        """At the model's rate, across no gap, columns by name, with the words of the training."""
+
+        def recording(hz: int, gap_s: float = 0.0) -> Any:
+            t = np.arange(20 * hz) / hz
+            table = table_of(np.stack([np.sin(7 * t), np.cos(5 * t)]))
+            return table.drop(columns="time").assign(clock=t + gap_s * (t >= 10), who="a")
+
+        both = [recording(50).assign(who=who, activity=who) for who in "ab"]
+        data = shoal.load(
+            type(both[0])({name: np.concatenate([t[name] for t in both]) for name in both[0]}),
+            person="who",
+            label="activity",
+            time="clock",
+            length=64,
+            stride=32,
+        )
+        assert data.window.rate_hz == 50
+        result = shoal.simulate(data, algorithm="fedavg", model=small, rounds=1)
+        expected = result.predict(recording(50))
+        assert len(expected) == (1000 - 64) // 32 + 1
+        fast = result.predict(recording(100))
+        np.testing.assert_allclose(fast, expected[: len(fast)], atol=0.02)
+        assert len(expected) - len(fast) <= 1
+        shuffled = recording(50)[["who", "c0", "clock", "c1"]]
+        np.testing.assert_array_equal(result.predict(shuffled), expected)
+        apart = [result.predict(recording(50)[part]) for part in (slice(500), slice(500, None))]
+        with_gap = recording(50, gap_s=3.0)
+        np.testing.assert_array_equal(result.predict(with_gap), np.concatenate(apart))
+        with_gap.to_csv(tmp_path / "one.csv", index=False)
+        for path in (tmp_path, str(tmp_path / "one.csv")):
+            np.testing.assert_allclose(result.predict(path), np.concatenate(apart), atol=1e-5)
 
     def test_several_inputs(self) -> None:
         rng = np.random.default_rng(0)
