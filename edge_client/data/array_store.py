@@ -81,9 +81,9 @@ def blocks(array: Array) -> Iterator[slice]:
 def release(array: Array) -> None:
     """Take an array's file out of memory; the values are read again when they are used."""
     base: object = array
-    while isinstance(base, np.ndarray):
-        base = base.base
-    if isinstance(base, mmap.mmap) and hasattr(base, "madvise"):
+    while base is not None and not isinstance(base, mmap.mmap):
+        base = getattr(base, "base", None)  # sliding windows have a base that is no array
+    if base is not None and hasattr(base, "madvise"):
         base.madvise(mmap.MADV_DONTNEED)
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from edge_client.data.array_store import blocks, places_of
+from edge_client.data.array_store import blocks, places_of, release
 from edge_client.data.labels import TARGET, classes_of_steps, of_samples
 from edge_client.data.stretches import TrackPiece
 from wire.arrays.tensors import Array
@@ -100,4 +100,5 @@ def cuts_of(
         part = parts_of_run(len(x), length, stride, short.get(number, 0))
         if not (part == NEITHER).any() and len(set(part.tolist())) == 1:
             short[number] = short.get(number, 0) + 1
+        release(labels)
         yield SessionCut(x, y, labelled, part, piece.start + begin + stride * np.arange(len(x)))

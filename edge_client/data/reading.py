@@ -366,7 +366,7 @@ def _scan_file(
                 device.persons |= set(np.unique(texts_of(part.columns[name])).tolist())
             if role.role == TIME:
                 t, are_dates = times_of(path, name, part.columns[name], part.lines)
-                times.append((t if count <= FIRST else t[:0], are_dates))
+                times.append((t if count <= FIRST else np.zeros(0), are_dates))
             if role.role != CHANNEL:
                 continue
             facts = device.facts.setdefault(full_name(sensor, name), ColumnFacts())

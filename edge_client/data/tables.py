@@ -457,7 +457,7 @@ def _open_parquet(path: Path) -> Any:
             f"{path}: Parquet needs the package pyarrow: pip install 'shoal[parquet]'"
         ) from None
     try:
-        return ParquetFile(path)
+        return ParquetFile(path, buffer_size=2**20, pre_buffer=False)  # else whole row groups
     except (OSError, ArrowException) as error:
         raise DataError(
             f"{path} is not readable as Parquet: {str(error).splitlines()[0]}"
@@ -470,11 +470,10 @@ def _parquet_parts(path: Path, columns: list[str]) -> Iterator[TablePart]:
 
         line = 1
         try:
-            for group in range(file.num_row_groups):  # all groups at once would be read ahead
-                for batch in file.iter_batches(PART, row_groups=[group], columns=columns):
-                    values = {name: _arrow_column(batch.column(name)) for name in columns}
-                    yield TablePart(values, np.arange(line, line + batch.num_rows))
-                    line += batch.num_rows
+            for batch in file.iter_batches(PART, columns=columns):
+                values = {name: _arrow_column(batch.column(name)) for name in columns}
+                yield TablePart(values, np.arange(line, line + batch.num_rows))
+                line += batch.num_rows
         except (OSError, ArrowException) as error:
             raise DataError(
                 f"{path} is not readable as Parquet: {str(error).splitlines()[0]}"

@@ -1,5 +1,6 @@
 """Recordings larger than memory give the same windows as those that fit."""
 
+import mmap
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,8 @@ import pytest
 import shoal
 from edge_client.data import array_store, clock
 from edge_client.data.array_store import ArrayStore, places_of
+from edge_client.data.cutting import cut_samples
+from edge_client.data.tables import parts_of
 from simulation.datasets.windows import FleetData, digest_of
 from wire.errors import DataError
 
@@ -93,6 +96,40 @@ def test_arrays_beyond_memory_are_in_files_that_are_gone_with_them(
     assert second.sum() == 399 * 200
     assert list(tmp_path.iterdir()) == []
     assert places_of(np.array([1, 1, 2, 2, 1]), np.not_equal) == [2, 4]
+
+
+def test_windows_release_the_file_of_their_samples() -> None:
+    samples = ArrayStore(0).empty((2**22, 2), np.float32)
+    samples[:] = 1
+    windows = cut_samples(samples, 128, 64)
+    in_memory = mapped_bytes()
+    array_store.release(windows)
+    assert in_memory - mapped_bytes() > 0.9 * samples.nbytes
+    assert windows[-1].sum() == 256
+
+
+@pytest.mark.parametrize("groups", [1, 40])
+def test_memory_of_reading_depends_neither_on_the_file_nor_on_its_row_groups(
+    tmp_path: Path, groups: int
+) -> None:
+    pyarrow = pytest.importorskip("pyarrow", reason="pip install 'shoal[parquet]' would run this")
+    from pyarrow import parquet
+
+    rows = 40 * 65_536
+    columns = {name: np.sin(np.arange(rows) * (i + 1)) for i, name in enumerate("abc")}
+    table = pyarrow.table({"t": np.arange(rows) / 50, **columns})
+    parquet.write_table(table, tmp_path / "x.parquet", row_group_size=rows // groups)
+    before = pyarrow.total_allocated_bytes()
+    most = max(pyarrow.total_allocated_bytes() for _ in parts_of(tmp_path / "x.parquet"))
+    assert most - before < table.nbytes / 4
+
+
+def mapped_bytes() -> int:
+    """Bytes of files that the process has mapped and holds in memory."""
+    pages = Path("/proc/self/statm")
+    if not pages.exists():
+        pytest.skip("needs /proc, as Linux has it")
+    return int(pages.read_text().split()[2]) * mmap.PAGESIZE
 
 
 def test_a_full_disk_is_one_error_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
