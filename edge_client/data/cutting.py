@@ -24,9 +24,9 @@ TRAIN, TEST, NEITHER = 0, 1, 2
 def parts_of_run(count: int, length: int, stride: int, place: int) -> Array:
     """Return the parts (count,) of the windows of consecutive samples of one class.
 
-    The last quarter is for testing, and between the last training window and the first test window
-    lies a window's length. Of runs that are too short for both parts, one of `EVERY` is for
-    testing, and the others are for training.
+    The last quarter is for testing, or less in a short run, so that more windows are for training.
+    Between the last training window and the first test window lies a window's length. Of runs that
+    are too short for both parts, one of `EVERY` is for testing, and the others are for training.
 
     Args:
         count: number of windows of the run.
@@ -35,10 +35,11 @@ def parts_of_run(count: int, length: int, stride: int, place: int) -> Array:
         place: number of runs of this class before it that are too short.
     """
     tested = max(1, round(TEST_SHARE * count))
-    num_train = ((count - tested) * stride - 2 * length) // stride + 1
-    if num_train < 1:
+    between = -(-2 * length // stride) - 1
+    if (used := count - between) <= tested:
         return np.full(count, TEST if place % EVERY == EVERY - 1 else TRAIN)
-    return np.repeat([TRAIN, NEITHER, TEST], [num_train, count - tested - num_train, tested])
+    tested = max(1, min(tested, (used - 1) // 2))
+    return np.repeat([TRAIN, NEITHER, TEST], [used - tested, between, tested])
 
 
 def cut_samples(samples: Array, length: int, stride: int) -> Array:

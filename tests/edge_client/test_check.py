@@ -1,6 +1,7 @@
 """`shoal-edge check`, and what `run` refuses to do without being told."""
 
 import datetime
+import re
 import signal
 import subprocess
 import sys
@@ -68,6 +69,25 @@ def findings(capsys: Captured, *words: str) -> tuple[int, dict[str, str]]:
     assert all(line.startswith(("ok    ", "WRONG ")) for line in lines)
     assert code == int(any(line.startswith("WRONG") for line in lines))
     return code, {line[6:].partition(": ")[0]: line for line in lines}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ((), r"13 training and 6 test windows.*shape \(1, 128\)"),
+        (("--window", "32"), r"66 training and 23 test windows.*shape \(1, 32\)"),
+        (("--window", "32", "--stride", "50"), r"21 training and 8 test windows.*\(1, 32\)"),
+    ],
+)
+def test_windows_are_cut_as_options_say(
+    tmp_path: Path, capsys: Captured, options: tuple[str, ...], said: str
+) -> None:
+    (tmp_path / "data").mkdir()
+    rows = [f"{i / 50},{i * 7 % 11},0" for i in range(1500)]
+    (tmp_path / "data" / "a.csv").write_text("\n".join(["t,ax,label", *rows]))
+    words = ("--data", str(tmp_path / "data"), "--state", str(tmp_path / "state"))
+    check(parser().parse_args(["check", *words, *options]))
+    assert re.search(said, capsys.readouterr().out)
 
 
 @contextmanager

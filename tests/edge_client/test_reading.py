@@ -295,6 +295,20 @@ def test_a_window_lies_between_the_parts_of_a_run(count: int, length: int, strid
     assert len(test) == round(count / 4)
 
 
+@pytest.mark.parametrize(
+    ("count", "stride", "parts"),
+    [
+        *((4, 64, (4, 0)), (5, 64, (1, 1)), (6, 64, (2, 1)), (7, 64, (3, 1)), (8, 64, (3, 2))),
+        *((6, 128, (3, 2)), (20, 16, (20, 0)), (22, 16, (4, 3)), (24, 32, (11, 6))),
+    ],
+)
+def test_a_short_run_has_more_training_windows_than_test_windows(
+    count: int, stride: int, parts: tuple[int, int]
+) -> None:
+    part = parts_of_run(count, 128, stride, 0)
+    assert ((part == TRAIN).sum(), (part == TEST).sum()) == parts
+
+
 def test_a_class_without_a_test_window_is_said(tmp_path: Path) -> None:
     rows = [f"{i % 7},{0 if i < 600 else 1}" for i in range(800)]
     (tmp_path / "a.csv").write_text("\n".join(["ax,label", *rows]))

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from shoal import load
 from shoal.cli import main
+from wire.bundle import unpack
 
 SHOAL = [sys.executable, "-m", "shoal"]
 
@@ -286,3 +288,48 @@ def test_simulate_writes_its_summary(tmp_path: Path) -> None:
             ("1", "training"),
             ("1", "evaluating"),
         ]
+
+
+def recording(folder: Path, hz: int, count: int) -> None:
+    """A folder of two devices, each with one recording of two activities."""
+    for device in ("a", "b"):
+        rows = [f"{i / hz},{i * 7 % 11},{i % 5},{'ab'[2 * i // count]}" for i in range(count)]
+        (folder / device).mkdir(parents=True)
+        (folder / device / "all.csv").write_text("\n".join(["t,ax,ay,label", *rows]))
+
+
+@pytest.mark.parametrize(
+    ("options", "shape"),
+    [
+        ({}, (128, 64, 50.0)),
+        ({"window": 32}, (32, 16, 50.0)),
+        ({"window": 32, "stride": 5}, (32, 5, 50.0)),
+        ({"stride": 100}, (128, 100, 50.0)),
+        ({"window": 40, "rate": 25}, (40, 20, 25.0)),
+    ],
+)
+def test_windows_are_cut_as_options_say(
+    tmp_path: Path, options: dict[str, int], shape: tuple[int, int, float]
+) -> None:
+    recording(tmp_path / "data", 50, 3000)
+    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    done = shoal("data", "show", "data", "--json", *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    shown = json.loads(done.stdout)
+    assert (shown["length"], shown["stride"], shown["rate_hz"]) == shape
+
+
+def test_a_simulation_and_a_bundle_have_the_windows_of_the_options(tmp_path: Path) -> None:
+    recording(tmp_path / "data", 50, 1500)
+    words = ("--data", "data", "--algorithm", "fedavg", "--window", "32", "--stride", "8")
+    done = shoal("simulate", *words, "--rounds", "1", "--out", "out", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    devices = json.loads((tmp_path / "out" / "summary.json").read_text())["devices"]
+    fleet = load(tmp_path / "data", length=32, stride=8)
+    counts = {device_id: windows.num_test for device_id, windows in fleet.devices.items()}
+    assert {device_id: device["num_test"] for device_id, device in devices.items()} == counts
+    done = shoal("export", *words, "--out", "bundle", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (bundle,) = (tmp_path / "bundle").glob("*.shoal")
+    window = unpack(bundle.read_bytes()).manifest.window
+    assert (window.length, window.stride, window.rate_hz) == (32, 8, 50)

@@ -94,7 +94,8 @@ def _cases() -> list[dict[str, Any]]:
         "a person, and another time",
         {"a.csv": _rows("time,User ID,ax,Arrival_Time,label", n, [3] * 16, moving, n, [1] * 16)},
     )
-    runs = [at for at, count in ((0, 9), (1, 5), (0, 4), (1, 6), (0, 5)) for _ in range(count)]
+    counts = ((0, 9), (1, 5), (0, 4), (1, 6), (0, 5), (1, 7), (0, 8))
+    runs = [at for at, count in counts for _ in range(count)]
     many = list(range(len(runs)))
     add(
         "classes one after another, some too short for both parts",

@@ -98,11 +98,13 @@ private fun cuts(recording: Recording, run: IntRange, length: Int, stride: Int, 
     val (labels, named) = Pair(recording.labels, recording.named)
     val starts = (run.first..run.last + 1 - length step stride).toList()
     if (starts.isEmpty()) return emptyList()
-    val tested = maxOf(1, Math.rint(TEST_SHARE * starts.size).toInt())
-    val numTrain = Math.floorDiv((starts.size - tested) * stride - 2 * length, stride) + 1
+    val quarter = maxOf(1, Math.rint(TEST_SHARE * starts.size).toInt())
+    val used = starts.size + Math.floorDiv(-2 * length, stride) + 1 // without those between the parts
+    val isShort = used <= quarter
+    val tested = maxOf(1, minOf(quarter, (used - 1) / 2)) // fewer than for training
     val key = if (named != null || steps != 0) NO_LABEL else labels[run.first]
     val place = short[key] ?: 0
-    if (numTrain < 1) short[key] = place + 1
+    if (isShort) short[key] = place + 1
     return starts.mapIndexed { i, start ->
         val label = when {
             named != null -> numbersOf(named, start, length)
@@ -110,8 +112,8 @@ private fun cuts(recording: Recording, run: IntRange, length: Int, stride: Int, 
             else -> doubleArrayOf(labels[start].toDouble())
         }
         val part = when {
-            numTrain < 1 -> if (place % EVERY == EVERY - 1) Part.TEST else Part.TRAIN
-            i < numTrain -> Part.TRAIN
+            isShort -> if (place % EVERY == EVERY - 1) Part.TEST else Part.TRAIN
+            i < used - tested -> Part.TRAIN
             i < starts.size - tested -> Part.NEITHER
             else -> Part.TEST
         }
