@@ -1,17 +1,14 @@
-"""Recordings in a device's folder: their files, and a user's words in ``shoal.toml``."""
+"""Recordings in a device's folder: their files."""
 
+import fnmatch
 import re
-import tomllib
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
-
-import msgspec
+from typing import NamedTuple
 
 from edge_client.data.roles import (
     CHANNEL,
-    RoleName,
     by_name,
 )
 from edge_client.data.tables import (
@@ -26,9 +23,9 @@ from edge_client.data.tables import (
 )
 from edge_client.settings import LENGTH as LENGTH
 from edge_client.settings import STRIDE as STRIDE
-from wire.errors import ConfigError, DataError
+from wire.errors import DataError
 
-CLASSES, SETTINGS = "classes.txt", "shoal.toml"
+CLASSES = "classes.txt"
 NO_DATA = frozenset(("metadata", "annotation", "annotations", "studymetadata", "readme"))
 """Names of files that programs write beside the samples."""
 BESIDE = re.compile(
@@ -45,25 +42,17 @@ SENSORS = re.compile(
 """Name of a sensor in the name of a file that has this sensor alone."""
 
 
-class FolderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Content of ``shoal.toml``: a user's words about recordings, which go before any guess."""
-
-    columns: dict[str, RoleName] = {}
-    """Roles of columns by name."""
-    names: tuple[str, ...] = ()
-    """Names of the columns of text files without a header."""
-    labels: dict[str, str] = {}
-    """Classes of whole recordings, by a pattern of their names, such as ``walk*``."""
-    classes: dict[str, str] = {}
-    """Other names of classes, by their labels; "" for samples without a label."""
-    rate: Annotated[float, msgspec.Meta(ge=0)] = 0.0
-    """Samples per second of all recordings, to which others are brought; 0: that of most."""
-    window: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """Number of samples of a window; 0: `LENGTH`."""
-    stride: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """Number of samples between the starts of two windows; 0: `STRIDE`."""
-    time_unit: Literal["", "s", "ms", "us", "ns"] = ""
-    """Unit of the time; "" if the column's name and its values say it."""
+PERSON_NAME = re.compile(
+    r"(sub|subj|subject|user|person|participant|volunteer|proband|patient)[ _-]?\d+", re.IGNORECASE
+)
+"""Name of a file, or of a folder, of one person."""
+POSITIONS = re.compile(
+    r"(left|right|upper|lower|l|r)?(chest|forearm|head|shin|thigh|arm|upperarm|waist|wrist|ankle|"
+    r"pocket|hip|hand|back|leg|belt|foot|neck|shank|torso|pelvis|sternum|phones?|watch)"
+    r"(left|right|l|r)?",
+    re.IGNORECASE,
+)
+"""Places on a body, and kinds of devices, in the names of recordings."""
 
 
 class RecordingFiles(NamedTuple):
@@ -73,6 +62,30 @@ class RecordingFiles(NamedTuple):
     files: tuple[tuple[str, TableSource], ...]
     beside: tuple[str, ...] = ()
     """Names of the files beside it that are no recordings."""
+
+
+def is_named(pattern: str, source: RecordingFiles) -> bool:
+    """Return True if a pattern is one of a recording's name, of its end, or of its file's name."""
+    parts = source.name.split("/")
+    ends = ("/".join(parts[i:]) for i in range(len(parts)))
+    names = [*ends, *(path.name for _, path in source.files)]
+    return any(fnmatch.fnmatch(name, pattern) for name in names)
+
+
+def is_chosen(patterns: Sequence[str], source: RecordingFiles) -> bool:
+    """Return True if a recording is to be read."""
+    return not patterns or any(is_named(pattern, source) for pattern in patterns)
+
+
+def person_in(name: str) -> str:
+    """Return the person in the name of a recording whose file is called by a person, or ""."""
+    return last if PERSON_NAME.fullmatch(last := name.rpartition("/")[2]) else ""
+
+
+def position_in(name: str) -> str:
+    """Return the place on a body, or the kind of device, in the name of a recording, or ""."""
+    words = re.findall(r"[a-zA-Z]+", name)
+    return next((word for word in reversed(words) if POSITIONS.fullmatch(word)), "")
 
 
 def usual_stride(length: int) -> int:
@@ -98,25 +111,6 @@ def classes_of(folder: Path) -> tuple[str, ...]:
     if twice := [name for at, name in enumerate(names) if name in names[:at]]:
         raise DataError(f"{path} lists class {twice[0]!r} twice; list each class once")
     return names
-
-
-def settings_in(folder: Path, others: FolderSettings | None = None) -> FolderSettings:
-    """Return the settings of a folder's ``shoal.toml``; those of `others` that it does not set.
-
-    Raises:
-        ConfigError: the file cannot be read, or has a setting that cannot be.
-    """
-    others = others or FolderSettings()
-    path = folder / SETTINGS
-    if not path.exists():
-        return others
-    try:
-        words = tomllib.loads(path.read_text("utf-8-sig"))
-        return msgspec.convert(msgspec.to_builtins(others) | words, FolderSettings)
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
-        raise ConfigError(f"{path}: {error}") from None
 
 
 def recordings_in(folder: Path) -> list[Path]:

@@ -3,6 +3,7 @@
 `read_reading` decides by all recordings of all devices, so that a fleet has the same channels.
 """
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,10 +23,11 @@ from edge_client.data.clock import (
     read_times,
     unit_of_time,
 )
-from edge_client.data.folders import SETTINGS, FolderSettings, RecordingFiles
+from edge_client.data.folders import RecordingFiles, is_chosen, position_in
 from edge_client.data.labels import NAMED, TARGET
 from edge_client.data.roles import (
     CHANNEL,
+    DIVIDES,
     LABEL,
     LEFT_OUT,
     PERSON,
@@ -33,6 +35,8 @@ from edge_client.data.roles import (
     ColumnFacts,
     ColumnRole,
     by_name,
+    is_number_of_row,
+    is_position,
     reason_by_values,
     tells_the_class,
 )
@@ -40,13 +44,17 @@ from edge_client.data.stretches import SAME_RATE
 from edge_client.data.tables import (
     MISSING,
     NUMERAL,
+    PARQUET,
     TableSource,
     add_line,
     at_row,
+    form_of,
     header_of,
     parts_of,
     read_numbers,
+    role_line,
 )
+from edge_client.data.words import SETTINGS, FolderSettings
 from wire.arrays.tensors import Array
 from wire.errors import DataError
 from wire.tasks import NO_LABEL
@@ -104,6 +112,17 @@ class FolderScan:
     shared: SharedSamples | None = None
     """Samples of recordings that several persons share; None if they share none."""
     persons: set[str] = field(default_factory=set)
+    unnamed: TableSource | None = None
+    """A file of a recording in which no column names a person; None if there is none."""
+    names: set[str] = field(default_factory=set)
+    """Names of the columns of all files."""
+    labels: set[str] = field(default_factory=set)
+    """Labels in the files, before a user's words change them."""
+    places: set[str] = field(default_factory=set)
+    """Cells of columns that say by which device, or where on a body, a sample was measured; of all
+    columns that divide recordings if a user chooses some of these."""
+    needs_names: bool = False
+    """True if a file has no names of its columns."""
     numbers: dict[str, int] = field(default_factory=dict)
     """Number of each class in `ColumnFacts`."""
 
@@ -130,7 +149,7 @@ class DataReading(msgspec.Struct, frozen=True):
     gaps: dict[str, int] = {}
     """Number of gaps in each device's recordings."""
     recordings: tuple[str, ...] = ()
-    """Names of the recordings of the first device."""
+    """Names of the recordings of all devices."""
     words: FolderSettings = FolderSettings()
     """A user's words about the recordings of the first device."""
 
@@ -170,17 +189,20 @@ def scan(
     Raises:
         DataError: a file cannot be read, or columns differ between recordings.
     """
-    device = FolderScan(folder, settings, tuple(listed), list(sources))
-    for source in sources:
+    chosen = [source for source in sources if is_chosen(settings.recordings, source)]
+    device = FolderScan(folder, settings, tuple(listed), chosen or list(sources))
+    for source in device.sources:
         columns: dict[str, ColumnRole] = {}
         for sensor, path in source.files:
-            roles = roles_of(path, settings)
+            roles = roles_of(path, settings, sensor)
             columns |= {full_name(sensor, name): role for name, role in roles.items()}
             _scan_file(device, source, sensor, path, roles)
         files = len(source.files)
         device.rates[-files:] = [max(device.rates[-files:])]  # slower sensors are filled in
         if not device.columns:
             device.columns = columns
+        if all(role.role != PERSON for role in columns.values()):
+            device.unnamed = source.files[0][1]
         _check_alike(device, source, columns)
     return device
 
@@ -211,30 +233,42 @@ def read_reading(scans: Mapping[str, FolderScan], rate_hz: float = 0.0) -> DataR
             if wrong and reason != "no numbers":
                 raise DataError(
                     f"{wrong[0]}, column {name}: {wrong[1]!r} is not a number. Mend the cell, or "
-                    "leave the column out. " + add_line(f'columns."{name}" = "{LEFT_OUT}"')
+                    "leave the column out. " + add_line(role_line(LEFT_OUT, name))
                 )
             if reason:
                 role = ColumnRole(name, LEFT_OUT, reason, role.unit)
                 if reason not in ("no numbers", "empty"):
                     remarks.append(
                         f"column {name!r} is left out: {reason}. If it is a channel: "
-                        + add_line(f'columns."{name}" = "{CHANNEL}"')
+                        + add_line(role_line(CHANNEL, name))
                     )
             elif tells_the_class(facts):
                 remarks.append(
                     f"channel {name!r} alone tells the classes apart. If it is no measurement: "
-                    + add_line(f'columns."{name}" = "{LEFT_OUT}"')
+                    + add_line(role_line(LEFT_OUT, name))
                 )
         columns.append(ColumnRole(name, role.role, role.reason, role.unit))
     if not any(column.role == CHANNEL for column in columns):
         what = "; ".join(f"{c.name!r}: {c.reason or c.role}" for c in columns)
+        usable = [
+            column.name
+            for column in columns
+            if column.role == LEFT_OUT
+            and (column.name not in first.facts or first.facts[column.name].values)
+            and column.reason != DIVIDES
+        ]
         raise DataError(
             f"data {first.folder}: the header {list(first.columns)} names no channel ({what}). "
-            + add_line('columns."NAME" = "channel"')
+            + (
+                add_line(role_line(CHANNEL, usable[0]))
+                if usable
+                else "Recordings need a column of measurements."
+            )
         )
     rates = {device: scan.rate_hz for device, scan in scans.items()}
     ranked = sorted(rate for rate in rates.values() if rate)
     wanted = rate_hz or first.settings.rate or (ranked[(len(ranked) - 1) // 2] if ranked else 0.0)
+    lowest = min((rate for scan in scans.values() for rate, _ in scan.rates if rate), default=0.0)
     for scan in scans.values():
         for rate, _ in scan.rates:
             if rate and wanted / rate > MOST_MADE_UP * (1 + SAME_RATE):
@@ -245,13 +279,25 @@ def read_reading(scans: Mapping[str, FolderScan], rate_hz: float = 0.0) -> DataR
                         f"Record at least {wanted / MOST_MADE_UP:g} samples a second."
                         if rate_hz
                         else "Remove it, or take a lower rate for all. "
-                        + add_line(f"rate = {min(ranked):g}")
+                        + add_line(f"rate = {lowest:g}")
                     )
                 )
     beside = {name for scan in scans.values() for source in scan.sources for name in source.beside}
     if beside:
         names = ", ".join(sorted(beside)[:5]) + (", ..." if len(beside) > 5 else "")
         remarks.append(f"files beside the recordings are not read: {names}")
+    places = set[str]()
+    for scan in scans.values():
+        of_files = {position_in(source.name) for source in scan.sources} - {""}
+        places |= next((p for p in (of_files, scan.places) if len(p) > 1), set())
+    if len(places) > 1 and not first.settings.recordings:
+        named = sorted(places)
+        pattern = f"*{named[0]}*" if named[0] not in first.places else named[0]
+        remarks.append(
+            f"recordings of several devices or places on a body are taken together: "
+            f"{', '.join(named[:5])}{', ...' if len(named) > 5 else ''}. To take one: "
+            + add_line(f"recordings = [{json.dumps(pattern, ensure_ascii=False)}]")
+        )
     if not first.settings.names and not first.settings.window and (named := _features(columns)):
         count = sum(column.role == CHANNEL for column in columns)
         raise DataError(
@@ -266,7 +312,7 @@ def read_reading(scans: Mapping[str, FolderScan], rate_hz: float = 0.0) -> DataR
         what = ", ".join(f"{d} from {rates[d]:g} Hz" for d in others[:3])
         more = f" and {len(others) - 3} more" if len(others) > 3 else ""
         remarks.append(f"{what}{more} brought onto {wanted:g} Hz")
-    recordings = tuple(source.name for source in first.sources)
+    recordings = tuple(dict.fromkeys(s.name for scan in scans.values() for s in scan.sources))
     return DataReading(
         tuple(columns), wanted, tuple(remarks), rates, {}, recordings, first.settings
     )
@@ -291,16 +337,32 @@ def full_name(sensor: str, name: str) -> str:
     return f"{sensor}.{name}" if sensor else name
 
 
-def roles_of(path: TableSource, settings: FolderSettings) -> dict[str, ColumnRole]:
-    """Return the roles of a file's columns by their names."""
+def without_others(mine: Sequence[str], theirs: Sequence[str]) -> str:
+    """Return the sentence of an error that says how to leave out columns that differ, or ""."""
+    others = set(mine) ^ set(theirs)
+    if not others or not set(mine) & set(theirs):
+        return ""
+    return "To leave out what differs: " + add_line(role_line(LEFT_OUT, *sorted(others)))
+
+
+def roles_of(
+    path: TableSource, settings: FolderSettings, sensor: str = ""
+) -> dict[str, ColumnRole]:
+    """Return the roles of the columns of a file, or of a sensor's file, by their names."""
     header = header_of(path, settings.names)
     if not header:
         raise DataError(f"{path} is empty; it needs a header and a row for each sample")
-    roles, several = by_name(header, settings.columns)
+    words = {
+        name: role
+        for name in header
+        for role in [settings.columns.get(full_name(sensor, name), settings.columns.get(name))]
+        if role
+    }
+    roles, several = by_name(header, words)
     if several:
         raise DataError(
             f"{path}: {' and '.join(map(repr, several))} could all be the label. "
-            + add_line(f'columns."{several[0]}" = "{LABEL}"')
+            + add_line(role_line(LABEL, several[0]))
         )
     labels = [name for name, role in roles.items() if role.role == LABEL]
     kinds = {
@@ -333,8 +395,7 @@ def _check_alike(device: FolderScan, source: RecordingFiles, roles: dict[str, Co
         if not plainly and (sorted(mine) != sorted(theirs) or (role == LABEL and mine != theirs)):
             raise DataError(
                 f"{path}: {what} must be {', '.join(theirs) or 'none'}, as in {first.name}, got "
-                f"{', '.join(mine) or 'none'}. For a column that is none: "
-                + add_line(f'columns."NAME" = "{LEFT_OUT}"')
+                f"{', '.join(mine) or 'none'}. {without_others(mine, theirs)}"
             )
 
 
@@ -351,19 +412,25 @@ def _scan_file(
     previous = dict.fromkeys(roles, np.nan)
     bounds = dict.fromkeys(roles, (np.inf, -np.inf))
     others = [name for name, role in roles.items() if role.role not in (CHANNEL, LABEL)]
+    device.names |= {*roles, *(full_name(sensor, name) for name in roles)}
+    if isinstance(path, Path) and path.suffix != PARQUET:
+        device.needs_names |= not form_of(path).has_header
     for part in parts_of(path, device.settings.names, (), others):
         count += len(part.lines)
         codes = None
         if label:
             codes = np.full(len(part.lines), NO_LABEL)
-            texts, first, inverse = class_texts(part.columns[label], device.settings)
-            for i, text in enumerate(texts):
+            texts, first, inverse = class_texts(part.columns[label])
+            device.labels |= set(texts)
+            for i, text in enumerate(device.settings.classes.get(text, text) for text in texts):
                 if text:
                     device.texts.setdefault(text, (path, int(part.lines[first[i]])))
                     codes[inverse == i] = device.numbers.setdefault(text, len(device.numbers))
         for name, role in roles.items():
             if role.role == PERSON:
-                device.persons |= set(np.unique(texts_of(part.columns[name])).tolist())
+                device.persons |= set(np.unique(texts_of(part.columns[name])).tolist()) - {""}
+            if role.reason == DIVIDES and (device.settings.recordings or is_position(name)):
+                device.places |= set(np.unique(texts_of(part.columns[name])).tolist()) - {""}
             if role.role == TIME:
                 t, are_dates = times_of(path, name, part.columns[name], part.lines)
                 times.append((t if count <= FIRST else np.zeros(0), are_dates))
@@ -401,9 +468,18 @@ def _scan_file(
         if source.files[1:]:
             raise DataError(
                 f"{path}: the files of a recording with one file for each sensor are joined by "
-                "their time, and no column is one. " + add_line('columns."NAME" = "time"')
+                f"their time, and no column is one. {_time_line(device, sensor, roles)}"
             )
         device.rates.append((0.0, count))
+
+
+def _time_line(device: FolderScan, sensor: str, roles: Mapping[str, ColumnRole]) -> str:
+    """Return the sentence of an error that says which column of a file may be its time."""
+    for name in roles:
+        facts = device.facts.get(full_name(sensor, name))
+        if is_number_of_row(name) or (facts and facts.up > 0.9 * max(1, facts.up + facts.down)):
+            return add_line(role_line(TIME, name))
+    return "Give each file a column of times, or keep the files in folders of their own."
 
 
 def class_column(roles: Mapping[str, ColumnRole]) -> str:
@@ -418,13 +494,13 @@ def class_column(roles: Mapping[str, ColumnRole]) -> str:
     )
 
 
-def class_texts(column: Array, settings: FolderSettings) -> tuple[list[str], Array, Array]:
-    """Return the labels in a column by the user's words, "" for none.
+def class_texts(column: Array) -> tuple[list[str], Array, Array]:
+    """Return the labels in a column, "" for none.
 
     They come with the first row of each, and the number (n,) of each sample's label.
     """
     texts, first, inverse = np.unique(texts_of(column), return_index=True, return_inverse=True)
-    return [settings.classes.get(text, text) for text in texts.tolist()], first, inverse
+    return texts.tolist(), first, inverse
 
 
 def texts_of(column: Array) -> Array:
@@ -484,7 +560,7 @@ def times_of(path: TableSource, name: str, column: Array, lines: Array) -> tuple
         raise DataError(
             f"{at_row(path, lines[wrong])}, column {name}: {str(column[wrong])!r} is no time: a "
             "number, or a date such as 2026-01-31T12:00:00.02. If the column is none: "
-            + add_line(f'columns."{name}" = "{LEFT_OUT}"')
+            + add_line(role_line(LEFT_OUT, name))
         )
     return numbers, are_dates
 
@@ -499,7 +575,7 @@ def seconds_per_unit(
         raise DataError(
             f"{path}: column {name!r} has the name of a time, and its values fall in "
             f"{(steps < 0).mean():.0%} of the rows. If it is a channel: "
-            + add_line(f'columns."{name}" = "{CHANNEL}"')
+            + add_line(role_line(CHANNEL, name))
         )
     if are_dates:
         return 1.0

@@ -37,10 +37,10 @@ from edge_client.data.cutting import NEITHER, TEST, TRAIN, SessionCut, cut_sampl
 from edge_client.data.folders import (
     CLASSES,
     LENGTH,
-    FolderSettings,
     RecordingFiles,
     classes_of,
-    settings_in,
+    is_chosen,
+    is_named,
     usual_stride,
 )
 from edge_client.data.labels import NAMED, TARGET
@@ -79,6 +79,8 @@ from edge_client.data.tables import (
     parts_of,
     read_numbers,
 )
+from edge_client.data.unmatched import unmatched
+from edge_client.data.words import FolderSettings, settings_in
 from wire.arrays.tensors import Array
 from wire.bundle import Window
 from wire.errors import DataError
@@ -230,7 +232,12 @@ def load_recordings(
     reading = read_reading({folder.name: device}, rate_hz)
     classes = class_names([device])
     cut = cut_recordings(device, reading, classes, length, stride, ArrayStore(), steps)
-    return cut.windows, replace(reading, gaps={folder.name: cut.num_gaps})
+    words = unmatched([device])
+    return cut.windows, replace(
+        reading,
+        gaps={folder.name: cut.num_gaps},
+        remarks=(*reading.remarks, *([words] if words else [])),
+    )
 
 
 def _numbers_of_classes(device: FolderScan, classes: Sequence[str]) -> dict[str, int]:
@@ -263,7 +270,7 @@ def _file_samples(
     store: ArrayStore,
 ) -> FileSamples:
     """Return the samples of one file, with NaN for the channels of other sensors."""
-    roles = roles_of(path, device.settings)
+    roles = roles_of(path, device.settings, sensor)
     label = class_column(roles)
     time = next((name for name, each in roles.items() if each.role == TIME), "")
     person = next((name for name, each in roles.items() if each.role == PERSON), "")
@@ -274,7 +281,7 @@ def _file_samples(
         (
             number_of[text]
             for pattern, text in device.settings.labels.items()
-            if fnmatch.fnmatch(source.name, pattern) or fnmatch.fnmatch(path.name, pattern)
+            if is_named(pattern, source._replace(files=((sensor, path),)))
         ),
         NO_LABEL,
     )
@@ -299,8 +306,9 @@ def _file_samples(
         if not names:
             values[begin:end] = fixed
         if label and not names:
-            texts, _, inverse = class_texts(part.columns[label], device.settings)
-            numbered = [number_of[text] if text else fixed for text in texts]
+            texts, _, inverse = class_texts(part.columns[label])
+            named = [device.settings.classes.get(text, text) for text in texts]
+            numbered = [number_of[text] if text else fixed for text in named]
             values[begin:end] = np.array(numbered, np.int64)[inverse]
         if t is not None:
             t[begin:end], of_dates = times_of(path, time, part.columns[time], part.lines)
@@ -392,6 +400,11 @@ def _tracks(
         keys = sorted({key for file in files for key in file.names}) or [()]
         for key in keys:
             if person is not None and key[:1] not in ((), ("",), (person,)):
+                continue
+            patterns = device.settings.recordings
+            if not is_chosen(patterns, source) and not any(
+                fnmatch.fnmatch(cell, pattern) for cell in key[1:] for pattern in patterns
+            ):
                 continue
             tracks = [_of_track(file, key, store) for file in files]
             if tracks[1:]:

@@ -63,6 +63,9 @@ DIVIDERS = frozenset(
     )
 )
 """Names of a column that divides the samples of a person into recordings."""
+_POSITIONS = frozenset(
+    ("device", "phone", "position", "placement", "body_part", "bodypart", "sensor_id", "sensorid")
+)
 DIVIDES = "it divides recordings"
 """Reason of such a column."""
 NUMBERS_OF_ROWS = frozenset(("", "index", "idx", "row", "row_id", "id", "seq", "frame", "level_0"))
@@ -167,6 +170,11 @@ def is_number_of_row(name: str) -> bool:
     """Return True if a column's name is usual for the number of a row."""
     word = plain(name)
     return word in NUMBERS_OF_ROWS or bool(re.match(r"unnamed(_\d+)*$", word))
+
+
+def is_position(name: str) -> bool:
+    """Return True if a column's name is usual for a device, or for its place on a body."""
+    return plain(name) in _POSITIONS
 
 
 def by_name(

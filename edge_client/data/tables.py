@@ -190,6 +190,14 @@ def at_row(path: TableSource, line: int) -> str:
     return f"{path}, {'row' if isinstance(path, MemoryTable) else 'line'} {line}"
 
 
+def role_line(role: str, *names: str) -> str:
+    """Return the line of ``shoal.toml`` that gives columns a role."""
+    keys = [json.dumps(name, ensure_ascii=False) for name in names]
+    if len(keys) == 1:
+        return f'columns.{keys[0]} = "{role}"'
+    return "columns = {" + ", ".join(f'{key} = "{role}"' for key in keys) + "}"
+
+
 def parts_of(
     path: TableSource,
     names: Sequence[str] = (),

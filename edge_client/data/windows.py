@@ -28,13 +28,7 @@ from typing import NamedTuple
 import numpy as np
 
 from edge_client.core.ports import Windows
-from edge_client.data.folders import (
-    FolderSettings,
-    RecordingFiles,
-    classes_of,
-    settings_in,
-    sources_in,
-)
+from edge_client.data.folders import RecordingFiles, classes_of, sources_in
 from edge_client.data.labels import (
     as_held,
     check_labels,
@@ -47,6 +41,7 @@ from edge_client.data.padding import read_lengths, with_presence
 from edge_client.data.reading import DataReading
 from edge_client.data.recordings import load_recordings, windows_of_recordings
 from edge_client.data.tables import is_table, stem_of
+from edge_client.data.words import FolderSettings, settings_in
 from wire.arrays.tensors import Array
 from wire.bundle import Window
 from wire.errors import DataError

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from edge_client.data.folders import FolderSettings, RecordingFiles
+from edge_client.data.folders import RecordingFiles
 from edge_client.data.recordings import windows_of_recordings
 from edge_client.data.roles import (
     CHANNEL,
@@ -26,6 +26,7 @@ from edge_client.data.roles import (
     is_label_column,
 )
 from edge_client.data.tables import MemoryTable
+from edge_client.data.words import FolderSettings
 from shoal.api.examples import array_of, windows_of
 from simulation.datasets.device_folders import load_tables
 from simulation.datasets.npz import device_ids

@@ -15,12 +15,11 @@ from edge_client.data.array_store import ArrayStore
 from edge_client.data.folders import (
     CLASSES,
     LENGTH,
-    FolderSettings,
     RecordingFiles,
     classes_of,
     grouped,
+    person_in,
     recordings_in,
-    settings_in,
     sources_in,
     usual_stride,
 )
@@ -34,16 +33,19 @@ from edge_client.data.reading import (
     class_names,
     read_reading,
     scan,
+    without_others,
 )
 from edge_client.data.recordings import CutRecordings, cut_recordings
-from edge_client.data.roles import CHANNEL, LABEL
-from edge_client.data.tables import MemoryTable, add_line, stem_of
-from edge_client.data.windows import has_arrays, read_folder, vocabulary_of
+from edge_client.data.roles import CHANNEL, LABEL, LEFT_OUT, PERSON
+from edge_client.data.tables import MemoryTable, add_line, role_line, stem_of
+from edge_client.data.unmatched import unmatched
+from edge_client.data.windows import UNLABELLED, has_arrays, read_folder, vocabulary_of
+from edge_client.data.words import FolderSettings, settings_in
 from simulation.datasets.npz import MOST_CLASSES
 from simulation.datasets.windows import FleetData, Recordings
 from wire.arrays.tensors import Array
 from wire.bundle import Window
-from wire.errors import DataError
+from wire.errors import ConfigError, DataError
 from wire.tasks import NO_LABEL
 
 
@@ -56,7 +58,7 @@ def load_device_folders(
 ) -> FleetData:
     """Read a folder of devices, or one table of the recordings of all.
 
-    A device's id is the name of its folder; without folders, the person whom a column names, or the
+    A device's id is the person whom a column names, or the name of its folder; without folders, the
     name of its recording. Recordings are cut into windows of `length` samples, one every `stride`
     samples, 0 for the usual ones. With `steps`, a window has that number of steps, each with a
     class. `words` go before those of ``shoal.toml`` in the folder, which hold for all devices.
@@ -85,11 +87,16 @@ def load_device_folders(
         inner.name: scan(inner, sources_in(inner), settings_in(inner, settings), classes_of(inner))
         for inner in folders
         if not has_arrays(inner) and sources_in(inner)
-    } | _scans_of(folder, recordings, settings)
+    }
+    listed = classes_of(folder)
+    scans |= {source.name: scan(folder, [source], settings, listed) for source in recordings}
     reading, cuts = None, dict[str, CutRecordings]()
     if scans:
-        reading, cuts = _cut_all(path, scans, length, stride, steps)
-    by_folder = {inner.name: inner for inner in folders}
+        may_divide = len(scans) == len(folders or scans) and not any(
+            (inner / UNLABELLED).exists() for inner in folders
+        )
+        reading, cuts = _cut_all(path, scans, length, stride, steps, may_divide)
+    by_folder = {inner.name: inner for inner in folders if cuts.keys() == scans.keys()}
     devices = {
         device_id: cuts[device_id].windows
         if device_id not in by_folder
@@ -122,7 +129,7 @@ def load_device_folders(
                 f"data {path}: all devices must have the same channels, got {', '.join(channels)} "
                 f"for device {first} and {', '.join(columns)} for device {device_id}"
             )
-    vocabularies = {inner.name: vocabulary_of(inner) for inner in folders}
+    vocabularies = {inner.name: vocabulary_of(inner) for inner in by_folder.values()}
     for device_id, count in vocabularies.items():
         if count != vocabularies[first]:
             raise DataError(
@@ -235,27 +242,76 @@ def _device_folders(path: Path) -> list[Path]:
     )
 
 
-def _scans_of(
-    folder: Path, recordings: Sequence[RecordingFiles], settings: FolderSettings
-) -> dict[str, FolderScan]:
-    """Return the recordings of a folder without folders, by device.
+def _by_person(
+    path: Path, scans: Mapping[str, FolderScan]
+) -> tuple[dict[str, FolderScan], dict[str, str], list[str]]:
+    """Return recordings by person, the reasons for columns of persons, and remarks.
 
-    They are divided by person if a column names persons.
+    The recordings stay as they are without at least two persons, whom a column or the names of
+    files in folders by activity name.
+
+    Raises:
+        DataError: a recording has no column of persons, and others have one.
     """
-    if not recordings:
-        return {}
-    listed = classes_of(folder)
-    each = {source.name: scan(folder, [source], settings, listed) for source in recordings}
-    persons = sorted(set().union(*(device.persons for device in each.values())))
-    if len(persons) < 2:
-        return each
-    whole = scan(folder, recordings, settings, listed)
-    shared = replace(whole, shared=SharedSamples(ArrayStore(), {}))
-    return {person: replace(shared, persons={person}) for person in persons}
+    persons = sorted(set().union(*(device.persons for device in scans.values())))
+    first = next(iter(scans.values()))
+    columns = {n: c for d in scans.values() for n, c in d.columns.items() if c.role == PERSON}
+    of_files = {person_in(source.name) for device in scans.values() for source in device.sources}
+    by_file = (
+        len(persons) < 2
+        and len(of_files) > 1
+        and "" not in of_files
+        and len(scans) > 1
+        and not any(map(person_in, scans))
+        and first.folder != path
+    )
+    if len(persons) < 2 and not by_file:
+        return dict(scans), {}, []
+    if any((d.settings, d.listed) != (first.settings, first.listed) for d in scans.values()):
+        what = "the names of files" if by_file else f"column {next(iter(columns))!r}"
+        why = f"{what} names several persons, and each folder is a device: it has words of its own"
+        return dict(scans), {}, [why]
+    unnamed = next((device.unnamed for device in scans.values() if device.unnamed), None)
+    if unnamed is not None and not by_file:
+        raise DataError(
+            f"{unnamed}: no column names a person, and column {next(iter(columns))!r} of other "
+            "files does. Add the column, or leave it out: then each folder is a device. "
+            + add_line(role_line(LEFT_OUT, *columns))
+        )
+    whole = replace(first, folder=path, sources=[], rates=[], rows=[], texts={}, persons=set())
+    whole.names = set().union(*(device.names for device in scans.values()))
+    whole.labels = set().union(*(device.labels for device in scans.values()))
+    whole.places = set().union(*(device.places for device in scans.values()))
+    whole.needs_names = any(device.needs_names for device in scans.values())
+    devices: dict[str, FolderScan] = {}
+    for name, device in scans.items():
+        rows, rates = iter(device.rows), iter(device.rates)
+        for source in device.sources:
+            inner = f"{name}/{source.name}" if device.folder != path else source.name
+            person = person_in(source.name) if by_file else ""
+            one = devices.setdefault(
+                person, replace(whole, sources=[], rates=[], rows=[], texts=whole.texts)
+            )
+            one.sources.append(source._replace(name=inner))
+            one.rows += [next(rows) for _ in source.files]
+            one.rates += [next(rates) for _ in source.files]
+        whole.texts.update(device.texts | whole.texts)
+    if by_file:
+        names = ", ".join(sorted(devices)[:3])
+        remark = f"devices are the persons in the names of files, such as {names}"
+        return dict(sorted(devices.items())), {}, [remark]
+    shared = replace(devices[""], shared=SharedSamples(ArrayStore(), {}))
+    reasons = dict.fromkeys(columns, f"a device for each of {len(persons)} persons")
+    return {person: replace(shared, persons={person}) for person in persons}, reasons, []
 
 
 def _cut_all(
-    path: Path, scans: Mapping[str, FolderScan], length: int, stride: int, steps: int
+    path: Path,
+    scans: Mapping[str, FolderScan],
+    length: int,
+    stride: int,
+    steps: int,
+    by_person: bool = False,
 ) -> tuple[DataReading, dict[str, CutRecordings]]:
     """Return what was taken for what in all devices' recordings, and their windows.
 
@@ -263,6 +319,9 @@ def _cut_all(
         DataError: devices have other channels, or a recording cannot be used.
     """
     first = next(iter(scans))
+    persons, reasons, remarks = _by_person(path, scans) if by_person else (scans, {}, [])
+    if error := unmatched(list(persons.values())):
+        raise ConfigError(f"{error} Correct it, or remove it.")
     for device_id, device in scans.items():
         mine, theirs = (
             [name for name, column in each.columns.items() if column.role == CHANNEL]
@@ -271,8 +330,8 @@ def _cut_all(
         if sorted(mine) != sorted(theirs):
             raise DataError(
                 f"data {path}: all devices must have the same channels, got {', '.join(theirs)} "
-                f"for device {first} and {', '.join(mine)} for device {device_id}. For a column "
-                "that is none: " + add_line('columns."NAME" = "left out"')
+                f"for device {first} and {', '.join(mine)} for device {device_id}. "
+                + without_others(mine, theirs)
             )
         names, expected = (
             [n.partition(".")[2] for n, c in each.columns.items() if c.role == LABEL and "." in n]
@@ -284,8 +343,19 @@ def _cut_all(
                 f"and those of device {first} are {', '.join(expected) or LABEL}"
             )
     reading, classes = read_reading(scans), class_names(scans.values())
+    if persons.keys() != scans.keys() or remarks or reasons:
+        reading = msgspec.structs.replace(
+            reading,
+            columns=tuple(
+                replace(column, reason=reasons.get(column.name, column.reason))
+                for column in reading.columns
+            ),
+            rates={device_id: device.rate_hz for device_id, device in persons.items()},
+            remarks=(*reading.remarks, *remarks),
+            recordings=tuple(dict.fromkeys(s.name for d in persons.values() for s in d.sources)),
+        )
     cuts, store = {}, ArrayStore()
-    for device_id, device in scans.items():
+    for device_id, device in persons.items():
         person = next(iter(device.persons)) if len(device.persons) == 1 else None
         cuts[device_id] = cut_recordings(
             device, reading, classes, length, stride, store, steps, person

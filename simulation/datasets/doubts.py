@@ -3,7 +3,9 @@
 The mistakes are labels of one class, and devices whose numbers are in other units.
 """
 
+import json
 import re
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -44,6 +46,31 @@ def remarks_of(data: FleetData) -> list[str]:
     return remarks
 
 
+def _classes_by_name(names: Sequence[str]) -> dict[str, str]:
+    """Return likely classes of recordings by patterns of their names.
+
+    A class is the first word that is not in all names. A word of one or two letters before a number
+    is a code, as of a person. Names without such words are classes themselves.
+    """
+    words_of = {
+        name: re.findall(r"(?<![^\W\d_])(?![^\W\d_]{1,2}\d)[^\W\d_]+", name) for name in names
+    }
+    in_all = set.intersection(*map(set, words_of.values())) if len(names) > 1 else set()
+    patterns = dict[str, str]()
+    for name, words in words_of.items():
+        word = next((word for word in words if word not in in_all), "")
+        if word:
+            patterns[f"{word}*" if name.startswith(word) else f"*{word}*"] = word
+        else:
+            patterns[re.sub(r"[][*?]", "?", name)] = name
+
+    def order(pattern: str) -> tuple[int, str]:
+        """Return the place of a pattern, behind those whose names it would match too."""
+        return sum(patterns[pattern] in word for word in patterns.values()), pattern
+
+    return {pattern: patterns[pattern] for pattern in sorted(patterns, key=order)}
+
+
 def no_label(data: FleetData) -> str:
     """Return a warning if nothing says the classes of recordings, else ""."""
     if (
@@ -52,9 +79,11 @@ def no_label(data: FleetData) -> str:
         or not any(w.num_unlabelled for w in data.devices.values())
     ):
         return ""
-    words = (re.match(r"[^\W\d_]*", name) for name in data.reading.recordings)
-    names = sorted({word[0] for word in words if word and word[0]}) or ["walk"]
-    lines = ", ".join(f'"{name}*" = "{name}"' for name in names[:MOST_NAMES])
+    pairs = list(_classes_by_name(data.reading.recordings).items())[:MOST_NAMES]
+    lines = ", ".join(
+        f"{json.dumps(pattern, ensure_ascii=False)} = {json.dumps(name, ensure_ascii=False)}"
+        for pattern, name in pairs
+    )
     return (
         f"data {data.name}: no column is the label. For the classes of whole recordings, by their "
         f"names: {add_line(f'labels = {{{lines}}}')}"

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 import shoal
-from edge_client.data.folders import settings_in
 from edge_client.data.tables import spelled_out
+from edge_client.data.words import settings_in
 from simulation.datasets.description import described
 from simulation.datasets.windows import FleetData
 from tests.support import layouts

@@ -1,0 +1,73 @@
+"""Words of ``shoal.toml`` that match nothing in the recordings."""
+
+import fnmatch
+from collections.abc import Iterable, Sequence
+
+from edge_client.data.folders import is_named
+from edge_client.data.reading import FolderScan
+from edge_client.data.words import SETTINGS, nearest, place_in
+
+_TABLES = (
+    ("columns", "no recording has a column"),
+    ("classes", "no sample has the label"),
+    ("labels", "no recording has a name like"),
+    ("recordings", "no recording has a name or a cell like"),
+)
+
+
+def unmatched(scans: Sequence[FolderScan]) -> str:
+    """Return an error that names a user's word which matches nothing in any of the recordings.
+
+    It is "" if all words match something. A word counts for the devices whose settings have it.
+    """
+    alike: dict[int, list[FolderScan]] = {}
+    for scan in scans:
+        alike.setdefault(id(scan.settings), []).append(scan)
+    groups = list(alike.values())
+    for group in groups:
+        settings = group[0].settings
+        for table, text in _TABLES:
+            for word in getattr(settings, table):
+                if _matches(table, word, group):
+                    continue
+                others = [g for g in groups if word in getattr(g[0].settings, table)]
+                if any(_matches(table, word, other) for other in others):
+                    continue
+                words = {each for g in others for scan in g for each in _words(table, scan)}
+                return f"{_place(group[0], table, word)}: {text} {word!r}. {nearest(word, words)}"
+        if settings.names and not any(s.needs_names for g in groups for s in g if s.settings.names):
+            return (
+                f"{_place(group[0], 'names', 'names')}: names are for files without a header, and "
+                f"all files have one, such as {', '.join(map(repr, group[0].columns))}. Give "
+                "columns roles by these names, or remove the line."
+            )
+    return ""
+
+
+def _words(table: str, scan: FolderScan) -> Iterable[str]:
+    """Return the words of a device's recordings that a user's words of a table may match."""
+    if table == "columns":
+        return scan.names
+    if table == "classes":
+        return scan.labels
+    names = {source.name for source in scan.sources}
+    return names | scan.places if table == "recordings" else names
+
+
+def _matches(table: str, word: str, scans: Sequence[FolderScan]) -> bool:
+    if table in ("columns", "classes"):
+        return any(word in _words(table, scan) for scan in scans)
+    return any(
+        any(is_named(word, source) for source in scan.sources)
+        or (table == "recordings" and any(fnmatch.fnmatch(cell, word) for cell in scan.places))
+        for scan in scans
+    )
+
+
+def _place(scan: FolderScan, table: str, word: str) -> str:
+    """Return the file and line of a user's word, or its setting if no file has it."""
+    for folder in (scan.folder, scan.folder.parent):
+        path = folder / SETTINGS
+        if path.is_file() and word in path.read_text("utf-8-sig"):
+            return f"{place_in(path, word)}, {table}"
+    return table

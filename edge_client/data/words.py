@@ -1,0 +1,146 @@
+"""A user's words about recordings, in ``shoal.toml`` beside them."""
+
+import re
+import tomllib
+from collections.abc import Iterable
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+import msgspec
+
+from edge_client.data.roles import RoleName
+from wire.errors import ConfigError
+
+SETTINGS = "shoal.toml"
+TABLES = "columns", "labels", "classes"
+"""Settings of ``shoal.toml`` that are tables."""
+UNIT_NAMES = "s", "ms", "us", "ns"
+SHOWN = 20
+"""Maximum number of names in an error."""
+
+
+class FolderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Content of ``shoal.toml``: a user's words about recordings, which go before any guess."""
+
+    columns: dict[str, RoleName] = {}
+    """Roles of columns by name."""
+    names: tuple[str, ...] = ()
+    """Names of the columns of text files without a header."""
+    recordings: tuple[str, ...] = ()
+    """Patterns of the names of recordings, or of the cells that divide them, to read; all if ()."""
+    labels: dict[str, str] = {}
+    """Classes of whole recordings, by a pattern of their names, such as ``walk*``."""
+    classes: dict[str, str] = {}
+    """Other names of classes, by their labels; "" for samples without a label."""
+    rate: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    """Samples per second of all recordings, to which others are brought; 0: that of most."""
+    window: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Number of samples of a window; 0: `LENGTH`."""
+    stride: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Number of samples between the starts of two windows; 0: `STRIDE`."""
+    time_unit: Literal["", "s", "ms", "us", "ns"] = ""
+    """Unit of the time; "" if the column's name and its values say it."""
+
+
+def settings_in(folder: Path, others: FolderSettings | None = None) -> FolderSettings:
+    """Return the settings of a folder's ``shoal.toml``; those of `others` that it does not set.
+
+    Raises:
+        ConfigError: the file cannot be read, or has a setting that cannot be.
+    """
+    others = others or FolderSettings()
+    path = folder / SETTINGS
+    if not path.exists():
+        return others
+    try:
+        text = path.read_text("utf-8-sig")
+        words = _with_lines_at_the_end(_parsed(text))
+        _check_keys(path, text, words)
+        return msgspec.convert(msgspec.to_builtins(others) | words, FolderSettings)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def place_in(path: Path, key: str, text: str = "") -> str:
+    """Return the path of a ``shoal.toml``, and the number of the first line that has a key."""
+    text = text or path.read_text("utf-8-sig")
+    is_key = re.compile(rf"(^|[\s\"'.{{,]){re.escape(key)}[\"']?\s*[].=]")
+    numbers = (i for i, line in enumerate(text.splitlines(), 1) if is_key.search(line))
+    return f"{path}, line {next(numbers, 1)}"
+
+
+def nearest(word: str, words: Iterable[str]) -> str:
+    """Return the sentence of an error that says which word is most like an unknown one."""
+    by_lower = {each.lower(): each for each in sorted(words) if each}
+    close = get_close_matches(word.lower(), by_lower, 1, 0.0)
+    if not close:
+        return "There is none."
+    shown = [repr(each) for each in list(by_lower.values())[:SHOWN]]
+    more = ", ..." if len(by_lower) > SHOWN else ""
+    return f"Nearest: {by_lower[close[0]]!r}. All: {', '.join(shown)}{more}."
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    """Return the content of a ``shoal.toml``; of two lines for one thing the later one counts."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        lines = text.splitlines()
+        for end in range(len(lines) - 1, 0, -1):
+            try:
+                words = tomllib.loads("\n".join(lines[:end]))
+                following = _parsed("\n".join(lines[end:]))
+            except tomllib.TOMLDecodeError:
+                continue
+            if following.keys() <= set(FolderSettings.__struct_fields__):
+                return _merged(words, following)
+        raise error
+
+
+def _merged(words: dict[str, Any], following: dict[str, Any]) -> dict[str, Any]:
+    both = {
+        key: words[key] | value
+        for key, value in following.items()
+        if isinstance(value, dict) and isinstance(words.get(key), dict)
+    }
+    return words | following | both
+
+
+def _with_lines_at_the_end(words: dict[str, Any]) -> dict[str, Any]:
+    """Return the content of a ``shoal.toml`` in which settings behind a table are not of it.
+
+    A line that a user adds at the end of the file would otherwise belong to the last table.
+    """
+    for table in TABLES:
+        if not isinstance(words.get(table), dict):
+            continue
+        behind = {
+            key: value
+            for key, value in words[table].items()
+            if key in FolderSettings.__struct_fields__
+            and (not isinstance(value, str) or (key == "time_unit" and value in UNIT_NAMES))
+        }
+        inside = {key: value for key, value in words[table].items() if key not in behind}
+        words = _merged(words | {table: inside}, behind)
+    return words
+
+
+def _check_keys(path: Path, text: str, words: dict[str, Any]) -> None:
+    """Raise ConfigError if a ``shoal.toml`` has a key or a role that is unknown."""
+    fields = FolderSettings.__struct_fields__
+    for key in words:
+        if key not in fields:
+            raise ConfigError(
+                f"{place_in(path, key, text)}: no setting is called {key!r}. "
+                f"{nearest(key, fields)} Correct the line, or remove it."
+            )
+    columns = words.get("columns")
+    for name, role in columns.items() if isinstance(columns, dict) else ():
+        if role not in get_args(RoleName):
+            raise ConfigError(
+                f"{place_in(path, name, text)}: column {name!r} has the role {role!r}, which does "
+                f"not exist. {nearest(str(role), get_args(RoleName))} Correct the line."
+            )
