@@ -25,7 +25,7 @@ from wire.arrays.tensors import Array
 from wire.errors import DataError
 
 PARQUET = ".parquet"
-TEXTS = (".csv", ".tsv", ".dat", ".txt")
+TEXTS = (".csv", ".tsv", ".dat", ".txt", ".log")
 """Suffixes of tables of text. They may be followed by ``.gz``."""
 PART = 65_536
 """Number of rows of a part."""
@@ -33,6 +33,8 @@ HEAD = 65_536
 """Number of bytes from which the form of a text is read."""
 MISSING = frozenset(("", "nan", "na", "n/a", "null", "none"))
 """Cells without a value, in lower case."""
+_SEPARATOR_LINE = re.compile(r'"?sep=(\\t|.)"?', re.IGNORECASE)
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}[T ]\d{1,2}:\d{2}")
 _SERIES = re.compile(r"(.*?)(\d+)\.\.\1(\d+)")
 NUMERAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+([eE][+-]?[0-9]+)?")
@@ -50,6 +52,8 @@ class TextForm:
     """Cells of the first line."""
     ends_rows: bool = False
     """True if a semicolon ends each row, so that a line may have several rows."""
+    names: tuple[str, ...] = ()
+    """Names of columns without a header that are clear."""
 
 
 @dataclass(frozen=True)
@@ -88,12 +92,12 @@ def stem_of(path: Path) -> str:
 def is_table(path: Path) -> bool:
     """Return True if a file may be a recording.
 
-    A ``.txt`` counts only if its first line has several cells and its second one a number.
+    A ``.txt`` or ``.log`` counts only if its first line has several cells and its second a number.
     """
     name = path.name.lower().removesuffix(".gz")
     if path.name.startswith(".") or not name.endswith((PARQUET, *TEXTS)):
         return False
-    if not name.endswith(".txt"):
+    if not name.endswith((".txt", ".log")):
         return True
     try:
         lines = _decoded(_head(path), path)[1].splitlines()[:2]
@@ -135,16 +139,82 @@ def _form(path: Path, _size: int, _changed_ns: int) -> TextForm:
     skipped = 0
     separator = ""
     for line in lines:
-        if line.strip().lower().startswith("sep=") and len(line.strip()) == 5:
-            separator = line.strip()[4]
+        if match := _SEPARATOR_LINE.fullmatch(line.rstrip("\r")):
+            separator = "\t" if match[1] == r"\t" else match[1]
         elif line.strip() and not line.startswith("#"):
             break
         skipped += 1
     rest = [line.rstrip("\r") for line in lines[skipped : skipped + 50] if line.strip()]
+    own = separator or _separator(rest[20:40])
+    before = _lines_before_header(rest, own)
+    if before:
+        separator, rest = own, rest[before:]
+        skipped = lines.index(next(s for s in lines[skipped:] if s.rstrip("\r") == rest[0]))
     separator = separator or _separator(rest)
     cells = _split(rest[0], separator) if rest else []
+    has_header = _is_header(cells)
+    names = _names_of_lines(rest, separator) if has_header else _names_of_dates(rest, separator)
     ends_rows = separator == "," and all(line.rstrip().endswith(";") for line in rest[:3])
-    return TextForm(encoding, separator, _is_header(cells), skipped, tuple(cells), ends_rows)
+    first, rows = tuple(cells), 0
+    if has_header and names:
+        first, rows = names, _lines_of_header(rest, separator) - 1
+    return TextForm(
+        encoding, separator, has_header, skipped + rows, first, ends_rows, () if rows else names
+    )
+
+
+def _lines_before_header(lines: Sequence[str], separator: str) -> int:
+    """Return the number of lines of a program about itself before the header of a table.
+
+    They have fewer cells than the header, which has as many as the rows.
+    """
+    counts = [len(_split(line, separator)) for line in lines]
+    width = counts[-2] if len(counts) > 24 else 0
+    if width < 2 or set(counts[24:-1]) != {width} or counts[0] >= width:
+        return 0
+    at = counts.index(width)
+    is_table = set(counts[at:-1]) == {width} and max(counts[:at]) < width
+    return at if is_table and _is_header(_split(lines[at], separator)) else 0
+
+
+def _lines_of_header(lines: Sequence[str], separator: str) -> int:
+    """Return the number of lines of text, such as names and units, before the first numbers."""
+    for at, line in enumerate(lines[:5]):
+        cells = [cell for cell in _split(line, separator) if cell.lower() not in MISSING]
+        if any(map(is_number, cells)):
+            return at
+        if 2 * len(cells) <= len(_split(lines[0], separator)) or any(c[0].isdigit() for c in cells):
+            return 0
+    return 0
+
+
+def _names_of_lines(lines: Sequence[str], separator: str) -> tuple[str, ...]:
+    """Return names with units of columns whose header has several lines; () if it has one."""
+    count = _lines_of_header(lines, separator)
+    rows = [_split(line, separator) for line in lines[:count]]
+    if count < 2 or len({len(row) for row in rows}) > 1:
+        return ()
+    while not any(row[-1] for row in rows):
+        rows = [row[:-1] for row in rows]
+    names = max(rows, key=lambda row: len(set(row)))
+    units = rows[-1] if rows[-1] is not names else [""] * len(names)
+    plain = [re.sub(r"[()\[\]]", "", unit) for unit in units]
+    return tuple(
+        f"{name} ({unit})" if unit and not unit.lower().startswith("no") else name
+        for name, unit in zip(names, plain, strict=True)
+    )
+
+
+def _names_of_dates(lines: Sequence[str], separator: str) -> tuple[str, ...]:
+    """Return names of columns without a header if they are dates and measurements, else ()."""
+    rows = [_split(line, separator) for line in lines[:-1]]
+    rows = [row for row in rows if len(row) == len(rows[0])]
+    if len(rows) < 2 or not all(_DATE.match(row[0]) for row in rows):
+        return ()
+    columns = list(zip(*rows, strict=True))[1:]
+    if not columns or any(_is_code(cells) or any(map(_is_text, cells)) for cells in columns):
+        return ()
+    return "t", *(f"c{i}" for i in range(1, len(columns) + 1))
 
 
 def header_of(path: TableSource, names: Sequence[str] = ()) -> tuple[str, ...]:
@@ -168,7 +238,7 @@ def header_of(path: TableSource, names: Sequence[str] = ()) -> tuple[str, ...]:
         while header and not header[-1] and len(header) > 1:
             header.pop()  # a separator at the end of the line
         return _distinct(path, header)
-    names = spelled_out(names)
+    names = spelled_out(names) or form.names
     if len(names) != len(form.first):
         what = f"{len(names)} names" if names else "names of its columns"
         rows = first_rows(path, 2000)
