@@ -145,10 +145,10 @@ def _form(path: Path, _size: int, _changed_ns: int) -> TextForm:
             break
         skipped += 1
     rest = [line.rstrip("\r") for line in lines[skipped : skipped + 50] if line.strip()]
-    own = separator or _separator(rest[20:40])
-    before = _lines_before_header(rest, own)
+    of_rows = separator or _separator(rest[20:40])
+    before = _lines_before_header(rest, of_rows)
     if before:
-        separator, rest = own, rest[before:]
+        separator, rest = of_rows, rest[before:]
         skipped = lines.index(next(s for s in lines[skipped:] if s.rstrip("\r") == rest[0]))
     separator = separator or _separator(rest)
     cells = _split(rest[0], separator) if rest else []

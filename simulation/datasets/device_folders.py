@@ -294,7 +294,7 @@ def _by_person(
             )
             one.sources.append(source._replace(name=inner))
             one.rows += [next(rows) for _ in source.files]
-            one.rates += [next(rates) for _ in source.files]
+            one.rates.append(next(rates))
         whole.texts.update(device.texts | whole.texts)
     if by_file:
         names = ", ".join(sorted(devices)[:3])
