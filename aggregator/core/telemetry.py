@@ -5,6 +5,7 @@ part of it may be lost. Pure: a change is another record.
 """
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 
 import msgspec
@@ -16,9 +17,12 @@ HISTORY = 8
 """Maximum number of remembered changes of group of a device."""
 LONGEST_DETAIL = 100
 """Maximum number of characters of a detail that is shown beside others."""
+OF_ERRORS = ("bundle", "data", "failed", "quarantined")
+"""Reasons of declines that an error of the device causes."""
 LONGEST_KEY = 200
 """Maximum number of characters of an `error_key`."""
 _PATH = re.compile(r"['\"]?(?:~|\b[A-Za-z]:)?[/\\][^\s'\":,;)]+['\"]?")
+_ENDS = " :,;.'\""
 _NUMBER = re.compile(r"\b[0-9a-f]{12,}\b|[0-9]+")
 
 
@@ -41,6 +45,11 @@ class LastDecline(msgspec.Struct, frozen=True, gc=False):
     detail: str
     refused: bool = False
     """True if the service refused the update."""
+
+    @property
+    def is_error(self) -> bool:
+        """True if an error of the device is its cause, which the device reports as well."""
+        return self.reason in OF_ERRORS
 
     @property
     def text(self) -> str:
@@ -69,6 +78,11 @@ class LastError(msgspec.Struct, frozen=True, gc=False):
     def key(self) -> str:
         """Text under which the errors of several devices count as the same."""
         return error_key(self.report.error, self.report.message)
+
+    @property
+    def text(self) -> str:
+        """Type and message, without paths."""
+        return error_text(self.report.error, self.report.message)
 
 
 class LastTraining(msgspec.Struct, frozen=True, gc=False):
@@ -117,11 +131,26 @@ class DeviceTelemetry(msgspec.Struct, frozen=True, omit_defaults=True):
 NO_TELEMETRY = DeviceTelemetry()
 
 
+def error_text(error: str, message: str) -> str:
+    """Return the type and the message of an error, without paths."""
+    text = _PATH.sub("", message).strip(_ENDS)
+    return f"{error}: {text}".strip(_ENDS)[:LONGEST_KEY]
+
+
 @lru_cache(4096)
 def error_key(error: str, message: str) -> str:
     """Return the type and the message of an error, without paths, and with ``#`` for numbers."""
-    text = _NUMBER.sub("#", _PATH.sub("", message))
-    return f"{error}: {text}".strip(" :,;.'\"")[:LONGEST_KEY]
+    return _NUMBER.sub("#", error_text(error, message))
+
+
+def common_text(texts: Sequence[str]) -> str:
+    """Return the text of errors with one key: the first one, with ``...`` for other numbers."""
+    columns = iter([{*each} for each in zip(*map(_NUMBER.findall, texts), strict=False)])
+
+    def shared(number: re.Match[str]) -> str:
+        return number[0] if next(columns, {""}) == {number[0]} else "..."
+
+    return _NUMBER.sub(shared, texts[0])
 
 
 def regrouped(record: DeviceTelemetry, change: GroupChange) -> DeviceTelemetry:

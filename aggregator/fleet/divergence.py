@@ -8,10 +8,12 @@ devices, so a few of them decide nothing about the others.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from statistics import fmean, median_low
+from typing import Any
 
 from immutables import Map
 from msgspec.structs import replace
 
+from aggregator.core.settings import RunSettings
 from aggregator.fleet.desired import trained_group
 from aggregator.fleet.records import (
     AdmittedUpdate,
@@ -47,6 +49,16 @@ FEW = 4
 """Number of updates below which a mean is that of too few devices, and no half is a majority."""
 STILL = 3
 """Number of rounds in a row with the same model from which the campaign stands still."""
+MENDS = (
+    "algorithm",
+    "hyper",
+    "lr_schedule",
+    "local_epochs",
+    "batch_size",
+    "max_update_norm",
+    "norm_cap",
+)
+"""Settings whose change may mend a divergence."""
 NOBODY = Member()
 
 
@@ -67,6 +79,35 @@ def is_named(campaign: Campaign, device_id: str) -> bool:
     """Return True if a device stands out and the cause is not the campaign's."""
     is_unnamed = trained_group(campaign, device_id) in campaign.unnamed
     return stands_out(campaign.members.get(device_id, NOBODY)) and not is_unnamed
+
+
+def is_mended(before: RunSettings, after: RunSettings) -> bool:
+    """Return True if settings have changed that may have been the cause of a divergence."""
+    return any(getattr(before, name) != getattr(after, name) for name in MENDS)
+
+
+def watched_anew(campaign: Campaign, trends: tuple[Trend, ...] = ()) -> Campaign:
+    """Return a campaign without the evidence from before a mend, apart from these trends.
+
+    Devices that stand out and are named keep their scores, and wrong labels of few devices stay:
+    neither is the campaign's cause.
+    """
+    members = campaign.members.mutate()
+    for device_id, member in campaign.members.items():
+        fresh: dict[str, Any] = {"refused": 0} if member.refused == campaign.round else {}
+        if member.score and trained_group(campaign, device_id) in campaign.unnamed:
+            fresh |= {"score": 0.0, "suspect_since": 0}
+        members[device_id] = replace(member, **fresh) if fresh else member
+    now, cause = members.finish(), campaign.divergence
+    return replace(
+        campaign,
+        members=now,
+        suspects=suspects_of(now, campaign.suspects),
+        trends=tuple(replace(trend, refused=0) for trend in trends),
+        divergence=cause if cause is not None and cause.cause == "labels" else None,
+        refused=0,
+        unnamed=(),
+    )
 
 
 def suspects_of(members: Map[str, Member], device_ids: Iterable[str]) -> tuple[str, ...]:
@@ -166,7 +207,10 @@ def divergence(
     """
     losses, trends = losses_of(counted), campaign.trends
     refused, crowd = _refused(trends), _crowd(campaign, counted)
-    text = "; ".join(filter(None, (_rise(campaign, losses, is_void), refused, crowd)))
+    # in the first round after a mend, devices evaluate the model of before
+    models = len(trends) - 1
+    rise = _rise(campaign, losses, is_void) if models >= (1 if is_void else 2) else ""
+    text = "; ".join(filter(None, (rise, refused, crowd)))
     if refused:
         return Divergence("rate", text)
     if not text:
@@ -176,7 +220,8 @@ def divergence(
     if suspect and campaign.members[suspect].score >= SUSPECTED and not is_unnamed:
         member = campaign.members[suspect]
         changed = "; its windows have changed" if suspect in moved else ""
-        why = f"its updates stand out since round {member.suspect_since}, score {member.score:.2f}"
+        since = f"round {member.suspect_since}, score {member.score:.2f}"
+        why = f"its updates have stood out since {since}"
         return Divergence("device", f"{text}; {why}{changed}", (suspect,))
     if moved:
         why = f"the windows of {len(moved)} of {len(counted)} devices have changed"
@@ -189,7 +234,8 @@ def divergence(
         why = f"the median norm of the updates grew from {small.norm:.3g} in round {small.round}"
         return Divergence("rate", f"{text}; {why} to {now.norm:.3g}")
     if now.devices < FEW:
-        return Divergence("few", f"{text}; the last round had {now.devices} updates")
+        number = f"{now.devices} update{'' if now.devices == 1 else 's'}"
+        return Divergence("few", f"{text}; the last round had {number}")
     return Divergence("settings" if crowd else "unknown", text)
 
 

@@ -27,10 +27,12 @@ from aggregator.fleet.divergence import (
     NOBODY,
     TRENDS,
     divergence,
+    is_mended,
     scored,
     standstills_of,
     suspects_of,
     unnamed_models,
+    watched_anew,
 )
 from aggregator.fleet.events import Aggregate, Aggregated
 from aggregator.fleet.plan import round_seed
@@ -196,7 +198,7 @@ def _fill(turn: Turn, campaign: Campaign) -> None:
 def _open(turn: Turn, campaign: Campaign) -> None:
     """Open a round, or the evaluation once a budget is spent."""
     if campaign.settings != campaign.next_settings:
-        turn.change(campaign, settings=campaign.next_settings, set_serial=turn.serial)
+        _reset(turn, campaign)
         turn.look_at_all()
         return
     if ended := spent(campaign, turn.now_s):
@@ -428,8 +430,7 @@ def _end_if_due(turn: Turn, campaign: Campaign) -> None:
 def go_on_or_finish(turn: Turn, campaign: Campaign) -> None:
     """Open another round of training if no budget is spent, else end the campaign."""
     if campaign.settings != campaign.next_settings:
-        settings = {"settings": campaign.next_settings, "set_serial": turn.serial}
-        campaign = turn.change(campaign, **settings)
+        campaign = _reset(turn, campaign)
     ended = spent(campaign, turn.now_s)
     if not ended:
         fresh = {"round": campaign.round + 1, "attempt": 0, "drawn": 0, "updates": Map()}
@@ -441,9 +442,20 @@ def go_on_or_finish(turn: Turn, campaign: Campaign) -> None:
     turn.look_at_all()
 
 
+def _reset(turn: Turn, campaign: Campaign) -> Campaign:
+    """Return a campaign with its next settings, which may mend a divergence."""
+    if is_mended(campaign.settings, campaign.next_settings):
+        turn.changed |= {*campaign.members}
+        campaign = watched_anew(campaign)
+    settings = campaign.next_settings
+    return turn.change(campaign, settings=settings, set_serial=turn.serial)
+
+
 def return_to(turn: Turn, campaign: Campaign, version: Version, groups: dict[str, str]) -> Campaign:
     """Return a campaign to the models of a version. Later versions are discarded."""
     turn.changed |= {*campaign.members}
+    trends = (trend for trend in campaign.trends if trend.round <= version.round)
+    campaign = watched_anew(campaign, tuple(trends))
     members = campaign.members.mutate()
     for device_id, member in campaign.members.items():
         members[device_id] = replace(member, group=groups.get(device_id, ""))
@@ -454,11 +466,7 @@ def return_to(turn: Turn, campaign: Campaign, version: Version, groups: dict[str
         next_programs={},
         history=_up_to(campaign, version.round),
         made_by=(),
-        trends=tuple(trend for trend in campaign.trends if trend.round <= version.round),
-        divergence=None,
-        refused=0,
         standstills={},
-        unnamed=(),
         members=members.finish(),
         updates=Map(),
         round=number,

@@ -14,7 +14,7 @@ from itertools import islice
 from statistics import median_low
 from typing import NamedTuple
 
-from aggregator.core.telemetry import NO_TELEMETRY, DeviceTelemetry
+from aggregator.core.telemetry import NO_TELEMETRY, DeviceTelemetry, LastError, common_text
 from aggregator.fleet.budget import why_ended
 from aggregator.fleet.desired import (
     can_train,
@@ -27,7 +27,7 @@ from aggregator.fleet.desired import (
 from aggregator.fleet.divergence import NOBODY as NO_MEMBER
 from aggregator.fleet.eligibility import read_rule
 from aggregator.fleet.reconcile import Turn
-from aggregator.fleet.records import OPEN, Campaign, Device, Fleet
+from aggregator.fleet.records import OPEN, Campaign, Device, Divergence, Fleet
 from aggregator.fleet.rounds import NO_LACK, Lack, lacking
 from aggregator.view.device import DeviceView, advice_of, failure_text, group_key
 from aggregator.view.progress import ReleaseAnswers, ReleaseState, RolloutProgress, release_states
@@ -43,9 +43,9 @@ WEAK, WINDOWS = 0.25, 20
 """Fraction of the middle device's accuracy below which a device is named; its fewest windows."""
 RECENT_S = 86_400.0
 """Age in seconds up to which a device's last error is counted with those of others."""
-OFFLINE, FREE, RESTS = "offline", "free", "rests after a failure"
+OFFLINE, FREE, RESTS = "offline", "free", "resting after a failure"
 PACED = "had an assignment a short time ago"
-"""Reasons of devices that could serve a campaign."""
+"""Reasons why devices that could serve a campaign do not now."""
 VALUES = 3
 """Maximum number of devices whose values are named with the condition that excludes them."""
 SHOWN = 20
@@ -91,6 +91,8 @@ class Unanswered(NamedTuple):
     """Answer to its last assignment, for people; empty if it did not answer."""
     advice: str
     """Advice to update its client, if that is older than the service; else empty."""
+    has_error: bool
+    """True if a reported error that still stands may be the cause."""
 
 
 class SilentDevice(NamedTuple):
@@ -119,6 +121,8 @@ class CommonError(NamedTuple):
 
     key: str
     """Type and message, without paths and numbers."""
+    text: str
+    """Type and message, without paths, and with ``...`` where the devices' numbers differ."""
     first_s: float
     """Time of the first of these errors."""
     devices: tuple[str, ...]
@@ -145,6 +149,17 @@ class CampaignView(NamedTuple):
     """Number of devices at work for its current round, in a buffered campaign for any round."""
     pulls: tuple[StandingOut, ...] = ()
     """Devices that stand out over rounds, the highest scores first."""
+
+    @property
+    def divergence(self) -> Divergence | None:
+        """Divergence of the campaign; None if it does not diverge, or is finished."""
+        return self.record.divergence if self.record.phase != "finished" else None
+
+    @property
+    def other_pulls(self) -> tuple[StandingOut, ...]:
+        """Devices that stand out, without those that the divergence names."""
+        named = self.divergence.devices if self.divergence is not None else ()
+        return tuple(pull for pull in self.pulls if pull.device_id not in named)
 
 
 @dataclass
@@ -255,7 +270,7 @@ class FleetView:
         seconds = dict[str, float]()
         heard_s, weak = math.inf, weak_devices(fleet)
         numbers = dict.fromkeys(("known", "online", "banned", "metered", "charging", "idle"), 0)
-        errors: dict[str, list[tuple[str, float]]] = {}
+        errors: dict[str, list[tuple[str, LastError]]] = {}
         turn, answers = Turn(fleet), ReleaseAnswers(fleet)
         turn.now_s = max(fleet.at_s, self.now_s)
         counts = [
@@ -275,13 +290,18 @@ class FleetView:
             answers.add(device_id, record)
             about = self.telemetry.get(device_id, NO_TELEMETRY)
             error = about.standing_error
-            if error is not None and turn.now_s - error.at_s < RECENT_S and not record.barred:
-                errors.setdefault(error.key, []).append((device_id, error.first_s))
+            if error is not None and (turn.now_s - error.at_s >= RECENT_S or record.barred):
+                error = None
+            if error is not None:
+                errors.setdefault(error.key, []).append((device_id, error))
             if record.failures and not record.barred:
                 next_s = 0.0 if is_at_work(record) else rests_until(fleet, record)
                 seen = (record.failures, record.failing_s, next_s, record.online)
                 answer, advice = failure_text(record, about), advice_of(record)
-                unanswered.append(Unanswered(device_id, *seen, answer, advice))
+                decline = about.decline if record.failure == "declined" else None
+                may_be = decline.is_error if decline is not None else not answer
+                has_error = error is not None and may_be
+                unanswered.append(Unanswered(device_id, *seen, answer, advice, has_error))
             if record.second_s and record.ban is None:
                 seconds[device_id] = record.second_s
             if not record.barred:
@@ -369,12 +389,14 @@ def weak_devices(fleet: Fleet) -> dict[str, tuple[float, float]]:
     return weak
 
 
-def _common(key: str, had: list[tuple[str, float]]) -> CommonError:
-    """Return an error, from the devices that had it and the times."""
-    return CommonError(key, min(at_s for _, at_s in had), tuple(sorted(d for d, _ in had)))
+def _common(key: str, had: list[tuple[str, LastError]]) -> CommonError:
+    """Return an error, from the devices that had it."""
+    text = common_text([error.text for _, error in had])
+    first_s = min(error.first_s for _, error in had)
+    return CommonError(key, text, first_s, tuple(sorted(device_id for device_id, _ in had)))
 
 
-def _order_of(error: tuple[str, list[tuple[str, float]]]) -> tuple[int, str]:
+def _order_of(error: tuple[str, list[tuple[str, LastError]]]) -> tuple[int, str]:
     return -len(error[1]), error[0]
 
 
@@ -456,7 +478,10 @@ def _exclusion(
             del named[VALUES + 1 :]
         return reason
     if not can_train(campaign, device):
-        return f"with fewer than {campaign.settings.min_batch} training windows"
+        least = campaign.settings.min_batch
+        return (
+            f"with fewer than {least} training windows" if least > 1 else "without training windows"
+        )
     return ""
 
 
@@ -496,7 +521,7 @@ def _server(
         return Server(device_id, RESTS, rests_s)
     other = works_for(fleet, device_id, device)
     if other is not None and other.name != campaign.name:
-        return Server(device_id, f"works for {other.name}", 0.0)
+        return Server(device_id, f"reserved for {other.name}", 0.0)
     if now_s < (paced_s := paced_until(campaign, device)):
         return Server(device_id, PACED, paced_s)
     return Server(device_id, FREE, now_s)

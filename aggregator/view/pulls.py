@@ -39,13 +39,14 @@ class StandingOut(NamedTuple):
     @property
     def text(self) -> str:
         """Its rounds and models, for people."""
-        text = f"its updates stand out since round {self.since} (score {self.score:.2f}); "
+        since = f"round {self.since} (score {self.score:.2f})"
+        text = f"its updates have stood out since {since}; "
         if self.last < self.since:
             return text + "no model has them"
         rounds = f"round {self.since}" if self.since == self.last else f"rounds {self.since}"
         rounds += "" if self.since == self.last else f" to {self.last}"
         numbers = ", ".join(map(str, self.releases))
-        releases = f", and releases {numbers}" if len(self.releases) > 1 else f", release {numbers}"
+        releases = f", and in release{'s' if len(self.releases) > 1 else ''} {numbers}"
         return f"{text}they are in the models of {rounds}{releases if self.releases else ''}"
 
 

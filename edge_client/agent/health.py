@@ -70,7 +70,7 @@ def linux_machine(
                 for line in counters.splitlines()
                 if line.startswith("oom_kill ")
             ),
-            0,
+            None,
         ),
         peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         memory_bytes=min((limit for limit in limits if limit is not None), default=None),

@@ -39,8 +39,11 @@ class Machine(msgspec.Struct, frozen=True):
 
     boot_id: str = ""
     """Identity of the machine's start; empty if unknown."""
-    kills: int = 0
-    """Number of processes that the kernel has killed for lack of memory since that start."""
+    kills: int | None = 0
+    """Number of processes that the kernel has killed for lack of memory since that start.
+
+    None if the kernel does not count them.
+    """
     peak_bytes: Count | None = None
     """Largest memory that the client has taken since its start; None if unknown."""
     memory_bytes: Count | None = None
@@ -94,6 +97,10 @@ def killed_report(
     error, why = "Killed", "it was killed, or it crashed; the kernel killed nothing for memory"
     if before.boot_id != now.boot_id:
         error, why = "Restarted", "the machine restarted"
+    elif before.kills is None or now.kills is None:
+        why = (
+            "it was killed (exit -9), often for lack of memory, or it crashed; see the kernel's log"
+        )
     elif (kills := now.kills - before.kills) > 0:
         why = (
             f"the kernel killed {kills} process{'' if kills == 1 else 'es'} for lack of memory "

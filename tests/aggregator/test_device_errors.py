@@ -253,7 +253,7 @@ class TestGroups:
                 bench.send(device_id, "error", encode(report))
         alerts = [a for a in standing_alerts(WELL, view_of(bench)) if "No space" in a.title]
         assert [alert.title for alert in alerts] == [
-            "11 of 40 devices: OSError: [Errno #] No space left on device"
+            "11 of 40 devices: OSError: [Errno 28] No space left on device"
         ]
         assert len(alerts[0].devices) == 11
 
@@ -333,10 +333,10 @@ class TestGroups:
         assert len(alerts) == MOST_ERRORS
 
 
-def page(bench: InboxBench) -> str:
-    """Return the page of the device `a`."""
+def page(bench: InboxBench, device_id: str = "a") -> str:
+    """Return the page of a device."""
     view = view_of(bench)
-    device = view.device("a")
+    device = view.device(device_id)
     assert device is not None
     return render(
         "device.html",

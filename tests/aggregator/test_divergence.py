@@ -9,12 +9,13 @@ from msgspec.structs import replace
 
 from aggregator.aggregation.orders import rolled_back
 from aggregator.fleet import events as e
-from aggregator.fleet.divergence import divergence
+from aggregator.fleet.divergence import NAMED, divergence
 from aggregator.fleet.records import Divergence, Member
 from aggregator.http.dashboard.alerts import campaign_alerts
 from aggregator.view.fleet import FleetView
 from aggregator.view.pulls import divergence_text
 from simulation.datasets.windows import FleetData
+from tests.aggregator.test_bad_settings import refuse
 from tests.aggregator.training import NAME, RECEIVED, Training
 from wire import messages as m
 from wire.messages import CheckIn
@@ -63,7 +64,7 @@ def test_a_device_that_stands_out_comes_first(fleet: FleetData) -> None:
         norm = 2.0**number
         close(bench, loss, norm, **({"c": (-10 * norm, 2, loss)} if number else {}))
     assert (cause(bench).cause, cause(bench).devices) == ("device", ("c",))
-    assert "its updates stand out since round 2, score 0.66" in cause(bench).evidence
+    assert "its updates have stood out since round 2, score 0.66" in cause(bench).evidence
 
 
 def test_one_loud_round_of_a_device_is_no_cause(fleet: FleetData) -> None:
@@ -211,3 +212,107 @@ def test_a_return_to_an_earlier_round_ends_the_divergence(fleet: FleetData) -> N
     bench.feed(rolled_back(bench.campaign, 1, *parts))
     assert bench.campaign.divergence is None
     assert [trend.round for trend in bench.campaign.trends] == [1]
+
+
+class TestMended:
+    """Evidence from before the cause was mended does not count."""
+
+    def diverging(self, fleet: FleetData) -> Training:
+        bench = bench_of(fleet)
+        for number, loss in enumerate((1.0, 0.8, 2.0, 5.0)):
+            close(bench, loss, 2.0**number)
+        assert cause(bench).cause == "rate"
+        return bench
+
+    @pytest.mark.parametrize(
+        "mend",
+        [
+            {"hyper": {"lr": 0.001}},
+            {"local_epochs": 7},
+            {"algorithm": "fedavg+median"},
+            {"norm_cap": 99.0},
+        ],
+    )
+    def test_losses_of_the_models_of_before_do_not_count(
+        self, fleet: FleetData, mend: dict[str, Any]
+    ) -> None:
+        bench = self.diverging(fleet)
+        bench.configure(**mend)
+        close(bench, 5.0, 9.0)
+        for loss in (5.0, 4.9, 1.0, 1.0):
+            assert bench.campaign.divergence is None, "the mend counts from the opening of a round"
+            close(bench, loss, 0.1)
+        for loss in (2.0, 6.0):
+            close(bench, loss)
+        assert cause(bench).cause == "rate", "it was no mend"
+
+    @pytest.mark.parametrize("change", [{"rounds": 40}, {"where": "id != z"}, {"keep_models": 4}])
+    def test_other_settings_mend_nothing(self, fleet: FleetData, change: dict[str, Any]) -> None:
+        bench = self.diverging(fleet)
+        bench.configure(**change)
+        close(bench, 5.0, 9.0)
+        assert cause(bench).cause == "rate"
+
+    @pytest.mark.parametrize("mend", ["rollback", "rate", "both"])
+    def test_a_crowd_of_before_is_no_cause_and_names_nobody(
+        self, fleet: FleetData, mend: str
+    ) -> None:
+        bench = bench_of(fleet, "abcdefg", min_updates=4, norm_cap=10.0)
+        for number in range(7):
+            bench.close(**{d: (90.0 if number > 1 and d in "abcd" else 1.0, 2) for d in "abcdefg"})
+        assert cause(bench).cause == "rate"
+        assert bench.campaign.members["a"].score > NAMED
+        if mend != "rollback":
+            bench.configure(hyper={"lr": 0.001})
+            close(bench, 0.5)
+        if mend != "rate":
+            back = rolled_back(bench.campaign, 1, bench.algorithm, bench.blobs, bench.now_s)
+            bench.feed(back)
+            bench.ring()
+        for _ in range(3):
+            view = FleetView(bench.fleet).campaigns[NAME]
+            assert {a.id for a in campaign_alerts(NAME, view)} == set()
+            close(bench, 0.5)
+
+    def test_a_single_device_stands_out_after_a_return_as_before(self, fleet: FleetData) -> None:
+        bench = bench_of(fleet)
+        for number in range(6):
+            close(bench, 0.5, **({"c": (-1.0, 2, 0.5)} if number else {}))
+        back = rolled_back(bench.campaign, 3, bench.algorithm, bench.blobs, bench.now_s)
+        bench.feed(back)
+        assert [pull.device_id for pull in FleetView(bench.fleet).campaigns[NAME].pulls] == ["c"]
+
+    @pytest.mark.parametrize("is_reopened", [True, False])
+    def test_refusals_of_before_do_not_count(self, fleet: FleetData, is_reopened: bool) -> None:
+        bench = bench_of(fleet)
+        refuse(bench, "abcd")
+        assert cause(bench).cause == "rate"
+        bench.configure(hyper={"lr": 0.001})
+        if is_reopened:
+            bench.now_s += 200.0
+        else:
+            bench.close(e=(1.0, 2), f=(1.0, 2))
+        bench.now_s += 200.0
+        bench.ring()
+        assert (bench.campaign.divergence, bench.campaign.refused) == (None, 0)
+        for device_id in IDS:
+            bench.check_in(device_id, 11)
+        bench.ring()
+        works = {d: device.assignment for d, device in bench.fleet.devices.items()}
+        again = "".join(d for d, work in works.items() if work and not work.lapsed)
+        refuse(bench, again)
+        assert bench.campaign.refused == len(again) > 1
+        assert cause(bench).cause == "rate", "it was no mend"
+
+    def test_refusals_of_before_a_return_do_not_count(self, fleet: FleetData) -> None:
+        bench = bench_of(fleet)
+        refuse(bench, "abcd")
+        for _ in range(2):
+            bench.close(e=(1.0, 2), f=(1.0, 2))
+            bench.configure(min_devices=2)
+        assert cause(bench).cause == "rate"
+        back = rolled_back(bench.campaign, 1, bench.algorithm, bench.blobs, bench.now_s)
+        bench.feed(back)
+        bench.ring()
+        bench.close(e=(1.0, 2), f=(1.0, 2))
+        assert bench.campaign.divergence is None

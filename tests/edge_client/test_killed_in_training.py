@@ -2,6 +2,7 @@
 moment."""
 
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -11,8 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from aggregator.fleet import events as e
+from aggregator.http.dashboard.alerts import standing_alerts
 from simulation.datasets.windows import FleetData
+from tests.aggregator.inbox_cases import InboxBench
+from tests.aggregator.test_device_errors import page, view_of
+from tests.fleet.test_view import WELL
 from tests.support.bundles import Exported
+from wire import messages as m
 from wire.codec import decode_update
 
 pytestmark = pytest.mark.full
@@ -34,6 +41,7 @@ from wire.links.in_process import InProcessBroker
 from wire.arrays.tensors import encode_tensors
 from wire.topics import Topics
 
+import edge_client.agent.health as health
 folder, bundle = Path(sys.argv[1]), unpack(Path(sys.argv[2]).read_bytes())
 out, pause_s = Path(sys.argv[3]), float(sys.argv[4])
 with np.load(Path(sys.argv[2]).parent / "windows.npz") as file:
@@ -54,7 +62,8 @@ class Slow(OnnxGraphs):
 print("started", flush=True)
 with only_process(folder):
     link, state = broker.connect("d0"), DeviceState(folder)
-    agent = Agent("d0", topics, link, windows, state, Slow, pace=Pace(0.0, 1e9))
+    agent = Agent("d0", topics, link, windows, state, Slow, pace=Pace(0.0, 1e9),
+        machine=lambda: health.linux_machine(Path(sys.argv[5])))
     verbs = (m.Evaluate("inputs", "survey"), m.Train(8, 60), m.Evaluate())
     order = plan(bundle=bundle.digest, model=digest(model), verbs=verbs)
     broker.publish(topics.device("d0", "plan"), encode(order), False)
@@ -64,6 +73,8 @@ updates = set()
 while (event := server.receive(timeout_s=0)) is not None:
     topic = getattr(event, "topic", "")
     assert not topic.endswith("/decline"), event.payload
+    if topic.endswith("/error"):
+        out.with_suffix(".error").write_bytes(event.payload)
     if topic.endswith("/update"):
         updates.add(event.payload)
 (payload,) = updates
@@ -86,11 +97,14 @@ def _kills(fleet: FleetData, exported: Exported, tmp_path: Path, kills: int) -> 
             str(bundle),
             str(tmp_path / f"{state}.update"),
             str(pause_s),
+            str(tmp_path / "proc"),
         ]
         return subprocess.Popen(
             command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
         )
 
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc" / "vmstat").write_text(Path("/proc/vmstat").read_text())
     assert client("whole", 0.0).wait() == 0
     killed = 0
     while killed < kills and not (tmp_path / "killed.update").exists():
@@ -102,7 +116,11 @@ def _kills(fleet: FleetData, exported: Exported, tmp_path: Path, kills: int) -> 
         assert process.wait() in (0, -signal.SIGKILL)
         killed += 1
     assert killed == kills, "it was done before"
+    counters = (tmp_path / "proc" / "vmstat").read_text()
+    more = re.sub("(?m)^oom_kill .*", "oom_kill 99999", counters)
+    (tmp_path / "proc" / "vmstat").write_text(more)
     assert client("killed", 0.0).wait() == 0
+    _is_on_its_page(fleet, (tmp_path / "killed.error").read_bytes())
     (one, tensors), (other, expected) = (
         decode_update((tmp_path / f"{state}.update").read_bytes()) for state in ("killed", "whole")
     )
@@ -116,6 +134,19 @@ def _kills(fleet: FleetData, exported: Exported, tmp_path: Path, kills: int) -> 
         key: value.tobytes() for key, value in expected.items()
     }
     assert not (tmp_path / "killed" / "checkpoint").exists()
+
+
+def _is_on_its_page(fleet: FleetData, payload: bytes) -> None:
+    """The page of the device and the alert say that the kernel lacked memory."""
+    bench = InboxBench(fleet)
+    bench.take(e.CheckedIn(at_s=101.0, device_id="d0", facts=m.CheckIn("d0", 10, 4)))
+    bench.send("d0", "error", payload)
+    shown = page(bench, "d0")
+    assert "for lack of memory (exit -9); use smaller batches" in shown
+    assert "the client ended while it worked on round" in shown
+    (alert,) = (a for a in standing_alerts(WELL, view_of(bench)) if a.id == "errors")
+    assert alert.title.startswith("1 of 3 devices: Killed: the client ended while it worked on")
+    assert alert.title.endswith("or give the machine more memory")
 
 
 def test_a_board_that_is_killed_in_training_goes_on_with_the_same_bits(

@@ -74,7 +74,7 @@ class TestWaiting:
         assert work is not None
         assert waiting.lacks == "2 more devices: 1 of 3 ready"
         assert waiting.servers == (
-            ("b", "rests after a failure", devices["b"].rests_until_s),
+            ("b", "resting after a failure", devices["b"].rests_until_s),
             ("c", "at work for other", work.deadline_s),
         ), "the update of a counts already"
 
@@ -120,19 +120,19 @@ class TestWaiting:
         waiting = view_of(world).campaigns["run"].waiting
         assert waiting is not None
         assert waiting.lacks == "2 more devices: 2 of 4 ready"
-        assert waiting.could == {"free": 2, "rests after a failure": 1}
+        assert waiting.could == {"free": 2, "resting after a failure": 1}
         assert waiting.cannot == {
             'excluded by "battery >= 20"': 2,
             "banned": 1,
             'excluded by "online"': 1,
             "never checked in": 1,
-            "with fewer than 1 training windows": 1,
+            "without training windows": 1,
         }
         assert waiting.reasons == (
-            "2 free, 1 rests after a failure until 14:05 UTC, "
+            "2 free, 1 resting after a failure until 14:05 UTC, "
             '2 excluded by "battery >= 20" (low: 5, low2: 19), '
             '1 banned, 1 excluded by "online", 1 never checked in, '
-            "1 with fewer than 1 training windows"
+            "1 without training windows"
         )
         configure(world, where="battery >= 20")
         waiting = view_of(world).campaigns["run"].waiting
@@ -177,7 +177,7 @@ class TestWaiting:
         waiting = view_of(world).campaigns["run"].waiting
         assert waiting is not None
         assert waiting.lacks == "3 more updates: 0 devices can still send one"
-        assert waiting.reasons.startswith("2 rests after a failure, the first until 00:01 UTC")
+        assert waiting.reasons.startswith("2 resting after a failure, the first until 00:01 UTC")
 
     def test_a_fleet_without_other_devices_says_so(self) -> None:
         world = world_of()
@@ -267,7 +267,7 @@ class TestDevices:
         title = "A device cannot carry out assignments"
         assert (failing.id, failing.title) == ("failing", title)
         assert [(device.id, device.text) for device in failing.devices] == [
-            ("a", "declined: failed (No space left on device), 1 failure in a row")
+            ("a", "declined: failed (No space left on device), 1 failure")
         ]
         assert failing.troubles == ("a: declined: failed",)
 
@@ -369,7 +369,7 @@ class TestDevices:
         (alert,) = standing_alerts(WELL, view_of(world))
         assert (alert.id, [(d.id, d.text) for d in alert.devices]) == (
             "poor",
-            [("b", "accuracy 0.0 %, of the middle device 80.0 %")],
+            [("b", "accuracy 0.0 %, on the middle device 80.0 %")],
         )
         ban(world, "b")
         assert "poor" not in {each.id for each in standing_alerts(WELL, view_of(world))}
@@ -412,7 +412,7 @@ class TestDevices:
         assert {u.next_s for u in totals.unanswered} == {began_s + 100 + REST_S}
         (alert,) = standing_alerts(WELL, view_of(world))
         assert (alert.tone, alert.title) == ("warn", "2 devices do not answer")
-        assert alert.devices[0][:4] == ("b", "1 failure in a row", began_s + 100, began_s + 160)
+        assert alert.devices[0][:4] == ("b", "1 failure", began_s + 100, began_s + 160)
         world.pass_time(REST_S)
         all_work(world)
         world.settle()

@@ -1,7 +1,8 @@
 """Alerts: stopped parts, devices that do not answer, refused or left out updates. Pure."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from itertools import islice
 from typing import NamedTuple
 
@@ -104,6 +105,12 @@ class Alert(NamedTuple):
         return f"{self.id}/{self.campaign}/{self.error}"
 
     @property
+    def sentence(self) -> str:
+        """Its text, with a capital letter and a full stop; empty if it has no text."""
+        end = "" if not self.text or self.text.endswith((".", "?", "!")) else "."
+        return f"{self.text[:1].upper()}{self.text[1:]}{end}"
+
+    @property
     def help(self) -> str:
         """Place in the documentation that says what to do; empty for a note."""
         return HELP + self.id if self.id else ""
@@ -161,7 +168,7 @@ def standing_alerts(now: Conditions, view: FleetView) -> list[Alert]:
                 Alert(
                     tone,
                     title,
-                    rollout.reason,
+                    rollout.reason or "The page Releases counts the answers of its devices",
                     "releases",
                     rollout.step_s,
                     id=f"rollout-{phase}",
@@ -170,16 +177,28 @@ def standing_alerts(now: Conditions, view: FleetView) -> list[Alert]:
                 )
             )
     alerts += device_alerts(view)
-    devices = view.totals.devices["known"]
-    alerts += [error_alert(error, devices) for error in view.totals.errors[:MOST_ERRORS]]
     return sorted(alerts, key=lambda alert: alert.tone != "bad")
 
 
 def device_alerts(view: FleetView) -> Iterator[Alert]:
-    """Yield the alerts that name devices."""
+    """Yield the alerts that name devices. Each cause of a device is in the most specific one.
+
+    An error of a device explains that it fails or does not answer. A device that stands out, or
+    that the divergence of a campaign names, explains its poor updates.
+    """
     totals, page = view.totals, "fleet?show=attention"
+    errors = totals.errors[:MOST_ERRORS]
+    with_error = {device_id for error in errors for device_id in error.devices}
+    failing = {each.device_id: each for each in totals.unanswered if each.has_error}
+    for error in errors:
+        yield error_alert(error, totals.devices["known"], failing)
     silent, answering = [
-        [each for each in totals.unanswered if bool(each.answer) == answers]
+        [
+            each
+            for each in totals.unanswered
+            if bool(each.answer) == answers
+            and not (each.has_error and each.device_id in with_error)
+        ]
         for answers in (False, True)
     ]
     text = "No answer to the last assignment came. Power, network or the client may be at fault."
@@ -193,34 +212,39 @@ def device_alerts(view: FleetView) -> Iterator[Alert]:
     quiet = [
         AlertDevice(
             each.device_id,
-            f"{'online' if each.online else 'offline'}, last heard "
-            f"{seconds(view.now_s - each.heard_s)} ago",
+            f"{'online' if each.online else 'offline'}, {_heard(view.now_s, each.heard_s)}",
         )
         for each in totals.quiet[:SHOWN]
     ]
     text = "A round waits for them until its deadline. Power or network may be lost."
     yield from _of_devices("quiet", len(totals.quiet), quiet, "is", "are", "silent at work", text)
+    explained = set[str]()
+    for campaign in view.campaigns.values():
+        explained |= {pull.device_id for pull in campaign.pulls}
+        if campaign.divergence is not None:
+            explained |= {*campaign.divergence.devices}
+    poor_devices = [each for each in totals.poor if each.device_id not in explained]
     poor = [
         AlertDevice(
             each.device_id,
             _why_poor(each),
             cause="accuracy" if each.accuracy is not None else "left out",
         )
-        for each in totals.poor[:SHOWN]
+        for each in poor_devices[:SHOWN]
     ]
     text = "Sensor, labels or software may be at fault."
-    yield from _of_devices("poor", len(totals.poor), poor, "sends", "send", "poor updates", text)
+    yield from _of_devices("poor", len(poor_devices), poor, "sends", "send", "poor updates", text)
     clocks = [
         AlertDevice(device_id, f"{seconds(abs(off_s))} {'ahead' if off_s > 0 else 'behind'}")
         for device_id, off_s in islice(totals.clocks.items(), SHOWN)
     ]
     copies = [
-        AlertDevice(device_id, "its last refused check-in came", at_s)
+        AlertDevice(device_id, f"the last refused check-in was {_moment(at_s)}")
         for device_id, at_s in islice(totals.seconds.items(), SHOWN)
     ]
     text = (
-        "A second device used the id, and nothing of it was taken. If both have a copy of one "
-        "state folder, delete the copy and enrol that device under another id. Then "
+        "A second device uses the id of another, and nothing of it was taken. If it has a copy of "
+        "the state folder, delete the copy and enrol that device under another id. Then "
         "`shoal devices unban` takes the next device that checks in for the right one."
     )
     number = len(totals.seconds)
@@ -232,11 +256,19 @@ def device_alerts(view: FleetView) -> Iterator[Alert]:
 
 def _failing(device: Unanswered) -> AlertDevice:
     """Return a device that did not carry out its last assignments, as its alert names it."""
-    number = f"{device.failures} failure{'' if device.failures == 1 else 's'} in a row"
+    number = "1 failure" if device.failures == 1 else f"{device.failures} failures in a row"
     texts = (device.answer, number, device.advice, "" if device.online else "offline")
     text = ", ".join(filter(None, texts))
     cause = device.answer.partition(" (")[0]  # a device's detail may be another each time
     return AlertDevice(device.device_id, text, device.since_s, device.next_s, cause)
+
+
+def _heard(now_s: float, at_s: float) -> str:
+    return f"last heard {seconds(now_s - at_s)} ago" if at_s else "never heard"
+
+
+def _moment(at_s: float) -> str:
+    return f"at {datetime.fromtimestamp(at_s, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def _without_numbers(text: str) -> str:
@@ -261,7 +293,7 @@ def _why_poor(device: PoorDevice) -> str:
         texts.append(f"left out of its last {rounds}")
     if device.accuracy is not None:
         usual = percent(device.usual)
-        texts.append(f"accuracy {percent(device.accuracy)}, of the middle device {usual}")
+        texts.append(f"accuracy {percent(device.accuracy)}, on the middle device {usual}")
     return "; ".join(texts)
 
 
@@ -287,13 +319,24 @@ def _of_devices(
         yield Alert("warn", title, text + more, page, devices=devices, id=name, troubles=troubles)
 
 
-def error_alert(error: CommonError, devices: int) -> Alert:
-    """Return the alert about an error, with the share of the fleet's `devices` that had it."""
+def error_alert(error: CommonError, devices: int, failing: Mapping[str, Unanswered]) -> Alert:
+    """Return the alert about an error, with the share of the fleet's `devices` that had it.
+
+    `failing`: devices that did not carry out their last assignments, by id.
+    """
     number = len(error.devices)
-    title = f"{number:,} of {devices:,} device{'' if devices == 1 else 's'}: {error.key}"
+    title = f"{number:,} of {devices:,} device{'' if devices == 1 else 's'}: {error.text}"
     more = f" The first {SHOWN} are named here." if number > SHOWN else ""
-    text = f"No assignment was carried out since. A device's page has its traceback.{more}"
-    named = tuple(AlertDevice(device_id, "") for device_id in error.devices[:SHOWN])
+    text = (
+        "No assignment was carried out since. The page of a device has the traceback, the memory "
+        f"and the version of its client.{more}"
+    )
+    named = tuple(
+        _failing(failing[device_id])._replace(cause="")
+        if device_id in failing
+        else AlertDevice(device_id, "")
+        for device_id in error.devices[:SHOWN]
+    )
     return Alert(
         "warn",
         title,
@@ -353,9 +396,10 @@ def campaign_alerts(name: str, view: CampaignView) -> Iterator[Alert]:
         text = f"This is attempt {campaign.attempt + 1}: too few updates arrived before."
         title = f"Round {campaign.round} of {name} was opened again"
         yield Alert("warn", title, text, page, id="reopened", campaign=name)
-    if (divergence := campaign.divergence) is not None and campaign.phase != "finished":
+    if (divergence := view.divergence) is not None:
         cause, advice = CAUSES[divergence.cause]
-        named = tuple(AlertDevice(device_id, "") for device_id in divergence.devices)
+        pulls = {pull.device_id: pull.text for pull in view.pulls}
+        named = tuple(AlertDevice(d, pulls.get(d, "")) for d in divergence.devices)
         text = f"{divergence.evidence}. What to do: {advice}."
         where = " on few devices" if divergence.cause == "labels" else ""
         title = f"Campaign {name} diverges{where}: {cause}"
@@ -373,18 +417,19 @@ def campaign_alerts(name: str, view: CampaignView) -> Iterator[Alert]:
     if stills and campaign.phase != "finished":
         key, longest = max(stills.items(), key=lambda item: item[1].rounds)
         title = f"{longest.rounds} rounds of {name} in a row changed nothing"
-        others = f", and {len(stills) - 1} others" if len(stills) > 1 else ""
+        number = len(stills) - 1
+        others = f" and {number} other{'' if number == 1 else 's'}" if number else ""
         text = f"Model {key}{others}: {longest.reason}. What to do: {STANDSTILLS[longest.cause]}."
         yield Alert("bad", title, text, page, id="unchanged", campaign=name)
-    if view.pulls:
-        number = len(view.pulls)
+    if view.other_pulls:
+        number = len(view.other_pulls)
         many = "A device stands" if number == 1 else f"{number} devices stand"
         text = (
             f"What to do: `shoal campaign exclude FOLDER {name} DEVICE --since ROUND` returns to "
             "before its first round and trains on without it; `shoal devices ban` refuses "
             "everything of it; or look at its data."
         )
-        named = tuple(AlertDevice(pull.device_id, pull.text) for pull in view.pulls)
+        named = tuple(AlertDevice(pull.device_id, pull.text) for pull in view.other_pulls)
         title = f"{many} out in {name}"
         yield Alert(
             "bad",

@@ -175,13 +175,14 @@ _OF_A_CAMPAIGN: tuple[tuple[str, str, Callable[[CampaignView], float]], ...] = (
     ),
     (
         "shoal_devices_standing_out",
-        "Number of devices whose updates stand out from their group's over rounds.",
-        lambda view: len(view.pulls),
+        "Number of devices whose updates stand out from their group's over rounds, without those "
+        "that the divergence of the campaign names.",
+        lambda view: len(view.other_pulls),
     ),
     (
         "shoal_diverges",
         "Divergence of a campaign (1: diverges); `shoal campaign list` says why.",
-        lambda view: view.record.divergence is not None and view.record.phase != "finished",
+        lambda view: view.divergence is not None,
     ),
     (
         "shoal_campaign_paused",

@@ -83,8 +83,8 @@ def check_webhook(url: str) -> str:
 
 def message_of(alert: Alert, since_s: float) -> AlertMessage:
     """Return the message about an alert that stands since this time."""
-    devices = "; ".join(f"{device.id}: {device.text}" for device in alert.devices)
-    text = f"{alert.text} {devices}".strip()
+    named = (f"{each.id}: {each.text}" if each.text else each.id for each in alert.devices)
+    text = f"{alert.sentence} {'; '.join(named)}".strip()
     page = PAGES + (alert.page or "alerts")
     about = (alert.id, alert.tone, alert.title, text, page, alert.help)
     return AlertMessage(*about, since_s)
