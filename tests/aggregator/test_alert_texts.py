@@ -83,7 +83,7 @@ def campaign_of(
     record = replace(bench.campaign, attempt=1, standstills=stills, divergence=divergence)
     servers = tuple(Server(d, "offline", 0.0) for d in ids[:20])
     reasons = f"{len(ids)} offline" if ids else ""
-    about = ({"offline": len(ids)} if ids else {}, {}, reasons, servers)
+    about: Any = ({"offline": len(ids)} if ids else {}, {}, reasons, servers)
     pulls = tuple(
         StandingOut(d, NAME, 0.6, 3, 2 if bare else 3 + n, tuple(range(n)))
         for n, d in enumerate(ids[:21])
@@ -108,10 +108,11 @@ def fleet_of(bench: Training, ids: list[str], bare: bool, **causes: str) -> Flee
     at_s = 0.0 if bare else NOW_S
     answers = ("", "declined: policy (it is hot)")
     view = FleetView(bench.fleet, now_s=NOW_S + 100)
+    rollouts: Any = Rollouts("" if bare else "it is slow")
     view.__dict__["totals"] = view.totals._replace(
         devices={**view.totals.devices, "known": max(1, len(ids))},
         campaigns={NAME: campaign_of(bench, ids, bare, **causes)},
-        answers=Rollouts("" if bare else "it is slow"),
+        answers=rollouts,
         unanswered=tuple(
             Unanswered(d, 1 + n, at_s, at_s, bare, answer, "", False)
             for answer in answers
