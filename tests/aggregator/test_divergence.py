@@ -289,10 +289,9 @@ class TestMended:
         assert cause(bench).cause == "rate"
         bench.configure(hyper={"lr": 0.001})
         if is_reopened:
-            bench.now_s += 200.0
+            bench.now_s += 400.0
         else:
             bench.close(e=(1.0, 2), f=(1.0, 2))
-        bench.now_s += 200.0
         bench.ring()
         assert (bench.campaign.divergence, bench.campaign.refused) == (None, 0)
         for device_id in IDS:
