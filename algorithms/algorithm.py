@@ -387,24 +387,16 @@ class Algorithm:
             following, grouped.memory, context, epsilon, rounds, grouped.extra_epochs, moments
         )
 
-    def place(
-        self, state: State, contributions: Sequence[Contribution], probe: Probe, seed: int
-    ) -> dict[str, str]:
-        """Return the group of every device, these included; their models are not averaged."""
-        models, _ = self._locals(state, contributions)
-        return self.grouping.group(
-            state.memory, models, self._usable(probe, state.models[NEWCOMER]), seed
-        ).memory.membership
+    def place(self, state: State, device_id: str, survey: Tensors) -> Placement:
+        """Return the placement of a device that no training has put into a group.
 
-    def place_unlabelled(self, state: State, device_id: str, survey: Tensors) -> Placement:
-        """Return the placement of a device without labels. It reads only the memory of the state.
-
-        The group is the only one, or the one with the most similar inputs. If inputs say nothing,
-        it is the largest group, or none if each group has a single device. `survey` is the device's
-        survey of its inputs (``response/survey.NAME``), or empty.
+        Only the memory of the state is read. The group is the only one, or the one with the most
+        similar inputs. If inputs say nothing, it is the largest group, or none if each group has a
+        single device. `survey` is the device's survey of its inputs (``response/survey.NAME``), or
+        empty.
         """
         start = self.grouping.start(state.memory, device_id)
-        # a device needs labels to choose
+        # the first of several models to choose from is no group
         if start != NEWCOMER and not self.grouping.chooses:
             return Placement(start, 1.0)
         sizes = Counter(state.memory.membership.values())

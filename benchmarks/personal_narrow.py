@@ -15,7 +15,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from algorithms.build import probe_of
 from algorithms.composition import make_algorithm, read_algorithm
 from edge_client.core.ports import Windows
 from export.describe import describe_bundle
@@ -24,7 +23,6 @@ from simulation.engine.graphs.eager import EagerGraphs
 from simulation.engine.workers.device_host import repeatable_secret
 from simulation.newcomers import Reception, hold_out
 from simulation.objective import objective_for_fleet
-from simulation.scenario import OWN
 from simulation.settings import SimulationSettings
 from simulation.simulate import scene_of, simulate
 from wire.arrays.tensors import Array
@@ -101,17 +99,16 @@ def one(name: str, seed: int) -> dict[str, dict[str, float]]:
     }
     found: dict[str, dict[str, list[float]]] = {}
     for method, spec in own.items():
-        result = simulate(fleet, msgspec.structs.replace(settings, algorithm=spec, split=OWN))
+        result = simulate(fleet, msgspec.structs.replace(settings, algorithm=spec, split="own"))
         objective = objective_for_fleet(fleet, spec, seed)
         bundle = describe_bundle(
             objective, name=fleet.name, classes=fleet.classes, window=fleet.window
         )
-        probe, graphs = probe_of(objective, fleet.window.shape), EagerGraphs(objective)
+        graphs = EagerGraphs(objective)
         reception = Reception(
             make_algorithm(spec),
             result.campaign,
             result.blobs,
-            probe,
             bundle,
             graphs,
             repeatable_secret,

@@ -67,11 +67,11 @@ def newcomers_without_labels(fleet: FleetData, settings: SimulationSettings) -> 
     assert plain.newcomers is not None
     lines = []
     for device_id, accuracy in served.newcomers.devices.items():
-        sure, before = served.newcomers.sure[device_id], percent(plain.newcomers.devices[device_id])
-        place = (
-            f"its inputs place it in group {served.newcomers.groups[device_id]} ({percent(sure)} "
-            "sure)"
+        placed, before = (
+            served.newcomers.placed[device_id],
+            percent(plain.newcomers.devices[device_id]),
         )
+        place = f"its inputs place it in group {placed.group} ({percent(placed.sure)} sure)"
         lines.append(
             f"{device_id}, had it come later and without labels: {place}; {percent(accuracy)}, "
             f"with FedAvg's model {before}."

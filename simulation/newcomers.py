@@ -5,8 +5,9 @@ be sent, trains locally for ten epochs in the algorithm's own way, and is tested
 has a personalisation, the newcomer makes its personal model instead, as any device that joins a
 fleet: with the epochs of a round, or with the number that the personalisation needs.
 
-A device without labels cannot train. It is placed by a survey of its inputs, makes its personal
-model as devices do after the last round, and is tested. Nothing flows back into the fleet's models.
+Newcomers are placed as a service places devices that no training has met: by a survey of their
+inputs, or in the largest group. Without labels, they make their personal model as devices do after
+the last round, and are tested. Nothing flows back into the fleet's models.
 """
 
 from collections.abc import Mapping
@@ -15,13 +16,14 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
+from aggregator.aggregation.placing import placed_as
 from aggregator.aggregation.stored import load_state, work_of
 from aggregator.fleet.desired import by_labels
-from aggregator.fleet.plan import make_plan, program_for, round_seed
-from aggregator.fleet.records import Campaign
+from aggregator.fleet.plan import make_plan, program_for
+from aggregator.fleet.records import Campaign, Placed
 from aggregator.ports import Blobs
-from algorithms.algorithm import Algorithm, Contribution
-from algorithms.core.contract import Placement, Probe, Programs
+from algorithms.algorithm import Algorithm
+from algorithms.core.contract import Programs
 from algorithms.core.keys import NEWCOMER, UNLABELLED
 from algorithms.personalisation.kept import PersonalChoice, kept_of
 from edge_client.core.kept import own_tensors
@@ -64,7 +66,7 @@ class NewcomerResult:
     use. `personal_model` is its choice of a personal model, or None if it does not choose.
     """
 
-    placed: Placement
+    placed: Placed
     evaluated: Metrics
     answers: Array
     tensors: Tensors
@@ -78,7 +80,6 @@ class Reception:
     algorithm: Algorithm
     run: Campaign
     blobs: Blobs
-    probe: Probe
     bundle: Bundle
     graphs: Graphs
     secret: Secret
@@ -95,34 +96,17 @@ class Reception:
             d: Executor(self.bundle, self.graphs, windows, self.secret)
             for d, windows in newcomers.items()
         }
-        least = self.bundle.manifest.min_batch
-        labelled = {
-            d: executor for d, executor in executors.items() if newcomers[d].num_train >= least
-        }
-        starts, private_tensors = self._place(labelled, newcomers)
-        placed = {d: Placement(key, 1.0) for d, key in starts.items()}
-        verbs = self.programs.get(UNLABELLED, ())
-        for d in (d for d in newcomers if d not in labelled):  # placed by a survey of their inputs
-            plan = self._plan(d, NEWCOMER, verbs)
-            surveyed = executors[d].execute(plan, self._model(NEWCOMER), {}, self._fetch)
-            placed[d] = self.algorithm.place_unlabelled(self.state, d, surveyed.tensors)
+        least = self.run.settings.min_batch
         return {
-            d: self._serve(
-                d, executors[d], placed[d], private_tensors.get(d, {}), newcomers[d], d in labelled
-            )
-            for d in newcomers
+            d: self._serve(d, executor, newcomers[d], newcomers[d].num_train >= least)
+            for d, executor in executors.items()
         }
 
     def _serve(
-        self,
-        device_id: str,
-        executor: Executor,
-        placed: Placement,
-        private_tensors: Tensors,
-        windows: Windows,
-        labelled: bool,
+        self, device_id: str, executor: Executor, windows: Windows, labelled: bool
     ) -> NewcomerResult:
-        """Have a placed newcomer train or personalise and test, and return its results."""
+        """Place a newcomer, have it train or personalise and test, and return its results."""
+        placed = self._place(device_id, executor)
         key = placed.group
         verbs: tuple[Verb, ...]
         if not labelled or self.algorithm.coordinator.keeps:
@@ -138,7 +122,7 @@ class Reception:
             verbs = (*longer, Evaluate())
         model = self._model(key)
         plan = self._plan(device_id, key, verbs)
-        result = executor.execute(plan, model, private_tensors, self._fetch)
+        result = executor.execute(plan, model, {}, self._fetch)
         none = np.zeros((0, len(self.bundle.manifest.classes)), np.float32)
         answers = (
             executor.predict(model, result.private, windows.test_x) if windows.num_test else none
@@ -152,45 +136,13 @@ class Reception:
             kept_of(self.run.settings.candidates, result.tensors),
         )
 
-    def _place(
-        self, executors: Mapping[str, Executor], newcomers: Mapping[str, Windows]
-    ) -> tuple[dict[str, str], dict[str, Tensors]]:
-        """Return the model that each newcomer starts from, and its private tensors after placement.
-
-        A newcomer that the grouping cannot place at once first plays a round of training; its
-        private tensors of that round are returned. Those of others are empty.
-        """
-        starts = {d: self.algorithm.grouping.start(self.state.memory, d) for d in executors}
-        private_tensors: dict[str, Tensors] = {device_id: {} for device_id in executors}
-        contributions = []
-        for device_id, executor in executors.items():
-            if starts[device_id] != NEWCOMER:
-                continue
-            plan = self._plan(device_id, NEWCOMER, program_for(self.programs, device_id, NEWCOMER))
-            result = executor.execute(plan, self._model(NEWCOMER), {}, self._fetch)
-            private_tensors[device_id] = result.private
-            num_train = newcomers[device_id].num_train
-            contributions.append(
-                Contribution(
-                    device_id,
-                    num_train,
-                    result.num_steps,
-                    NEWCOMER,
-                    result.tensors,
-                    result.trained.mean_loss,
-                )
-            )
-        if contributions:
-            membership = self.algorithm.place(
-                self.state,
-                contributions,
-                self.probe,
-                round_seed(self.run.settings.seed, self.run.round + 1),
-            )
-            starts |= {c.device_id: membership[c.device_id] for c in contributions}
-        return {
-            d: key if key in self.run.models else NEWCOMER for d, key in starts.items()
-        }, private_tensors
+    def _place(self, device_id: str, executor: Executor) -> Placed:
+        """Return the place of a newcomer, by its survey if the algorithm reads one."""
+        survey: Tensors = {}
+        if verbs := self.programs.get(UNLABELLED):
+            plan = self._plan(device_id, NEWCOMER, verbs)
+            survey = executor.execute(plan, self._model(NEWCOMER), {}, self._fetch).tensors
+        return placed_as(self.algorithm.place(self.state, device_id, survey))
 
     def _plan(self, device_id: str, key: str, verbs: tuple[Verb, ...]) -> Plan:
         return make_plan(

@@ -179,9 +179,8 @@ def simulate(
     privacy = experiment.algorithm.privacy
     if cost := privacy.cost(settings.rounds, _counts(data), work_of(experiment.settings)):
         on_progress(RunProgress(0, 0, privacy=cost))
-    algorithm, probe, bundle, attack = (
+    algorithm, bundle, attack = (
         experiment.algorithm,
-        experiment.probe,
         experiment.bundle,
         experiment.attack,
     )
@@ -232,7 +231,7 @@ def simulate(
         models = result.models
         if newcomers:
             reception = Reception(
-                algorithm, result.campaign, result.blobs, probe, bundle, graphs, repeatable_secret
+                algorithm, result.campaign, result.blobs, bundle, graphs, repeatable_secret
             )
             received = reception.receive(newcomers)
             summary = msgspec.structs.replace(
@@ -471,9 +470,8 @@ def _of_newcomers(
         macro_f1=_over(device_measures.macro_f1 for device_measures in measures_of_devices)
         if task in (CLASSIFICATION, SEQUENCE, MULTI_LABEL)
         else None,
-        groups={d: received[d].placed.group for d in sorted(received)},
+        placed={d: received[d].placed for d in sorted(received)},
         personal_models={d: received[d].personal_model for d in sorted(received)},
-        sure={d: round(received[d].placed.sure, 6) for d in sorted(received)},
         mae=_errors(names, errors) if task == REGRESSION else None,
     )
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from aggregator.aggregation.admission import with_change
 from aggregator.aggregation.bounds import bounded, too_far, worse_than
-from aggregator.aggregation.placing import place_unlabelled
+from aggregator.aggregation.placing import place_members
 from aggregator.aggregation.pulls import Pull, PullSample
 from aggregator.aggregation.stored import (
     groups_in,
@@ -166,7 +166,7 @@ def aggregate(
         groups=changed_groups(
             campaign, {} if campaign.preparing else groups_in(state, algorithm.grouping)
         ),
-        placed=place_unlabelled(campaign, algorithm, state, blobs, groups_before),
+        placed=place_members(campaign, algorithm, state, blobs, groups_before),
         preparing=stored.preparing,
         norms=norms,
         distances=distances,
@@ -242,7 +242,7 @@ def _offered_again(
         round=campaign.round,
         version=msgspec.structs.replace(version, programs=programs),
         groups=groups,
-        placed=place_unlabelled(campaign, algorithm, state, blobs, groups_before),
+        placed=place_members(campaign, algorithm, state, blobs, groups_before),
         preparing=campaign.preparing,
         reverted=True,
         notes=spent | rate_noted(campaign.settings, campaign.version.programs) | remarks,

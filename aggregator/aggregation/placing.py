@@ -1,4 +1,4 @@
-"""Placement of devices without labels in the groups found by training, by their surveys."""
+"""Placement of devices in the groups that the training of others has found, by their surveys."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -30,22 +30,22 @@ def place_all(
     (`before`), and its survey is not read.
     """
     groups = set(state.memory.membership.values())
-    placed = {"": _placed(algorithm.place_unlabelled(state, "", {}))}
+    placed = {"": placed_as(algorithm.place(state, "", {}))}
     for device_id, read in sorted(surveys.items()):
         place = before.get(device_id)
         stays = place is not None and place.group in groups == groups_before
         placed[device_id] = (
             place
             if place is not None and stays
-            else _placed(algorithm.place_unlabelled(state, device_id, read()))
+            else placed_as(algorithm.place(state, device_id, read()))
         )
     return {device_id: place for device_id, place in placed.items() if not is_no_group(place.group)}
 
 
-def place_unlabelled(
+def place_members(
     campaign: Campaign, algorithm: Algorithm, state: State, blobs: Blobs, groups_before: set[str]
 ) -> dict[str, Placed]:
-    """Return the groups of a campaign's devices without labels, for `Aggregated.placed`.
+    """Return the groups of a campaign's devices with a survey, for `Aggregated.placed`.
 
     Empty if every device trains.
 
@@ -79,7 +79,7 @@ def place_by_survey(
         return None
     state = decode_memory(blobs.get(campaign.version.memory), {})
     survey = _survey(blobs, member.survey.blob)
-    placed = _placed(algorithm.place_unlabelled(state, device_id, survey))
+    placed = placed_as(algorithm.place(state, device_id, survey))
     if is_no_group(placed.group):
         return None
     return PlacedBySurvey(at_s=at_s, campaign=campaign.name, device_id=device_id, placed=placed)
@@ -89,5 +89,7 @@ def _survey(blobs: Blobs, name: str) -> Tensors:
     return decode_update(blobs.get(name), OWN_FILES)[1]
 
 
-def _placed(placement: Placement) -> Placed:
-    return Placed(placement.group, round(placement.sure, 6), placement.neighbours)
+def placed_as(placement: Placement) -> Placed:
+    """Return a placement as it is recorded."""
+    shares = round(placement.sure, 6), round(placement.nearer, 6)
+    return Placed(placement.group, shares[0], placement.neighbours, shares[1])

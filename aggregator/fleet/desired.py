@@ -10,9 +10,9 @@ works for no campaign            hold the release of the latest rollout that rea
 of a campaign that trains:
 cannot train, has no survey      describe its inputs (survey), where the algorithm reads them
 can train, has no update in it   train from its group's model; as a newcomer if its data moved
-of a campaign that evaluates     test its group's model, or make a personal model of it
-of a finished campaign:
-has no survey, cannot train      describe its inputs
+of a campaign whose training is over:
+has no group, has no survey      describe its inputs, where the algorithm reads them
+has no update in the evaluation  test its group's model, or make a personal model of it
 holds no personal model          make one of its group's model, where the campaign has them
 =============================== ==================================================================
 
@@ -177,11 +177,12 @@ def is_wanted(fleet: Records, device_id: str, device: Device) -> bool:
     match work.kind:
         case "train":
             return campaign.phase not in ("evaluating", "finished")
-        case "evaluate":
-            return campaign.phase == "evaluating"
-        case "personalise":
-            return campaign.phase in ("evaluating", "finished")
-    return not can_train(campaign, device)
+        case "evaluate" | "personalise":
+            phases = ("evaluating",) if work.kind == "evaluate" else ("evaluating", "finished")
+            # a survey may have placed the device in another group since
+            is_same = work.start == group_of(campaign, device_id, device)
+            return campaign.phase in phases and is_same
+    return is_left(campaign, device_id, device)
 
 
 def works_for(fleet: Records, device_id: str, device: Device) -> Campaign | None:
@@ -234,12 +235,22 @@ def can_train(campaign: Campaign, device: Device) -> bool:
     return windows_of(campaign, device)[0] >= campaign.settings.min_batch
 
 
+def is_left(campaign: Campaign, device_id: str, device: Device) -> bool:
+    """Return True if no training will put a device into a group.
+
+    The device cannot train, or the training is over and has not met it.
+    """
+    is_over = campaign.phase in ("evaluating", "finished")
+    is_met = bool(campaign.members.get(device_id, NOBODY).group)
+    return not can_train(campaign, device) or (is_over and not is_met)
+
+
 def is_to_survey(campaign: Campaign, device_id: str, device: Device) -> bool:
     """Return True if a device should describe its inputs before anything else."""
     return (
         bool(campaign.version.programs.get(UNLABELLED))
         and not device.forbids
-        and not can_train(campaign, device)
+        and is_left(campaign, device_id, device)
         and campaign.members.get(device_id, NOBODY).survey is None
     )
 
@@ -253,15 +264,14 @@ def trained_group(campaign: Campaign, device_id: str) -> str:
 def placed_of(campaign: Campaign, device_id: str, device: Device) -> Placed | None:
     """Return the group of a device that has no group from its training.
 
-    The device cannot train, or may not be surveyed, or came after the end of training. None for any
-    other device, and while no group is known.
+    The device is left by the training (`is_left`), or may not be surveyed. None for any other
+    device, and while no group is known.
     """
-    member = campaign.members.get(device_id, NOBODY)
-    if can_train(campaign, device):
-        is_left = device.forbids or campaign.phase in ("evaluating", "finished")
-        choices = [campaign.default] if is_left and not member.group else []
-    else:
+    member, choices = campaign.members.get(device_id, NOBODY), list[Placed | None]()
+    if is_left(campaign, device_id, device):
         choices = [member.placed, campaign.default]
+    elif device.forbids and not member.group:
+        choices = [campaign.default]
     return next((p for p in choices if p is not None and p.group in campaign.models), None)
 
 

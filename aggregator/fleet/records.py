@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from aggregator.core.pool import DevicePool
 from aggregator.core.settings import Ended, RunSettings
 from aggregator.core.steps import Gate, Step
+from algorithms.core.keys import is_no_group
 from algorithms.personalisation.kept import PersonalChoice
 from wire.messages import CheckIn, Digest, InUse, MaybeDigest, Metrics, Policy, Verb
 
@@ -44,7 +45,7 @@ MOST_TAGS = 64
 
 
 class Placed(msgspec.Struct, frozen=True):
-    """Group of a device that cannot train."""
+    """Group of a device that no training has put into a group."""
 
     group: str
     """Key of the group's model."""
@@ -52,11 +53,18 @@ class Placed(msgspec.Struct, frozen=True):
     """Fraction (0 to 1) of the consulted devices that are in the group."""
     neighbours: int = 0
     """Number of consulted devices with the most similar inputs; 0 if inputs were not used."""
+    nearer: float = 0.0
+    """Fraction (0 to 1) of the group's devices that are nearer to the group's mean inputs."""
 
     def __str__(self) -> str:
+        if is_no_group(self.group):
+            return "in no group"
         if self.neighbours:
             votes = round(self.sure * self.neighbours)
-            return f"placed by its inputs, {votes} of {self.neighbours} neighbours"
+            return (
+                f"placed by its inputs, {votes} of {self.neighbours} neighbours, farther out than "
+                f"{100 * self.nearer:.0f} % of the group"
+            )
         if self.sure == 1:
             return "the only group"
         return f"in the largest group, {100 * self.sure:.0f} % of the devices"
@@ -252,7 +260,7 @@ class AdmittedUpdate(Report, frozen=True, kw_only=True, gc=False):
 
 
 class Survey(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Survey of a device without labels."""
+    """Survey of the inputs of a device that no training has put into a group."""
 
     blob: Digest
     """Digest of the survey's update as it was received."""

@@ -172,16 +172,10 @@ class Newcomers(Spread, frozen=True):
     """Accuracy by device; None without test windows."""
     macro_f1: Spread | None
     """None for tasks without classes and labels."""
-    groups: dict[str, str]
-    """Group in which each device was placed."""
+    placed: dict[str, Placed]
+    """Group in which each device was placed, and how sure it is."""
     personal_models: dict[str, PersonalChoice | None]
     """Personal model of each device, with the reason; None if devices do not choose."""
-    sure: dict[str, float]
-    """Certainty of the placement, from 0 to 1.
-
-    For a device without labels, it is the share of the devices with the most similar inputs that
-    are in the group; 1 for others.
-    """
     mae: dict[str, Spread] | None = None
     """Mean absolute error over devices, by quantity, as in `Summary`."""
 

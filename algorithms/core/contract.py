@@ -187,12 +187,14 @@ class Placement:
 
     `sure` is the share of the most similar devices that are in the group, from 0 to 1. `neighbours`
     is the number of devices with the most similar inputs that were consulted; 0 if inputs were not
-    used.
+    used. `nearer` is the share of the group's devices whose inputs are nearer to the group's mean
+    than the newcomer's: near 1 if it fits no group.
     """
 
     group: str
     sure: float
     neighbours: int = 0
+    nearer: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from wire.arrays.tensors import Array, Tensors
 PREFIX = names.response(names.SURVEY) + "."
 GRADIENT = "gradient"
 NEIGHBOURS = 5
-"""Number of nearest devices whose groups decide about a newcomer without labels."""
+"""Number of nearest devices whose groups decide about a newcomer."""
 SHORT = 512
 """Length of a stored gradient in a fleet of more than SAMPLE devices.
 
@@ -117,22 +117,30 @@ def nearest_group(
 ) -> Placement | None:
     """Return the group of most of the `NEIGHBOURS` devices whose inputs have the nearest means.
 
-    A tie goes to the nearest device's group. The result is None if the survey lacks a layer, as for
-    a model without BatchNorm.
+    A tie goes to the nearest device's group. The group's mean includes the device, so that a device
+    like the others is as often far from it as they are. The result is None if the survey lacks a
+    layer, as for a model without BatchNorm.
     """
     layers = [name for name in surveys.arrays if name.startswith(names.MEAN_OF)]
     members = [row for row, device_id in enumerate(surveys.device_ids) if device_id in membership]
     if not layers or not members or any(PREFIX + name not in survey for name in layers):
         return None
     device = Surveys(("",), (1,), {name: survey[PREFIX + name].reshape(1, -1) for name in layers})
-    distances = np.square(surveys.means()[members] - device.means(surveys)).sum(1, dtype=np.float64)
-    nearest = [
-        membership[surveys.device_ids[members[i]]]
-        for i in np.argsort(distances, kind="stable")[:NEIGHBOURS]
-    ]
+    rows, row = surveys.means()[members], device.means(surveys)
+    groups = [membership[surveys.device_ids[i]] for i in members]
+    order = np.argsort(_distances(rows, row), kind="stable")
+    nearest = [groups[i] for i in order[:NEIGHBOURS]]
     counts = Counter(nearest)
     group = max(nearest, key=lambda g: counts[g])  # a tie goes to the first, the nearest
-    return Placement(group, counts[group] / len(nearest), len(nearest))
+    rows = np.vstack([rows[[name == group for name in groups]], row])
+    *others, last = _distances(rows, rows.mean(0, dtype=np.float64))
+    nearer = float(np.mean(np.array(others) < last))
+    return Placement(group, counts[group] / len(nearest), len(nearest), nearer)
+
+
+def _distances(rows: Array, centre: Array) -> Array:
+    """Return the squared distance (N,) of each row (N, D) to `centre`."""
+    return np.asarray(np.square(rows - centre).sum(1, dtype=np.float64))
 
 
 def shorten(rows: Array) -> Array:

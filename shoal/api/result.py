@@ -377,7 +377,7 @@ class Result:
             summary = self.summary.devices[device_id]
             group, keeps = summary.group, summary.personal_model
         elif came := self.summary.newcomers:
-            group = group_number(came.groups[device_id])
+            group = group_number(came.placed[device_id].group)
             keeps = came.personal_models[device_id]
         return group, keeps.candidate if keeps else ""
 

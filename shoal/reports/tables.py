@@ -75,15 +75,18 @@ def newcomer_table(came: Newcomers, keeps: bool) -> Table:
     `keeps`: True if devices choose a personal model.
     """
     width = min(WIDEST_ID, max(map(len, came.devices), default=0))
-    table = _table("newcomer", ("group", "certainty", "accuracy"), min_width=width)
+    columns = ("group", "certainty", "farther out than", "accuracy")
+    table = _table("newcomer", columns, min_width=width)
     if keeps:
         table.add_column("personal model")
     for device_id, accuracy in list(came.devices.items())[:MOST_ROWS]:
         cells = [kept_text(came.personal_models[device_id])] if keeps else []
+        placed = came.placed[device_id]
         table.add_row(
             device_id,
-            came.groups[device_id],
-            percent(came.sure[device_id]),
+            placed.group,
+            percent(placed.sure),
+            percent(placed.nearer) if placed.neighbours else "",
             percent(accuracy),
             *cells,
         )

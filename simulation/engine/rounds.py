@@ -147,18 +147,21 @@ class Rounds:
         settings, state = self.settings, snapshot.state
         before = self.campaign(snapshot)
         number, closing = snapshot.round + 1, before.phase == "evaluating"
+        models = self.models(state)
         preparing = not closing and self.algorithm.coordinator.preparing(state.context)
         if closing:  # all devices, or a part of a large fleet; it takes no time
             at_s = snapshot.records[-1].closed_at_s if snapshot.records else 0.0
             free = [d for d in self.device_ids if d not in snapshot.resting]
             tested = drawn(DevicePool(free), EVALUATED, round_seed(settings.seed, number))
             invited = Invitation(tested, at_s, at_s)
+            snapshot = self._placed(snapshot, before, models, workers, invited.device_ids)
+            before = self.campaign(snapshot)
         else:
             invited = self.schedule.invite(number)
         starts = {d: group_of(before, d, self._device(d)) for d in invited.device_ids}
-        models, inputs, placed = self.models(state), snapshot.inputs, snapshot.placed
+        inputs, placed = snapshot.inputs, snapshot.placed
         if number == 1 and not closing:
-            inputs = self._ask(before, models, workers)
+            inputs = self._ask(before, models, workers, self.device_ids)
         older = {**snapshot.older, snapshot.round: models}
         stale = {
             _name(key, v): model
@@ -251,13 +254,39 @@ class Rounds:
             resting,
         )
 
-    def _ask(self, campaign: Campaign, models: Models, workers: Workers) -> dict[str, Survey]:
-        """Return the surveys of devices without labels; devices without windows have none."""
+    def _placed(
+        self,
+        snapshot: Snapshot,
+        campaign: Campaign,
+        models: Models,
+        workers: Workers,
+        device_ids: Sequence[str],
+    ) -> Snapshot:
+        """Return the snapshot with the places of those devices that no training has met."""
+        inputs = self._ask(campaign, models, workers, device_ids)
+        if not inputs:
+            return snapshot
+        surveys = {d: partial(self._survey, survey) for d, survey in inputs.items()}
+        state = snapshot.state
+        places = place_all(self.algorithm, state, surveys, {}, set())
+        return dataclasses.replace(
+            snapshot, inputs={**snapshot.inputs, **inputs}, placed={**snapshot.placed, **places}
+        )
+
+    def _ask(
+        self,
+        campaign: Campaign,
+        models: Models,
+        workers: Workers,
+        device_ids: Sequence[str],
+    ) -> dict[str, Survey]:
+        """Return the surveys that these devices should send; devices without windows have none."""
         if not (verbs := campaign.version.programs.get(UNLABELLED)):
             return {}
+        number = campaign.round + 1
         plans = [
-            make_plan(self.settings, 1, d, NEWCOMER, verbs)
-            for d in self.device_ids
+            make_plan(self.settings, number, d, NEWCOMER, verbs)
+            for d in device_ids
             if is_to_survey(campaign, d, self._device(d))
         ]
         if not plans:
@@ -267,7 +296,7 @@ class Rounds:
         return {
             result.device_id: Survey(
                 blob=self.blobs.put(encode_tensors(result.tensors))[0],
-                round=1,
+                round=number,
                 bytes_up=self.traffic.up(result),
                 bytes_down=down[result.device_id],
             )

@@ -2,13 +2,14 @@
 the fleet has the same groups."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import msgspec
 import numpy as np
 import pytest
 from immutables import Map
 
-from aggregator.aggregation.placing import place_all, place_by_survey, place_unlabelled
+from aggregator.aggregation.placing import place_all, place_by_survey, place_members
 from aggregator.fleet.records import Campaign, Member, Placed, Survey, Version
 from aggregator.ports import BlobLost
 from aggregator.storage.memory import MemoryBlobs
@@ -58,9 +59,33 @@ def test_by_the_inputs_of_the_nearest_devices_and_the_others_in_the_largest_grou
     placed = place_all(DISTFL, fleet(GROUPS), {"u": survey(0.1), "v": survey(5.3)}, {}, set())
     assert placed == {
         "": Placed("1", round(4 / 7, 6)),
-        "u": Placed("0", 0.6, 5),
-        "v": Placed("1", 0.8, 5),
+        "u": Placed("0", 0.6, 5, 0.333333),
+        "v": Placed("1", 0.8, 5, 0.0),
     }
+
+
+@pytest.mark.parametrize(("mean", "nearer"), [(5.3, 0.0), (5.9, 1.0), (50.0, 1.0)])
+def test_the_place_says_how_many_of_the_group_are_nearer_to_its_mean(
+    mean: float, nearer: float
+) -> None:
+    placed = place_all(DISTFL, fleet(GROUPS), {"u": survey(mean)}, {}, set())["u"]
+    assert placed == Placed("1", 0.8, 5, nearer)
+    assert str(placed) == (
+        f"placed by its inputs, 4 of 5 neighbours, farther out than {100 * nearer:.0f} % of the "
+        "group"
+    )
+
+
+def test_a_device_is_farther_out_than_half_of_a_group_of_its_kind_on_average() -> None:
+    rng, nearer = np.random.default_rng(0), []
+    for _ in range(200):
+        *inputs, own = rng.normal(size=len(INPUTS) + 1)
+        state = fleet(dict.fromkeys(INPUTS, "0"))
+        arrays = state.memory.arrays | {"mean.norm": np.array(inputs, np.float32).reshape(-1, 1)}
+        memory = replace(state.memory, arrays=arrays)
+        placed = place_all(DISTFL, replace(state, memory=memory), {"u": survey(own)}, {}, set())
+        nearer.append(placed["u"].nearer)
+    assert 0.4 < np.mean(nearer) < 0.6
 
 
 def test_it_stays_while_the_groups_are_the_same_and_is_placed_anew_where_they_are_not() -> None:
@@ -68,17 +93,16 @@ def test_it_stays_while_the_groups_are_the_same_and_is_placed_anew_where_they_ar
     assert place_all(DISTFL, fleet(GROUPS), {"u": not_read}, before, {"0", "1"})["u"] == before["u"]
     merged = fleet(dict.fromkeys(GROUPS, "0"))
     assert place_all(DISTFL, merged, {"u": survey(5.3)}, before, {"0", "1"})["u"] == Placed(
-        "0", 1.0, 5
+        "0", 1.0, 5, 0.285714
     )
     gone = fleet(dict.fromkeys("defg", "1"))
-    assert place_all(DISTFL, gone, {"u": survey(0.1)}, before, {"1"})["u"] == Placed("1", 1.0, 4), (
-        "its group is gone"
-    )
+    after = place_all(DISTFL, gone, {"u": survey(0.1)}, before, {"1"})["u"]
+    assert after == Placed("1", 1.0, 4, 1.0), "its group is gone"
 
 
 def test_one_that_was_not_placed_yet_is() -> None:
     assert place_all(DISTFL, fleet(GROUPS), {"u": survey(0.1)}, {}, {"0", "1"})["u"] == Placed(
-        "0", 0.6, 5
+        "0", 0.6, 5, 0.333333
     )
 
 
@@ -131,7 +155,7 @@ class TestCampaign:
     def test_after_a_round_its_devices_are_placed_and_one_of_which_nothing_is_known(self) -> None:
         blobs = MemoryBlobs()
         campaign = self.campaign(blobs, GROUPS, u=5.3)
-        placed = place_unlabelled(campaign, DISTFL, fleet(GROUPS), blobs, set())
+        placed = place_members(campaign, DISTFL, fleet(GROUPS), blobs, set())
         assert placed == {"": Placed("1", round(4 / 7, 6)), "u": Placed("1", 0.8, 5)}
 
     def test_where_every_device_trains_nobody_is_placed(self) -> None:
@@ -139,7 +163,7 @@ class TestCampaign:
         campaign = self.campaign(blobs, GROUPS, u=5.3)
         settings = msgspec.structs.replace(campaign.settings, min_batch=0)
         campaign = msgspec.structs.replace(campaign, settings=settings)
-        assert place_unlabelled(campaign, DISTFL, fleet(GROUPS), blobs, set()) == {}
+        assert place_members(campaign, DISTFL, fleet(GROUPS), blobs, set()) == {}
 
     def test_after_training_a_device_is_placed_by_its_survey(self) -> None:
         blobs = MemoryBlobs()
@@ -161,5 +185,5 @@ class TestCampaign:
         assert described is not None
         blobs.drop({described.blob})
         with pytest.raises(BlobLost) as lost:
-            place_unlabelled(campaign, DISTFL, fleet(GROUPS), blobs, set())
+            place_members(campaign, DISTFL, fleet(GROUPS), blobs, set())
         assert lost.value.digest == described.blob

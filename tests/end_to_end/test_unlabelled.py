@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -25,6 +26,7 @@ from tests.end_to_end.boards import aggregator
 from tests.end_to_end.field import ROUNDS, Field, groups
 from tests.support.bundles import Exported
 from tests.support.fleets import synthetic_fleet
+from tests.support.known import known
 from wire.links.mqtt import BrokerAddress
 from wire.messages import Policy
 from wire.topics import Topics
@@ -32,7 +34,13 @@ from wire.topics import Topics
 pytestmark = pytest.mark.full
 
 NO_Y = np.zeros(0, np.int64)
-EVERYBODY = Placed("0", 1.0, 4)
+
+
+def place_of(campaign: Campaign) -> Placed:
+    """Return the place of d4, which is among all the others."""
+    placed = known(campaign.members["d4"].placed)
+    assert placed == Placed("0", 1.0, 4, placed.nearer)
+    return placed
 
 
 def without_labels(windows: Windows) -> Windows:
@@ -90,23 +98,24 @@ def test_it_is_placed_once_over_kills_of_the_service_and_weighs_nothing(
     assert campaign.models == alone.models, "the models of a fleet without it, to the bit"
     assert campaign.version.memory == alone.version.memory
     assert groups(campaign) == groups(alone)
-    assert campaign.members["d4"].placed == EVERYBODY
+    placed = place_of(campaign)
 
     records = field.records()
     assert [sorted(r.evaluated) for r in records] == [["d0", "d1", "d2", "d3"]] * ROUNDS + [
         ["d0", "d1", "d2", "d3", "d4"]
     ]
-    assert all(r.placed.get("d4", EVERYBODY).group == "0" for r in records)
-    assert (records[-1].groups["d4"], records[-1].placed["d4"]) == ("0", EVERYBODY)
+    assert all(r.placed.get("d4", placed).group == "0" for r in records)
+    assert (records[-1].groups["d4"], records[-1].placed["d4"]) == ("0", placed)
     assert records[-1].evaluated["d4"].accuracy > 0.6, (
         "by its group's model; guessing gives a third"
     )
 
-    said = "placed by its inputs, 4 of 4 neighbours"
+    said = str(placed)
+    assert said.startswith("placed by its inputs, 4 of 4 neighbours, farther out than ")
     summary, line = (
         json.loads((field.folder / f"{name}.json").read_text()) for name in ("summary", "devices")
     )
-    assert summary["devices"]["d4"]["placed"] == {"group": "0", "sure": 1.0, "neighbours": 4}
+    assert summary["devices"]["d4"]["placed"] == msgspec.to_builtins(placed)
     assert summary["groups"]["count"] == 1
     assert {d["id"]: (d["group"], d["placed"], d["declines"]) for d in line["devices"]} == {
         **{f"d{i}": (0, None, 0) for i in range(4)},
@@ -181,10 +190,11 @@ def test_an_owner_who_does_not_permit_it_has_the_fleets_model(
         )
 
 
+@pytest.mark.parametrize("unlabelled", ["d4", ""], ids=["without labels", "with labels"])
 def test_one_that_comes_when_the_run_is_over_is_placed_by_its_inputs_too(
-    exported: Exported, tmp_path: Path
+    exported: Exported, tmp_path: Path, unlabelled: str
 ) -> None:
-    data, algorithm = fleet(), read_algorithm("distfl")
+    data, algorithm = fleet(unlabelled), read_algorithm("distfl")
     training = TrainingSettings(algorithm=algorithm, rounds=1, batch_size=16)
     times = {"deadline_s": 60.0, "grace_s": 10.0, **ADMIT_ALL}
     settings = RunSettings.for_bundle(
@@ -206,8 +216,8 @@ def test_one_that_comes_when_the_run_is_over_is_placed_by_its_inputs_too(
             with devices(address, topics, data.only(["d4"]), tmp_path, lambda _: {}):
                 give_up_s = time.monotonic() + 60
                 board.run(lambda: is_placed(board.campaign) or time.monotonic() > give_up_s)
-    assert board.campaign.members["d4"].placed == EVERYBODY
-    assert (board.device("d4").placed, board.device("d4").group) == (EVERYBODY, "0")
+    placed = place_of(board.campaign)
+    assert (board.device("d4").placed, board.device("d4").group) == (placed, "0")
 
 
 def surveyed(campaign: Campaign) -> list[str]:

@@ -228,6 +228,40 @@ class TestPlaced:
         crashed.settle()
         assert member(crashed, "u").placed is not None
 
+    def test_one_with_labels_that_comes_after_training_is_placed_by_its_inputs_too(self) -> None:
+        world = world_with(rounds=1)
+        answer(world, "a", "b")
+        world.clients["c"] = Client(num_train=50)
+        world.check_in("c")
+        assert (campaign(world).phase, at_work(world, "survey")) == ("evaluating", ["c"])
+        answer(world, "c")
+        assert member(world, "c").placed == Placed("1", 1.0) != campaign(world).default
+        world.check_in("c")
+        assert member(world, "c").placed == Placed("1", 1.0), "its labels do not undo it"
+        assert world.assigned("c").model == digest_of("run-1-1")
+        answer(world, "a", "b", "c")
+        world.settle()
+        assert world.clients["c"].model == digest_of("run-1-1")
+
+    def test_one_with_labels_that_training_has_met_is_not(self) -> None:
+        world = world_with(rounds=1)
+        answer(world, "a", "b")
+        world.settle()
+        assert {work.kind for _, _, work in world.plans} == {"train", "evaluate"}
+
+    def test_one_that_was_placed_after_training_trains_if_that_goes_on(self) -> None:
+        world = world_with(rounds=1)
+        answer(world, "a", "b")
+        world.clients["c"] = Client(num_train=50)
+        world.check_in("c")
+        answer(world, "c")
+        settings = replace(campaign(world).next_settings, rounds=2)
+        world.feed(e.Configured(at_s=world.now_s, campaign="run", settings=settings))
+        answer(world, "a", "b", "c")
+        assert "c" in at_work(world, "train")
+        device = world.fleet.devices["c"]
+        assert placed_of(campaign(world), "c", device) is None
+
     @pytest.mark.parametrize("num_train", [0, 50])
     def test_one_that_comes_late_is_not_left_with_the_model_from_before_training(
         self, num_train: int

@@ -316,7 +316,8 @@ class World:
                 and self.fleet.campaigns[command.campaign].trained
             ):
                 own = {"campaign": command.campaign, "device_id": command.device_id}
-                self.feed(e.PlacedBySurvey(at_s=self.now_s, placed=Placed("0", 1.0), **own))
+                group = str(sum(map(ord, command.device_id)) % 2)
+                self.feed(e.PlacedBySurvey(at_s=self.now_s, placed=Placed(group, 1.0), **own))
 
     def aggregate(
         self, command: e.Aggregate, reverted_to: int | None = None, preparing: bool = False

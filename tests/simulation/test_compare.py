@@ -267,7 +267,7 @@ class TestNewcomers:
         summary = simulate(synthetic_fleet(5), settings).summary
         newcomers, told = known(summary.newcomers), summary.devices
         assert newcomers.personal_models.keys() == newcomers.devices.keys()
-        assert newcomers.devices.keys() == newcomers.groups.keys()
+        assert newcomers.devices.keys() == newcomers.placed.keys()
         for kept in newcomers.personal_models.values():
             if labels == "none":
                 assert known(kept).windows == 0, "to judge takes labels"

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aggregator.fleet.records import Placed
 from algorithms.composition import read_algorithm
-from algorithms.core.contract import Placement
 from edge_client.core.ports import Windows
 from simulation.datasets.windows import FleetData
 from simulation.newcomers import NewcomerResult, Reception, hold_out
@@ -196,7 +196,7 @@ def test_newcomers_without_labels_are_received_as_such(monkeypatch: pytest.Monke
             for i, (d, w) in enumerate(newcomers.items())
         }
         return {
-            d: NewcomerResult(Placement("0", 0.8), made, np.eye(4)[newcomers[d].test_y], {})
+            d: NewcomerResult(Placed("0", 0.8), made, np.eye(4)[newcomers[d].test_y], {})
             for d, made in metrics.items()
         }
 
@@ -214,9 +214,8 @@ def test_newcomers_without_labels_are_received_as_such(monkeypatch: pytest.Monke
     assert (newcomers.mean, newcomers.worst, newcomers.worst_tenth) == (0.75, 0.5, 0.5)
     assert (
         known(newcomers.macro_f1).mean,
-        set(newcomers.groups.values()),
-        set(newcomers.sure.values()),
-    ) == (1.0, {"0"}, {0.8})
+        set(newcomers.placed.values()),
+    ) == (1.0, {Placed("0", 0.8)})
 
 
 def test_settings_are_checked_with_the_data() -> None:

@@ -15,6 +15,7 @@ from simulation.datasets.catalog import load_data
 from simulation.datasets.windows import FleetData
 from simulation.engine.options import EngineOptions
 from simulation.local.fleet import write_device_folder
+from simulation.newcomers import hold_out
 from simulation.objective import objective_for_fleet
 from simulation.settings import BackendName, SimulationSettings
 from simulation.simulate import SimulationResult, simulate
@@ -64,7 +65,8 @@ def test_each_is_placed_among_those_with_inputs_like_its_own_and_weighs_nothing(
     for device_id in UNLABELLED:
         alike = {groups[d] for d in data.devices if data.truth[d] == data.truth[device_id]}
         assert len(alike) == 1
-        assert done.summary.devices[device_id].placed == Placed(str(groups[device_id]), 1.0, 5)
+        placed = known(done.summary.devices[device_id].placed)
+        assert (placed.group, placed.sure, placed.neighbours) == (str(groups[device_id]), 1.0, 5)
     assert groups["d0"] != groups["d5"]
     assert done.summary.groups.count == 2
     for record in done.records[:-1]:
@@ -82,6 +84,50 @@ def test_each_is_placed_among_those_with_inputs_like_its_own_and_weighs_nothing(
     assert (
         done.records[0].bytes_up == others.records[0].bytes_up + told > others.records[0].bytes_up
     )
+
+
+@pytest.mark.parametrize("algorithm", ["distfl", "personal:memory=16"])
+@pytest.mark.parametrize("shift", [0.0, 9.0], ids=["like its group", "like no group"])
+def test_a_newcomer_is_placed_alike_with_and_without_labels(algorithm: str, shift: float) -> None:
+    data = synthetic_fleet(24, shift=2.0)
+    spec, seed = read_algorithm(algorithm), 0
+    newcomer = min(hold_out(data, 1, seed)[1])
+    moved = data.devices[newcomer]
+    moved = dataclasses.replace(
+        moved, train_x=moved.train_x + np.float32(shift), test_x=moved.test_x + np.float32(shift)
+    )
+    data = dataclasses.replace(data, devices={**data.devices, newcomer: moved})
+    objective = objective_for_fleet(data, spec, seed)
+    found = {}
+    for labels in ("none", "1", "all"):
+        settings = SimulationSettings(spec, 2, seed=seed, newcomers=1, labels=labels, batch_size=16)
+        result = simulate(data, settings, objective=objective, engine=EngineOptions("native"))
+        placed = known(result.summary.newcomers).placed[newcomer]
+        alike = {
+            device.group
+            for d, device in result.summary.devices.items()
+            if data.truth[d] == data.truth[newcomer]
+        }
+        assert placed.neighbours > 0
+        assert shift or alike == {int(placed.group)}
+        found[labels] = placed
+    assert found["none"] == found["all"]
+    assert (found["all"].nearer == 1) == bool(shift)
+    assert "initial" not in {placed.group for placed in found.values()}
+
+
+@pytest.mark.full
+def test_one_that_no_round_has_drawn_is_placed_by_its_inputs_in_either_simulation() -> None:
+    data = synthetic_fleet(24, shift=2.0).only(f"d{i}" for i in range(4, 20))
+    settings = SimulationSettings(read_algorithm("distfl"), 1, cohort=12, batch_size=16)
+    fast, real = (
+        simulate(data, settings, engine=EngineOptions(backend)).summary
+        for backend in ("eager", "messages")
+    )
+    left = {d: device.placed for d, device in fast.devices.items() if device.placed}
+    assert len(left) == 4
+    assert all(placed.neighbours == 5 for placed in left.values())
+    assert fast.devices == real.devices
 
 
 @pytest.mark.full
@@ -174,4 +220,4 @@ def test_folders_hold_what_has_no_labels(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read.devices["d0"].unlabelled_x, data.devices["d0"].unlabelled_x)
     assert len(read.sample()[1]) == 40, "a graph is tried with windows of a device that has labels"
     placed = [run(fleet, rounds=1).summary.devices["d0"].placed for fleet in (read, data)]
-    assert placed[0] == placed[1] == Placed("0", 1.0, 2)
+    assert placed[0] == placed[1] == Placed("0", 1.0, 2, 0.5)
