@@ -11,8 +11,8 @@ The candidates are made one after the other, by verbs that every client has:
    `algorithms.personalisation.memory`.
 3. The objective's own training, on the windows that are not held out, and ``blend``: the model
    three quarters of the way from the one before training to the one after it (M. Wortsman et al.,
-   Robust Fine-Tuning of Zero-Shot Models, CVPR 2022), or half of the way if no windows are held
-   out to judge it by.
+   Robust Fine-Tuning of Zero-Shot Models, CVPR 2022). If no windows are held out to judge it by,
+   it is half of the way at most, and less the fewer labels there are.
 4. ``memorise`` again, and ``choose``.
 
 The content of the memory depends on the task (`ByScores` if the task has no neighbours).
@@ -51,13 +51,17 @@ from wire.tasks import NO_LABEL, RECONSTRUCTION
 PRIOR, PRIOR_OF_TRAINED = 16.0, 128.0
 """Weight of the group's statistics, as a number of windows of the device.
 
-PRIOR is for a device that could not train: its windows have no part in these statistics.
+PRIOR is for windows without labels, which have no part in these statistics; PRIOR_OF_TRAINED for
+those with labels. A device with both has a mean of the two, by their numbers.
 """
 WAY, UNJUDGED_WAY = 0.75, 0.5
 """Position of the tuned model between the models before (0) and after (1) the device's training.
 
-The second value is for a device without held-out windows.
+The second value is for a device without held-out windows that has `ENOUGH` labels, and less in
+proportion for fewer: a few labels are little evidence.
 """
+ENOUGH = 32.0
+"""Number of labels from which a device holds windows out, with the usual share of them."""
 TRAINED = 2
 """Minimum number of windows with labels for a training."""
 GENERAL, TUNED = "general", "fine-tuned"
@@ -212,6 +216,7 @@ class Keeping(Wrapper[Supervised]):
         The step grows with the number and the variety of the windows.
         """
         count, coverage = (tensors[names.response("gauge", name)] for name in ("count", "known"))
+        prior = PRIOR + (PRIOR_OF_TRAINED - PRIOR) * coverage
         if self.recipe.glances:
             labels, guess = (
                 tensors[names.response("gauge", "labels")],
@@ -219,7 +224,7 @@ class Keeping(Wrapper[Supervised]):
             )
             count = count * variety(labels + (1 - labels.sum()) * guess).square()
         share, moved = (
-            count / (count + torch.where(coverage > 0, PRIOR_OF_TRAINED, PRIOR)),
+            count / (count + prior),
             {SHARE: torch.zeros(())},
         )
         for layer in self._norms:
@@ -279,7 +284,9 @@ class Keeping(Wrapper[Supervised]):
         self, tensors: TorchTensors, batch: TorchTensors, hyper: TorchTensors
     ) -> TorchTensors:
         """Return a model between the one before training and the one after it."""
-        way = torch.where(self.memorised(tensors).holdout.sum() > 0, WAY, UNJUDGED_WAY)
+        memory = self.memorised(tensors)
+        unjudged = UNJUDGED_WAY * (memory.num_trained() / ENOUGH).clamp(max=1.0)
+        way = torch.where(memory.holdout.sum() > 0, WAY, unjudged)
         before = {key: tensors[slot_of(key, "before")] for key in self.moving(tensors)}
         return following_values(
             {key: way * tensors[key] + (1 - way) * value for key, value in before.items()}

@@ -292,8 +292,13 @@ class TestElsewhere:
 
 
 class TestBlend:
-    @pytest.mark.parametrize(("held", "way"), [(0, UNJUDGED_WAY), (3, WAY)])
-    def test_it_is_a_mean_of_the_models_before_and_after(self, held: int, way: float) -> None:
+    @pytest.mark.parametrize(
+        ("held", "num_labelled", "way"),
+        [(3, 9, WAY), (0, 32, UNJUDGED_WAY), (0, 8, UNJUDGED_WAY / 4), (0, 0, 0.0)],
+    )
+    def test_it_is_a_mean_of_the_models_before_and_after_and_few_labels_move_it_little(
+        self, held: int, num_labelled: int, way: float
+    ) -> None:
         objective: Any = make_objective(read_algorithm("ditto+personal+none"), tiny_model("ditto"))
         tensors, keeping = objective.initial(), keeping_of(objective)
         for number, key in enumerate(keeping.moving(tensors)):
@@ -304,6 +309,7 @@ class TestBlend:
             "guess": torch.zeros(size, CLASSES),
             "labels": torch.zeros(size, CLASSES),
         }
+        rows["labels"][:num_labelled, 0] = 1
         rows["holdout"] = (torch.arange(size) < held).float()[:, None]
         outputs = keeping.blend(
             tensors | {names.response("memorise", name): value for name, value in rows.items()},
@@ -419,16 +425,15 @@ class TestPlausible:
 
 
 class TestRecalibrate:
-    @pytest.mark.parametrize(
-        ("count", "prior"), [(4, PRIOR_OF_TRAINED), (0, PRIOR)], ids=["with labels", "without"]
-    )
+    @pytest.mark.parametrize("count", [4, 1, 0])
     def test_statistics_move_towards_those_of_all_windows_as_a_plain_program_says(
-        self, count: int, prior: float
+        self, count: int
     ) -> None:
         field = make_field("fedavg+recalibrated", num_devices=1)
         windows = labelled(tiny_windows(1), count)
         result, model = close(field, windows)
         every = np.concatenate([windows.train_x, windows.unlabelled_x])
+        prior = PRIOR + (PRIOR_OF_TRAINED - PRIOR) * count / len(every)
         with torch.no_grad():
             guess = torch.softmax(
                 with_tensors(field.model, model)(torch.from_numpy(every)), 1
