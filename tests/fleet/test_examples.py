@@ -305,8 +305,8 @@ class TestWithoutLabels:
         world.clients["u"] = Client(num_train=0)
         world.check_in("u")
         world.settle()
-        assert run(world).members["u"].current_group == "0"
-        assert world.clients["u"].kept == [digest_of("run-1-0")]
+        assert run(world).members["u"].current_group == "1"
+        assert world.clients["u"].kept == [digest_of("run-1-1")]
 
     def test_it_is_placed_after_a_crash_too(self) -> None:
         world = world_of("a", "b")
@@ -318,7 +318,7 @@ class TestWithoutLabels:
         world.work("u")
         world.crash()
         world.settle()
-        assert run(world).members["u"].current_group == "0"
+        assert run(world).members["u"].current_group == "1"
 
     def test_one_that_has_nothing_to_tell_is_asked_again_later(self) -> None:
         world = world_of("a", "b")
