@@ -149,7 +149,7 @@ def main() -> None:
     """Run the command line and exit with its status.
 
     The status is that of a `ShoalError`, which is printed on one line, and 130 after Ctrl-C.
-    `check`, `predict`, `record` and `withdraw` exit with 1 if they do not succeed.
+    `check`, `predict`, `record`, `status` and `withdraw` exit with 1 if they do not succeed.
     """
     try:
         arguments = parser().parse_args()
@@ -190,6 +190,10 @@ def _carry_out(arguments: argparse.Namespace) -> int:
             from edge_client.commands.withdraw import withdraw
 
             return withdraw(arguments)
+        case "status":
+            from edge_client.commands.status import status
+
+            return status(arguments)
         case "predict" if not arguments.live:
             from edge_client.commands.predict import predict
 

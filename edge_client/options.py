@@ -62,8 +62,9 @@ COMMANDS = {
     ),
     "predict": (
         "answer with the model in use, one line of JSON for each window",
-        ("state", "live", "publish", *LIVE, *RUNTIME),
+        ("state", "live", "stream", "lag", "publish", *LIVE, *RUNTIME),
     ),
+    "status": ("show the model in use, and how long activities last", ("state",)),
     "record": ("record live samples, without training", ("state", *LIVE, *SIZES, "log")),
 }
 """Purpose of each command, and the names of its settings (`edge_client.settings`)."""

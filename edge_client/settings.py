@@ -117,6 +117,17 @@ class DeviceSettings(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         about("Answer each window of the recording, or of --source, as it arrives."),
     ] = False
+    stream: Annotated[
+        Literal["auto", "off"],
+        about(
+            "Use of earlier windows in the answers to live ones: auto learns how long activities "
+            "last, off answers each window alone."
+        ),
+    ] = "auto"
+    lag: Annotated[
+        int,
+        about("Later windows that the answer to a live window waits for.", ge=0, le=60),
+    ] = 0
     publish: Annotated[
         str | None,
         about(

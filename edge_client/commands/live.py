@@ -5,24 +5,31 @@ import json
 import logging
 import signal
 import socket
+import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from edge_client.commands.predict import reader_may_leave, told
+from edge_client.core.stream import StreamFilter
 from edge_client.data.resampling import Stretch
 from edge_client.live.follow import Cutter, follow_ring
 from edge_client.live.recording import FOLDER, recording, stretches
 from edge_client.live.settings import live_settings
 from edge_client.live.store import read_folder
 from edge_client.models.application import Model
+from edge_client.storage.state import DeviceState
+from wire.arrays.tensors import Array
 from wire.errors import ConfigError, ShoalError
 from wire.links.mqtt import BrokerAddress, MqttLink
+from wire.tasks import CLASSIFICATION
 
 log = logging.getLogger("shoal.edge")
 
 Publish = Callable[[str], None]
+SAVE_S = 60.0
+"""Seconds between two writes of what the filter over the stream has learnt."""
 
 
 def record(arguments: Namespace) -> int:
@@ -63,34 +70,96 @@ def predict_live(arguments: Namespace) -> int:
     )
     status = 0
     with _publisher(arguments.publish) as publish:
-
-        def answer(begin_s: float, x: Any) -> None:
-            nonlocal status
-            line = {"t": round(begin_s, 3)}
-            try:
-                row = model.predict(x[None])[0]
-            except ShoalError as error:
-                status = 1
-                publish(json.dumps(line | {"error": str(error)}))
-                return
-            publish(json.dumps(line | told(model.task, model.classes, row)))
-
         if arguments.source:
             settings = live_settings(arguments)
-            cutter = _cutter(model, settings.window.channels, settings.window.rate_hz)
-
-            def take(stretch: Stretch) -> None:
-                for begin_s, x in cutter.cut(stretch):
-                    answer(begin_s, x)
-
-            stretches(settings, arguments.state, "shoal-predict", stop, take)
+            rate_hz = settings.window.rate_hz
+            cutter = _cutter(model, settings.window.channels, rate_hz)
         else:
             stream = read_folder(arguments.state / FOLDER)
-            cutter = _cutter(model, stream.channels, stream.rate_hz)
-            for stretch in follow_ring(arguments.state / FOLDER, stream.rate_hz, stop):
-                for begin_s, x in cutter.cut(stretch):
-                    answer(begin_s, x)
+            rate_hz = stream.rate_hz
+            cutter = _cutter(model, stream.channels, rate_hz)
+        lag = None if arguments.stream == "off" else arguments.lag
+        answers = LiveAnswers(model, arguments.state, model.window.stride / rate_hz, lag)
+
+        def say(lines: Iterator[dict[str, Any]]) -> None:
+            nonlocal status
+            for line in lines:
+                status |= "error" in line
+                publish(json.dumps(line))
+
+        def take(stretch: Stretch) -> None:
+            for begin_s, x in cutter.cut(stretch):
+                say(answers.of(begin_s, x))
+
+        if arguments.source:
+            stretches(settings, arguments.state, "shoal-predict", stop, take)
+        else:
+            for stretch in follow_ring(arguments.state / FOLDER, rate_hz, stop):
+                take(stretch)
+        say(answers.end())
     return status
+
+
+class LiveAnswers:
+    """Answers of the model in use to live windows, as JSON objects with the time of each window.
+
+    Classes of windows that follow each other are filtered (`edge_client.core.stream`).
+    """
+
+    def __init__(self, model: Model, state: Path, step_s: float, lag: int | None) -> None:
+        """Start before the first window.
+
+        Args:
+            model: model in use.
+            state: state folder, which keeps what the filter learns.
+            step_s: seconds from window to window where there is no gap.
+            lag: number of later windows that an answer waits for. None: without a filter.
+        """
+        self._model, self._step_s, self._lag = model, step_s, lag
+        self._state = DeviceState(state, read_only=True)
+        self._filter: StreamFilter | None = None
+        self._classes: tuple[str, ...] = ()
+        self._save_at_s = 0.0
+
+    def of(self, begin_s: float, x: Array) -> Iterator[dict[str, Any]]:
+        """Yield the answers that a window x (channels, time) allows."""
+        try:
+            p = self._model.predict(x[None])[0]
+        except ShoalError as error:
+            yield from self.end()
+            yield {"t": round(begin_s, 3), "error": str(error)}
+            return
+        model = self._model
+        if self._filter is not None and self._filter.sums.bundle != model.current.bundle:
+            yield from self.end()
+            self._filter = None
+        if self._lag is None or model.task != CLASSIFICATION:
+            yield {"t": round(begin_s, 3)} | told(model.task, model.classes, p)
+            return
+        if self._filter is None:
+            sums = self._state.stream(model.current.bundle)
+            self._filter = StreamFilter(sums, self._step_s, self._lag)
+            self._classes = model.classes
+        yield from self._lines(self._filter.answer(begin_s, p))
+        if time.monotonic() >= self._save_at_s:
+            self._save()
+
+    def end(self) -> Iterator[dict[str, Any]]:
+        """Yield the answers that still wait for later windows, and store what was learnt."""
+        if self._filter is not None:
+            yield from self._lines(self._filter.end())
+            self._save()
+
+    def _lines(self, answers: Iterator[tuple[float, Array]]) -> Iterator[dict[str, Any]]:
+        for begin_s, row in answers:
+            yield {"t": round(begin_s, 3)} | told(CLASSIFICATION, self._classes, row)
+
+    def _save(self) -> None:
+        """Store what was learnt; if that fails, it lasts as long as this process."""
+        assert self._filter is not None
+        self._save_at_s = time.monotonic() + SAVE_S
+        with contextlib.suppress(OSError):
+            self._state.put_stream(self._filter.sums)
 
 
 def stopping() -> Callable[[], bool]:

@@ -11,6 +11,7 @@ import msgspec
 
 from edge_client.core.ports import Current
 from edge_client.core.session import DAMAGED, Session, Start
+from edge_client.core.stream import StreamSums
 from edge_client.storage.files import BEFORE, CURRENT, Files, FolderFiles, MemoryFiles
 from edge_client.storage.owner import Owner, claim
 from host.files import lock_folder, make_folder
@@ -29,6 +30,7 @@ SESSION, START, UPDATE, CHECKPOINT, TRAFFIC = (
 )
 BLOBS, PRIVATE, PART = "blobs/", "private.", ".part"
 MODEL_JSON, MODEL_ONNX = "model.json", "model.onnx"
+STREAM = "stream.json"
 DIGEST_BYTES = 64
 """Number of hexadecimal digits of the SHA-256 at the start of a checked file.
 
@@ -69,10 +71,10 @@ def only_process(folder: Path) -> Iterator[None]:
 class DeviceState:
     """The state of a device.
 
-    Its files are ``device.json session.json start.json traffic.json update.safetensors checkpoint
-    private.RUN_ID.ROUND blobs/SHA256 blobs/SHA256.part``, and ``current`` and ``before`` with
-    ``model.json`` and ``model.onnx``. A file is written completely or, with an OSError, not at all.
-    A damaged file is set aside as ``NAME.damaged``, with a warning. A damaged checkpoint is
+    Its files are ``device.json session.json start.json traffic.json stream.json update.safetensors
+    checkpoint private.RUN_ID.ROUND blobs/SHA256 blobs/SHA256.part``, and ``current`` and ``before``
+    with ``model.json`` and ``model.onnx``. A file is written completely or, with an OSError, not at
+    all. A damaged file is set aside as ``NAME.damaged``, with a warning. A damaged checkpoint is
     deleted.
     """
 
@@ -285,6 +287,18 @@ class DeviceState:
         files = {MODEL_ONNX: onnx, MODEL_JSON: text} if onnx else {MODEL_JSON: text}
         place = f"{current.release}-{digest_of(text)[:16]}"
         self.files.switch(place, files, keep=self.current() is not None)
+
+    def stream(self, bundle: str) -> StreamSums:
+        """Return the sums of the streams of a bundle's windows, new ones if there are none."""
+        with suppress(OSError, msgspec.MsgspecError, ValueError, RecursionError):
+            sums = msgspec.json.decode(self.files.read(STREAM) or b"", type=StreamSums)
+            if sums.bundle == bundle:
+                return sums
+        return StreamSums(bundle)
+
+    def put_stream(self, sums: StreamSums) -> None:
+        """Store the sums of a bundle's streams. `predict --live` writes them, not the client."""
+        self.files.write(STREAM, msgspec.json.encode(sums))
 
     def _private_names(self, run_id: str, up_to: int) -> list[str]:
         """Return the file names of a campaign's private tensors up to a round, in order."""

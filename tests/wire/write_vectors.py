@@ -28,6 +28,7 @@ from tests.wire import (
     session_vectors,
     signed_vectors,
     starts_vectors,
+    stream_vectors,
     task_vectors,
     time_vectors,
 )
@@ -334,6 +335,7 @@ FILES = (
     recordings_vectors,
     session_vectors,
     starts_vectors,
+    stream_vectors,
     label_vectors,
     task_vectors,
     time_vectors,

@@ -169,11 +169,40 @@ public class Fleet internal constructor(
      * @throws ShoalException the model cannot answer
      */
     @Throws(ShoalException::class)
-    public fun predict(x: Tensor): Probabilities = synchronized(predicting) {
-        val opened = predictor ?: Predictor(storageWithModel(), platform.answering(home.programs), settings.trusted).also { predictor = it }
-        val answer = opened.predict(x)
-        Probabilities(opened.classes, answer, opened.task)
+    public fun predict(x: Tensor): Probabilities = predicted { predict(x) }
+
+    /**
+     * Return the answer to the next [window] (1, channels, time) of a stream, such as that of
+     * [SensorRecorder.watch], which begins at [beginNs] of any clock. Activities last, so the
+     * windows before it count. Answers of [predict] are of each window alone.
+     *
+     * @throws ConfigException there is no model yet, it is damaged, it is that of another phone, or
+     *   the app's own cannot be used
+     * @throws io.shoal.core.DataException the window has another shape
+     * @throws ShoalException the model cannot answer
+     */
+    @Throws(ShoalException::class)
+    public fun predictNext(window: Tensor, beginNs: Long): Probabilities = predicted { predictNext(window, beginNs / 1e9) }
+
+    private fun predicted(answer: Predictor.() -> Tensor): Probabilities = synchronized(predicting) {
+        val opened = opened()
+        val numbers = opened.answer()
+        Probabilities(opened.classes, numbers, opened.task)
     }
+
+    private fun opened(): Predictor =
+        predictor ?: Predictor(storageWithModel(), platform.answering(home.programs), settings.trusted).also { predictor = it }
+
+    /**
+     * Mean number of windows of an activity, as [predictNext] has learnt it from the model's
+     * answers; null before it is known. It reads files: do not use it on the main thread.
+     *
+     * @throws ConfigException the state folder is that of another phone, or the app's own model
+     *   cannot be used
+     */
+    @get:Throws(ConfigException::class)
+    public val activityWindows: Double?
+        get() = synchronized(predicting) { opened().activity }
 
     /**
      * Return a recorder of the phone's sensors for this fleet.
@@ -417,11 +446,13 @@ public class Fleet internal constructor(
         tryWriting {
             home.recordings.deleteRecursively()
             home.labels.delete()
-            synchronized(storing) {
-                FolderStorage(home.state(settings), log).erase() // even if it is another phone's
-                synchronized(this) { openStorage = null } // the owner was erased, too
+            synchronized(predicting) { // it must not store again what it has learnt of the stream
+                synchronized(storing) {
+                    FolderStorage(home.state(settings), log).erase() // even if it is another phone's
+                    synchronized(this) { openStorage = null } // the owner was erased, too
+                }
+                closePredictor()
             }
-            closePredictor()
         }
     }
 

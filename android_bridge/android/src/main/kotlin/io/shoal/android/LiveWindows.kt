@@ -3,15 +3,16 @@ package io.shoal.android
 import io.shoal.core.Tensor
 
 /** Windows of the measurements as they come: every stride, the last samples. Used by one thread. */
-internal class LiveWindows(private val spec: WindowSpec, private val onWindow: (Tensor) -> Unit) : GridSink {
+internal class LiveWindows(private val spec: WindowSpec, private val onWindow: (Tensor, Long) -> Unit) : GridSink {
     private val numChannels = spec.channels.size
     private val samples = FloatArray(numChannels * spec.length)
+    private val stepNs = (1e9 / spec.rateHz).toLong()
     private var count = 0L
 
     override fun row(timeNs: Long, values: FloatArray) {
         values.copyInto(samples, (count % spec.length).toInt() * numChannels, 0, numChannels)
         count++
-        if (count >= spec.length && (count - spec.length) % spec.stride == 0L) onWindow(window())
+        if (count >= spec.length && (count - spec.length) % spec.stride == 0L) onWindow(window(), timeNs - (spec.length - 1) * stepNs)
     }
 
     /** Return the window, channels first, the oldest sample first. */

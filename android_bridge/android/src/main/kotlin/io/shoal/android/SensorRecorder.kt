@@ -24,8 +24,11 @@ public fun interface RecordingListener {
 
 /** Listener for the windows that are measured. */
 public fun interface WindowListener {
-    /** Called with a window (1, channels, length) float32, for [Fleet.predict]. */
-    public fun onWindow(window: Tensor)
+    /**
+     * Called with a window (1, channels, length) float32 and the time of its first sample, for
+     * [Fleet.predictNext].
+     */
+    public fun onWindow(window: Tensor, beginNs: Long)
 }
 
 /**
@@ -111,7 +114,7 @@ public class SensorRecorder internal constructor(
     }
 
     /**
-     * Call [listener] with each window that is measured, recorded or not, for [Fleet.predict]; null
+     * Call [listener] with each window that is measured, recorded or not, for [Fleet.predictNext]; null
      * to stop. This stores nothing, so it needs no consent. The listener is called on a thread of
      * the recorder.
      *
@@ -206,7 +209,7 @@ public class SensorRecorder internal constructor(
         private val turned = FloatArray(3)
         private val epochNs = System.currentTimeMillis() * 1_000_000 - SystemClock.elapsedRealtimeNanos()
         private val stream = label?.let { RecordingStream(folder, spec, it, epochNs) { fleet.consent.isGranted } }
-        private val windows = LiveWindows(spec) { watcher?.onWindow(it) }
+        private val windows = LiveWindows(spec) { window, beginNs -> watcher?.onWindow(window, beginNs) }
         private val grid = SensorGrid(spec.sensors.map { GridTrack(it.axes, it.holdNs) }, spec.rateHz, TwoSinks(stream, windows))
         val handler = Handler(thread.looper)
 

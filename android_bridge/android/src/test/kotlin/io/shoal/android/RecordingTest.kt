@@ -149,10 +149,14 @@ class WorldFrameTest {
 class LiveWindowsTest {
     @Test
     fun `each stride gives the last samples, channels first, and a gap begins anew`() {
-        val seen = ArrayList<Tensor>()
-        val spec = WindowSpec(listOf("a"), length = 4, stride = 2, sensors = listOf(RecordedSensor.ACCELEROMETER))
-        val live = LiveWindows(spec, seen::add)
-        for (i in 0 until 7) live.row(0, floatArrayOf(i.toFloat(), 10f * i, 100f * i))
+        val (seen, begins) = Pair(ArrayList<Tensor>(), ArrayList<Long>())
+        val spec = WindowSpec(listOf("a"), length = 4, stride = 2, rateHz = 50.0, sensors = listOf(RecordedSensor.ACCELEROMETER))
+        val live = LiveWindows(spec) { window, beginNs ->
+            seen.add(window)
+            begins.add(beginNs)
+        }
+        for (i in 0 until 7) live.row(i * 20_000_000L, floatArrayOf(i.toFloat(), 10f * i, 100f * i))
+        assertEquals(listOf(0L, 40_000_000L), begins)
         assertEquals(listOf(1, 3, 4), seen[0].shape)
         val expected = listOf(0, 2).map { from -> listOf(1f, 10f, 100f).flatMap { scale -> (from..from + 3).map { scale * it } } }
         assertEquals(expected, seen.map { it.toFloatArray().toList() })

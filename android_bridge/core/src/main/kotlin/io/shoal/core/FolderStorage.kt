@@ -17,7 +17,7 @@ import java.util.TreeMap
 
 /**
  * [Storage] in a folder of its own, with the files `device.json session.json start.json update checkpoint
- * private.RUN.ROUND current before failures traffic.json blobs/SHA256 blobs/SHA256.part`.
+ * private.RUN.ROUND current before failures traffic.json stream.json blobs/SHA256 blobs/SHA256.part`.
  * `session.json` has its hash in its second line, blobs have it in their names, and all other files
  * begin with the SHA-256 of the rest. A damaged file is deleted, with a line in the [log].
  *
@@ -37,6 +37,7 @@ public class FolderStorage @JvmOverloads constructor(private val folder: File, p
     private val failuresFile = File(folder, "failures")
     private val checkpointFile = File(folder, "checkpoint")
     private val trafficFile = File(folder, "traffic.json")
+    private val streamFile = File(folder, "stream.json")
 
     init {
         if (!blobs.isDirectory && !blobs.mkdirs() || !blobs.canWrite()) throw ConfigException("state folder $folder: cannot be created or written")
@@ -160,7 +161,7 @@ public class FolderStorage @JvmOverloads constructor(private val folder: File, p
 
     /**
      * Delete what was learned from the device's windows: private tensors, personal models, a
-     * finished update, the plan and its checkpoint. The model in use stays, without its personal
+     * finished update, the plan and its checkpoint, the length of activities. The model in use stays, without its personal
      * model, and so do the numbers by which older bundles and releases are recognised. Any device
      * may use the rest of the folder.
      */
@@ -178,6 +179,7 @@ public class FolderStorage @JvmOverloads constructor(private val folder: File, p
         dropCheckpoint()
         delete(ownerFile)
         delete(beforeFile)
+        delete(streamFile)
         privateFiles().values.flatMap { it.values }.forEach(::delete)
         keepBlobs(setOfNotNull(model?.bundle, model?.model))
     }
@@ -194,6 +196,15 @@ public class FolderStorage @JvmOverloads constructor(private val folder: File, p
     } ?: 0
 
     override fun saveFailures(count: Long): Unit = writeChecked(failuresFile, count.toString().toByteArray())
+
+    override fun stream(bundle: String): StreamSums = readAs(streamFile, "the length of activities is learnt anew") {
+        Fields(parseJson(checked(it)), "stream").run { StreamSums(digest("bundle"), sum("stays"), sum("changes")) }
+    }?.takeIf { it.bundle == bundle } ?: StreamSums(bundle)
+
+    private fun Fields.sum(key: String) = double(key, expected = "a number from 0 on", allowed = { it >= 0 && it < Double.POSITIVE_INFINITY })
+
+    override fun saveStream(sums: StreamSums): Unit =
+        writeChecked(streamFile, jsonText(mapOf("bundle" to sums.bundle, "stays" to sums.stays, "changes" to sums.changes)).toByteArray())
 
     override fun traffic(): Map<Long, Long> = readAs(trafficFile, "bytes are counted from 0") {
         val hours = Fields(parseJson(checked(it)), "traffic").map("hours") { bytes, path -> Fields.countOf(bytes, path) }

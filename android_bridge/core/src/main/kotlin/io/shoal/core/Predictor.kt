@@ -2,8 +2,10 @@ package io.shoal.core
 
 import io.shoal.core.random.Noise
 import io.shoal.core.wire.PublicKey
+import io.shoal.core.wire.Tasks
 import java.io.Closeable
 import java.io.IOException
+import kotlin.math.abs
 
 /**
  * Predictions by the model in use on this device, with its personal model. They need no connection,
@@ -25,6 +27,8 @@ public class Predictor @JvmOverloads constructor(
     private val loaded = LoadedBundle(storage, loader, windows = null, trusted, Noise.fromEntropy())
     private var model: Pair<String, Tensors>? = null
     private var answering: Current? = null
+    private var filter: StreamFilter? = null
+    private var savedS = Double.NEGATIVE_INFINITY
 
     /** Model that answers now, or null before there is one. */
     public val current: Current? get() = storage.current()
@@ -52,6 +56,40 @@ public class Predictor @JvmOverloads constructor(
     } catch (error: Throwable) {
         count { storage.current() != null }
         throw error
+    }
+
+    /**
+     * Return the answer to the next window [x] (1, window) of a stream, which begins at [beginS].
+     * Classes are filtered by the windows before; other tasks, and a bundle without a rate, are
+     * answered as by [predict].
+     *
+     * @throws ConfigException there is no model yet, or it is damaged and not fetched again yet
+     * @throws ShoalException the model cannot answer for this window
+     */
+    public fun predictNext(x: Tensor, beginS: Double): Tensor {
+        val answer = predict(x)
+        val bundle = answering?.bundle ?: return answer
+        val window = loaded.verified(bundle).manifest.window
+        if (task != Tasks.CLASSIFICATION || window.rateHz <= 0 || answer.rows != 1) return answer
+        val open = filter?.takeIf { it.sums.bundle == bundle } ?: StreamFilter(storage.stream(bundle), window.stride / window.rateHz)
+        filter = open
+        val filtered = open.answer(beginS, answer.toFloatArray())
+        if (abs(beginS - savedS) >= SAVE_S) {
+            savedS = beginS
+            save()
+        }
+        return Tensor.of(filtered, answer.shape)
+    }
+
+    /** Mean number of windows of an activity of the model's stream, or null before it is known. */
+    public val activity: Double? get() = storage.current()?.let { storage.stream(it.bundle).activity(loaded.verified(it.bundle).manifest.classes.size) }
+
+    /** Store what the filter has learnt. If that fails, it lasts as long as this object. */
+    private fun save() {
+        try {
+            filter?.let { storage.saveStream(it.sums) }
+        } catch (_: IOException) {
+        }
     }
 
     /**
@@ -97,4 +135,9 @@ public class Predictor @JvmOverloads constructor(
 
     /** Release the graphs. */
     override fun close(): Unit = loaded.close()
+
+    private companion object {
+        /** Seconds of a stream between two writes of what the filter has learnt. */
+        private const val SAVE_S = 10.0
+    }
 }

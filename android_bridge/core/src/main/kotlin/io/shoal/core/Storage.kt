@@ -130,6 +130,12 @@ public interface Storage {
     /** Store the number of [failures]. */
     public fun saveFailures(count: Long)
 
+    /** Return the sums of the streams of a bundle's windows, new ones if there are none. */
+    public fun stream(bundle: String): StreamSums
+
+    /** Store the sums of a bundle's streams. */
+    public fun saveStream(sums: StreamSums)
+
     /** Return the bytes sent and received, by the hour of Unix time. */
     public fun traffic(): Map<Long, Long>
 

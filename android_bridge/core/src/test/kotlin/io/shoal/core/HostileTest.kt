@@ -57,6 +57,10 @@ class HostileTest {
 
         override fun session() = stored
 
+        override fun stream(bundle: String) = StreamSums(bundle)
+
+        override fun saveStream(sums: StreamSums) = Unit
+
         override fun checkpoint() = written
 
         override fun putCheckpoint(payload: ByteArray) {

@@ -102,9 +102,9 @@ public class MainActivity : Activity() {
      * Show the model's answer for a window. Called on the recorder's thread, since a prediction
      * must not be made on the main thread.
      */
-    private fun answer(window: Tensor) {
+    private fun answer(window: Tensor, beginNs: Long) {
         val words = try {
-            val answer = fleet.predict(window)
+            val answer = fleet.predictNext(window, beginNs)
             val best = answer.best(0)
             getString(R.string.live_answer, getString(nameOf(best)), Math.round(100 * answer.of(0).max()))
         } catch (_: ShoalException) {
