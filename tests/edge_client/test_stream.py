@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from edge_client.commands.live import LiveAnswers
-from edge_client.main import _carry_out
-from edge_client.options import parser
 from edge_client.core.stream import MOST_WINDOWS, StreamFilter, StreamSums
+from edge_client.main import _carry_out
 from edge_client.models.application import Model
+from edge_client.options import parser
 from edge_client.storage.state import DeviceState
 from simulation.datasets.windows import FleetData
 from tests.edge_client.device import Device, take_up
