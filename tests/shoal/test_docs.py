@@ -76,6 +76,7 @@ def test_every_command_is_of_a_kind_that_is_tested() -> None:
         "shoal-edge enrol",
         "shoal-edge predict",
         "shoal-edge record",
+        "shoal-edge status",
         *OPERATOR,
         *SLOW,
         *CHECKS,
