@@ -105,8 +105,8 @@ def text(results: dict[str, Any]) -> str:
         "group has the model from before training, and with one label statistics and training "
         "count as with many. `placed by their inputs`: each is placed in the nearest group. `now`: "
         "labels also move statistics and model by their number alone. The rules' form, but no "
-        "number in them, was chosen on these devices. The worst tenth is one device of 15 or two of 21: a "
-        "difference below 2 points is not significant.",
+        "number in them, was chosen on these devices. The worst tenth is one device of 15 or two "
+        "of 21: a difference below 2 points is not significant.",
         "",
         f"| data | labels a class | {' | '.join(columns)} |",
         "|---" * (2 + len(columns)) + "|",
