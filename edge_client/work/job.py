@@ -399,7 +399,10 @@ class PlanExecution:
         flat = np.concatenate([(self.tensors[k] - self.model[k]).ravel() for k in keys])
         # clipping does not hide the position of these values
         if not np.isfinite(flat).all():
-            raise DataError("Training changed the model to values that are not finite")
+            raise DataError(
+                "training changed the model to values that are not finite, as a learning rate that "
+                "is too high does"
+            )
         flat = add_noise(clip(flat, verb.clip_norm), verb.noise_std, self._secret)
         at = 0
         for key in keys:

@@ -63,6 +63,7 @@ OF = "@"
 
 Together they name the model as it was after that many rounds.
 """
+LOWER = "The learning rate is too high for most devices: lower it"
 EVALUATED = 10_000
 """Maximum number of devices that test their final model; the seed draws them."""
 
@@ -461,18 +462,15 @@ class Rounds:
                 f"No device can train: each needs at least {self.settings.min_batch} examples "
                 "with labels"
             )
-        received, problem = self._carried_out(plans, models, workers, summed)
+        received, problems = self._carried_out(plans, models, workers, summed)
         if not received:
-            raise Stalled(
-                f"Round {plans[0].round}: none of {len(plans)} devices sent a usable update. The "
-                f"first reason: {problem}"
-            )
+            raise Stalled(problems)
         return received
 
     def _carried_out(
         self, plans: Sequence[Plan], models: Models, workers: Workers, summed: bool = False
     ) -> tuple[list[DeviceResult], str]:
-        """Return the results that pass admission, and the problem of the first other one."""
+        """Return the results that pass admission, and the text about the other ones."""
         chosen = {
             key
             for plan in plans
@@ -483,19 +481,20 @@ class Rounds:
         needed = {key: models[key] for key in sorted({plan.model for plan in plans} | chosen)}
         self.traffic.weigh(needed)
         received: list[DeviceResult] = []
-        problem = ""
+        others: list[DeviceResult] = []
         for result in workers(plans, needed, summed):
-            if result.problem:
-                problem = problem or f"{result.device_id}: {result.problem}"
-                log.warning(
-                    "%s: device=%s reason=%s",
-                    "Update refused" if result.refused else "Plan declined",
-                    result.device_id,
-                    result.problem,
-                )
-            else:
-                received.append(result)
-        return sorted(received, key=lambda result: result.device_id), problem
+            (others if result.problem else received).append(result)
+        text = ""
+        if others:
+            first = min(others, key=lambda result: result.device_id)
+            text = (
+                f"Round {plans[0].round}: {len(others)} of {len(plans)} devices sent nothing "
+                f"usable. The first one, {first.device_id}: {first.problem}"
+            )
+            if 2 * sum(result.too_large for result in others) > len(plans):
+                text += f". {LOWER}"
+            log.warning(text)
+        return sorted(received, key=lambda result: result.device_id), text
 
 
 def _name(key: str, version: int) -> str:

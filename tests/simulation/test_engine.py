@@ -38,7 +38,7 @@ from tests.support.objectives import OBJECTIVES
 from wire.arrays import names
 from wire.arrays.tensors import decode_tensors
 from wire.bundle import Window
-from wire.errors import ConfigError, ShoalError
+from wire.errors import ConfigError, ShoalError, Stalled
 
 QUICK = [
     "fedavg",
@@ -302,6 +302,12 @@ def test_a_privacy_budget_is_spent_by_the_rounds_planned_and_told_before_them(na
 def test_a_device_below_the_privacy_mechanisms_minimum_is_refused() -> None:
     with pytest.raises(ConfigError, match="min_examples of dp-sgd must be at most"):
         run("dp-sgd:epsilon=8:min_examples=5000", "auto", rounds=1)
+
+
+@pytest.mark.parametrize("privacy", ["", "+local-gaussian"])
+def test_a_learning_rate_that_is_too_high_is_named(privacy: str) -> None:
+    with pytest.raises(Stalled, match=r"8 of 8 devices sent nothing usable.*rate.* too high"):
+        run(f"fedavg{privacy}", "eager", hyper={"lr": 1e30})
 
 
 def test_a_training_in_one_call_is_the_same_as_batch_by_batch() -> None:

@@ -64,8 +64,9 @@ class DeviceResult:
         Only the result of one device of the branch has them.
     """
     problem: str = ""
-    refused: bool = False
-    """True if admission refuses the update; False if the device cannot carry out the plan."""
+    """Reason that the device cannot carry out the plan, or that admission refuses the update."""
+    too_large: bool = False
+    """True if admission refuses the update as too large or not finite."""
 
     @property
     def layout(self) -> Layout:
@@ -158,7 +159,8 @@ class DeviceHost:
             tensors = decoded(sent, layout_of(tensors))
         refused = check_tensors(self.spec.settings, plan.verbs, tensors, norms_of(tensors))
         if refused is not None:
-            return DeviceResult(device_id, problem=refused.detail, refused=True)
+            too_large = refused.reason in ("not-finite", "norm-too-large")
+            return DeviceResult(device_id, problem=refused.detail, too_large=too_large)
         took_s = perf_counter() - started_s
         carried = layout_of(sent) if names.of_role(sent, names.INT8) else ()
         outcome = (result.num_steps, result.evaluated, result.trained, took_s, tensors, carried)
