@@ -209,13 +209,10 @@ def fleet_of_samples(
     Raises:
         DataError: a column is missing, or the recordings cannot be used.
     """
-    columns: dict[str, RoleName] = {}
-    if roles.label:
-        columns = {LABEL: LEFT_OUT, roles.label: LABEL}
-    if roles.time:
-        columns[roles.time] = TIME
-    if roles.person:
-        columns[roles.person] = PERSON
+    present = {name for recordings in devices.values() for table in recordings for name in table}
+    columns: dict[str, RoleName] = {LABEL: LEFT_OUT} if roles.label else {}
+    columns |= {roles.label: LABEL, roles.time: TIME, roles.person: PERSON}
+    columns = {name: role for name, role in columns.items() if name in present}
     tables: dict[str, list[MemoryTable]] = {}
     for device_id, recordings in devices.items():
         tables[device_id] = []

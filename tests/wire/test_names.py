@@ -31,11 +31,13 @@ OTHERS = (
     "wire/links/in_process.py",
     "simulation/engine/checkpoint.py",
     "edge_client/commands/live.py",
+    "edge_client/data/folders.py",
     "wire/asyncapi.py",
     "edge_client/storage/files.py",
     "edge_client/storage/state.py",
 )
-"""These cut at slashes too: marks, topics, names in a checkpoint, an address, names of files."""
+"""These cut at slashes too: marks, topics, names in a checkpoint, an address, names of files and
+recordings."""
 
 
 @pytest.mark.parametrize("vector", VECTORS["parsed"], ids=lambda v: v["key"])
