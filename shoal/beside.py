@@ -67,10 +67,8 @@ def newcomers_without_labels(fleet: FleetData, settings: SimulationSettings) -> 
     assert plain.newcomers is not None
     lines = []
     for device_id, accuracy in served.newcomers.devices.items():
-        placed, before = (
-            served.newcomers.placed[device_id],
-            percent(plain.newcomers.devices[device_id]),
-        )
+        placed = served.newcomers.placed[device_id]
+        before = percent(plain.newcomers.devices[device_id])
         place = f"its inputs place it in group {placed.group} ({percent(placed.sure)} sure)"
         lines.append(
             f"{device_id}, had it come later and without labels: {place}; {percent(accuracy)}, "

@@ -91,5 +91,9 @@ def _survey(blobs: Blobs, name: str) -> Tensors:
 
 def placed_as(placement: Placement) -> Placed:
     """Return a placement as it is recorded."""
-    shares = round(placement.sure, 6), round(placement.nearer, 6)
-    return Placed(placement.group, shares[0], placement.neighbours, shares[1])
+    return Placed(
+        placement.group,
+        round(placement.sure, 6),
+        placement.neighbours,
+        round(placement.nearer, 6),
+    )

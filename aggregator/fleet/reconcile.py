@@ -179,8 +179,9 @@ def assign(turn: Turn, device_id: str, task: Desired) -> None:
     )
     turn.commands.append(SendPlan(device_id, work))
     asked_s = turn.now_s if trains else before.asked_s
-    changes = {"assignment": work, "asked_s": asked_s, "campaign": task.campaign}
-    after = replace(before, rests_until_s=0.0, **changes)
+    after = replace(
+        before, assignment=work, asked_s=asked_s, campaign=task.campaign, rests_until_s=0.0
+    )
     _put(turn, device_id, before, after)
 
 

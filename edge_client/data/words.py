@@ -77,7 +77,7 @@ def nearest(word: str, words: Iterable[str]) -> str:
     by_lower = {each.lower(): each for each in sorted(words) if each}
     close = get_close_matches(word.lower(), by_lower, 1, 0.0)
     if not close:
-        return "There is none."
+        return "The recordings have none."
     shown = [repr(each) for each in list(by_lower.values())[:SHOWN]]
     more = ", ..." if len(by_lower) > SHOWN else ""
     return f"Nearest: {by_lower[close[0]]!r}. All: {', '.join(shown)}{more}."
@@ -141,6 +141,6 @@ def _check_keys(path: Path, text: str, words: dict[str, Any]) -> None:
     for name, role in columns.items() if isinstance(columns, dict) else ():
         if role not in get_args(RoleName):
             raise ConfigError(
-                f"{place_in(path, name, text)}: column {name!r} has the role {role!r}, which does "
-                f"not exist. {nearest(str(role), get_args(RoleName))} Correct the line."
+                f"{place_in(path, name, text)}: column {name!r} has the role {role!r}, which is "
+                f"unknown. {nearest(str(role), get_args(RoleName))} Correct the line."
             )

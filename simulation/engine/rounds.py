@@ -63,7 +63,7 @@ OF = "@"
 
 Together they name the model as it was after that many rounds.
 """
-LOWER = "The learning rate is too high for most devices: lower it"
+RATE_TOO_HIGH = "The learning rate is too high for most devices: lower it"
 EVALUATED = 10_000
 """Maximum number of devices that test their final model; the seed draws them."""
 
@@ -492,7 +492,7 @@ class Rounds:
                 f"usable. The first one, {first.device_id}: {first.problem}"
             )
             if 2 * sum(result.too_large for result in others) > len(plans):
-                text += f". {LOWER}"
+                text += f". {RATE_TOO_HIGH}"
             log.warning(text)
         return sorted(received, key=lambda result: result.device_id), text
 
