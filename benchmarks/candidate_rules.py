@@ -14,6 +14,8 @@ from algorithms.personalisation.choices import Personal
 from algorithms.personalisation.keeping import ABSENT, TUNED, UNJUDGED_WAY, WAY, first_good
 from wire.held import FEWEST
 
+UNJUDGED = "tuned, unjudged"
+"""The tuned model of a device that holds nothing out to judge it by."""
 SHARES = (0.0, 0.25, 0.5, 0.7, 0.9, 1.0)
 """Shares of neighbours, or of a head of Gaussians, in an answer."""
 Row = Mapping[str, Any]
@@ -73,7 +75,7 @@ def _accuracy(row: Row, kept: Kept) -> float:
     if (
         model == f"tuned {WAY}" and not row["heldout"][model][0]
     ):  # nothing is held out to judge it by
-        model = f"tuned {UNJUDGED_WAY}"
+        model = UNJUDGED
     return float(row["test"][model][SHARES.index(share)])
 
 

@@ -27,7 +27,7 @@ from algorithms.core.contract import TorchTensors
 from algorithms.optimizers.base import slot_of
 from algorithms.personalisation.keeping import Keeping
 from algorithms.personalisation.memory import Memory, mixed, neighbours, unit
-from benchmarks.candidate_rules import SHARES, text
+from benchmarks.candidate_rules import SHARES, UNJUDGED, text
 from benchmarks.results.report import describe_machine, put
 from edge_client.data.layout import PARTS, fit_windows, windows_for
 from edge_client.work.job import PlanExecution
@@ -129,6 +129,8 @@ class Fleet:
             f"tuned {way}": {key: way * after[key] + (1 - way) * before[key] for key in moving}
             for way in (0.25, 0.5, 0.75, 1.0)
         }
+        blended = self._after(device_id, closing[: graphs.index("blend") + 1], group)
+        models[UNJUDGED] = {key: blended[key] for key in moving}
         row: dict[str, Any] = {
             "device": device_id,
             "num_test": windows.num_test,

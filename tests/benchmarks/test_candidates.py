@@ -63,7 +63,7 @@ def row_of(losses: dict[str, float], num_windows: int) -> dict[str, object]:
     [
         (0.1, 8, {}, "tuned 0.75"),
         (2.0, 8, {}, "group+bn"),  # worse on each window
-        (2.0, 0, {}, "tuned 0.75"),  # nothing to judge by: half of the way
+        (2.0, 0, {}, "tuned 0.75"),  # nothing to judge by
         (0.1, 2, {}, "group+bn"),  # the training missed what is too few to judge by
         (0.1, 8, {"trained": False}, "group+bn"),
         (0.1, 8, {"elsewhere": 0.3}, "group+bn"),
