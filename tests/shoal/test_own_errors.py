@@ -72,7 +72,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         (
             "--algorithm methods.py:Later --exportable off",
-            r"The first reason: p.*: .*methods\.py, line 16, in Later\.deeper: KeyError: 'nothing'",
+            r"The first one, p.*: .*methods\.py, line 16, in Later\.deeper: KeyError: 'nothing'",
         ),
         (
             "--algorithm fedavg+methods.py:Groups",
