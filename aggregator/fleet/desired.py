@@ -182,7 +182,7 @@ def is_wanted(fleet: Records, device_id: str, device: Device) -> bool:
             # a survey may have placed the device in another group since
             is_same = work.start == group_of(campaign, device_id, device)
             return campaign.phase in phases and is_same
-    return is_left(campaign, device_id, device)
+    return needs_placement(campaign, device_id, device)
 
 
 def works_for(fleet: Records, device_id: str, device: Device) -> Campaign | None:
@@ -235,14 +235,14 @@ def can_train(campaign: Campaign, device: Device) -> bool:
     return windows_of(campaign, device)[0] >= campaign.settings.min_batch
 
 
-def is_left(campaign: Campaign, device_id: str, device: Device) -> bool:
+def needs_placement(campaign: Campaign, device_id: str, device: Device) -> bool:
     """Return True if no training will put a device into a group.
 
-    The device cannot train, or the training is over and has not met it.
+    The device cannot train, or the training is over without it.
     """
     is_over = campaign.phase in ("evaluating", "finished")
-    is_met = bool(campaign.members.get(device_id, NOBODY).group)
-    return not can_train(campaign, device) or (is_over and not is_met)
+    has_group = bool(campaign.members.get(device_id, NOBODY).group)
+    return not can_train(campaign, device) or (is_over and not has_group)
 
 
 def is_to_survey(campaign: Campaign, device_id: str, device: Device) -> bool:
@@ -250,7 +250,7 @@ def is_to_survey(campaign: Campaign, device_id: str, device: Device) -> bool:
     return (
         bool(campaign.version.programs.get(UNLABELLED))
         and not device.forbids
-        and is_left(campaign, device_id, device)
+        and needs_placement(campaign, device_id, device)
         and campaign.members.get(device_id, NOBODY).survey is None
     )
 
@@ -264,11 +264,11 @@ def trained_group(campaign: Campaign, device_id: str) -> str:
 def placed_of(campaign: Campaign, device_id: str, device: Device) -> Placed | None:
     """Return the group of a device that has no group from its training.
 
-    The device is left by the training (`is_left`), or may not be surveyed. None for any other
+    The device needs a placement (`needs_placement`), or may not be surveyed. None for any other
     device, and while no group is known.
     """
     member, choices = campaign.members.get(device_id, NOBODY), list[Placed | None]()
-    if is_left(campaign, device_id, device):
+    if needs_placement(campaign, device_id, device):
         choices = [member.placed, campaign.default]
     elif device.forbids and not member.group:
         choices = [campaign.default]

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from aggregator.fleet import events as e
 from aggregator.fleet import rollouts, rounds
-from aggregator.fleet.desired import is_left
+from aggregator.fleet.desired import needs_placement
 from aggregator.fleet.divergence import NOBODY, refused_divergence, suspects_of
 from aggregator.fleet.reconcile import Turn, awake, failed, forget, reconcile, rested
 from aggregator.fleet.records import SHARED, Campaign, Device, Fleet, Member, Survey
@@ -108,7 +108,7 @@ def _checked_in(turn: Turn, event: e.CheckedIn) -> None:
         member = campaign.members.get(event.device_id)
         if member is None or not (member.survey or member.placed):
             continue
-        if not is_left(campaign, event.device_id, device):
+        if not needs_placement(campaign, event.device_id, device):
             turn.put_member(campaign, event.device_id, survey=None, placed=None)
         elif facts.moved:
             turn.put_member(campaign, event.device_id, survey=None)
