@@ -55,7 +55,7 @@ def models_of_run(campaign: Campaign, made_in: int | None) -> Mapping[str, str]:
     Raises:
         ConfigError: the models of that round are not stored.
     """
-    versions = {version.round: version for version in (*campaign.history, campaign.version)}
+    versions = {version.round: version for version in reversed(campaign.versions)}
     number = campaign.version.round if made_in is None else made_in
     if number not in versions:
         raise ConfigError(

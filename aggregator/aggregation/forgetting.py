@@ -50,7 +50,7 @@ def forgotten(
     memories, alone, shared = dict[str, str](), set[str](), set[str]()
     for campaign in fleet.campaigns.values():
         algorithm, blobs = algorithm_of(campaign), blobs_of(campaign)
-        for version in (campaign.version, *campaign.history):
+        for version in campaign.versions:
             state = decode_memory(blobs.get(version.memory), {})
             group = own_group(algorithm, state, device_id)
             if group is not None and group != NEWCOMER and group in version.models:

@@ -82,7 +82,7 @@ def rolled_back(
         KeyError: the models of that round are no longer stored.
         BlobLost, StorageFailed: the models cannot be read.
     """
-    version = {v.round: v for v in (*campaign.history, campaign.version)}[to]
+    version = {v.round: v for v in reversed(campaign.versions)}[to]
     settings, trained = campaign.next_settings, campaign.trained
     return RolledBack(
         at_s=at_s,

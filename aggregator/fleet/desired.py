@@ -174,15 +174,16 @@ def is_wanted(fleet: Records, device_id: str, device: Device) -> bool:
         return False
     if campaign.members.get(device_id, NOBODY).excluded:
         return False
+    is_over = campaign.phase in ("evaluating", "finished")
     match work.kind:
         case "train":
-            return campaign.phase not in ("evaluating", "finished")
-        case "evaluate" | "personalise":
-            phases = ("evaluating",) if work.kind == "evaluate" else ("evaluating", "finished")
-            # a survey may have placed the device in another group since
-            is_same = work.start == group_of(campaign, device_id, device)
-            return campaign.phase in phases and is_same
-    return needs_placement(campaign, device_id, device)
+            return not is_over
+        case "survey":
+            return needs_placement(campaign, device_id, device)
+        case "evaluate" if campaign.phase == "finished":
+            return False
+    # a survey may have placed the device in another group since
+    return is_over and work.start == group_of(campaign, device_id, device)
 
 
 def works_for(fleet: Records, device_id: str, device: Device) -> Campaign | None:

@@ -441,6 +441,11 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True):
         return len(self.updates)
 
     @property
+    def versions(self) -> tuple[Version, ...]:
+        """Versions whose models are stored: the current one, then earlier ones from the oldest."""
+        return self.version, *self.history
+
+    @property
     def models(self) -> dict[str, Digest]:
         """Digests of the current models, by key."""
         return self.version.models

@@ -307,7 +307,6 @@ def _forgotten(turn: Turn, event: e.Forgotten) -> None:
             reconcile(turn, device_id, Device(ban=device.ban))
         rollouts.note_report(turn, device_id)
     for campaign in list(turn.campaigns.values()):
-        versions = (campaign.version, *campaign.history)
         version, *history = (
             replace(
                 v,
@@ -316,7 +315,7 @@ def _forgotten(turn: Turn, event: e.Forgotten) -> None:
                 programs={k: p for k, p in v.programs.items() if k != f"device:{device_id}"},
                 evaluated={d: m for d, m in v.evaluated.items() if d != device_id},
             )
-            for v in versions
+            for v in campaign.versions
         )
         members, refused = campaign.members, campaign.refused
         if device_id in members:
@@ -403,8 +402,7 @@ def _excluded(turn: Turn, event: e.Excluded) -> None:
 
 def _rolled_back(turn: Turn, event: e.RolledBack) -> None:
     campaign = turn.campaigns[event.campaign]
-    versions = (campaign.version, *campaign.history)
-    version = next((v for v in versions if v.round == event.to), None)
+    version = next((v for v in campaign.versions if v.round == event.to), None)
     if version is None:
         return
     version = replace(version, programs=event.programs or version.programs)

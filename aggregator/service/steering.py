@@ -243,9 +243,8 @@ class Steering:
         others = [f"{field} {getattr(wanted, field)}" for field in changes if field != "hyper"]
         usual = trainer.bundle.manifest.hyper
         rates = [
-            f"{each} {value:g} (of the bundle: {usual[each]:g})"
-            for each, value in (changes | merged).get("hyper", {}).items()
-            if each in changes["hyper"]
+            f"{each} {wanted.hyper[each]:g} (of the bundle: {usual[each]:g})"
+            for each in changes.get("hyper", ())
         ]
         values = ", ".join((*rates, *others))
         if campaign.phase == "finished":
@@ -325,7 +324,7 @@ class Steering:
 
 def stored_rounds(campaign: Campaign) -> list[int]:
     """Return the numbers of the rounds whose models a campaign can return to."""
-    return sorted({campaign.version.round, *(version.round for version in campaign.history)})
+    return sorted({version.round for version in campaign.versions})
 
 
 def _named(rounds: list[int]) -> str:

@@ -68,7 +68,7 @@ def remembered(campaign: Campaign) -> set[str]:
     They are models and memories to go on from or to return to, and counted updates and surveys. A
     finished campaign needs no updates.
     """
-    versions = (campaign.version, *campaign.history)
+    versions = campaign.versions
     models = {digest for version in versions for digest in version.models.values()}
     counted = campaign.updates.values() if campaign.phase != "finished" else ()
     updates = {update.blob for update in counted}

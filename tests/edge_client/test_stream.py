@@ -1,6 +1,7 @@
 """The filter over answers to a stream of windows."""
 
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -163,8 +164,8 @@ class TestLiveAnswers:
         x = self.windows(fleet)
         p = Model(state).predict(x)
         lines = self.answered(state, x, None)
-        own = [list(line["probabilities"].values()) for line in lines]  # type: ignore[attr-defined]
-        assert np.allclose(own, p, atol=1e-6)
+        answers = [list(cast("dict[str, float]", line["probabilities"]).values()) for line in lines]
+        assert np.allclose(answers, p, atol=1e-6)
         assert not (state / "stream.json").exists()
 
     def test_another_bundle_starts_anew_and_waiting_answers_have_their_own_classes(

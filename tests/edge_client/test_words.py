@@ -27,10 +27,10 @@ def pasted(folder: Path, most: int = 6) -> tuple[FleetData, list[str]]:
     while True:
         try:
             fleet = shoal.load(folder)
-            found = re.findall(f"no column is the label.*?{LINE}(.*)", described(fleet))
-            if not found:
+            suggested = re.findall(f"no column is the label.*?{LINE}(.*)", described(fleet))
+            if not suggested:
                 return fleet, lines
-            line = found[0]
+            line = suggested[0]
         except ShoalError as error:
             text = str(error)
             assert "\n" not in text

@@ -110,8 +110,8 @@ def test_it_is_placed_once_over_kills_of_the_service_and_weighs_nothing(
         "by its group's model; guessing gives a third"
     )
 
-    said = str(placed)
-    assert said.startswith("placed by its inputs, 4 of 4 neighbours, farther out than ")
+    text = str(placed)
+    assert text.startswith("placed by its inputs, 4 of 4 neighbours, farther out than ")
     summary, line = (
         json.loads((field.folder / f"{name}.json").read_text()) for name in ("summary", "devices")
     )
@@ -119,11 +119,11 @@ def test_it_is_placed_once_over_kills_of_the_service_and_weighs_nothing(
     assert summary["groups"]["count"] == 1
     assert {d["id"]: (d["group"], d["placed"], d["declines"]) for d in line["devices"]} == {
         **{f"d{i}": (0, None, 0) for i in range(4)},
-        "d4": (0, said, 0),
+        "d4": (0, text, 0),
     }
-    assert json.loads((field.folder / "rounds.json").read_text())[-1]["placed"] == {"d4": said}
+    assert json.loads((field.folder / "rounds.json").read_text())[-1]["placed"] == {"d4": text}
     shown = {" ".join(line.split()) for line in field.devices("show", "d4").splitlines()}
-    assert {f"placed {said}", "group 0"} <= shown
+    assert {f"placed {text}", "group 0"} <= shown
     log = (field.folder / "devices" / "d4" / "edge.log").read_text()
     assert log.count("declined") == 0
 

@@ -313,23 +313,23 @@ def test_windows_are_cut_as_options_say(
 ) -> None:
     recording(tmp_path / "data", 50, 3000)
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    done = shoal("data", "show", "data", "--json", *words, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    shown = json.loads(done.stdout)
+    process = shoal("data", "show", "data", "--json", *words, cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    shown = json.loads(process.stdout)
     assert (shown["length"], shown["stride"], shown["rate_hz"]) == shape
 
 
 def test_a_simulation_and_a_bundle_have_the_windows_of_the_options(tmp_path: Path) -> None:
     recording(tmp_path / "data", 50, 1500)
     words = ("--data", "data", "--algorithm", "fedavg", "--window", "32", "--stride", "8")
-    done = shoal("simulate", *words, "--rounds", "1", "--out", "out", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    process = shoal("simulate", *words, "--rounds", "1", "--out", "out", cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
     devices = json.loads((tmp_path / "out" / "summary.json").read_text())["devices"]
     fleet = load(tmp_path / "data", length=32, stride=8)
     counts = {device_id: windows.num_test for device_id, windows in fleet.devices.items()}
     assert {device_id: device["num_test"] for device_id, device in devices.items()} == counts
-    done = shoal("export", *words, "--out", "bundle", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    process = shoal("export", *words, "--out", "bundle", cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
     (bundle,) = (tmp_path / "bundle").glob("*.shoal")
     window = unpack(bundle.read_bytes()).manifest.window
     assert (window.length, window.stride, window.rate_hz) == (32, 8, 50)

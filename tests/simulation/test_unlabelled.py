@@ -98,7 +98,7 @@ def test_a_newcomer_is_placed_alike_with_and_without_labels(algorithm: str, shif
     )
     data = dataclasses.replace(data, devices={**data.devices, newcomer: moved})
     objective = objective_for_fleet(data, spec, seed)
-    found = {}
+    places = {}
     for labels in ("none", "1", "all"):
         settings = SimulationSettings(spec, 2, seed=seed, newcomers=1, labels=labels, batch_size=16)
         result = simulate(data, settings, objective=objective, engine=EngineOptions("native"))
@@ -110,10 +110,10 @@ def test_a_newcomer_is_placed_alike_with_and_without_labels(algorithm: str, shif
         }
         assert placed.neighbours > 0
         assert shift or alike == {int(placed.group)}
-        found[labels] = placed
-    assert found["none"] == found["all"]
-    assert (found["all"].nearer == 1) == bool(shift)
-    assert "initial" not in {placed.group for placed in found.values()}
+        places[labels] = placed
+    assert places["none"] == places["all"]
+    assert (places["all"].nearer == 1) == bool(shift)
+    assert "initial" not in {placed.group for placed in places.values()}
 
 
 @pytest.mark.full
@@ -124,9 +124,9 @@ def test_one_that_no_round_has_drawn_is_placed_by_its_inputs_in_either_simulatio
         simulate(data, settings, engine=EngineOptions(backend)).summary
         for backend in ("eager", "messages")
     )
-    left = {d: device.placed for d, device in fast.devices.items() if device.placed}
-    assert len(left) == 4
-    assert all(placed.neighbours == 5 for placed in left.values())
+    places = [device.placed for device in fast.devices.values() if device.placed]
+    assert len(places) == 4
+    assert all(placed.neighbours == 5 for placed in places)
     assert fast.devices == real.devices
 
 
