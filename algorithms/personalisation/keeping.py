@@ -43,7 +43,8 @@ from algorithms.objectives.supervised import Pass, Supervised, following_values
 from algorithms.optimizers.base import slot_of
 from algorithms.personalisation.answers import ANSWERS, Answers
 from algorithms.personalisation.kept import CHOICE, CHOOSE, ERROR, LOSS, USABLE, WINDOWS, WORST
-from algorithms.personalisation.memory import SHARE, Memory, Scores, answer, empty, unit
+from algorithms.personalisation.memory import SHARE, Memory, Scores, answer, empty
+from algorithms.personalisation.pooling import grid_of, pooled
 from wire.arrays import names
 from wire.held import FEWEST
 from wire.tasks import NO_LABEL, RECONSTRUCTION
@@ -140,6 +141,7 @@ class Keeping(Wrapper[Supervised]):
         super().__init__(whole)
         self.recipe, self.memory_size, self.model = recipe, memory_size, whole.model
         model = whole.model
+        self.grid = grid_of(model)
         self._norms = tuple(
             layer for layer in norm_layers(model) if layer not in fixed_norms(model)
         )
@@ -359,16 +361,21 @@ class Keeping(Wrapper[Supervised]):
     def no_memory(self) -> TorchTensors:
         """Return an empty memory, with the share 0 of neighbours."""
         model = self.model
-        return empty(self.memory_size, model.num_features, model.num_classes + self.answers.columns)
+        width = self.grid[1] + model.num_classes
+        return empty(self.memory_size, width, model.num_classes + self.answers.columns)
 
     def rows_of(self, made: Pass, batch: TorchTensors) -> TorchTensors:
         """Return the rows to remember of a batch's windows, by name, (batch, width) each."""
         labels = self.label_rows(batch).to(made.logits.dtype)
         return {
-            "keys": unit(made.features),
+            "keys": self.keys_of(made),
             "guess": self.answers.guess(made.logits),
             "labels": labels,
         }
+
+    def keys_of(self, made: Pass) -> Tensor:
+        """Return the keys (batch, channels + outputs) by which neighbours are found."""
+        return torch.cat([pooled(made.features, self.grid), made.logits], dim=1)
 
     def has_label(self, batch: TorchTensors) -> Tensor:
         """Return 1 (batch,) for each window that has a label or needs none, else 0."""
@@ -399,7 +406,10 @@ class Keeping(Wrapper[Supervised]):
         """Return the rows (batch, width) of the personal model's answers."""
         forward_pass = self.whole.answer(tensors, x)
         return answer(
-            tensors, forward_pass.features, self.answers.guess(forward_pass.logits), self.answers
+            tensors,
+            self.keys_of(forward_pass),
+            self.answers.guess(forward_pass.logits),
+            self.answers,
         )
 
 

@@ -4,10 +4,13 @@ Labels and answers are the rows of `algorithms.personalisation.answers`.
 
 O. Marfoq, G. Neglia, R. Vidal, L. Kameni. Personalized Federated Learning through Local
 Memorization. ICML 2022, section 3: a model's probabilities are mixed with those of the nearest
-windows of the device in the model's representation. Two things differ here. Representations have
-length 1, and every window has the weight ``exp(-d / SCALE)`` of its squared distance d, so that
-nothing is sorted: phones have no fast graph for sorting. A window without a label takes part with
-the answers of the model and its neighbours (label propagation: D. Zhou et al., NIPS 2003, Eq. 4).
+windows of the device in the model's representation. Three things differ here. A window's key is the
+mean of its representation over time, with the model's outputs, each in units of its standard
+deviation within a class on this device: the same movement a few samples later is near. Every window
+has the weight ``exp(-d / SCALE)`` of its mean squared difference d, so that nothing is sorted:
+phones have no fast graph for sorting. A window without a label takes part with the answers of the
+model and its neighbours (label propagation: D. Zhou et al., NIPS 2003, Eq. 4), and counts less than
+one with a label.
 """
 
 from dataclasses import dataclass
@@ -21,22 +24,31 @@ from algorithms.personalisation.answers import CLASSES, Answers
 from algorithms.personalisation.kept import WORST
 from wire.arrays import names
 
-SCALE = 0.03
-"""Squared distance at which a neighbour has the weight 1 / e, for representations of length 1."""
+SCALE = 0.1
+"""Mean squared difference of two keys at which a neighbour has the weight 1 / e.
+
+Two windows of one class, drawn at random, differ by 2 on average.
+"""
+FLOOR = 0.1
+"""Share of the mean variance of a key's numbers that is added to the variance of each of them."""
 NEAREST = 1e-12
 """Minimum sum of the neighbours' weights; below it, the answer tends to the model's alone."""
-SPREAD, TIMES = 0.5, 10
+SPREAD, TIMES = 0.9, 10
 """Share of an unlabelled window's answer from its neighbours, and number of propagation steps."""
-KEYS, LABELS, SHARE = (names.memory(name) for name in ("keys", "labels", "share"))
+LABELLED = 30.0
+"""Weight of a window with a label among neighbours; one without has the weight 1."""
+KEYS, UNITS, LABELS, EVIDENCE, SHARE = (
+    names.memory(name) for name in ("keys", "units", "labels", "evidence", "share")
+)
 
 
 @dataclass(frozen=True)
 class Memory:
     """Windows of a device, in up to M rows; rows without a window are zero.
 
-    `keys` (M, K) are representations of length 1. `guess` (M, width) are the model's answers and
-    `labels` (M, width) the known ones, both as rows of `of`. `holdout` (M,) is 1 for a window that
-    is held out.
+    `keys` (M, K) are pooled representations with the model's outputs. `guess` (M, width) are the
+    model's answers and `labels` (M, width) the known ones, both as rows of `of`. `holdout` (M,) is
+    1 for a window that is held out.
     """
 
     keys: Tensor
@@ -86,9 +98,39 @@ class Memory:
     def weights(self) -> Tensor:
         """Weights (M, M) of each window (column) for each other one (row); 0 for itself."""
         rows = torch.arange(self.keys.shape[0])
-        filled = self.filled.to(self.keys.dtype)
-        others = (rows.unsqueeze(1) != rows).to(self.keys.dtype) * filled.unsqueeze(1)
-        return neighbours(self.keys, self.keys, filled) * others
+        filled = self.filled.to(self.keys.dtype).unsqueeze(1)
+        others = (rows.unsqueeze(1) != rows).to(self.keys.dtype) * filled
+        return neighbours(self.scaled, self.scaled, self.evidence) * others
+
+    @property
+    def evidence(self) -> Tensor:
+        """Weight (M,) of each window among neighbours, besides its distance; 0 without a window."""
+        dtype = self.keys.dtype
+        return self.filled.to(dtype) + (LABELLED - 1) * self.has_label.to(dtype)
+
+    @cached_property
+    def units(self) -> Tensor:
+        """Mean of the keys, and their standard deviation within a class, as two rows (2, K).
+
+        A window without a label, or held out, is of each class in the model's probability. If
+        labels are not single classes, all windows are of one.
+        """
+        filled = self.filled.to(self.keys.dtype).unsqueeze(1)
+        shares = filled
+        if self.of.by_class:
+            by_label = (self.has_label & (self.holdout <= 0)).to(filled.dtype).unsqueeze(1)
+            shares = by_label * self.labels + (1 - by_label) * self.guess
+        count = filled.sum().clamp(min=1.0)
+        mean = (filled * self.keys).sum(0) / count
+        keys = (self.keys - mean) * filled
+        sums, sizes = shares.T @ keys, shares.sum(0).clamp(min=1e-6).unsqueeze(1)
+        variance = (keys.square().sum(0) - (sums.square() / sizes).sum(0)).clamp(min=0.0) / count
+        return torch.stack([mean, (variance + FLOOR * variance.mean() + 1e-12).sqrt()])
+
+    @cached_property
+    def scaled(self) -> Tensor:
+        """Keys (M, K) in their units; zero in rows without a window."""
+        return in_units(self.keys, self.units) * self.filled.to(self.keys.dtype).unsqueeze(1)
 
     def smoothed(self, weights: Tensor, known: Tensor) -> Tensor:
         """Return a label (M, width) for every window.
@@ -122,22 +164,24 @@ class Memory:
         return torch.stack(columns, 1), counted
 
     def answering(self) -> TorchTensors:
-        """Return the tensors in which neighbours are looked up: representations and labels."""
-        return {KEYS: torch.clone(self.keys), LABELS: self.smoothed(self.weights, self.has_label)}
+        """Return the tensors in which neighbours are looked up."""
+        labels = self.smoothed(self.weights, self.has_label)
+        return {KEYS: self.scaled, UNITS: self.units, LABELS: labels, EVIDENCE: self.evidence}
 
 
-def unit(features: Tensor) -> Tensor:
-    """Return representations (n, K) scaled to length 1."""
-    return features / features.square().sum(1, keepdim=True).clamp(min=1e-12).sqrt()
+def in_units(keys: Tensor, units: Tensor) -> Tensor:
+    """Return keys (n, K) minus their mean, divided by their deviation."""
+    return (keys - units[0]) / units[1]
 
 
-def neighbours(queries: Tensor, keys: Tensor, filled: Tensor) -> Tensor:
-    """Return the weights (n, M) of `keys` (M, K) for each of `queries` (n, K).
+def neighbours(queries: Tensor, keys: Tensor, evidence: Tensor) -> Tensor:
+    """Return the weights (n, M) of `keys` (M, K) for each of `queries` (n, K), both in units.
 
-    Rows that are not `filled` (M,) have the weight 0.
+    A weight is that of the distance times the key's `evidence` (M,).
     """
-    distance = (2.0 - 2.0 * (queries @ keys.T)).clamp(min=0.0)
-    return torch.exp(-distance / SCALE) * filled
+    sizes = queries.square().mean(1, keepdim=True) + keys.square().mean(1)
+    distance = (sizes - 2.0 * (queries @ keys.T) / keys.shape[1]).clamp(min=0.0)
+    return torch.exp(-distance / SCALE) * evidence
 
 
 def normalised(weights: Tensor) -> Tensor:
@@ -157,21 +201,22 @@ def mixed(
     return share * near + (1 - part) * guess
 
 
-def answer(tensors: TorchTensors, features: Tensor, guess: Tensor, of: Answers = CLASSES) -> Tensor:
+def answer(tensors: TorchTensors, keys: Tensor, guess: Tensor, of: Answers = CLASSES) -> Tensor:
     """Return the answers (n, width) of a device that has this memory.
 
-    `features` (n, K) are the model's representations and `guess` (n, width) its answers.
+    `keys` (n, K) and `guess` (n, width) are those of the windows to answer.
     """
-    labels = tensors[LABELS]
-    weights = neighbours(unit(features), tensors[KEYS], (of.weight(labels) > 0).to(features.dtype))
-    return mixed(guess, weights, labels, tensors[SHARE], of)
+    weights = neighbours(in_units(keys, tensors[UNITS]), tensors[KEYS], tensors[EVIDENCE])
+    return mixed(guess, weights, tensors[LABELS], tensors[SHARE], of)
 
 
 def empty(size: int, width: int, num_answers: int) -> TorchTensors:
     """Return an empty memory of `size` rows, with which the model answers alone."""
     return {
         KEYS: torch.zeros(size, width),
+        UNITS: torch.stack([torch.zeros(width), torch.ones(width)]),
         LABELS: torch.zeros(size, num_answers),
+        EVIDENCE: torch.zeros(size),
         SHARE: torch.zeros(()),
     }
 

@@ -14,7 +14,7 @@ from aggregator.fleet.desired import by_labels
 from algorithms.composition import make_algorithm, make_objective, read_algorithm
 from algorithms.optimizers.base import slot_of
 from algorithms.personalisation.keeping import Keeping
-from algorithms.personalisation.memory import KEYS, LABELS, SHARE
+from algorithms.personalisation.memory import EVIDENCE, KEYS, LABELS, SHARE, UNITS
 from algorithms.registry import CHOICES
 from edge_client.core.kept import own_tensors
 from edge_client.core.ports import Windows
@@ -75,7 +75,13 @@ class TestEveryObjective:
         assert {k for k in tensors if names.role_of(k) == "private"} <= set(
             keeping_of(made).moving(tensors)
         )
-        assert names.of_role(tensors, names.MEMORY).keys() == {KEYS, LABELS, SHARE}
+        assert names.of_role(tensors, names.MEMORY).keys() == {
+            KEYS,
+            UNITS,
+            LABELS,
+            EVIDENCE,
+            SHARE,
+        }
 
     def test_the_closing_plan_is_carried_out_with_any_labels_and_reports_scores_alone(
         self, objective: str
@@ -144,7 +150,8 @@ class TestWhatIsKept:
         )
         for key in keeping_of(made).moving(made.initial()):
             np.testing.assert_array_equal(one[key], two[key], err_msg=key)
-        np.testing.assert_array_equal(one[KEYS], two[KEYS])
+        for key in (KEYS, UNITS):
+            np.testing.assert_array_equal(one[key], two[key])
 
     def test_training_that_diverges_leaves_the_model_as_it_was(self) -> None:
         field = played("fedavg+personal+none")

@@ -17,6 +17,7 @@ from algorithms.composition import make_algorithm, make_objective, read_algorith
 from algorithms.core.contract import ObjectiveMemory
 from algorithms.models.classifier import LOUDEST, Classifier, plausible
 from algorithms.optimizers.base import slot_of
+from algorithms.personalisation import memory as memory_rules
 from algorithms.personalisation.keeping import (
     ABSENT,
     BEYOND,
@@ -33,7 +34,7 @@ from algorithms.personalisation.keeping import (
     variety,
 )
 from algorithms.personalisation.kept import CHOOSE, WORST
-from algorithms.personalisation.memory import KEYS, SHARE, Memory
+from algorithms.personalisation.memory import KEYS, SHARE, UNITS, Memory
 from edge_client.core.policy import ranks
 from edge_client.core.ports import Windows
 from edge_client.work.executor import Executor
@@ -159,6 +160,10 @@ def keeping_of(objective: Any) -> Any:
 class TestChoose:
     """The graph ``choose`` alone, on a memory that is set by hand: 8 rows, rows 0 to 3 held out."""
 
+    @pytest.fixture(autouse=True)
+    def nobody_has_a_neighbour(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(memory_rules, "neighbours", lambda q, k, _: torch.zeros(len(q), len(k)))
+
     def chosen(
         self, tuned_loss: float, general_loss: float, elsewhere: float = 0.0, held: int = 4
     ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
@@ -182,21 +187,27 @@ class TestChoose:
             "labels": labels,
             "holdout": (torch.arange(8) < held).float()[:, None],
         }
-        memory["keys"][torch.arange(8), torch.arange(8)] = 1  # nobody has a neighbour
+        memory["keys"][torch.arange(8), torch.arange(8)] = 1
         tensors |= {names.response("memorise", name): value for name, value in memory.items()}
         tensors[names.slot("memory.losses")][:held] = general_loss
         tensors[names.slot("memory.elsewhere")] += elsewhere
         tensors[KEYS][:, 0] = 0.25
         return tensors, keeping.choose(tensors, {}, {})
 
+    def memory_in(self, tensors: dict[str, torch.Tensor]) -> Memory:
+        keys, guess, labels, holdout = (
+            tensors[names.response("memorise", name)]
+            for name in ("keys", "guess", "labels", "holdout")
+        )
+        return Memory(keys, guess, labels, holdout.squeeze(1))
+
     def test_the_tuned_model_is_kept_with_its_memory(self) -> None:
         tensors, outputs = self.chosen(0.1, 2.0)
         assert outputs["metric/choice"].tolist() == [1, 0, 0, 0]
         torch.testing.assert_close(outputs["metric/loss"], torch.tensor([0.1, 0.1, 2.0, 2.0]))
         assert float(outputs["metric/windows"]) == 4
-        assert torch.equal(
-            outputs[names.following(KEYS)], tensors[names.response("memorise", "keys")]
-        )
+        assert torch.equal(outputs[names.following(KEYS)], self.memory_in(tensors).scaled)
+        assert torch.equal(outputs[names.following(UNITS)], self.memory_in(tensors).units)
         assert float(outputs[names.following(SHARE)]) == 0.5
         assert torch.equal(outputs["next/shared/head.weight"], tensors["shared/head.weight"])
 
@@ -204,6 +215,7 @@ class TestChoose:
         tensors, outputs = self.chosen(3.0, 0.5)
         assert outputs["metric/choice"].tolist() == [0, 0, 1, 0]
         assert torch.equal(outputs[names.following(KEYS)], tensors[KEYS])
+        assert torch.equal(outputs[names.following(UNITS)], tensors[UNITS])
         assert torch.equal(outputs["next/shared/head.weight"], tensors["slot/before.head.weight"])
 
     def test_labels_of_a_part_of_the_classes_do_not_decide(self) -> None:

@@ -15,6 +15,7 @@ from algorithms.personalisation.answers import ANSWERS, with_weight
 from algorithms.personalisation.kept import LEAST, WORST
 from algorithms.personalisation.memory import (
     KEYS,
+    LABELLED,
     LABELS,
     SCALE,
     SHARE,
@@ -45,8 +46,7 @@ WIDTH, NAMES = 4, 2
 def memory_of(
     task: TaskName, seed: int, labelled: list[bool], held: list[bool], rows: int
 ) -> Memory:
-    """Return a memory of so many rows, the first ones with windows that are close enough to be
-    neighbours. Some labels are zeros."""
+    """Return a memory of so many rows, with windows in the first ones. Some labels are zeros."""
     rng, count = np.random.default_rng(seed), len(labelled)
     keys = np.array([1.0, 0.3, 0.2, 0.1]) + rng.normal(0, 0.15, (count, WIDTH))
     target = (
@@ -58,7 +58,7 @@ def memory_of(
     target = np.where(np.array(labelled, bool)[:, None], target, nobody)
     of = ANSWERS[task]
     made = {
-        "keys": torch.from_numpy(keys / np.linalg.norm(keys, axis=1, keepdims=True)).float(),
+        "keys": torch.from_numpy(keys).float(),
         "guess": of.guess(torch.from_numpy(rng.normal(0, 1, (count, NAMES))).float()),
         "labels": of.labels(torch.from_numpy(target).float(), NAMES),
         "holdout": torch.tensor([float(h and k) for h, k in zip(held, labelled, strict=True)]),
@@ -87,7 +87,7 @@ def plain_losses(
     """The loss of each held-out window by loops in float64, with what neighbours say and its weight
     apart."""
     keys, guess, labels = (
-        t.double().numpy() for t in (memory.keys, memory.guess[:, :-1], memory.labels[:, :-1])
+        t.double().numpy() for t in (memory.scaled, memory.guess[:, :-1], memory.labels[:, :-1])
     )
     count = len(known)
     judged = [i for i in range(count) if memory.holdout[i] > 0]
@@ -95,7 +95,12 @@ def plain_losses(
 
     def near(i: int, soft: list[Any], weights: list[float]) -> tuple[Any, float]:
         """The sum of what neighbours say, each by its weight, and how much of an answer that is."""
-        by = [math.exp(-((keys[i] - keys[j]) ** 2).sum() / SCALE) if j != i else 0.0 for j in told]
+        by = [
+            (LABELLED if known[j] else 1.0) * math.exp(-((keys[i] - keys[j]) ** 2).mean() / SCALE)
+            if j != i
+            else 0.0
+            for j in told
+        ]
         total = max(sum(by), 1e-12)
         said = sum((w / total * soft[j] for w, j in zip(by, told, strict=True)), np.zeros(NAMES))
         return said, sum(w / total * weights[j] for w, j in zip(by, told, strict=True))

@@ -13,19 +13,22 @@ from torch import Tensor
 
 from algorithms.personalisation.kept import LEAST, WORST
 from algorithms.personalisation.memory import (
+    EVIDENCE,
+    FLOOR,
     KEYS,
+    LABELLED,
     LABELS,
     NEAREST,
     SCALE,
     SHARE,
     SPREAD,
     TIMES,
+    UNITS,
     Memory,
     answer,
     empty,
     neighbours,
     normalised,
-    unit,
 )
 
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
@@ -34,8 +37,7 @@ SHARES = (0.0, 0.3, 1.0)
 
 
 def memory_of(seed: int, labelled: list[int], held: list[int], rows: int) -> Memory:
-    """`len(labelled)` windows with a class each (-1: none) in the first of so many rows, which lie
-    close enough to be neighbours."""
+    """`len(labelled)` windows with a class each (-1: none) in the first of so many rows."""
     rng = np.random.default_rng(seed)
     keys, guess, labels, out = (
         np.zeros((rows, WIDTH)),
@@ -44,8 +46,7 @@ def memory_of(seed: int, labelled: list[int], held: list[int], rows: int) -> Mem
         np.zeros(rows),
     )
     for row, label in enumerate(labelled):
-        near = np.array([1.0, 0.3, 0.2, 0.1]) + rng.normal(0, 0.15, WIDTH)
-        keys[row] = near / np.linalg.norm(near)
+        keys[row] = np.array([1.0, 0.3, 0.2, 0.1]) + rng.normal(0, 0.15, WIDTH)
         raw = np.exp(rng.normal(0, 1, CLASSES))
         guess[row] = raw / raw.sum()
         out[row] = held[row] if label >= 0 else 0
@@ -68,7 +69,7 @@ def memories(draw: st.DrawFn) -> Memory:
 def plain_smoothed(memory: Memory, known: list[bool], silent: list[bool]) -> list[Numbers]:
     """Labels for every window by loops: `known` windows keep theirs, `silent` ones tell no other
     window anything."""
-    keys, guess, labels = (t.double().numpy() for t in (memory.keys, memory.guess, memory.labels))
+    keys, guess, labels = (t.double().numpy() for t in (memory.scaled, memory.guess, memory.labels))
     count = len(keys)
     soft = [labels[i] if known[i] else guess[i] for i in range(count)]
     for _ in range(TIMES):
@@ -81,10 +82,11 @@ def plain_smoothed(memory: Memory, known: list[bool], silent: list[bool]) -> lis
             for j in range(count):
                 if j != i and guess[j].sum() > 0 and not silent[j]:
                     weight = (
-                        math.exp(-((keys[i] - keys[j]) ** 2).sum() / SCALE)
+                        math.exp(-((keys[i] - keys[j]) ** 2).mean() / SCALE)
                         if guess[i].sum() > 0
                         else 0.0
                     )
+                    weight *= 1 + (LABELLED - 1) * labels[j].sum()
                     total, near = total + weight, near + weight * soft[j]
             following.append((1 - SPREAD) * guess[i] + SPREAD * (near / max(total, NEAREST)))
         soft = following
@@ -94,7 +96,7 @@ def plain_smoothed(memory: Memory, known: list[bool], silent: list[bool]) -> lis
 def plain_loss(memory: Memory, row: int, share: float) -> float:
     """The loss of one held-out window, by loops."""
     keys, guess, labels, held = (
-        t.double().numpy() for t in (memory.keys, memory.guess, memory.labels, memory.holdout)
+        t.double().numpy() for t in (memory.scaled, memory.guess, memory.labels, memory.holdout)
     )
     judged = [bool(held[j] > 0 and labels[j].sum() > 0) for j in range(len(keys))]
     soft = plain_smoothed(
@@ -103,7 +105,8 @@ def plain_loss(memory: Memory, row: int, share: float) -> float:
     total, near = 0.0, np.zeros(CLASSES)
     for j in range(len(keys)):
         if j != row and not judged[j] and guess[j].sum() > 0:
-            weight = math.exp(-((keys[row] - keys[j]) ** 2).sum() / SCALE)
+            weight = math.exp(-((keys[row] - keys[j]) ** 2).mean() / SCALE)
+            weight *= 1 + (LABELLED - 1) * labels[j].sum()
             total, near = total + weight, near + weight * soft[j]
     near = near / max(total, NEAREST)
     mixed = share * near + (1 - share * near.sum()) * guess[row]
@@ -119,16 +122,52 @@ def test_labels_spread_as_in_a_plain_program(memory: Memory) -> None:
         np.testing.assert_allclose(actual[row].numpy(), expected[row], atol=2e-4)
 
 
-@pytest.mark.parametrize("distance", [0.3, 0.5, 0.7, 0.9, 1.2])
+@pytest.mark.parametrize("distance", [0.3, 0.5, 1.0, 2.0, 3.0, 3.2])
 def test_a_far_window_still_tells_what_it_is_until_it_counts_as_nobody(distance: float) -> None:
     memory = memory_of(3, [0, -1], [0, 0], 3)
-    angle = 2 * math.asin(math.sqrt(distance) / 2)
-    memory.keys[:2] = torch.tensor([[1.0, 0, 0, 0], [math.cos(angle), math.sin(angle), 0, 0]])
+    keys = torch.zeros(3, WIDTH)
+    keys[1] = math.sqrt(distance)
+    memory.__dict__["scaled"] = keys
     expected = plain_smoothed(memory, [True, False, False], [False] * 3)
     np.testing.assert_allclose(
         memory.smoothed(memory.weights, memory.has_label)[1].numpy(), expected[1], atol=2e-4
     )
-    assert bool(expected[1].sum() > 0.999) == (math.exp(-distance / SCALE) > NEAREST)
+    assert bool(expected[1].sum() > 0.999) == (LABELLED * math.exp(-distance / SCALE) > NEAREST)
+
+
+@given(memory=memories())
+def test_units_are_the_mean_and_the_deviation_within_classes(memory: Memory) -> None:
+    rows = [i for i in range(len(memory.keys)) if memory.guess[i].sum() > 0]
+    if not rows:
+        assert torch.equal(memory.scaled, torch.zeros_like(memory.keys))
+        return
+    keys = memory.keys.double().numpy()[rows]
+    shares = np.stack(
+        [
+            (memory.guess if memory.labels[i].sum() == 0 or memory.holdout[i] else memory.labels)[i]
+            .double()
+            .numpy()
+            for i in rows
+        ]
+    )
+    within = np.zeros(WIDTH)
+    for column in shares.T:
+        if column.sum() > 0:
+            centre = (column[:, None] * keys).sum(0) / column.sum()
+            within += (column[:, None] * (keys - centre) ** 2).sum(0)
+    variance = within / len(rows)
+    mean, deviation = memory.units.numpy()
+    np.testing.assert_allclose(mean, keys.mean(0), atol=1e-5)
+    expected = np.sqrt(variance + FLOOR * variance.mean())
+    np.testing.assert_allclose(deviation, expected, rtol=2e-2, atol=1e-3)
+
+
+@given(seed=st.integers(0, 99), size=st.sampled_from([1e-3, 1.0, 1e3]))
+def test_neighbours_are_the_same_in_any_unit_of_a_representation(seed: int, size: float) -> None:
+    memory = memory_of(seed, [0, 1, 2, 0, 1, 2, -1, -1], [0] * 8, 9)
+    factors = torch.tensor([1.0, 1.0, 1.0, 1.0]) * size
+    other = Memory(memory.keys * factors, memory.guess, memory.labels, memory.holdout)
+    torch.testing.assert_close(other.weights, memory.weights, rtol=2e-2, atol=1e-5)
 
 
 @given(memory=memories())
@@ -176,14 +215,11 @@ def test_an_answer_is_a_probability_distribution(
     memory: Memory, share: float, seed: int, far: bool
 ) -> None:
     rng = torch.Generator().manual_seed(seed)
-    features = torch.randn(5, WIDTH, generator=rng) * (100.0 if far else 0.1) + torch.tensor(
+    keys = torch.randn(5, WIDTH, generator=rng) * (100.0 if far else 0.1) + torch.tensor(
         [1.0, 0.3, 0.2, 0.1]
     )
     probabilities = torch.softmax(torch.randn(5, CLASSES, generator=rng), 1)
-    labels = memory.smoothed(memory.weights, memory.has_label)
-    found = answer(
-        {KEYS: memory.keys, LABELS: labels, SHARE: torch.tensor(share)}, features, probabilities
-    )
+    found = answer(memory.answering() | {SHARE: torch.tensor(share)}, keys, probabilities)
     assert float(found.min()) >= -1e-6
     torch.testing.assert_close(found.sum(1), torch.ones(5), atol=1e-5, rtol=0)
 
@@ -199,24 +235,21 @@ def test_an_empty_memory_answers_as_the_model_alone_whatever_the_share() -> None
 
 def test_neighbours_far_away_leave_the_answer_to_the_model() -> None:
     tensors = empty(2, WIDTH, CLASSES) | {SHARE: torch.tensor(1.0)}
+    tensors[UNITS][0, 0], tensors[UNITS][1, 0] = 2.0, 0.5
     tensors[KEYS][0, 0] = 1.0
-    tensors[LABELS][0, 2] = 1.0
+    tensors[LABELS][0, 2] = tensors[EVIDENCE][0] = 1.0
     probabilities = torch.tensor([[0.7, 0.2, 0.1], [0.7, 0.2, 0.1]])
-    features = torch.tensor([[3.0, 0.0, 0.0, 0.0], [-3.0, 0.0, 0.0, 0.0]])
-    found = answer(tensors, features, probabilities)
+    keys = torch.tensor([[2.5, 0.0, 0.0, 0.0], [-2.5, 0.0, 0.0, 0.0]])
+    found = answer(tensors, keys, probabilities)
     torch.testing.assert_close(found, torch.tensor([[0.0, 0.0, 1.0], [0.7, 0.2, 0.1]]))
 
 
 def test_a_neighbour_counts_by_its_squared_distance_and_an_empty_row_does_not() -> None:
-    keys = unit(torch.tensor([[1.0, 0.0], [1.0, 0.1], [1.0, 0.1]]))
+    keys = torch.tensor([[1.0, 0.0], [1.0, 0.1], [1.0, 0.1]])
     weights = neighbours(keys[:1], keys, torch.tensor([1.0, 1.0, 0.0]))
-    apart = float(((keys[0] - keys[1]) ** 2).sum())
+    apart = float(((keys[0] - keys[1]) ** 2).mean())
     np.testing.assert_allclose(weights.numpy(), [[1.0, math.exp(-apart / SCALE), 0.0]], rtol=1e-4)
     np.testing.assert_allclose(normalised(weights).sum(1).numpy(), [1.0], rtol=1e-6)
-
-
-def test_a_representation_of_zeros_has_no_direction_and_no_error() -> None:
-    assert torch.equal(unit(torch.zeros(1, 3)), torch.zeros(1, 3))
 
 
 def test_answers_that_are_no_numbers_have_the_worst_loss_and_windows_not_judged_none() -> None:

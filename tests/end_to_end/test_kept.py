@@ -114,9 +114,7 @@ def test_a_device_whose_policy_forbids_it_does_not_tell_and_keeps_a_model_all_th
         assert any(np.isclose(private["personal/memory/share"], share) for share in shares), (
             "it has chosen"
         )
-        assert np.linalg.norm(private["personal/memory/keys"], axis=1).max() == pytest.approx(
-            1.0, abs=1e-4
-        ), "and remembers its windows"
+        assert np.abs(private["personal/memory/keys"]).max() > 0, "and remembers its windows"
         assert names.part(private, names.PERSONAL), "and has a model of its own"
 
 

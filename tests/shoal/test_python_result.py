@@ -245,7 +245,9 @@ class TestOwnModels:
         for device_id, module in modules.items():
             assert isinstance(module, shoal.OwnModel) == (shares[device_id] > 0)
             if isinstance(module, shoal.OwnModel):
-                assert {"memory/keys", "memory/labels", "memory/share"} <= set(module.kept)
+                assert {"memory/keys", "memory/units", "memory/labels", "memory/share"} <= set(
+                    module.kept
+                )
                 x = torch.from_numpy(result.data.devices[device_id].test_x)
                 with torch.no_grad():
                     assert not torch.allclose(

@@ -1,0 +1,67 @@
+"""How a model's representation was laid out before it became a vector, for means over places."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from algorithms.models.classifier import Classifier, some_examples
+
+ATEN = torch.ops.aten
+TO_VECTOR = (ATEN.view.default, ATEN._unsafe_view.default, ATEN.reshape.default)
+CONVOLUTIONS = (ATEN.convolution.default, ATEN.mkldnn_convolution.default)
+PRODUCTS = (ATEN.mm.default, ATEN.addmm.default, ATEN.bmm.default, ATEN.baddbmm.default)
+
+
+class _Layout(TorchDispatchMode):
+    """Record of the dimension with the channels, and of the shape before the last view."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.channels = -1
+        """Dimension with the channels, counted from the end."""
+        self.vector: Tensor | None = None
+        self.shape: tuple[int, ...] = ()
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return False, so that torch does not load its compiler (1.6 s) at the first operator."""
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output = func(*args, **(kwargs or {}))
+        if func in CONVOLUTIONS:
+            self.channels = 1 - output.dim()
+        elif func in PRODUCTS:
+            self.channels = -1
+        elif func in (ATEN.permute.default, ATEN.transpose.int) and output.dim() >= -self.channels:
+            marks = torch.zeros(*[1] * output.dim()).expand(*range(1, output.dim() + 1))
+            moved = func(marks, *args[1:]).shape
+            self.channels = moved.index(1 + self.channels + output.dim()) - output.dim()
+        elif func in TO_VECTOR:
+            self.vector, self.shape = output, tuple(args[0].shape)
+        return output
+
+
+def grid_of(model: Classifier) -> tuple[int, int, int]:
+    """Return (places, channels, places): the shape that a representation (batch, K) was made from.
+
+    Their product is K. Channels are those of the last convolution, or the outputs of the last
+    linear layer. A representation without places is (1, K, 1), and so is one that was not made by
+    a view of channels and places.
+    """
+    x = some_examples(2, model.shape, model.vocabulary)
+    with torch.no_grad(), _Layout() as layout:
+        features: Tensor = model.extractor(model.scale(x))
+    is_view = layout.vector is features and -layout.channels < len(layout.shape)
+    if not is_view or layout.shape[0] != len(x):
+        return 1, model.num_features, 1
+    sizes, at = layout.shape[1:], len(layout.shape) - 1 + layout.channels
+    before, after = (torch.Size(part).numel() for part in (sizes[:at], sizes[at + 1 :]))
+    return before, sizes[at], after
+
+
+def pooled(features: Tensor, grid: tuple[int, int, int]) -> Tensor:
+    """Return the means (batch, channels) over the places of representations (batch, K)."""
+    return features.reshape(-1, *grid).mean((1, 3))
