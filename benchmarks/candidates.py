@@ -26,7 +26,7 @@ from algorithms.composition import make_algorithm, read_algorithm
 from algorithms.core.contract import TorchTensors
 from algorithms.optimizers.base import slot_of
 from algorithms.personalisation.keeping import Keeping
-from algorithms.personalisation.memory import Memory, mixed, neighbours, unit
+from algorithms.personalisation.memory import Memory, in_units, mixed, neighbours
 from benchmarks.candidate_rules import SHARES, UNJUDGED, text
 from benchmarks.results.report import describe_machine, put
 from edge_client.data.layout import PARTS, fit_windows, windows_for
@@ -207,12 +207,13 @@ class Fleet:
         x, y = torch.from_numpy(windows.test_x), torch.from_numpy(windows.test_y)
         with torch.no_grad():
             made = self.keeping.whole.answer(tensors, x)
-            guess, keys = self.keeping.answers.guess(made.logits), unit(made.features)
+            guess = self.keeping.answers.guess(made.logits)
+            keys = in_units(self.keeping.keys_of(made), memory.units)
             if head is not None:
                 answers = [share * told(keys, head) + (1 - share) * guess for share in SHARES]
             else:
                 labels = memory.answering()[names.memory("labels")]
-                near = neighbours(keys, memory.keys, (labels.sum(1) > 0).to(keys.dtype))
+                near = neighbours(keys, memory.scaled, memory.evidence)
                 answers = [mixed(guess, near, labels, share) for share in SHARES]
         return [
             float((answer.argmax(1) == y).float().mean()) if len(y) else float("nan")
@@ -229,8 +230,8 @@ def gaussian(memory: Memory, held: Tensor | None = None) -> tuple[Tensor, Tensor
     filled = (memory.filled & (hidden <= 0)).to(memory.keys.dtype).unsqueeze(1)
     soft = memory.smoothed(memory.weights * (1 - hidden), memory.has_label & (hidden <= 0)) * filled
     count, total = soft.sum(0), soft.sum().clamp(min=1e-6)
-    means = (soft.T @ memory.keys) / count.clamp(min=1e-6).unsqueeze(1)
-    within = (memory.keys * soft.sum(1, keepdim=True)).T @ memory.keys / total - (
+    means = (soft.T @ memory.scaled) / count.clamp(min=1e-6).unsqueeze(1)
+    within = (memory.scaled * soft.sum(1, keepdim=True)).T @ memory.scaled / total - (
         means * (count / total).unsqueeze(1)
     ).T @ means
     ridge = within.diagonal().mean().clamp(min=1e-6) * torch.eye(len(within))
@@ -248,7 +249,7 @@ def gaussian_losses(memory: Memory) -> Tensor:
     """The losses (held out, shares) of the windows held out, for each share of a head of Gaussians
     in the answer."""
     mask = (memory.holdout > 0) & memory.has_label
-    probability = told(memory.keys, gaussian(memory, mask.to(memory.keys.dtype)))
+    probability = told(memory.scaled, gaussian(memory, mask.to(memory.keys.dtype)))
     rows = torch.stack([share * probability + (1 - share) * memory.guess for share in SHARES], 1)
     return torch.stack(
         [memory.of.losses(rows[:, at], memory.labels) for at in range(len(SHARES))], 1

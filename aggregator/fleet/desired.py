@@ -52,6 +52,8 @@ LEAST_HELD = 8
 A choice by fewer windows seems certain if a model fails on all of them. So few windows are worth
 more as training data.
 """
+GROWTH = 0.25
+"""Share by which a device's labels must have grown for it to choose its personal model anew."""
 NOBODY = Member()
 
 
@@ -153,15 +155,18 @@ def _after(campaign: Campaign, device_id: str, device: Device) -> Desired | None
 def has_chosen(campaign: Campaign, device_id: str, device: Device) -> bool:
     """Return True if a device holds a personal model of its group's model.
 
-    A device with enough labels must have chosen it by its labels.
+    A device with enough labels must have chosen it by its labels, and by as many as it has now,
+    but for a share `GROWTH` of them.
     """
     chooses = any(isinstance(verb, Choose) for verb in campaign.version.programs["closing"])
     keys = set(campaign.models) if chooses else {group_of(campaign, device_id, device)}
     if {campaign.models[key] for key in keys}.isdisjoint(device.holds):
         return False
     update = campaign.updates.get(device_id)
-    by_none = update is not None and update.num_train < campaign.settings.min_batch
-    return not (by_none and can_train(campaign, device))
+    if update is None or not can_train(campaign, device):
+        return True
+    num_train, chose_by = windows_of(campaign, device)[0], update.num_train
+    return chose_by >= campaign.settings.min_batch and num_train <= (1 + GROWTH) * chose_by
 
 
 def is_wanted(fleet: Records, device_id: str, device: Device) -> bool:

@@ -78,6 +78,19 @@ class TestWhoIsAsked:
         assert come(world, "u") is None
         assert come(world, "u", num_train=5) is not None
 
+    def test_a_device_chooses_anew_once_its_labels_have_grown_by_a_quarter(self) -> None:
+        world = ended()
+        first = come(world, "late", num_train=40)
+        assert first is not None
+        world.settle()
+        for num_train in (41, 50, 30, 0):
+            assert come(world, "late", num_train=num_train) is None
+        again = come(world, "late", num_train=51)
+        assert again is not None
+        assert (again.kind, again.serial > first.serial) == ("personalise", True)
+        world.settle()
+        assert come(world, "late", num_train=60) is None, "it has chosen by 51"
+
     def test_nobody_is_asked_who_may_not_be_or_where_devices_choose_nothing_or_after_an_abort(
         self,
     ) -> None:
