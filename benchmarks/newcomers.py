@@ -103,11 +103,12 @@ def text(results: dict[str, Any]) -> str:
         f"so many labels a class. Mean accuracy of `personal` over these devices and {SEEDS} "
         "seeds, and in brackets the worst tenth of them, in %. `before`: a newcomer that fits no "
         "group has the model from before training, and with one label statistics and training "
-        "count as with many. `placed by their inputs`: each is placed in the nearest group. `few labels "
-        "rule`: labels also move statistics and model by their number alone. `now`: neighbours are "
-        "looked up by means over time, and one with a label counts as 30 without. The rules' form "
-        "was chosen on these devices, and so were the numbers of the last one, on the watches. The worst tenth is one device of 15 or two "
-        "of 21: a difference below 2 points is not significant.",
+        "count as with many. `placed by their inputs`: each is placed in the nearest group. "
+        "`few labels rule`: labels also move statistics and model by their number alone. `now`: "
+        "neighbours are looked up by means over time, and one with a label counts as 30 without. "
+        "The rules' form was chosen on these devices, and so were the numbers of the last one, on "
+        "the watches. The worst tenth is one device of 15 or two of 21: a difference below 2 "
+        "points is not significant.",
         "",
         f"| data | labels a class | {' | '.join(columns)} |",
         "|---" * (2 + len(columns)) + "|",

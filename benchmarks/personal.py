@@ -33,6 +33,8 @@ LONE = "local+personal"
 """Devices that exchange nothing, and choose what they keep all the same."""
 LABELS = ("all", "20", "5", "1", "none")
 READ_WITH_CARE = (
+    "On the geotec sets, `personal` and `knn-per` were measured before neighbours were looked up "
+    "by means over time in units of the device, which was chosen on the watches alone. "
     "What these numbers do not say. The constants of `personal` were chosen while cells of this "
     "grid were looked at, on all four data "
     "sets. Two of them, how near BatchNorm's statistics stay to the group's and how far the tuned "

@@ -253,9 +253,11 @@ class Keeping(Wrapper[Supervised]):
     ) -> TorchTensors:
         """Return the memory of a batch's windows, each in the row of its rank, as a sum.
 
+        Glitches of the sensor are scaled down, so that one does not widen the units of all keys.
+
         Windows of higher ranks than the memory has rows are left out.
         """
-        forward_pass = self.whole.answer(tensors, batch["x"])
+        forward_pass = self.whole.answer(tensors, plausible(self.model, batch["x"]))
         rows = self.rows_of(forward_pass, batch)
         dtype = forward_pass.logits.dtype
         weights = batch["count"]  # the device divides sums by the number of windows
