@@ -11,15 +11,22 @@ from algorithms.models.classifier import Classifier, some_examples
 ATEN = torch.ops.aten
 TO_VECTOR = (ATEN.view.default, ATEN._unsafe_view.default, ATEN.reshape.default)
 CONVOLUTIONS = (ATEN.convolution.default, ATEN.mkldnn_convolution.default)
-PRODUCTS = (ATEN.mm.default, ATEN.addmm.default, ATEN.bmm.default, ATEN.baddbmm.default)
+PRODUCTS = (
+    ATEN.mm.default,
+    ATEN.addmm.default,
+    ATEN.bmm.default,
+    ATEN.baddbmm.default,
+    ATEN.embedding.default,
+)
 
 
 class _Layout(TorchDispatchMode):
     """Record of the dimension with the channels, and of the shape before the last view."""
 
-    def __init__(self) -> None:
+    def __init__(self, x: Tensor) -> None:
+        """Begin with examples x (n, channels, places), or ids (n, length)."""
         super().__init__()
-        self.channels = -1
+        self.channels = 1 - x.dim()
         """Dimension with the channels, counted from the end."""
         self.vector: Tensor | None = None
         self.shape: tuple[int, ...] = ()
@@ -47,12 +54,12 @@ class _Layout(TorchDispatchMode):
 def grid_of(model: Classifier) -> tuple[int, int, int]:
     """Return (places, channels, places): the shape that a representation (batch, K) was made from.
 
-    Their product is K. Channels are those of the last convolution, or the outputs of the last
-    linear layer. A representation without places is (1, K, 1), and so is one that was not made by
-    a view of channels and places.
+    Their product is K. Channels are those of the last convolution, the outputs of the last linear
+    layer, or those of the example. The shape is (1, K, 1) if there are no places, or if a
+    representation is not a view of channels and places.
     """
     x = some_examples(2, model.shape, model.vocabulary)
-    with torch.no_grad(), _Layout() as layout:
+    with torch.no_grad(), _Layout(x) as layout:
         features: Tensor = model.extractor(model.scale(x))
     is_view = layout.vector is features and -layout.channels < len(layout.shape)
     if not is_view or layout.shape[0] != len(x):

@@ -233,8 +233,18 @@ def fleet_of_samples(
 
 
 def _cells(name: str, column: Array, label: str, classes: Sequence[str]) -> Array:
-    """Return a column as float64, datetime64 or text; class numbers get the names of `classes`."""
+    """Return a column as float64, datetime64 or text; class numbers get the names of `classes`.
+
+    Raises:
+        DataError: a class number has no name.
+    """
     if name == label and column.dtype.kind in "iu" and classes:
+        if len(column) and not 0 <= int(column.min()) <= int(column.max()) < len(classes):
+            raise DataError(
+                f"column {label!r} has class numbers {column.min()} to {column.max()}, and classes "
+                f"names 0 to {len(classes) - 1}. Store {label} - {column.min()} if that is all, or "
+                "leave classes out"
+            )
         return np.array(classes, str)[column]
     if column.dtype.kind in "UO" or (name == label and column.dtype.kind == "b"):
         return column.astype(str)

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from numbers import Integral
 from pathlib import Path
-from typing import Any, get_args, overload
+from typing import Any, cast, get_args, overload
 
 import msgspec
 from numpy.typing import ArrayLike
@@ -157,7 +158,33 @@ def load(
             expected.
         ConfigError: a partition that cannot be read or does not fit.
     """
+    if isinstance(classes, str | Mapping):
+        raise ConfigError(
+            "classes must be a list of names in the order of the class numbers, from 0 on, got "
+            f"{type(classes).__name__} {classes!r}"
+        )
     if isinstance(source, str | Path):
+        unread = {
+            "y": y,
+            "owner": owner,
+            "anomaly": anomaly,
+            "lengths": lengths,
+            "split": split,
+            "session": session,
+            "start": start,
+            "classes": classes or None,
+            "channels": channels or None,
+            "vocabulary": vocabulary,
+        }
+        if wrong := [key for key, value in unread.items() if value is not None]:
+            raise ConfigError(
+                f"{wrong[0]} must be left out with the name or path {str(source)!r}: it is for "
+                "data from memory. Words about recordings in a folder go into its shoal.toml "
+                "(docs/data.md), or into columns."
+            )
+        said = {"person": person, "label": label, "time": time}
+        named = {column: cast(RoleName, role) for role, column in said.items() if column}
+        columns = {**named, **(columns or {})}
         if length is None and stride is None and not steps and not columns and not rate:
             return fleet_of(source, partition, devices, seed)
         check_cuts(length, stride)
@@ -257,8 +284,8 @@ def _words(columns: Mapping[str, RoleName], rate: float) -> FolderSettings:
 def check_cuts(length: int | None, stride: int | None) -> None:
     """Raise ConfigError unless windows can be cut from recordings with this length and stride."""
     for name, value in (("length", length), ("stride", stride)):
-        if value is not None and value < 1:
-            raise ConfigError(f"{name} must be at least 1 sample, got {value}")
+        if value is not None and (not isinstance(value, Integral) or value < 1):
+            raise ConfigError(f"{name} must be a whole number of samples from 1 on, got {value!r}")
 
 
 def fleet_of(

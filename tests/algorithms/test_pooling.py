@@ -78,6 +78,11 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], tuple[int, int,
         SERIES,
         (8, 10, 1),
     ),
+    "the example itself": (
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 4)),
+        SERIES,
+        (1, 6, 32),
+    ),
     "a convolution, turned": (Convolved, SERIES, (32, 5, 1)),
 }
 

@@ -170,3 +170,10 @@ def test_what_is_no_module_is_refused() -> None:
         r"layer is torch.nn.Linear",
     ):
         adopt("mine", lambda x: x, (3, 24), CLASSES, nn.Identity())
+
+
+def test_a_model_that_loses_the_batch_of_a_single_example_is_refused() -> None:
+    """`squeeze()` takes each dimension of size 1 away, a phone's batch of one among them."""
+    model = Other(lambda model, x: model.out(x.unsqueeze(1).squeeze()))
+    with pytest.raises(ConfigError, match=r"must answer one example with \[1, .*squeeze\(-1\)"):
+        adopted(model, (3, 24))

@@ -254,8 +254,51 @@ def test_lengths_are_for_recordings(tmp_path: Path) -> None:
     ):
         shoal.load("watch", length=64)
     recording(tmp_path / "a")
-    with pytest.raises(shoal.ConfigError, match="length must be at least 1 sample, got 0"):
-        shoal.load(tmp_path, length=0)
+    for length in (0, "64"):
+        said = f"length must be a whole number of samples from 1 on, got {length!r}"
+        with pytest.raises(shoal.ConfigError, match=said):
+            shoal.load(tmp_path, length=length)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "word", [{"channels": ["x"]}, {"classes": ["walk"]}, {"y": [0, 1]}, {"vocabulary": 5}]
+)
+def test_a_word_for_data_from_memory_is_not_passed_over_beside_a_path(
+    tmp_path: Path, word: dict[str, Any]
+) -> None:
+    recording(tmp_path / "a")
+    (name,) = word
+    with pytest.raises(shoal.ConfigError, match=f"{name} must be left out with the name or path"):
+        shoal.load(tmp_path, **word)
+
+
+def test_columns_of_a_folder_are_named_as_those_of_a_table(tmp_path: Path) -> None:
+    lines = "".join(f"{0.02 * i:.2f},{i % 7},{'up' if i < 150 else 'down'}\n" for i in range(300))
+    for device in "ab":
+        (tmp_path / device).mkdir()
+        (tmp_path / device / "r.csv").write_text("when,x,what\n" + lines)
+    fleet = shoal.load(tmp_path, label="what", time="when", length=32, stride=32)
+    assert fleet.classes == ("down", "up")
+    assert fleet.window.channels == ("x",)
+
+
+@pytest.mark.parametrize("classes", [{0: "walk", 1: "sit"}, "ws"])
+def test_names_of_classes_are_a_list(classes: Any) -> None:
+    x, y = np.zeros((8, 3, 16), np.float32), np.arange(8) % 2
+    with pytest.raises(shoal.ConfigError, match="classes must be a list of names"):
+        shoal.load(x, y, np.repeat([0, 1], 4), classes=classes)
+
+
+def test_class_numbers_of_a_table_beyond_the_names_are_an_error() -> None:
+    table = {
+        "x": np.arange(400.0),
+        "who": np.repeat(["a", "b"], 200),
+        "act": 1 + np.arange(400) % 2,
+    }
+    with pytest.raises(
+        shoal.DataError, match="'act' has class numbers 1 to 2, and classes names 0"
+    ):
+        shoal.load(table, person="who", label="act", classes=["walk", "sit"])
 
 
 class TestValidation:

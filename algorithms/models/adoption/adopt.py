@@ -85,6 +85,12 @@ def adopt(
         raise ConfigError(
             f"model {name} must answer two examples with {expected}, got {list(answer_shape)}"
         )
+    if (one_shape := tuple(_asked(name, model, x[:1]).shape)) != (1, *answer_shape[1:]):
+        raise ConfigError(
+            f"model {name} must answer one example with {[1, *answer_shape[1:]]}, got "
+            f"{list(one_shape)}. A squeeze() without a dimension takes the batch away too: write "
+            "squeeze(-1)."
+        )
     model.shape, model.vocabulary, model.steps = shape, vocabulary, steps
     _check_head(name, model)
     _check_embeddings(name, model)
