@@ -182,8 +182,8 @@ def load(
                 "data from memory. Words about recordings in a folder go into its shoal.toml "
                 "(docs/data.md), or into columns."
             )
-        said = {"person": person, "label": label, "time": time}
-        named = {column: cast(RoleName, role) for role, column in said.items() if column}
+        by_role = {"person": person, "label": label, "time": time}
+        named = {column: cast(RoleName, role) for role, column in by_role.items() if column}
         columns = {**named, **(columns or {})}
         if length is None and stride is None and not steps and not columns and not rate:
             return fleet_of(source, partition, devices, seed)
