@@ -193,6 +193,7 @@ def renew_own(authority: Authority, folder: Path, now_s: float, hosts: Sequence[
 def renew_server(authority: Authority, path: Path, now_s: float, hosts: Sequence[str] = ()) -> bool:
     """Make or renew a server's certificate where it is due, and return True if it was written.
 
+    The file has the authority's certificate, too: a device knows it by its token's fingerprint.
     Without `hosts`, the certificate keeps its present names; nothing is made if there is none yet.
 
     Raises:
@@ -201,22 +202,27 @@ def renew_server(authority: Authority, path: Path, now_s: float, hosts: Sequence
     """
     names = list(hosts) or (hosts_of(read_certificate(path.read_text())) if path.exists() else [])
     is_due = bool(names) and (
-        _is_due(authority, path, now_s) or hosts_of(read_certificate(path.read_text())) != names
+        _is_due(authority, path, now_s)
+        or hosts_of(read_certificate(path.read_text())) != names
+        or certificate_pem(authority.certificate) not in path.read_text()
     )
     if is_due:
         key = new_tls_key()
         name = f"{authority.fleet}@{names[0]}"[:64]
-        write_pair(path, key, authority.issue(key.public_key(), name, now_s, OWN_DAYS, names))
+        certificate = authority.issue(key.public_key(), name, now_s, OWN_DAYS, names)
+        write_pair(path, key, certificate, authority.certificate)
     return is_due
 
 
-def write_pair(path: Path, key: TlsKey, certificate: Certificate) -> None:
+def write_pair(path: Path, key: TlsKey, *chain: Certificate) -> None:
     """Write a key and its certificate into one file, so that both are old or both are new.
+
+    `chain`: the key's certificate, and those after it that a server sends with it.
 
     Raises:
         OSError: the file cannot be written.
     """
-    write_atomically(path, private_pem(key) + certificate_pem(certificate).encode(), 0o600)
+    write_atomically(path, private_pem(key) + "".join(map(certificate_pem, chain)).encode(), 0o600)
 
 
 def hosts_of(certificate: Certificate) -> list[str]:

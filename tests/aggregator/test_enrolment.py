@@ -485,6 +485,17 @@ def test_an_authority_that_was_cut_short_is_completed(tmp_path: Path) -> None:
     assert again.key.public_key() == first.key.public_key()
 
 
+def test_a_server_sends_its_authority_after_its_own_certificate(tmp_path: Path) -> None:
+    authority = make_authority(tmp_path, "default", ["localhost"], 1_800_000_000)
+    path, pem = tmp_path / "enrolment.pem", certificate_pem(authority.certificate)
+    shown = x509.load_pem_x509_certificates(path.read_bytes())
+    assert hosts_of(shown[0]) == ["localhost"]
+    assert [certificate_pem(each) for each in shown[1:]] == [pem]
+    path.write_text(path.read_text().replace(pem, ""))
+    make_authority(tmp_path, "default", ["localhost"], 1_800_000_000)
+    assert path.read_text().endswith(pem), "one without it is renewed"
+
+
 def test_bans_and_devices_are_there_after_a_restart(bench: EnrolmentBench) -> None:
     bench.enrolled("pi-1", new_tls_key())
     ban(bench.store, "pi-2")

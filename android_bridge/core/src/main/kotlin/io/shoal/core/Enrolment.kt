@@ -72,13 +72,15 @@ public class Enrolment(private val address: String, private val nowMs: () -> Lon
     public fun enrol(token: String, key: EnrolmentKey, wanted: String = "", attest: ((nonce: String) -> String)? = null): EnrolmentAnswer {
         val parsedToken = EnrolmentToken.parse(token)
         if (wanted.isNotEmpty() && !isName(wanted)) throw ConfigException("device id '$wanted': expected 1 to 64 characters of A-Z a-z 0-9 . _ -")
-        val authority = service.authority(parsedToken.authority)
         val request = linkedMapOf("token" to parsedToken.text, "request" to signingRequest(wanted, key.publicKey, key::sign))
-        attest?.let { request["attestation"] = it(attestationNonce(parsedToken.text, key.publicKey)) }
-        val answer = answer(service.post("/enrolment/enrol", jsonText(request), authority))
+        if (attest != null) {
+            service.verify(parsedToken.authority) // an attestation counts against the app's quota
+            request["attestation"] = attest(attestationNonce(parsedToken.text, key.publicKey))
+        }
+        val answer = answer(service.post("/enrolment/enrol", jsonText(request), parsedToken.authority))
         return when (answer.string("type")) {
             "waiting" -> EnrolmentAnswer.Waiting(answer.name("device_id"), answer.double("retry_s"))
-            "enrolled" -> EnrolmentAnswer.Done(checked(answer, key, authority, wanted))
+            "enrolled" -> EnrolmentAnswer.Done(checked(answer, key, parsedToken.authority, wanted))
             else -> refuse(answer)
         }
     }
@@ -96,9 +98,10 @@ public class Enrolment(private val address: String, private val nowMs: () -> Lon
         val request = signingRequest(deviceId, key.publicKey, key::sign)
         val signature = hex(key.sign("shoal-enrolment-renew\n${digest(request.toByteArray())}".toByteArray()))
         val body = jsonText(mapOf("certificate" to certificate, "request" to request, "signature" to signature))
-        val answer = answer(service.post("/enrolment/renew", body, certificateOf(authority)))
+        val parsedAuthority = certificateOf(authority)
+        val answer = answer(service.post("/enrolment/renew", body, digest(parsedAuthority.encoded)))
         if (answer.string("type") != "renewed") refuse(answer)
-        answer.string("certificate").also { check(certificateOf(it), key, certificateOf(authority), deviceId) }
+        answer.string("certificate").also { check(certificateOf(it), key, parsedAuthority, deviceId) }
     }
 
     /** Return true if a certificate is due for renewal. */
@@ -107,12 +110,12 @@ public class Enrolment(private val address: String, private val nowMs: () -> Lon
         return nowMs() > parsed.notBefore.time + RENEW_AFTER * (parsed.notAfter.time - parsed.notBefore.time)
     }
 
-    private fun checked(answer: Fields, key: EnrolmentKey, authority: X509Certificate, wanted: String): Enrolled = contained {
+    private fun checked(answer: Fields, key: EnrolmentKey, fingerprint: String, wanted: String): Enrolled = contained {
         val deviceId = answer.name("device_id")
         if (wanted.isNotEmpty() && deviceId != wanted) throw Malformed("it enrols $deviceId instead of $wanted")
+        val authority = certificateOf(answer.string("authority"))
+        if (digest(authority.encoded) != fingerprint) throw Malformed("its authority is not the token's")
         check(certificateOf(answer.string("certificate")), key, authority, deviceId)
-        val answerAuthority = certificateOf(answer.string("authority"))
-        if (answerAuthority != authority) throw Malformed("its authority is not the token's")
         val trust = answer.string("trust")
         if (PublicKey.parse(trust).isEmpty()) throw Malformed("it contains no root key")
         val broker = answer.string("broker")

@@ -14,7 +14,6 @@ import java.security.cert.X509Certificate
 import javax.net.ssl.HttpsURLConnection
 import javax.net.ssl.SSLContext
 import javax.net.ssl.SSLException
-import javax.net.ssl.TrustManager
 import javax.net.ssl.TrustManagerFactory
 import javax.net.ssl.X509TrustManager
 
@@ -27,46 +26,28 @@ internal class EnrolmentService(private val address: String) {
     }
 
     /**
-     * Return the certificate of the service's authority, which must have the SHA-256 [fingerprint].
-     * The download itself is not protected, and needs no protection: the fingerprint decides.
+     * Connect to the service, which must show the authority with the SHA-256 [fingerprint].
      *
-     * @throws LinkException the service cannot be reached
-     * @throws ConfigException another service answers
+     * @throws LinkException the service cannot be reached, or its certificate is not valid
+     * @throws ConfigException its certificate is of another authority
      */
-    fun authority(fingerprint: String): X509Certificate {
-        val certificate = try {
-            certificateOf(exchange("/enrolment/authority", null, arrayOf(Anybody), verifies = false).decodeToString())
-        } catch (_: Malformed) {
-            throw ConfigException("$address answers without a certificate; is it the address for enrolment?")
-        }
-        val actual = digest(certificate.encoded)
-        if (actual != fingerprint) {
-            val causes = "it is another service, its authority is a new one, or somebody intercepts the connection"
-            throw ConfigException("$address: its authority must have the token's fingerprint ${fingerprint.take(16)}, got ${actual.take(16)}; $causes")
-        }
-        return certificate
+    fun verify(fingerprint: String) {
+        exchange("/enrolment/authority", null, fingerprint)
     }
 
     /**
-     * Post [message] to the service and return its answer. Its certificate must be signed by
-     * [authority].
+     * Post [message] to the service and return its answer. Nothing is sent before the service has
+     * shown the authority with the SHA-256 [fingerprint], and a certificate that it has signed.
      *
-     * @throws LinkException the service cannot be reached, or another one answers
+     * @throws LinkException the service cannot be reached, or its certificate is not valid
+     * @throws ConfigException its certificate is of another authority
      */
-    fun post(path: String, message: String, authority: X509Certificate): ByteArray {
-        val store = KeyStore.getInstance(KeyStore.getDefaultType()).apply {
-            load(null, null)
-            setCertificateEntry("authority", authority)
-        }
-        val trust = TrustManagerFactory.getInstance(TrustManagerFactory.getDefaultAlgorithm()).apply { init(store) }.trustManagers
-        return exchange(path, message.toByteArray(), trust, verifies = true)
-    }
+    fun post(path: String, message: String, fingerprint: String): ByteArray = exchange(path, message.toByteArray(), fingerprint)
 
-    private fun exchange(path: String, body: ByteArray?, trust: Array<TrustManager>, verifies: Boolean): ByteArray {
+    private fun exchange(path: String, body: ByteArray?, fingerprint: String): ByteArray {
         val port = if (root.port == -1) DEFAULT_PORT else root.port
         val connection = URL("https", root.host, port, path).openConnection() as HttpsURLConnection
-        connection.sslSocketFactory = SSLContext.getInstance("TLS").apply { init(null, trust, null) }.socketFactory
-        if (!verifies) connection.setHostnameVerifier { _, _ -> true }
+        connection.sslSocketFactory = SSLContext.getInstance("TLS").apply { init(null, arrayOf(OneAuthority(fingerprint)), null) }.socketFactory
         connection.connectTimeout = TIMEOUT_MS
         connection.readTimeout = TIMEOUT_MS
         connection.instanceFollowRedirects = false
@@ -79,6 +60,7 @@ internal class EnrolmentService(private val address: String) {
             val stream = if (connection.responseCode < 400) connection.inputStream else connection.errorStream
             return stream?.use(::bounded) ?: throw LinkException("$address: empty answer with HTTP status ${connection.responseCode}")
         } catch (error: SSLException) {
+            generateSequence<Throwable>(error, Throwable::cause).firstOrNull { it is OtherAuthority }?.let { throw ConfigException("$address: ${it.message}", error) }
             throw LinkException("$address: the TLS connection failed; this is another service, or this device's clock is wrong: ${error.message}", error)
         } catch (error: IOException) {
             throw LinkException("$address: no connection: ${error.message}", error)
@@ -98,20 +80,38 @@ internal class EnrolmentService(private val address: String) {
         }
     }
 
-    private object Anybody : X509TrustManager {
-        override fun checkClientTrusted(chain: Array<X509Certificate>, authType: String) = Unit
-
-        override fun checkServerTrusted(chain: Array<X509Certificate>, authType: String) = Unit
-
-        override fun getAcceptedIssuers(): Array<X509Certificate> = emptyArray()
-    }
-
     private companion object {
         const val DEFAULT_PORT = 8443
         const val TIMEOUT_MS = 20_000
         const val MOST_BYTES = 24 * 1024
     }
 }
+
+/**
+ * Trust in servers of the authority whose certificate has the SHA-256 [fingerprint]. A server sends
+ * it after its own. The connection compares the host's name, as for every other trust manager.
+ */
+private class OneAuthority(private val fingerprint: String) : X509TrustManager {
+    override fun checkServerTrusted(chain: Array<X509Certificate>, authType: String) {
+        val authority = chain.firstOrNull { digest(it.encoded) == fingerprint } ?: throw OtherAuthority(fingerprint, digest(chain.last().encoded))
+        val store = KeyStore.getInstance(KeyStore.getDefaultType()).apply {
+            load(null, null)
+            setCertificateEntry("authority", authority)
+        }
+        val trust = TrustManagerFactory.getInstance(TrustManagerFactory.getDefaultAlgorithm()).apply { init(store) }.trustManagers
+        trust.filterIsInstance<X509TrustManager>().first().checkServerTrusted(chain, authType)
+    }
+
+    override fun checkClientTrusted(chain: Array<X509Certificate>, authType: String): Unit = throw CertificateException("a device has no clients")
+
+    override fun getAcceptedIssuers(): Array<X509Certificate> = emptyArray()
+}
+
+/** Authority of another service. */
+private class OtherAuthority(expected: String, actual: String) : CertificateException(
+    "its authority must have the token's fingerprint ${expected.take(16)}, got ${actual.take(16)}; " +
+        "it is another service, its authority is a new one, or somebody intercepts the connection",
+)
 
 /** Return the first certificate of a PEM text. */
 internal fun certificateOf(pem: String): X509Certificate = try {
