@@ -5,4 +5,9 @@ plugins {
 
 android { namespace = "io.shoal.recording" }
 
-dependencies { api(project(":android")) }
+dependencies {
+    api(project(":android"))
+    testImplementation(libs.kotlin.test.junit5)
+    testImplementation(libs.junit.jupiter)
+    testRuntimeOnly(libs.junit.launcher)
+}

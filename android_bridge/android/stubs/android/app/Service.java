@@ -2,7 +2,6 @@ package android.app;
 
 public abstract class Service extends android.content.ContextWrapper {
   public static final int START_NOT_STICKY = 2;
-  public static final int START_REDELIVER_INTENT = 3;
   public Service() { super(null); }
   public abstract android.os.IBinder onBind(android.content.Intent intent);
   public int onStartCommand(android.content.Intent intent, int flags, int startId) { throw new RuntimeException("Stub!"); }

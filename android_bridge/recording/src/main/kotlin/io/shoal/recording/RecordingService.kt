@@ -17,12 +17,12 @@ import io.shoal.android.FleetListener
 import io.shoal.android.FleetState
 import io.shoal.android.SensorRecorder
 import io.shoal.android.Shoal
-import io.shoal.core.ConfigException
 
 /**
  * Service that records a fleet's sensors in the foreground, with a notification that has a button
- * to stop, also while the screen is off. Android starts it again with the same order if it had to
- * end it; the recording so far is on disk. It ends when consent is withdrawn.
+ * to stop, also while the screen is off. If Android has to end it, or refuses it the foreground,
+ * the recording so far is stored, and nothing starts it again but [start]. It ends when consent is
+ * withdrawn.
  *
  * Start it while the app is in use ([start]): from API 31 on, an app in the background must not
  * start one.
@@ -41,16 +41,10 @@ public class RecordingService : Service() {
             stopSelf()
             return START_NOT_STICKY
         }
-        // Android ends an app whose service is not in the foreground within seconds of its start, whatever else is wrong.
-        show(name, label)
-        try {
-            record(Shoal.fleet(this, name), label)
-        } catch (error: ConfigException) { // no consent any more, or the phone lacks a sensor
-            android.util.Log.w("Shoal", "nothing is recorded: ${error.message}")
+        return begin({ show(name, label) }, { record(Shoal.fleet(this, name), label) }) { error ->
+            android.util.Log.w("Shoal", "nothing is recorded: $error")
             stopSelf()
-            return START_NOT_STICKY
         }
-        return START_REDELIVER_INTENT
     }
 
     override fun onDestroy() {
@@ -98,11 +92,8 @@ public class RecordingService : Service() {
             .setOnlyAlertOnce(true)
             .addAction(button.build())
             .build()
-        if (Build.VERSION.SDK_INT >= 34) {
-            startForeground(ID, notification, ServiceInfo.FOREGROUND_SERVICE_TYPE_HEALTH)
-        } else {
-            startForeground(ID, notification) // the type that the manifest says
-        }
+        val type = typeIn(Build.VERSION.SDK_INT)
+        if (type == null) startForeground(ID, notification) else startForeground(ID, notification, type)
     }
 
     public companion object {
@@ -148,3 +139,23 @@ public class RecordingService : Service() {
             Intent(context, RecordingService::class.java).putExtra(FLEET, fleet).putExtra(LABEL, label)
     }
 }
+
+/**
+ * Show the notification, and then record; [end] the service if one of them fails. Android ends an
+ * app whose service does not ask for the foreground within seconds, so that is first. It may refuse
+ * it from API 31 on to an app in the background, and from API 34 on to one without the permissions
+ * of its type. Return if Android starts the service again after it had to end it: from the
+ * background that would be refused.
+ */
+internal fun begin(show: () -> Unit, record: () -> Unit, end: (Exception) -> Unit): Int {
+    try {
+        show()
+        record() // there may be no consent any more, or the phone lacks a sensor
+    } catch (error: Exception) { // nothing here is worth the app's process
+        end(error)
+    }
+    return Service.START_NOT_STICKY
+}
+
+/** Return the service's type in a version of Android, or null if only the manifest can say it. */
+internal fun typeIn(sdk: Int): Int? = if (sdk >= 34) ServiceInfo.FOREGROUND_SERVICE_TYPE_HEALTH else null
