@@ -68,7 +68,6 @@ subprojects {
                         "-Xsuppress-version-warnings",
                         "-Xno-source-debug-extension",
                         "-Xno-call-assertions",
-                        "-Xno-param-assertions",
                         "-Xno-receiver-assertions",
                     )
                 }

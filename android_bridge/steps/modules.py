@@ -25,10 +25,9 @@ LIBRARY = (*JAVA_8, *OLDEST_KOTLIN, OPT_IN, "-Xexplicit-api=strict")
 SMALL = (
     "-Xno-source-debug-extension",
     "-Xno-call-assertions",
-    "-Xno-param-assertions",
     "-Xno-receiver-assertions",
 )
-"""Options that save bytes in an app: no checks for callers in Java, no data for debuggers."""
+"""Options that save bytes in an app: no checks of what Java returns, no data for debuggers."""
 
 
 @dataclass(frozen=True)

@@ -106,8 +106,9 @@ def test_what_needs_no_android_runs_on_a_jvm(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_flows_tell_what_the_fleet_does() -> None:
-    assert "0 tests failed" in run_build("test", "ktx")
+@pytest.mark.parametrize("module", ["ktx", "recording"])
+def test_the_small_modules_run_on_a_jvm(module: str) -> None:
+    assert "0 tests failed" in run_build("test", module)
 
 
 @pytest.mark.slow
