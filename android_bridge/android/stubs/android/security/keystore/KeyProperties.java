@@ -5,5 +5,4 @@ public abstract class KeyProperties {
   public static final String KEY_ALGORITHM_EC = "EC";
   public static final String DIGEST_NONE = "NONE";
   public static final String DIGEST_SHA256 = "SHA-256";
-  public static final String DIGEST_SHA384 = "SHA-384";
 }

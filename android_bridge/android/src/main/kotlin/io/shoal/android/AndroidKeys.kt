@@ -13,6 +13,12 @@ import java.security.spec.ECGenParameterSpec
 private const val PROVIDER = "AndroidKeyStore"
 
 /**
+ * Digests that the key may sign, which every secure element has: SHA-256 for requests and renewals.
+ * TLS hands over a digest of its own, which Android counts as none.
+ */
+internal val KEY_DIGESTS = arrayOf(KeyProperties.DIGEST_NONE, KeyProperties.DIGEST_SHA256)
+
+/**
  * Return the key of this name in the Android Keystore, in a secure element if the phone has one
  * that can make it.
  */
@@ -44,7 +50,7 @@ internal fun <T> firstThatWorks(ways: List<T>, undo: () -> Unit, log: Log = Logc
 private fun generate(alias: String, strong: Boolean) {
     val spec = KeyGenParameterSpec.Builder(alias, KeyProperties.PURPOSE_SIGN)
         .setAlgorithmParameterSpec(ECGenParameterSpec("secp256r1"))
-        .setDigests(KeyProperties.DIGEST_NONE, KeyProperties.DIGEST_SHA256, KeyProperties.DIGEST_SHA384)
+        .setDigests(*KEY_DIGESTS)
     if (strong && Build.VERSION.SDK_INT >= 28) spec.setIsStrongBoxBacked(true)
     KeyPairGenerator.getInstance(KeyProperties.KEY_ALGORITHM_EC, PROVIDER).run {
         initialize(spec.build())

@@ -1,5 +1,6 @@
 package io.shoal.android
 
+import io.shoal.core.writeAtomically
 import java.io.File
 import java.io.IOException
 import java.util.concurrent.CopyOnWriteArrayList
@@ -10,24 +11,26 @@ import java.util.concurrent.Executor
  * Without it nothing is trained, recorded or sent.
  */
 public class Consent internal constructor(
-    folder: File,
+    private val home: Home,
     private val disk: Executor,
+    reader: Executor,
     private val onGranted: () -> Unit,
     private val onWithdrawn: () -> Unit,
     private val erase: () -> Boolean,
 ) {
-    private val file = File(folder, "consent.txt")
-    private val erasing = File(folder, "erase.txt")
+    private val file get() = File(home.folder, "consent.txt")
+    private val erasing get() = File(home.folder, "erase.txt")
 
     /** File that exists from the consent until the aggregator has confirmed its withdrawal. */
-    private val member = File(folder, "member.txt")
+    private val member get() = File(home.folder, "member.txt")
     private val lock = Any()
     private val work = CopyOnWriteArrayList<() -> Unit>()
 
+    private val storedVersion = Stored(reader) { file.takeIf { it.exists() }?.readText()?.takeIf(VERSION::matches) }
+    private val isMember = Stored(reader) { member.exists() }
+
     /** Version of the accepted terms, or null without consent. */
-    @Volatile
-    public var version: String? = file.takeIf { it.exists() }?.readText()?.takeIf(VERSION::matches)
-        private set
+    public val version: String? get() = storedVersion.value
 
     /** True if there is consent. */
     public val isGranted: Boolean get() = version != null
@@ -36,10 +39,10 @@ public class Consent internal constructor(
      * True if there is no consent and the aggregator knows it: it has confirmed the withdrawal, or
      * there never was consent.
      */
-    public val isWithdrawalConfirmed: Boolean get() = !isGranted && !member.exists()
+    public val isWithdrawalConfirmed: Boolean get() = !isGranted && !isMember.value
 
     init {
-        if (erasing.exists()) eraseSoon() // the last process ended before everything was erased
+        reader.execute { if (erasing.exists()) eraseSoon() } // the last process ended before everything was erased
     }
 
     /**
@@ -51,7 +54,7 @@ public class Consent internal constructor(
      */
     public fun grant(version: String) {
         require(VERSION.matches(version)) { "version must be 1 to 64 characters of A-Z a-z 0-9 . _ -, got '$version'" }
-        synchronized(lock) { this.version = version }
+        synchronized(lock) { storedVersion.value = version }
         disk.execute {
             val written = synchronized(lock) { (this.version == version).also { if (it) store(version) } }
             if (written) onGranted()
@@ -68,7 +71,7 @@ public class Consent internal constructor(
     @JvmOverloads
     public fun withdraw(eraseLocal: Boolean = false) {
         synchronized(lock) {
-            version = null
+            storedVersion.value = null
             if (eraseLocal) storeErasing() else file.delete()
         }
         work.forEach { it() }
@@ -82,7 +85,7 @@ public class Consent internal constructor(
      */
     private fun storeErasing() {
         try {
-            if (!file.renameTo(erasing)) replace(erasing, ByteArray(0))
+            if (!file.renameTo(erasing)) writeAtomically(erasing, ByteArray(0))
         } catch (_: IOException) { // the disk is full, or the phone leaves its fleet meanwhile
         } finally {
             file.delete()
@@ -90,12 +93,19 @@ public class Consent internal constructor(
     }
 
     private fun store(version: String) {
-        replace(member, ByteArray(0))
-        replace(file, version.toByteArray())
+        home.folder.mkdirs()
+        isMember.value = true
+        writeAtomically(member, ByteArray(0))
+        writeAtomically(file, version.toByteArray())
     }
 
     /** Register that the aggregator has confirmed the withdrawal. */
-    internal fun confirm(): Unit = synchronized(lock) { if (version == null) member.delete() }
+    internal fun confirm(): Unit = synchronized(lock) {
+        if (version == null) {
+            member.delete()
+            isMember.value = false
+        }
+    }
 
     /** Call [stop] when consent is withdrawn, until [forget] is called with the same function. */
     internal fun whenWithdrawn(stop: () -> Unit) {

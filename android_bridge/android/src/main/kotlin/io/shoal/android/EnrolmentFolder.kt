@@ -50,9 +50,9 @@ internal class PendingToken(val token: String, val refusal: Blocked?)
  * Each is written completely or not at all. A token is deleted once it was used. Credentials that
  * come after the phone has left are not stored.
  */
-internal class EnrolmentFolder(private val folder: File) {
-    private val enrolledFile = File(folder, "enrolled.properties")
-    private val tokenFile = File(folder, "token.properties")
+internal class EnrolmentFolder(private val folder: () -> File) {
+    private val enrolledFile get() = File(folder(), "enrolled.properties")
+    private val tokenFile get() = File(folder(), "token.properties")
 
     /** Credentials of the phone, or null before it is enrolled. */
     val credentials: PhoneCredentials? get() = synchronized(Home.LOCK) { PhoneCredentials.read(propertiesIn(enrolledFile)) }

@@ -37,7 +37,7 @@ public class Fleet internal constructor(
      * must not wait for [disk], whose thread waits for the lock.
      */
     internal val running = ReentrantLock()
-    internal val states = States(home.lastState, ::shown)
+    internal val states = States(Stored(platform.reader) { home.lastState }, ::shown)
     private val models = Observers<Unit>()
     private val rounds = Observers<RoundMetrics>()
     private val watcher = object : StorageWatcher {
@@ -53,17 +53,17 @@ public class Fleet internal constructor(
      */
     private val storing = Any()
     private var predictor: Predictor? = null
-    private var currentSettings: ShoalSettings? = null
+    private val stored = FleetSettings(home, platform.reader)
     private var openStorage: OpenStorage? = null
 
     /** Open storage, with its folder and owner. */
     private class OpenStorage(val folder: File, val owner: Owner?, val storage: WatchedStorage)
 
     /** Consent of the phone's owner to take part. */
-    public val consent: Consent = Consent(home.folder, platform.disk, ::join, ::withdrawn, ::erase)
+    public val consent: Consent = Consent(home, platform.disk, platform.reader, ::join, ::withdrawn, ::erase)
 
     /** Labels of the fleet's recordings. */
-    public val labels: Labels = Labels(home.labels, platform.disk, { consent.isGranted }, log)
+    public val labels: Labels = Labels(home, platform.disk, { consent.isGranted }, log)
 
     private val enroller =
         Enroller(name, home.enrolment, platform::desk, { platform.key(home.keyAlias) }, { consent.isGranted }, log, platform::attest)
@@ -94,7 +94,7 @@ public class Fleet internal constructor(
 
     /**
      * Id of the phone in the fleet. If the service chooses it, it is empty before the phone is
-     * enrolled.
+     * enrolled. It reads small files: do not use it on the main thread.
      *
      * @throws ConfigException the phone has left the fleet, or the stored settings cannot be used
      */
@@ -103,15 +103,18 @@ public class Fleet internal constructor(
         get() = settings.let { if (it.service != null) it.deviceId.orEmpty() else home.deviceId(it) }
 
     /**
+     * Settings of the app, without the service's credentials.
+     *
+     * @throws ConfigException the fleet has no settings, or the stored ones cannot be used
+     */
+    internal val appSettings: ShoalSettings get() = stored.app
+
+    /**
      * Settings of the app, with the service's credentials of the phone.
      *
      * @throws ConfigException the fleet has no settings, or the stored ones cannot be used
      */
-    internal val settings: ShoalSettings
-        get() = synchronized(this) { currentSettings ?: complete(home.settings()).also { currentSettings = it } }
-
-    private fun complete(appSettings: ShoalSettings): ShoalSettings =
-        (if (appSettings.service == null) null else home.enrolment.credentials)?.let(appSettings::with) ?: appSettings
+    internal val settings: ShoalSettings get() = stored.complete
 
     private fun shown(state: FleetState): FleetState =
         if (consent.isGranted) state else FleetState.Blocked(FleetState.Blocked.Reason.CONSENT, "no consent")
@@ -155,7 +158,7 @@ public class Fleet internal constructor(
      */
     @Throws(ConfigException::class)
     public fun trainSoon() {
-        if (consent.isGranted) platform.scheduleOnce(settings)
+        if (consent.isGranted) platform.scheduleOnce(appSettings)
     }
 
     /**
@@ -216,8 +219,8 @@ public class Fleet internal constructor(
     public fun recorder(spec: WindowSpec? = null, options: RecordingOptions = RecordingOptions()): SensorRecorder =
         platform.recorder(this, spec ?: ownSpec(), options)
 
-    private fun ownSpec(): WindowSpec = (settings.source() as? RecordedWindows)?.spec
-        ?: throw ConfigException("fleet $name: ${settings.windows.name} does not extend RecordedWindows; pass the sensors to record as spec")
+    private fun ownSpec(): WindowSpec = (appSettings.source() as? RecordedWindows)?.spec
+        ?: throw ConfigException("fleet $name: ${appSettings.windows.name} does not extend RecordedWindows; pass the sensors to record as spec")
 
     /**
      * Return a certificate signing request (PKCS#10, PEM) for the phone's key, for the authority of
@@ -244,8 +247,8 @@ public class Fleet internal constructor(
         }
     }
 
-    private fun <T> withKey(alias: String? = null, act: (DeviceKey) -> T): T = try {
-        act(platform.key(alias ?: home.keyAlias))
+    private fun <T> withKey(act: (DeviceKey) -> T): T = try {
+        act(platform.key(home.keyAlias))
     } catch (error: ConfigException) {
         throw error
     } catch (error: Exception) { // the Keystore throws errors of many kinds
@@ -260,18 +263,19 @@ public class Fleet internal constructor(
     @JvmOverloads
     public fun leave(eraseRecordings: Boolean = false) {
         consent.withdraw()
+        val forget = stored.forgetting()
         platform.disk.execute {
             running.withLock {
-                val alias = home.keyAlias
                 synchronized(storing) {
                     synchronized(this) { // nobody opens the state folder while it is being deleted
                         home.clear(eraseRecordings)
-                        currentSettings = null
+                        forget()
                         openStorage = null
                     }
                 }
+                consent.confirm() // nobody can be told any more
                 closePredictor()
-                tryWriting { withKey(alias, DeviceKey::delete) }
+                tryWriting { withKey(DeviceKey::delete) }
             }
             states.set(FleetState.Idle)
         }
@@ -280,7 +284,7 @@ public class Fleet internal constructor(
     /** Replace the settings; [token] is for the phone's enrolment. */
     internal fun configure(settings: ShoalSettings, token: String? = null) {
         if (settings.service == null) BrokerAddress.parse(settings.broker).login(settings.login?.user, settings.login?.password)
-        synchronized(this) { currentSettings = complete(settings) }
+        stored.set(settings)
         platform.disk.execute {
             closePredictor() // it may trust other keys now
             tryWriting {
@@ -298,9 +302,9 @@ public class Fleet internal constructor(
      */
     internal fun enrol(): FleetState? {
         val state = try {
-            val appSettings = home.settings()
-            if (appSettings.service == null) return null
-            enroller.advance(appSettings) ?: return null.also { if (settings != complete(appSettings)) onEnrolled(appSettings) }
+            val (app, before) = Pair(appSettings, settings)
+            if (app.service == null) return null
+            enroller.advance(app) ?: return null.also { onEnrolled(before) }
         } catch (error: IOException) { // the disk is full, for instance
             log.write(Log.Level.WARNING, "fleet $name: $error")
             FleetState.Waiting(FleetState.Waiting.Why.STORAGE)
@@ -320,8 +324,9 @@ public class Fleet internal constructor(
         return result.orElse(null)
     }
 
-    private fun onEnrolled(appSettings: ShoalSettings) {
-        synchronized(this) { currentSettings = complete(appSettings) }
+    private fun onEnrolled(before: ShoalSettings) {
+        stored.refresh()
+        if (settings == before) return
         closePredictor() // it may trust other keys now
         states.set(FleetState.Idle)
         tryWriting { home.noteState(FleetState.Idle) }
@@ -349,9 +354,9 @@ public class Fleet internal constructor(
         }
     }
 
-    /** Return [storage], with the app's own model in use if there is no other. */
+    /** Return [storage], with the app's own model in use if no other can answer. */
     private fun storageWithModel(): Storage = try {
-        storage().also { if (it.current() == null) bringModel() }
+        storage().also { if (Packaged.isMissing(it)) bringModel() }
     } catch (error: IOException) {
         throw ConfigException("fleet $name: the app's own model cannot be stored: $error", error)
     }

@@ -132,15 +132,13 @@ public fun interface FleetListener {
 }
 
 /** State and its listeners, who get it as [shown] converts it. */
-internal class States(initial: FleetState, private val shown: (FleetState) -> FleetState = { it }) {
+internal class States(private val stored: Stored<FleetState>, private val shown: (FleetState) -> FleetState) {
     private val observers = Observers<FleetState>()
 
-    @Volatile
-    var now: FleetState = initial
-        private set
+    val now: FleetState get() = stored.value
 
     fun set(state: FleetState) {
-        now = state
+        stored.value = state
         refresh()
     }
 

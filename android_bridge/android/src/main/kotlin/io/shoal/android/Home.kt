@@ -2,9 +2,10 @@ package io.shoal.android
 
 import io.shoal.core.BrokerAddress
 import io.shoal.core.ConfigException
+import io.shoal.core.writeAtomically
+import java.io.ByteArrayOutputStream
 import java.io.File
 import java.io.FileNotFoundException
-import java.io.FileOutputStream
 import java.io.IOException
 import java.security.MessageDigest
 import java.security.SecureRandom
@@ -14,10 +15,16 @@ import java.util.Properties
 /**
  * Folder of a fleet. Android's backup does not include it: a device id, a session and private
  * tensors restored on another phone would make two phones out of one.
+ *
+ * @param path function that returns the folder's path. Android may create folders for it, so no
+ *   thread of the app's asks for a file's path.
  */
-internal class Home(private val root: File) {
+internal class Home(private val path: () -> File) {
+    constructor(folder: File) : this({ folder })
+
     /** Path of the folder. */
-    val folder: File get() = root
+    val folder: File get() = path()
+    private val root: File get() = path()
 
     /**
      * Return the folder of the phone's session and model, one for each fleet and broker, since they
@@ -34,23 +41,26 @@ internal class Home(private val root: File) {
     private fun place(broker: String): String = BrokerAddress.parse(broker).let { "${if (it.tls == null) "mqtt" else "mqtts"}://${it.host}:${it.port}" }
 
     /** Folder of the programs of the bundle in use. */
-    val programs = File(root, "programs")
+    val programs get() = File(root, "programs")
 
     /** Folder of the recordings of [SensorRecorder]. */
-    val recordings = File(root, "recordings")
+    val recordings get() = File(root, "recordings")
 
     /** File of the labels. */
-    val labels = File(root, "labels.txt")
+    val labels get() = File(root, "labels.txt")
 
     /** Files of the phone's enrolment. */
-    val enrolment = EnrolmentFolder(root)
+    val enrolment = EnrolmentFolder(path)
 
-    private val certificateFile = File(root, "certificate.pem")
+    private val certificateFile get() = File(root, "certificate.pem")
 
     /** Certificates of the device's key, its own first; null before one was installed. */
     var certificates: String?
         get() = certificateFile.takeIf { it.exists() }?.readText()
-        set(value) = replace(certificateFile, requireNotNull(value).toByteArray())
+        set(value) {
+            root.mkdirs()
+            writeAtomically(certificateFile, requireNotNull(value).toByteArray())
+        }
 
     /**
      * Return the stored settings.
@@ -93,7 +103,7 @@ internal class Home(private val root: File) {
     fun noteState(state: FleetState): Unit = changeStatus { setProperty("state", state.write()) }
 
     /** Name of the phone's key in the Keystore. */
-    val keyAlias: String get() = read(STATUS).getProperty("keyAlias") ?: "io.shoal.device.${root.name}"
+    val keyAlias: String get() = "io.shoal.device.${root.name}"
 
     /** Times at which jobs ran in the foreground. */
     var foregroundTimes: ForegroundTimes
@@ -118,24 +128,8 @@ internal class Home(private val root: File) {
     private fun write(name: String, values: Properties) = writeProperties(File(root, name), values)
 
     companion object {
-        /**
-         * Return the folder of a fleet below [root]. Files in [root] itself, from the time before
-         * an app could have several fleets, are moved there, the settings last: an interrupted move
-         * continues the next time.
-         */
-        fun of(root: File, fleet: String): Home = synchronized(LOCK) {
-            val folder = File(root, "fleets/$fleet")
-            val before = Home(root)
-            if (before.hasSettings && before.read(SETTINGS).getProperty("fleet") == fleet) {
-                before.changeStatus { setProperty("keyAlias", "io.shoal.device") }
-                folder.mkdirs()
-                val names = listOf("state", "programs", "recordings", "certificate.pem", STATUS, SETTINGS)
-                for (file in names.map { File(root, it) }.filter(File::exists)) {
-                    if (!file.renameTo(File(folder, file.name))) throw IOException("$file: cannot be moved to $folder")
-                }
-            }
-            Home(folder)
-        }
+        /** Return the folder of a fleet below [root]. */
+        fun of(root: File, fleet: String): Home = Home(File(root, "fleets/$fleet"))
 
         private const val SETTINGS = "settings.properties"
         private const val STATUS = "status.properties"
@@ -153,17 +147,8 @@ internal fun propertiesIn(file: File): Properties = Properties().also {
     }
 }
 
-/** Write a file of properties, as [replace] does. */
-internal fun writeProperties(file: File, values: Properties): Unit =
-    replace(file, java.io.ByteArrayOutputStream().also { values.store(it, null) }.toByteArray())
-
-/** Write a file so that after a crash it has the old content or the new content, never a part. */
-internal fun replace(file: File, bytes: ByteArray) {
+/** Write a file of properties. */
+internal fun writeProperties(file: File, values: Properties) {
     file.parentFile.mkdirs()
-    val temporary = File(file.path + ".new")
-    FileOutputStream(temporary).use {
-        it.write(bytes)
-        it.fd.sync()
-    }
-    if (!temporary.renameTo(file)) throw IOException("$file: cannot be replaced")
+    writeAtomically(file, ByteArrayOutputStream().also { values.store(it, null) }.toByteArray())
 }

@@ -25,7 +25,7 @@ public enum class LabelSource {
  * none, has no label.
  */
 public class Labels internal constructor(
-    private val file: File,
+    private val home: Home,
     private val disk: Executor,
     private val wanted: () -> Boolean,
     private val log: Log,
@@ -52,8 +52,8 @@ public class Labels internal constructor(
         disk.execute {
             if (!wanted()) return@execute
             try {
-                file.parentFile.mkdirs()
-                FileOutputStream(file, true).use { // the first line break ends a line that a kill cut short
+                home.folder.mkdirs()
+                FileOutputStream(home.labels, true).use { // the first line break ends a line that a kill cut short
                     it.write("\n$time\n".toByteArray())
                     it.fd.sync()
                 }

@@ -27,8 +27,11 @@ import kotlin.concurrent.thread
 
 /** Functions of Android that a fleet needs: jobs, keys, sensors, and the runtime of its models. */
 internal interface Platform {
-    /** Executor of all writing of files. */
+    /** Executor of all writing of files. A task may wait for a job to end. */
     val disk: Executor
+
+    /** Executor of the first reading of files. Its tasks wait for nothing. */
+    val reader: Executor
 
     /** Plan jobs from now on. Jobs that are planned already stay. */
     fun schedule(settings: ShoalSettings)
@@ -77,6 +80,8 @@ internal interface Platform {
 /** Platform with WorkManager, the Keystore and ExecuTorch. Work is named after the fleet. */
 internal class AndroidPlatform(private val context: Context, private val fleet: String) : Platform {
     override val disk: Executor get() = DISK
+
+    override val reader: Executor get() = READER
 
     override fun schedule(settings: ShoalSettings) {
         val manager = WorkManager.getInstance(context)
@@ -153,7 +158,10 @@ internal class AndroidPlatform(private val context: Context, private val fleet: 
          */
         private val TRAINING = OwnerThread("shoal-training")
         private val ANSWERING = OwnerThread("shoal-answering")
-        private val DISK = Executors.newSingleThreadExecutor { task -> thread(start = false, isDaemon = true, name = "shoal-disk") { task.run() } }
+        private val DISK = worker("shoal-disk")
+        private val READER = worker("shoal-reader")
+
+        private fun worker(name: String) = Executors.newSingleThreadExecutor { task -> thread(start = false, isDaemon = true, name = name) { task.run() } }
     }
 }
 

@@ -64,7 +64,7 @@ public class SensorRecorder internal constructor(
     private val spec: WindowSpec,
     private val options: RecordingOptions,
 ) : Closeable {
-    private val folder = RecordingFolder(fleet.home.recordings)
+    private val folder by lazy { RecordingFolder(fleet.home.recordings) }
     private val manager = context.getSystemService(Context.SENSOR_SERVICE) as SensorManager
     private val sensors = spec.sensors.map { manager.getDefaultSensor(it.type) ?: throw ConfigException("this phone has no ${it.channel}") }
     private val attitude = if (spec.worldFrame) {

@@ -11,7 +11,7 @@ public object Shoal {
 
     /**
      * Return a fleet, with these settings in place of earlier ones; call it at every start of the
-     * app. A thread of the library stores the settings. Nothing is trained, recorded or sent before
+     * app. It reads and writes no file: threads of the library do. Nothing is trained, recorded or sent before
      * [Fleet.consent] is granted. From then on jobs run, over restarts of app and phone, until
      * [Fleet.leave].
      *
@@ -27,19 +27,21 @@ public object Shoal {
     }
 
     /**
-     * Return a fleet, with the settings of an earlier call.
+     * Return a fleet, with the settings of an earlier call. It waits until a thread of the library
+     * has read them.
      *
      * @throws ConfigException the fleet has no settings
      */
     @JvmStatic
     @Throws(ConfigException::class)
-    public fun fleet(context: Context, name: String): Fleet = opened(context, name).also { it.settings }
+    public fun fleet(context: Context, name: String): Fleet = opened(context, name).also { it.appSettings }
 
     private fun opened(context: Context, name: String): Fleet {
         checkName("fleet", name)
         return fleets.getOrPut(name) {
             val app = context.applicationContext
-            Fleet(name, Home.of(File(app.noBackupFilesDir, "shoal"), name), AndroidPlatform(app, name))
+            val folder by lazy { Home.of(File(app.noBackupFilesDir, "shoal"), name).folder } // Android makes the first of them
+            Fleet(name, Home { folder }, AndroidPlatform(app, name))
         }
     }
 }

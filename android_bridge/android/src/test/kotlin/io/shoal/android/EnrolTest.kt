@@ -197,6 +197,25 @@ class EnrolTest {
     }
 
     @Test
+    fun `settings that the app changes while the service answers hold, with what the service gave`() {
+        val fleet = agreed()
+        val settings = FleetBuilder("f").enrol("https://service:8443", tokens[0]).windows(HomeTest.Source::class.java).everyHours(3).build()
+        for (change in listOf({ fleet.configure(settings, tokens[0]) }, { fleet.configure(settings, tokens[0]).also { platform.write() } })) {
+            desk.after = change
+            assertNull(fleet.enrol())
+            assertEquals(listOf(3, "f-1", "mqtts://f.example"), fleet.settings.run { listOf(everyHours, deviceId, broker) })
+            platform.write()
+            assertEquals("idle", fleet.state.toString())
+            fleet.leave()
+            platform.write()
+            desk.after = {}
+            fleet.configure(FleetBuilder("f").enrol("https://service:8443", tokens[1]).windows(HomeTest.Source::class.java).build(), tokens[0])
+            fleet.consent.grant("terms-1")
+            platform.write()
+        }
+    }
+
+    @Test
     fun `where the key is gone another token is needed`() {
         assertNull(agreed().enrol())
         keys.key("io.shoal.device.f").delete()
@@ -230,6 +249,11 @@ class EnrolTest {
             assertEquals(listOf(listOf(true, false), listOf(1)), listOf(tried, listOf(undone)))
         }
         assertFailsWith<IllegalStateException> { firstThatWorks(listOf(true, false), {}, Log.SILENT) { throw IllegalStateException("no key at all") } }
+    }
+
+    @Test
+    fun `a key asks a secure element for nothing that one may lack`() {
+        assertEquals(setOf("NONE", "SHA-256"), KEY_DIGESTS.toSet(), "TLS signs a digest of its own; requests and renewals are SHA256withECDSA")
     }
 
     /** The real service of the Python side. */

@@ -116,6 +116,7 @@ internal class FakePlatform(private val keys: TestKeys? = null, private val desk
     private val waiting = ConcurrentLinkedDeque<Runnable>()
 
     override var disk = Executor { waiting += it }
+    override var reader = Executor(Runnable::run)
 
     fun write() {
         while (true) (waiting.pollFirst() ?: return).run()

@@ -178,27 +178,6 @@ class HomeTest {
     }
 
     @Test
-    fun `what lay under one name is the fleet's that it was made for, also after a move that was interrupted`() {
-        val before = Home(folder)
-        before.save(settings(fleet = "old"))
-        before.certificates = "pem"
-        val id = before.deviceId(before.settings())
-        File(before.recordings.apply { mkdirs() }, "r.csv").writeText("x")
-        val state = before.state(settings(fleet = "old")).apply { mkdirs() }.name
-        assertFalse(Home.of(folder, "new").hasSettings)
-        File(folder, "fleets/old").mkdirs()
-        before.recordings.renameTo(File(folder, "fleets/old/recordings"))
-        repeat(2) {
-            val home = Home.of(folder, "old")
-            assertEquals(listOf("old", id, "pem"), listOf(home.settings().fleet, home.deviceId(home.settings()), home.certificates))
-            assertTrue(File(home.recordings, "r.csv").exists() && File(home.folder, "state/$state").isDirectory)
-            assertEquals("io.shoal.device", home.keyAlias, "a key stays where it was made")
-        }
-        assertEquals(listOf("fleets"), folder.list()!!.toList())
-        assertEquals("io.shoal.device.new", Home.of(folder, "new").keyAlias)
-    }
-
-    @Test
     fun `settings that cannot be used are refused`() {
         assertFailsWith<ConfigException> { checkName("fleet", "..") }
         assertFailsWith<ConfigException> { FleetBuilder("f").broker("mqtts://b").trust(KEY).build() }

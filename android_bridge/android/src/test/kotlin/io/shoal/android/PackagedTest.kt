@@ -82,6 +82,20 @@ class PackagedTest {
     }
 
     @Test
+    fun `where its files are gone it is stored again, by a job and by a prediction`() {
+        fun blobs() = File(root, "fleets/f/state").walk().filter { it.isFile && it.parentFile.name == "blobs" }.toList()
+        assertEquals(0.5f + 1f / 32, started().answer())
+        val names = blobs().map { it.name }.toSet()
+        for (name in names) {
+            blobs().single { it.name == name }.delete()
+            assertEquals(0.5f + 1f / 32, started().answer())
+            blobs().single { it.name == name }.delete()
+            started().bringModel()
+            assertEquals(names, blobs().map { it.name }.toSet())
+        }
+    }
+
+    @Test
     fun `without weights the bundle's own values answer`() {
         val first = bundle.initial.getValue("shared/w").floats().get(0)
         assertEquals(0.5f + first / 32, started(weights = null).answer())

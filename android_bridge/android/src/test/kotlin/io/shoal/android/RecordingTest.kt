@@ -284,7 +284,7 @@ class LabelsTest {
     private val classes = listOf("still", "walking")
     private val file get() = File(folder, "labels.txt")
 
-    private fun labels(wanted: () -> Boolean = { true }) = Labels(file, Runnable::run, wanted, Log.SILENT)
+    private fun labels(wanted: () -> Boolean = { true }) = Labels(Home(folder), Runnable::run, wanted, Log.SILENT)
 
     private fun of(recorded: LongArray = LongArray(10) { NO_LABEL }) = labelled(recorded, 1_000, 1.0, LabelledTime.read(file), classes).toList()
 

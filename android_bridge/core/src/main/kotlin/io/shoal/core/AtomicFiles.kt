@@ -7,8 +7,12 @@ import java.nio.file.Files
 import java.nio.file.StandardCopyOption
 import java.nio.file.StandardOpenOption
 
-/** Write a file so that after a crash it has the old content or the new content, never a part. */
-internal fun writeAtomically(file: File, payload: ByteArray) {
+/**
+ * Write a file so that after a crash it has the old content or the new content, never a part. Its
+ * folder must exist.
+ */
+@InternalShoalApi
+public fun writeAtomically(file: File, payload: ByteArray) {
     val temporary = File(file.path + ".new")
     FileOutputStream(temporary).use {
         it.write(payload)

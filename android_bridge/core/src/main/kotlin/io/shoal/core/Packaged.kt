@@ -16,8 +16,15 @@ public object Packaged {
     public const val RUN: String = "packaged"
 
     /**
-     * Take a bundle's model into use, unless a model of the fleet is in use. Return true if another
-     * model is in use from now on.
+     * Return true if only an app's model can answer: no model is in use, or that of an app whose
+     * files are gone.
+     */
+    public fun isMissing(storage: Storage): Boolean =
+        storage.current().let { it == null || (it.run == RUN && !(storage.hasBlob(it.bundle) && storage.hasBlob(it.model))) }
+
+    /**
+     * Take a bundle's model into use, unless a model of the fleet is in use. Return true if it was
+     * stored.
      *
      * @param payload the bundle; one of the [trusted] keys must have signed it
      * @param weights the model's tensors (`shoal models export --to NAME.safetensors`); null: the
@@ -31,7 +38,7 @@ public object Packaged {
         val bundle = Bundle.unpack(payload, trusted)
         val model = encodeTensors(tensors(bundle, weights))
         val name = digest(model)
-        if (current != null && current.bundle == bundle.digest && current.model == name) return false
+        if (!isMissing(storage) && current?.bundle == bundle.digest && current.model == name) return false
         storage.putBlob(bundle.digest, payload)
         storage.putBlob(name, model)
         storage.saveCurrent(Current(bundle.digest, name, RUN, emptyMap()))

@@ -50,6 +50,7 @@ class FleetFlowsTest {
 
     private object Nothing : Platform {
         override val disk = Executor(Runnable::run)
+        override val reader = disk
 
         override fun schedule(settings: ShoalSettings) = Unit
 
