@@ -28,6 +28,8 @@ SMALL = (
     "-Xno-receiver-assertions",
 )
 """Options that save bytes in an app: no checks of what Java returns, no data for debuggers."""
+UNCHECKED = "-Xno-param-assertions"
+"""Option of modules that apps hardly call: no checks of parameters for callers in Java."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Module:
     name: str
     needs: tuple[str, ...] = ()
     libraries: Callable[[], list[Path]] = list
-    options: tuple[str, ...] = (*LIBRARY, *SMALL)
+    options: tuple[str, ...] = (*LIBRARY, *SMALL, UNCHECKED)
 
     def sources(self, part: str) -> list[Path]:
         """Return the Kotlin files of `main` or `test`, with those that the build writes."""
@@ -111,7 +113,7 @@ MODULES = {
     for module in (
         Module("core"),
         Module("executorch", ("core",), host_jars),
-        Module("android", ("core", "executorch"), stub_jars),
+        Module("android", ("core", "executorch"), stub_jars, (*LIBRARY, *SMALL)),
         Module(
             "jvm-host",
             ("core", "executorch"),
@@ -123,7 +125,10 @@ MODULES = {
             "foreground", ("core", "android"), lambda: [*stub_jars(), *resource_jars("foreground")]
         ),
         Module(
-            "recording", ("core", "android"), lambda: [*stub_jars(), *resource_jars("recording")]
+            "recording",
+            ("core", "android"),
+            lambda: [*stub_jars(), *resource_jars("recording")],
+            (*LIBRARY, *SMALL),
         ),
         Module(
             "sample",
