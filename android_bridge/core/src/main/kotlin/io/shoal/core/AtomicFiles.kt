@@ -2,6 +2,7 @@ package io.shoal.core
 
 import java.io.File
 import java.io.FileOutputStream
+import java.io.IOException
 import java.nio.channels.FileChannel
 import java.nio.file.Files
 import java.nio.file.StandardCopyOption
@@ -19,5 +20,18 @@ public fun writeAtomically(file: File, payload: ByteArray) {
         it.fd.sync()
     }
     Files.move(temporary.toPath(), file.toPath(), StandardCopyOption.ATOMIC_MOVE, StandardCopyOption.REPLACE_EXISTING)
-    FileChannel.open(file.absoluteFile.parentFile.toPath(), StandardOpenOption.READ).use { it.force(true) }
+    syncFolder(file.absoluteFile.parentFile)
 }
+
+/**
+ * Write a folder's entries to disk. Not every file system permits that: then the file's content is on
+ * disk, and its name follows when the file system writes it.
+ */
+internal fun syncFolder(folder: File, force: (File) -> Unit = ::forceFolder) {
+    try {
+        force(folder)
+    } catch (_: IOException) {
+    }
+}
+
+private fun forceFolder(folder: File): Unit = FileChannel.open(folder.toPath(), StandardOpenOption.READ).use { it.force(true) }

@@ -16,6 +16,10 @@ public class DataException(message: String) : ShoalException(message)
 /** A setting that cannot be used. */
 public open class ConfigException(message: String, cause: Throwable? = null) : ShoalException(message, cause)
 
+/** The runtime of the models does not run on this device. */
+@InternalShoalApi
+public class UnsupportedException(message: String, cause: Throwable? = null) : ConfigException(message, cause)
+
 /** The broker cannot be reached, or refuses the connection. */
 @InternalShoalApi
 public class LinkException(message: String, cause: Throwable? = null) : ShoalException(message, cause)

@@ -9,15 +9,22 @@ import kotlin.concurrent.thread
 /**
  * Thread that owns graphs, which must not be used by two threads: they are loaded, run and released
  * on it alone, whoever calls. Training has one such thread and predictions another, so that a
- * prediction does not wait for a batch of a training.
+ * prediction does not wait for a batch of a training. The thread calls [begin] first.
  */
 @InternalShoalApi
-public class OwnerThread(name: String) {
-    private val tasks = Executors.newSingleThreadExecutor { task -> thread(start = false, isDaemon = true, name = name) { task.run() } }
+public class OwnerThread(name: String, begin: () -> Unit = {}) {
+    private val tasks = Executors.newSingleThreadExecutor { task ->
+        thread(start = false, isDaemon = true, name = name) {
+            begin()
+            task.run()
+        }
+    }
 
     /** Return a loader that makes [loader]'s graphs and uses them on this thread alone. */
     public fun owned(loader: GraphLoader): GraphLoader = object : GraphLoader {
         override val runtime: String get() = loader.runtime
+
+        override fun require() = call { loader.require() }
 
         override fun load(bundle: Bundle): Graphs {
             val graphs = call { loader.load(bundle) }

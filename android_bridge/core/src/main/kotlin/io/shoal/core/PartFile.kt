@@ -7,10 +7,8 @@ import io.shoal.core.wire.offset
 import io.shoal.core.wire.size
 import java.io.File
 import java.io.RandomAccessFile
-import java.nio.channels.FileChannel
 import java.nio.file.Files
 import java.nio.file.StandardCopyOption
-import java.nio.file.StandardOpenOption
 import java.security.MessageDigest
 
 /**
@@ -58,7 +56,7 @@ internal class PartFile(private val file: File, override val pieces: Pieces) : B
             return false
         }
         Files.move(file.toPath(), target.toPath(), StandardCopyOption.ATOMIC_MOVE, StandardCopyOption.REPLACE_EXISTING)
-        FileChannel.open(target.absoluteFile.parentFile.toPath(), StandardOpenOption.READ).use { it.force(true) }
+        syncFolder(target.absoluteFile.parentFile)
         return true
     }
 }

@@ -26,10 +26,18 @@ public interface GraphLoader {
     public val runtime: String
 
     /**
+     * Load the runtime itself, unless it is loaded.
+     *
+     * @throws UnsupportedException it does not run on this device
+     */
+    public fun require(): Unit = Unit
+
+    /**
      * Load a bundle's graphs.
      *
      * @throws BundleException the bundle has no programs for this runtime, or needs a newer one
      *   ([Bundle.require])
+     * @throws UnsupportedException the runtime does not run on this device
      */
     public fun load(bundle: Bundle): Graphs
 }

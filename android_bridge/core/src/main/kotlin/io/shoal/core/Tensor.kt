@@ -35,6 +35,7 @@ public class Tensor(public val dtype: DType, public val shape: List<Int>, data: 
     public val data: ByteBuffer = data.slice().order(ByteOrder.LITTLE_ENDIAN)
 
     init {
+        require(shape.all { it >= 0 }) { "tensor $dtype$shape: no dimension may be below 0" }
         require(this.data.limit().toLong() == numBytes(dtype, shape)) {
             "tensor $dtype$shape: expected ${numBytes(dtype, shape)} bytes of data, got ${this.data.limit()}"
         }
@@ -100,20 +101,27 @@ public class Tensor(public val dtype: DType, public val shape: List<Int>, data: 
 
         /** Return a tensor of zeros, to be written through its [data] before it is handed on. */
         @JvmStatic
-        public fun allocate(dtype: DType, shape: List<Int>): Tensor =
-            Tensor(dtype, shape, ByteBuffer.allocateDirect(Math.toIntExact(numBytes(dtype, shape))))
+        public fun allocate(dtype: DType, shape: List<Int>): Tensor {
+            val bytes = numBytes(dtype, shape)
+            require(bytes in 0..Int.MAX_VALUE) { "tensor $dtype$shape: it must have 0 to ${Int.MAX_VALUE} bytes, got $bytes" }
+            return Tensor(dtype, shape, ByteBuffer.allocateDirect(bytes.toInt()))
+        }
+
+        private fun allocate(dtype: DType, shape: List<Int>, count: Int): Tensor = allocate(dtype, shape).also {
+            require(it.size == count) { "tensor $dtype$shape: expected ${it.size} numbers, got $count" }
+        }
 
         /** Return a float32 tensor with these numbers, by default a vector. */
         @JvmStatic
         @JvmOverloads
         public fun of(numbers: FloatArray, shape: List<Int> = listOf(numbers.size)): Tensor =
-            allocate(DType.FLOAT32, shape).also { it.floats().put(numbers) }
+            allocate(DType.FLOAT32, shape, numbers.size).also { it.floats().put(numbers) }
 
         /** Return an int64 tensor with these numbers, by default a vector. */
         @JvmStatic
         @JvmOverloads
         public fun of(numbers: LongArray, shape: List<Int> = listOf(numbers.size)): Tensor =
-            allocate(DType.INT64, shape).also { it.longs().put(numbers) }
+            allocate(DType.INT64, shape, numbers.size).also { it.longs().put(numbers) }
 
         /** Return a float32 scalar. */
         @InternalShoalApi

@@ -215,7 +215,8 @@ class CurrentTest {
                 }
             }
         }
-        val owned = OwnerThread("the-owner").owned(noting)
+        val begun = java.util.Collections.synchronizedList(ArrayList<String>())
+        val owned = OwnerThread("the-owner") { begun += Thread.currentThread().name }.owned(noting)
         val (one, other) = List(2) { owned.load(Fixture.bundle) }
         val x = mapOf("batch/x" to Fixture.windows.testX)
         val running = List(4) { kotlin.concurrent.thread { repeat(20) { one.run("predict", x) } } }
@@ -223,5 +224,6 @@ class CurrentTest {
         running.forEach { it.join() }
         assertEquals("in it", assertFailsWith<OutOfMemoryError> { one.run("weigh", x) }.message)
         assertEquals(setOf("the-owner"), threads)
+        assertEquals(listOf("the-owner"), begun, "its priority is set once, on the thread itself")
     }
 }

@@ -54,6 +54,16 @@ class FolderStorageTest {
     }
 
     @Test
+    fun `a file system that cannot write a folder's entries at once is no error, and its defects are`() {
+        var folders = 0
+        syncFolder(folder) { folders++ }
+        syncFolder(folder) { throw java.io.IOException("Invalid argument") }
+        assertFailsWith<IllegalStateException> { syncFolder(folder) { throw IllegalStateException() } }
+        syncFolder(File(folder, "none"))
+        assertEquals(1, folders)
+    }
+
+    @Test
     fun `two threads that write and one that reads see whole files alone`() {
         val writes = 200 // of each thread
         val one = storage()

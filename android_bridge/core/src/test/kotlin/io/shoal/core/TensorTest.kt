@@ -39,6 +39,15 @@ class TensorTest {
     @Test
     fun `data and shape must fit`() {
         assertFailsWith<IllegalArgumentException> { Tensor(DType.FLOAT32, listOf(2), ByteBuffer.allocate(7)) }
+        assertFailsWith<IllegalArgumentException> { Tensor(DType.FLOAT32, listOf(-1, -2), ByteBuffer.allocate(8)) }
+        for (count in listOf(0, 5, 7)) {
+            val error = assertFailsWith<IllegalArgumentException>("$count numbers") { Tensor.of(FloatArray(count), listOf(2, 3)) }
+            assertEquals("tensor float32[2, 3]: expected 6 numbers, got $count", error.message)
+            assertFailsWith<IllegalArgumentException>("$count numbers") { Tensor.of(LongArray(count), listOf(2, 3)) }
+        }
+        for (shape in listOf(listOf(-1), listOf(1 shl 20, 1 shl 20), listOf(0, -5))) {
+            assertFailsWith<IllegalArgumentException>("$shape") { Tensor.allocate(DType.INT64, shape) }
+        }
     }
 
     @Test
