@@ -7,6 +7,7 @@ public abstract class Context {
   public static final String NOTIFICATION_SERVICE = "notification";
   public static final String POWER_SERVICE = "power";
   public static final String SENSOR_SERVICE = "sensor";
+  public static final String USER_SERVICE = "user";
   public Context() { throw new RuntimeException("Stub!"); }
   public Context getApplicationContext() { throw new RuntimeException("Stub!"); }
   public java.io.File getNoBackupFilesDir() { throw new RuntimeException("Stub!"); }

@@ -6,6 +6,7 @@ public abstract class WorkRequest {
     Builder() {}
     public final B setConstraints(Constraints constraints) { throw new RuntimeException("Stub!"); }
     public final B setBackoffCriteria(BackoffPolicy backoffPolicy, long backoffDelay, java.util.concurrent.TimeUnit timeUnit) { throw new RuntimeException("Stub!"); }
+    public B setInitialDelay(long duration, java.util.concurrent.TimeUnit timeUnit) { throw new RuntimeException("Stub!"); }
     public final B setInputData(Data inputData) { throw new RuntimeException("Stub!"); }
     public final W build() { throw new RuntimeException("Stub!"); }
   }

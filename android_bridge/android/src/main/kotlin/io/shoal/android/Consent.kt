@@ -17,6 +17,7 @@ public class Consent internal constructor(
     private val onGranted: () -> Unit,
     private val onWithdrawn: () -> Unit,
     private val erase: () -> Boolean,
+    private val isReadable: () -> Boolean = { true },
 ) {
     private val file get() = File(home.folder, "consent.txt")
     private val erasing get() = File(home.folder, "erase.txt")
@@ -30,7 +31,7 @@ public class Consent internal constructor(
     private val isMember = Stored(reader) { member.exists() }
 
     /** Version of the accepted terms, or null without consent. */
-    public val version: String? get() = storedVersion.value
+    public val version: String? get() = if (isReadable()) storedVersion.value else null
 
     /** True if there is consent. */
     public val isGranted: Boolean get() = version != null

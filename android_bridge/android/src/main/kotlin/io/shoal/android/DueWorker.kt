@@ -6,8 +6,8 @@ import androidx.work.WorkerParameters
 import io.shoal.core.ConfigException
 
 /**
- * Worker that Android starts every few hours. It only adds a job to the chain of [RoundWorker],
- * unless one is waiting or running there.
+ * Worker that Android starts every few hours. It only requests a job of [RoundWorker], unless one
+ * is running.
  */
 internal class DueWorker(context: Context, parameters: WorkerParameters) : Worker(context, parameters) {
     override fun doWork(): Result = try {

@@ -37,6 +37,10 @@ public class Fleet internal constructor(
      * must not wait for [disk], whose thread waits for the lock.
      */
     internal val running = ReentrantLock()
+
+    /** True while a job of this fleet runs. */
+    @Volatile
+    internal var isWorking = false
     internal val states = States(Stored(platform.reader) { home.lastState }, ::shown)
     private val models = Observers<Unit>()
     private val rounds = Observers<RoundMetrics>()
@@ -60,7 +64,7 @@ public class Fleet internal constructor(
     private class OpenStorage(val folder: File, val owner: Owner?, val storage: WatchedStorage)
 
     /** Consent of the phone's owner to take part. */
-    public val consent: Consent = Consent(home, platform.disk, platform.reader, ::join, ::withdrawn, ::erase)
+    public val consent: Consent = Consent(home, platform.disk, platform.reader, ::join, ::withdrawn, ::erase, platform::isUnlocked)
 
     /** Labels of the fleet's recordings. */
     public val labels: Labels = Labels(home, platform.disk, { consent.isGranted }, log)
@@ -116,8 +120,11 @@ public class Fleet internal constructor(
      */
     internal val settings: ShoalSettings get() = stored.complete
 
-    private fun shown(state: FleetState): FleetState =
-        if (consent.isGranted) state else FleetState.Blocked(FleetState.Blocked.Reason.CONSENT, "no consent")
+    private fun shown(state: FleetState): FleetState = when {
+        !platform.isUnlocked -> FleetState.Waiting(FleetState.Waiting.Why.UNLOCK)
+        consent.isGranted -> state
+        else -> FleetState.Blocked(FleetState.Blocked.Reason.CONSENT, "no consent")
+    }
 
     /** Call [listener], on [executor], with the current state and with each one that follows. */
     public fun addListener(listener: FleetListener, executor: Executor): Unit = states.add(listener, executor)
@@ -151,14 +158,25 @@ public class Fleet internal constructor(
     public fun removeRoundListener(listener: RoundListener): Unit = rounds.remove(listener)
 
     /**
-     * Plan one job, to run as soon as the constraints hold. There is one chain of jobs: if one is
-     * waiting or running already, that is the one. Without consent nothing is planned.
+     * Plan one job, to run as soon as the constraints hold, in place of one that waits, for example
+     * after an error. If one is running, it is the one. Without consent nothing is planned.
      *
      * @throws ConfigException the phone has left the fleet
      */
     @Throws(ConfigException::class)
     public fun trainSoon() {
-        if (consent.isGranted) platform.scheduleOnce(appSettings)
+        if (!isWorking) request(RoundRequest.soon())
+    }
+
+    /**
+     * Plan a job if there is consent.
+     *
+     * @throws ConfigException the phone has left the fleet
+     */
+    internal fun request(job: RoundRequest) {
+        if (!consent.isGranted) return
+        val current = appSettings
+        tryWriting { platform.request(job, current) }
     }
 
     /**
@@ -286,8 +304,10 @@ public class Fleet internal constructor(
         if (settings.service == null) BrokerAddress.parse(settings.broker).login(settings.login?.user, settings.login?.password)
         stored.set(settings)
         platform.disk.execute {
+            states.refresh() // the phone may have been locked before
             closePredictor() // it may trust other keys now
             tryWriting {
+                home.claim()
                 home.save(settings)
                 token?.let(home.enrolment::store)
                 plan()
@@ -373,6 +393,7 @@ public class Fleet internal constructor(
      */
     internal fun storage(): Storage = synchronized(this) {
         val (folder, owner) = Pair(home.state(settings), owner())
+        home.claim()
         val open = openStorage?.takeIf { it.folder == folder && it.owner == owner }
             ?: OpenStorage(folder, owner, WatchedStorage(FolderStorage(folder, log, owner), watcher)).also { openStorage = it }
         open.storage
@@ -406,8 +427,10 @@ public class Fleet internal constructor(
 
     private fun withdrawn() {
         states.refresh()
-        platform.cancel()
-        if (!consent.isGranted && !consent.isWithdrawalConfirmed) platform.scheduleWithdrawal()
+        tryWriting {
+            platform.cancel()
+            if (!consent.isGranted && !consent.isWithdrawalConfirmed) platform.scheduleWithdrawal()
+        }
     }
 
     /**

@@ -26,6 +26,9 @@ public sealed class FleetState {
             /** The phone has no windows yet. */
             WINDOWS,
 
+            /** Nobody has unlocked the phone since it started, so its files cannot be read. */
+            UNLOCK,
+
             /** The phone is not enrolled yet. */
             ENROLMENT,
 
@@ -88,6 +91,9 @@ public sealed class FleetState {
              * another token.
              */
             CERTIFICATE,
+
+            /** ExecuTorch does not run on this phone, for example on one of 32 bits. */
+            UNSUPPORTED,
 
             /** The job failed by a defect, or its windows cannot be used. */
             FAILED,

@@ -7,6 +7,9 @@ import java.io.ByteArrayOutputStream
 import java.io.File
 import java.io.FileNotFoundException
 import java.io.IOException
+import java.nio.channels.FileChannel
+import java.nio.channels.FileLock
+import java.nio.file.StandardOpenOption
 import java.security.MessageDigest
 import java.security.SecureRandom
 import java.util.Locale
@@ -115,12 +118,25 @@ internal class Home(private val path: () -> File) {
     }
 
     /**
+     * Hold the folder for this process until it ends.
+     *
+     * @throws ConfigException another process of the app holds it
+     */
+    fun claim(): Unit = synchronized(LOCK) {
+        val file = File(root, CLAIM).absoluteFile
+        if (file in CLAIMS) return
+        root.mkdirs()
+        val lock = FileChannel.open(file.toPath(), StandardOpenOption.CREATE, StandardOpenOption.WRITE).run { tryLock() ?: null.also { close() } }
+        CLAIMS += file to (lock ?: throw ConfigException("fleet ${root.name}: another process of this app uses it; use Shoal in one process alone"))
+    }
+
+    /**
      * Delete settings, sessions and programs, and recordings only if [recordings] is true. No job
      * may run: after the phone has joined again, it would write into the new folder.
      */
     fun clear(recordings: Boolean): Unit = synchronized(LOCK) {
         File(root, SETTINGS).delete()
-        for (file in root.listFiles().orEmpty()) if (recordings || (file != this.recordings && file != labels)) file.deleteRecursively()
+        for (file in root.listFiles().orEmpty()) if (file.name != CLAIM && (recordings || (file != this.recordings && file != labels))) file.deleteRecursively()
     }
 
     private fun read(name: String): Properties = propertiesIn(File(root, name))
@@ -133,6 +149,10 @@ internal class Home(private val path: () -> File) {
 
         private const val SETTINGS = "settings.properties"
         private const val STATUS = "status.properties"
+        private const val CLAIM = "process.lock"
+
+        /** Locks of this process, which end with it. */
+        private val CLAIMS = HashMap<File, FileLock>()
 
         /** Lock held while a file of a fleet's folder is written. */
         val LOCK = Any()

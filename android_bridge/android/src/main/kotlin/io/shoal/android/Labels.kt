@@ -1,5 +1,6 @@
 package io.shoal.android
 
+import io.shoal.core.InternalShoalApi
 import io.shoal.core.Log
 import io.shoal.core.NO_LABEL
 import java.io.File
@@ -41,6 +42,16 @@ public class Labels internal constructor(
     public fun add(label: String, fromMs: Long, untilMs: Long, source: LabelSource = LabelSource.APP) {
         require(label.isNotEmpty() && '\n' !in label && ',' !in label) { "label must be a name without comma or line break, got '$label'" }
         store(LabelledTime(fromMs, untilMs, source, label))
+    }
+
+    /** Add a label as [add] does, and call [then] once it is stored, or cannot be. */
+    @InternalShoalApi
+    public fun addAndThen(label: String, fromMs: Long, untilMs: Long, source: LabelSource, then: () -> Unit) {
+        try {
+            add(label, fromMs, untilMs, source)
+        } finally {
+            disk.execute(then)
+        }
     }
 
     /** Remove all labels of this time, of every source and of the recording itself. */

@@ -1,7 +1,9 @@
 package io.shoal.android
 
 import android.content.Context
+import android.os.Process
 import android.os.SystemClock
+import android.os.UserManager
 import android.util.Log
 import androidx.work.BackoffPolicy
 import androidx.work.Constraints
@@ -27,17 +29,20 @@ import kotlin.concurrent.thread
 
 /** Functions of Android that a fleet needs: jobs, keys, sensors, and the runtime of its models. */
 internal interface Platform {
-    /** Executor of all writing of files. A task may wait for a job to end. */
+    /** Executor of all writing of files. A task may wait for a job to end, and waits until [isUnlocked]. */
     val disk: Executor
 
-    /** Executor of the first reading of files. Its tasks wait for nothing. */
+    /** Executor of the first reading of files. Its tasks wait until [isUnlocked], and for nothing else. */
     val reader: Executor
+
+    /** True if somebody has unlocked the phone since it started: before, no file can be read. */
+    val isUnlocked: Boolean
 
     /** Plan jobs from now on. Jobs that are planned already stay. */
     fun schedule(settings: ShoalSettings)
 
-    /** Plan one job as soon as the constraints hold, unless one is waiting or running. */
-    fun scheduleOnce(settings: ShoalSettings)
+    /** Plan one job. */
+    fun request(job: RoundRequest, settings: ShoalSettings)
 
     /** Plan to enrol the phone as soon as there is a network, unless that is planned already. */
     fun scheduleEnrolment()
@@ -79,12 +84,24 @@ internal interface Platform {
 
 /** Platform with WorkManager, the Keystore and ExecuTorch. Work is named after the fleet. */
 internal class AndroidPlatform(private val context: Context, private val fleet: String) : Platform {
-    override val disk: Executor get() = DISK
+    override val disk = unlocked(DISK)
+    override val reader = unlocked(READER)
 
-    override val reader: Executor get() = READER
+    /** Return an executor on [executor], whose tasks wait until the phone is unlocked. */
+    private fun unlocked(executor: Executor) = Executor { task ->
+        executor.execute {
+            while (!isUnlocked) Thread.sleep(LOCKED_MS)
+            task.run()
+        }
+    }
+
+    @Volatile
+    private var wasUnlocked = false
+    override val isUnlocked: Boolean
+        get() = wasUnlocked || (context.getSystemService(Context.USER_SERVICE) as UserManager).isUserUnlocked.also { wasUnlocked = it }
 
     override fun schedule(settings: ShoalSettings) {
-        val manager = WorkManager.getInstance(context)
+        val manager = manager()
         manager.cancelUniqueWork("io.shoal.rounds") // the name of the time before an app could have several fleets
         val request = PeriodicWorkRequest.Builder(DueWorker::class.java, settings.everyHours.toLong(), TimeUnit.HOURS)
             .setConstraints(constraints(settings))
@@ -92,11 +109,14 @@ internal class AndroidPlatform(private val context: Context, private val fleet: 
         manager.enqueueUniquePeriodicWork("io.shoal.rounds.$fleet", ExistingPeriodicWorkPolicy.UPDATE, request.build())
     }
 
-    override fun scheduleOnce(settings: ShoalSettings) {
-        val request = OneTimeWorkRequest.Builder(RoundWorker::class.java).setConstraints(constraints(settings)).setInputData(input())
-        // WorkManager refuses a back-off together with an idle phone: it tries again when the phone is idle again.
-        if (!settings.requireIdle) request.setBackoffCriteria(BackoffPolicy.EXPONENTIAL, 1, TimeUnit.MINUTES)
-        WorkManager.getInstance(context).enqueueUniqueWork("io.shoal.round.$fleet", ExistingWorkPolicy.KEEP, request.build())
+    override fun request(job: RoundRequest, settings: ShoalSettings) {
+        val request = OneTimeWorkRequest.Builder(RoundWorker::class.java)
+            .setConstraints(constraints(settings))
+            .setInputData(input(job.errors))
+            .setInitialDelay(job.delayMs, TimeUnit.MILLISECONDS)
+        // WorkManager refuses a back-off together with an idle phone: a job that was stopped waits until the phone is idle again.
+        if (!settings.requireIdle) request.setBackoffCriteria(BackoffPolicy.LINEAR, RoundRequest.STOPPED_S, TimeUnit.SECONDS)
+        manager().enqueueUniqueWork("io.shoal.round.$fleet", job.policy, request.build())
     }
 
     override fun scheduleEnrolment() = once(EnrolWorker::class.java, "io.shoal.enrol.$fleet")
@@ -109,13 +129,13 @@ internal class AndroidPlatform(private val context: Context, private val fleet: 
             .setConstraints(Constraints.Builder().setRequiredNetworkType(NetworkType.CONNECTED).build())
             .setBackoffCriteria(BackoffPolicy.EXPONENTIAL, 1, TimeUnit.MINUTES)
             .setInputData(input())
-        WorkManager.getInstance(context).enqueueUniqueWork(name, ExistingWorkPolicy.KEEP, request.build())
+        manager().enqueueUniqueWork(name, ExistingWorkPolicy.KEEP, request.build())
     }
 
     override fun attest(provider: Attestation, nonce: String): String = provider.attest(context, nonce)
 
     override fun cancel() {
-        val manager = WorkManager.getInstance(context)
+        val manager = manager()
         manager.cancelUniqueWork("io.shoal.enrol.$fleet")
         manager.cancelUniqueWork("io.shoal.rounds.$fleet")
         manager.cancelUniqueWork("io.shoal.round.$fleet")
@@ -138,7 +158,13 @@ internal class AndroidPlatform(private val context: Context, private val fleet: 
     override fun recorder(fleet: Fleet, spec: WindowSpec, options: RecordingOptions): SensorRecorder =
         SensorRecorder(context, fleet, spec, options)
 
-    private fun input() = Data.Builder().putString(FLEET, fleet).build()
+    private fun input(errors: Int = 0) = Data.Builder().putString(FLEET, fleet).putInt(ERRORS, errors).build()
+
+    private fun manager(): WorkManager = try {
+        WorkManager.getInstance(context)
+    } catch (error: IllegalStateException) {
+        throw ConfigException("WorkManager is not initialised: keep its initializer in the app's manifest, or implement Configuration.Provider", error)
+    }
 
     private fun constraints(settings: ShoalSettings): Constraints = Constraints.Builder()
         .setRequiresCharging(settings.requireCharging)
@@ -149,19 +175,38 @@ internal class AndroidPlatform(private val context: Context, private val fleet: 
         .build()
 
     companion object {
+        private const val LOCKED_MS = 1_000L
+
         /** Key of the fleet's name in a job's data. */
         const val FLEET = "fleet"
+
+        /** Key of the number of errors before a job in its data. */
+        const val ERRORS = "errors"
 
         /**
          * Threads of the process: one owns the programs of all fleets' jobs, and another those of
          * their predictions.
          */
-        private val TRAINING = OwnerThread("shoal-training")
+        private val TRAINING = OwnerThread("shoal-training", ::toBackground)
         private val ANSWERING = OwnerThread("shoal-answering")
         private val DISK = worker("shoal-disk")
         private val READER = worker("shoal-reader")
 
         private fun worker(name: String) = Executors.newSingleThreadExecutor { task -> thread(start = false, isDaemon = true, name = name) { task.run() } }
+    }
+}
+
+/** Give the calling thread background priority, so that training does not disturb who uses the phone. */
+private fun toBackground() = Process.setThreadPriority(Process.THREAD_PRIORITY_BACKGROUND)
+
+/** Run [body] with background priority, on a thread that is not the library's. */
+internal fun <T> atBackgroundPriority(body: () -> T): T {
+    val before = Process.getThreadPriority(Process.myTid())
+    toBackground()
+    return try {
+        body()
+    } finally {
+        Process.setThreadPriority(before)
     }
 }
 

@@ -15,37 +15,53 @@ import io.shoal.core.Phone
 import io.shoal.core.Progress
 import io.shoal.core.Route
 import io.shoal.core.ShoalException
+import io.shoal.core.UnsupportedException
 import io.shoal.core.Windows
 import java.io.IOException
-import java.util.concurrent.locks.ReentrantLock
 
 /**
- * Worker of one job of one fleet: connect, check in, carry out the plans that come, disconnect.
- * WorkManager makes it, on its own thread. All jobs of a fleet are one chain of unique work, and a
- * lock keeps jobs of other fleets waiting. If Android stops it during training or an upload, the
- * next job resumes from the files on disk. If consent is withdrawn or the phone gets too hot, it
- * ends before its next batch.
+ * Worker of one job of one fleet: connect, check in, carry out the plans that come, disconnect, and
+ * request the job that follows. WorkManager makes it, on its own thread. All jobs of a fleet are one
+ * chain of unique work, and jobs of several fleets take turns. If Android stops it during training
+ * or an upload, the next job resumes from the files on disk. If consent is withdrawn or the phone
+ * gets too hot, it ends before its next batch.
  */
 internal class RoundWorker(context: Context, parameters: WorkerParameters) : Worker(context, parameters) {
     override fun doWork(): Result {
-        if (!RUNNING.tryLock()) return Result.retry()
+        val errors = inputData.getInt(AndroidPlatform.ERRORS, 0)
         return try {
             val fleet = Shoal.fleet(applicationContext, inputData.getString(AndroidPlatform.FLEET).orEmpty())
-            fleet.running.lock()
-            try {
-                finished(fleet, state(fleet))
-            } finally {
-                fleet.running.unlock()
+            if (!TURNS.begin()) {
+                fleet.request(RoundRequest.later(errors))
+                return Result.success()
             }
+            var yields = false
+            val state = try {
+                alone(fleet)
+            } finally {
+                yields = TURNS.end()
+            }
+            // WorkManager starts a job that the system has stopped again, and none that was cancelled.
+            if (!isStopped) RoundRequest.after(state, errors, yields)?.let(fleet::request)
+            if (state is Blocked) Result.failure() else Result.success()
         } catch (error: ConfigException) { // the phone has left the fleet
             LogcatLog.write(Log.Level.ERROR, error.message.orEmpty())
             Result.failure()
-        } finally {
-            RUNNING.unlock()
         }
     }
 
-    private fun finished(fleet: Fleet, state: FleetState): Result {
+    private fun alone(fleet: Fleet): FleetState {
+        fleet.running.lock()
+        fleet.isWorking = true
+        try {
+            return atBackgroundPriority { state(fleet) }.also { finished(fleet, it) }
+        } finally {
+            fleet.isWorking = false
+            fleet.running.unlock()
+        }
+    }
+
+    private fun finished(fleet: Fleet, state: FleetState) {
         LogcatLog.write(if (state is Blocked) Log.Level.ERROR else Log.Level.INFO, "job finished fleet=${fleet.name} state=$state")
         fleet.states.set(state)
         try {
@@ -53,32 +69,18 @@ internal class RoundWorker(context: Context, parameters: WorkerParameters) : Wor
         } catch (error: IOException) {
             LogcatLog.write(Log.Level.ERROR, "the job's state cannot be stored: $error")
         }
-        return when (state) {
-            is Waiting -> if (state.why == Waiting.Why.WINDOWS) Result.success() else Result.retry()
-            is Blocked -> Result.failure()
-            else -> Result.success()
-        }
     }
 
     /** Run the job, and return the state after it. */
     private fun state(fleet: Fleet): FleetState = try {
         work(fleet)
-    } catch (error: LinkException) {
-        LogcatLog.write(Log.Level.WARNING, error.message.orEmpty())
-        Waiting(Waiting.Why.NETWORK)
-    } catch (error: IOException) { // the disk is full, for instance
-        LogcatLog.write(Log.Level.WARNING, "$error")
-        Waiting(Waiting.Why.STORAGE)
-    } catch (error: DataException) {
-        Blocked(Blocked.Reason.FAILED, error.message.orEmpty())
-    } catch (error: ShoalException) {
-        Blocked(Blocked.Reason.SETTINGS, error.message.orEmpty())
     } catch (error: Throwable) { // a defect must not end the app
-        Blocked(Blocked.Reason.FAILED, error.toString())
+        stateAfter(error).also { if (it is Waiting) LogcatLog.write(Log.Level.WARNING, "$error") }
     }
 
     private fun work(fleet: Fleet): FleetState {
         if (!fleet.consent.isGranted) return Blocked(Blocked.Reason.CONSENT, "no consent")
+        fleet.loader().require()
         fleet.enrol(::isStopped)?.let { return it }
         val settings = fleet.settings
         val health = DeviceHealth(applicationContext)
@@ -160,7 +162,17 @@ internal class RoundWorker(context: Context, parameters: WorkerParameters) : Wor
     private companion object {
         const val CONNECT_MS = 60_000L
 
-        /** Lock held by the one job of this process that is running. */
-        val RUNNING = ReentrantLock()
+        /** Turns of this process's jobs. */
+        val TURNS = Turns()
     }
+}
+
+/** Return the state after a job that ended in an error. */
+internal fun stateAfter(error: Throwable): FleetState = when (error) {
+    is LinkException -> Waiting(Waiting.Why.NETWORK)
+    is IOException -> Waiting(Waiting.Why.STORAGE) // the disk is full, for instance
+    is UnsupportedException -> Blocked(Blocked.Reason.UNSUPPORTED, error.message.orEmpty())
+    is DataException -> Blocked(Blocked.Reason.FAILED, error.message.orEmpty())
+    is ShoalException -> Blocked(Blocked.Reason.SETTINGS, error.message.orEmpty())
+    else -> Blocked(Blocked.Reason.FAILED, error.toString())
 }

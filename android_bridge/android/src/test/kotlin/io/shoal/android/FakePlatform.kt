@@ -113,10 +113,18 @@ internal class FakePlatform(private val keys: TestKeys? = null, private val desk
 
     /** Function called before an asset is read. */
     var reading: () -> Unit = {}
+
+    /** Function called before anything is planned or cancelled. */
+    var planning: () -> Unit = {}
+
+    /** Function called with each job that is requested. */
+    var requesting: (RoundRequest) -> Unit = {}
     private val waiting = ConcurrentLinkedDeque<Runnable>()
 
+    override var isUnlocked = true
+
     override var disk = Executor { waiting += it }
-    override var reader = Executor(Runnable::run)
+    override var reader = Executor { if (isUnlocked) it.run() else waiting += it }
 
     fun write() {
         while (true) (waiting.pollFirst() ?: return).run()
@@ -126,24 +134,30 @@ internal class FakePlatform(private val keys: TestKeys? = null, private val desk
     fun writing(): Thread = thread { write() }.also { while (it.state !in STOPPED) Thread.sleep(1) }
 
     override fun schedule(settings: ShoalSettings) {
+        planning()
         requests += "jobs"
     }
 
-    override fun scheduleOnce(settings: ShoalSettings) {
+    override fun request(job: RoundRequest, settings: ShoalSettings) {
+        planning()
         requests += "job"
+        requesting(job)
     }
 
     override fun scheduleEnrolment() {
+        planning()
         requests += "enrolment"
     }
 
     override fun scheduleWithdrawal() {
+        planning()
         requests += "withdrawal"
     }
 
     override fun attest(provider: Attestation, nonce: String): String = (provider as FakeAttestation).attestation(nonce)
 
     override fun cancel() {
+        planning()
         requests += "none"
     }
 

@@ -3,7 +3,9 @@ package io.shoal.executorch
 import io.shoal.core.GraphLoader
 import io.shoal.core.Graphs
 import io.shoal.core.InternalShoalApi
+import io.shoal.core.UnsupportedException
 import io.shoal.core.wire.Bundle
+import org.pytorch.executorch.Module
 import java.io.File
 
 /**
@@ -23,7 +25,16 @@ public class ExecutorchLoader @JvmOverloads constructor(
 ) : GraphLoader {
     override val runtime: String get() = XNNPACK
 
+    override fun require() {
+        try {
+            Class.forName(Module::class.java.name) // which loads its native library
+        } catch (error: LinkageError) {
+            throw UnsupportedException("ExecuTorch does not run on this device: it needs a 64-bit processor (arm64 or x86-64): ${error.message}", error)
+        }
+    }
+
     override fun load(bundle: Bundle): Graphs {
+        require()
         bundle.require(XNNPACK, version)
         return ExecutorchGraphs(bundle, folder)
     }

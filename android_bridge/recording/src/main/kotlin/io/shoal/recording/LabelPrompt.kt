@@ -60,11 +60,14 @@ internal class LabelReceiver : BroadcastReceiver() {
     override fun onReceive(context: Context, intent: Intent) {
         val (fleet, label) = Pair(intent.getStringExtra(FLEET) ?: return, intent.getStringExtra(LABEL) ?: return)
         (context.getSystemService(Context.NOTIFICATION_SERVICE) as NotificationManager).cancel(LabelPrompt.ID)
-        try {
-            Shoal.fleet(context, fleet).labels.add(label, intent.getLongExtra(FROM, 0), intent.getLongExtra(UNTIL, 0), LabelSource.PROMPT)
+        val labels = try {
+            Shoal.fleet(context, fleet).labels
         } catch (error: ConfigException) { // the phone has left the fleet
             android.util.Log.w("Shoal", "an answer cannot be stored: ${error.message}")
+            return
         }
+        val pending = goAsync() // Android may end the process once the receiver is done
+        labels.addAndThen(label, intent.getLongExtra(FROM, 0), intent.getLongExtra(UNTIL, 0), LabelSource.PROMPT, pending::finish)
     }
 
     companion object {

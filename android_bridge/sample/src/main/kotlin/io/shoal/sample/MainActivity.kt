@@ -141,6 +141,7 @@ public class MainActivity : Activity() {
                 FleetState.Waiting.Why.STORAGE -> R.string.state_storage
                 FleetState.Waiting.Why.HEAT -> R.string.state_heat
                 FleetState.Waiting.Why.WINDOWS -> R.string.state_windows
+                FleetState.Waiting.Why.UNLOCK -> R.string.state_unlock
                 FleetState.Waiting.Why.ENROLMENT -> R.string.state_enrolment
                 FleetState.Waiting.Why.APPROVAL -> R.string.state_approval
                 FleetState.Waiting.Why.JOB -> R.string.state_job

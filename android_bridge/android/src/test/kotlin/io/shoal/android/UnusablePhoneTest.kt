@@ -1,0 +1,143 @@
+package io.shoal.android
+
+import io.shoal.android.FleetState.Blocked
+import io.shoal.android.FleetState.Waiting
+import io.shoal.core.ConfigException
+import io.shoal.core.DataException
+import io.shoal.core.LinkException
+import io.shoal.core.Log
+import io.shoal.core.UnsupportedException
+import io.shoal.executorch.ExecutorchLoader
+import org.junit.jupiter.api.io.TempDir
+import java.io.File
+import java.io.IOException
+import kotlin.test.Test
+import kotlin.test.assertEquals
+import kotlin.test.assertFailsWith
+import kotlin.test.assertIs
+import kotlin.test.assertNull
+import kotlin.test.assertTrue
+
+/** What a phone or an app lacks is a state, or an error that the documentation names. */
+class UnusablePhoneTest {
+    @TempDir
+    lateinit var root: File
+
+    private val platform by lazy { FakePlatform(TestKeys(File(root, "keys"))) }
+
+    private fun fleet() = Fleet("f", Home.of(root, "f"), platform, Log.SILENT)
+
+    private fun Fleet.configured() = apply { configure(FleetBuilder("f").broker("mqtt://b").windows(HomeTest.Source::class.java).insecure().build()) }
+
+    @Test
+    fun `a phone without ExecuTorch's native library is not supported, each time it is asked`() {
+        repeat(2) { // the first time the library is missing, and later the class is
+            val error = assertFailsWith<UnsupportedException>("this JVM has no native library") { ExecutorchLoader(root).require() }
+            assertTrue("64-bit" in error.message!!, error.message)
+            val state = assertIs<Blocked>(stateAfter(error))
+            assertEquals(Blocked.Reason.UNSUPPORTED, state.reason)
+            assertEquals(state, FleetState.parse(state.write()))
+        }
+    }
+
+    @Test
+    fun `every error of a job is a state`() {
+        assertEquals(Waiting(Waiting.Why.NETWORK), stateAfter(LinkException("no broker")))
+        assertEquals(Waiting(Waiting.Why.STORAGE), stateAfter(IOException("disk full")))
+        val blocked = mapOf(
+            DataException("") to Blocked.Reason.FAILED,
+            ConfigException("") to Blocked.Reason.SETTINGS,
+            ExceptionInInitializerError() to Blocked.Reason.FAILED,
+            OutOfMemoryError() to Blocked.Reason.FAILED,
+        )
+        for ((error, reason) in blocked) assertEquals(reason, assertIs<Blocked>(stateAfter(error)).reason)
+    }
+
+    @Test
+    fun `without WorkManager nothing is thrown, and the state says so`() {
+        val missing = ConfigException("WorkManager is not initialised")
+        platform.planning = { throw missing }
+        val fleet = fleet().configured()
+        val acts = listOf<Fleet.() -> Unit>(
+            { consent.grant("terms-1") },
+            { trainSoon() },
+            { consent.withdraw() },
+            { consent.grant("terms-2") },
+            { leave() },
+        )
+        for ((number, act) in acts.withIndex()) {
+            fleet.act()
+            platform.write()
+            if (fleet.consent.isGranted) assertEquals(Blocked(Blocked.Reason.SETTINGS, missing.message!!), fleet.state, "act $number")
+        }
+    }
+
+    @Test
+    fun `before the phone is unlocked nothing is read, and then all is as it was`() {
+        fleet().configured().consent.grant("terms-1")
+        platform.write()
+        platform.requests.clear()
+        platform.isUnlocked = false
+        val hidden = File(root, "fleets/f").let { folder -> File(root, "locked").also { check(folder.renameTo(it)) } }
+        val fleet = fleet().configured()
+        assertEquals(Waiting(Waiting.Why.UNLOCK), fleet.state)
+        assertNull(fleet.consent.version)
+        val states = ArrayList<FleetState>()
+        fleet.addListener({ states += it }) { it.run() }
+        check(hidden.renameTo(File(root, "fleets/f")))
+        platform.isUnlocked = true
+        platform.write()
+        assertEquals("terms-1", fleet.consent.version)
+        assertEquals(listOf("jobs"), platform.requests.toList())
+        assertEquals(listOf(Waiting(Waiting.Why.UNLOCK), FleetState.Idle), states)
+    }
+
+    @Test
+    fun `a second process is refused until the first one ends`() {
+        val java = File(System.getProperty("java.home"), "bin/java").path
+        val path = Home.of(root, "f").folder.path
+        val other = ProcessBuilder(java, "-cp", System.getProperty("java.class.path"), Holder::class.java.name, path).start()
+        try {
+            assertEquals("claimed", other.inputStream.bufferedReader().readLine())
+            val fleet = fleet().configured()
+            fleet.consent.grant("terms-1")
+            platform.write()
+            assertTrue("another process" in assertIs<Blocked>(fleet.state).detail, "${fleet.state}")
+            assertTrue("another process" in assertFailsWith<ConfigException> { fleet.model }.message!!)
+        } finally {
+            other.destroyForcibly().waitFor()
+        }
+        val fleet = fleet().configured()
+        platform.write()
+        assertNull(fleet.model)
+        assertIs<FleetState.Idle>(fleet.state)
+    }
+
+    @Test
+    fun `a receiver is done once its label is on disk, or cannot be`() {
+        val file = File(root, "labels.txt")
+        val tasks = ArrayDeque<Runnable>()
+        var isWanted = true
+        val labels = Labels(file, { tasks += it }, { isWanted }, Log.SILENT)
+        val stored = ArrayList<Int>()
+        fun answer(label: String, untilMs: Long = 2) = labels.addAndThen(label, 1, untilMs, LabelSource.PROMPT) { stored += LabelledTime.read(file).size }
+        answer("walking")
+        assertEquals(emptyList(), stored)
+        while (tasks.isNotEmpty()) tasks.removeFirst().run()
+        isWanted = false
+        answer("stairs")
+        assertFailsWith<IllegalArgumentException> { answer("still", untilMs = 0) }
+        while (tasks.isNotEmpty()) tasks.removeFirst().run()
+        assertEquals(listOf(1, 1, 1), stored)
+    }
+
+    /** Process that holds a fleet's folder until it is killed. */
+    internal object Holder {
+        @JvmStatic
+        fun main(arguments: Array<String>) {
+            Home(File(arguments[0])).claim()
+            println("claimed")
+            System.`in`.read()
+        }
+    }
+}

@@ -1,0 +1,6 @@
+package android.os;
+
+public class UserManager {
+  UserManager() {}
+  public boolean isUserUnlocked() { throw new RuntimeException("Stub!"); }
+}
