@@ -303,8 +303,12 @@ public class Fleet internal constructor(
     internal fun configure(settings: ShoalSettings, token: String? = null) {
         if (settings.service == null) BrokerAddress.parse(settings.broker).login(settings.login?.user, settings.login?.password)
         stored.set(settings)
+        val wasLocked = !platform.isUnlocked
         platform.disk.execute {
-            states.refresh() // the phone may have been locked before
+            if (wasLocked) {
+                stored.refresh()
+                states.refresh()
+            }
             closePredictor() // it may trust other keys now
             tryWriting {
                 home.claim()
@@ -324,12 +328,13 @@ public class Fleet internal constructor(
         val state = try {
             val (app, before) = Pair(appSettings, settings)
             if (app.service == null) return null
+            loader().require() // a phone that cannot train needs no certificate
             enroller.advance(app) ?: return null.also { onEnrolled(before) }
         } catch (error: IOException) { // the disk is full, for instance
             log.write(Log.Level.WARNING, "fleet $name: $error")
             FleetState.Waiting(FleetState.Waiting.Why.STORAGE)
         } catch (error: ConfigException) {
-            FleetState.Blocked(FleetState.Blocked.Reason.SETTINGS, error.message.orEmpty())
+            stateAfter(error)
         } catch (error: Exception) { // the Keystore throws errors of many kinds
             FleetState.Blocked(FleetState.Blocked.Reason.FAILED, error.toString())
         }

@@ -118,7 +118,7 @@ internal class Home(private val path: () -> File) {
     }
 
     /**
-     * Hold the folder for this process until it ends.
+     * Hold the folder for this process until it ends. A file system without locks refuses nobody.
      *
      * @throws ConfigException another process of the app holds it
      */
@@ -126,7 +126,11 @@ internal class Home(private val path: () -> File) {
         val file = File(root, CLAIM).absoluteFile
         if (file in CLAIMS) return
         root.mkdirs()
-        val lock = FileChannel.open(file.toPath(), StandardOpenOption.CREATE, StandardOpenOption.WRITE).run { tryLock() ?: null.also { close() } }
+        val lock = try {
+            FileChannel.open(file.toPath(), StandardOpenOption.CREATE, StandardOpenOption.WRITE).run { tryLock() ?: null.also { close() } }
+        } catch (_: IOException) {
+            return
+        }
         CLAIMS += file to (lock ?: throw ConfigException("fleet ${root.name}: another process of this app uses it; use Shoal in one process alone"))
     }
 

@@ -114,7 +114,7 @@ internal class AndroidPlatform(private val context: Context, private val fleet: 
             .setConstraints(constraints(settings))
             .setInputData(input(job.errors))
             .setInitialDelay(job.delayMs, TimeUnit.MILLISECONDS)
-        // WorkManager refuses a back-off together with an idle phone: a job that was stopped waits until the phone is idle again.
+        // WorkManager refuses a back-off together with an idle phone: after a stop it then waits 30 s, 1 min, ... from the request on.
         if (!settings.requireIdle) request.setBackoffCriteria(BackoffPolicy.LINEAR, RoundRequest.STOPPED_S, TimeUnit.SECONDS)
         manager().enqueueUniqueWork("io.shoal.round.$fleet", job.policy, request.build())
     }

@@ -161,7 +161,10 @@ internal class FakePlatform(private val keys: TestKeys? = null, private val desk
         requests += "none"
     }
 
-    override fun loader(folder: File): GraphLoader = FirstWeight
+    /** Loader of jobs. */
+    var jobLoader: GraphLoader = FirstWeight
+
+    override fun loader(folder: File): GraphLoader = jobLoader
 
     override fun answering(folder: File): GraphLoader = FirstWeight
 

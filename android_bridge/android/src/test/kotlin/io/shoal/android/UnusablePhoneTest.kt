@@ -41,6 +41,21 @@ class UnusablePhoneTest {
     }
 
     @Test
+    fun `a phone that is not supported does not enrol`() {
+        val desk = FakeDesk("f")
+        val platform = FakePlatform(TestKeys(File(root, "keys")), desk)
+        platform.jobLoader = ExecutorchLoader(root)
+        val fleet = Fleet("f", Home.of(root, "f"), platform, Log.SILENT)
+        fleet.configure(FleetBuilder("f").enrol("https://service:8443", tokenOf(1)).windows(HomeTest.Source::class.java).build(), tokenOf(1))
+        fleet.consent.grant("terms-1")
+        platform.write()
+        assertEquals(Blocked.Reason.UNSUPPORTED, assertIs<Blocked>(fleet.enrol()).reason)
+        assertEquals(emptyList(), desk.requests.toList())
+        platform.jobLoader = FirstWeight
+        assertNull(fleet.enrol(), "the token is not lost")
+    }
+
+    @Test
     fun `every error of a job is a state`() {
         assertEquals(Waiting(Waiting.Why.NETWORK), stateAfter(LinkException("no broker")))
         assertEquals(Waiting(Waiting.Why.STORAGE), stateAfter(IOException("disk full")))
@@ -90,6 +105,23 @@ class UnusablePhoneTest {
         assertEquals("terms-1", fleet.consent.version)
         assertEquals(listOf("jobs"), platform.requests.toList())
         assertEquals(listOf(Waiting(Waiting.Why.UNLOCK), FleetState.Idle), states)
+    }
+
+    @Test
+    fun `a phone that was enrolled is, once it is unlocked`() {
+        val (token, folder) = tokenOf(1) to File(root, "fleets/f")
+        val settings = FleetBuilder("f").enrol("https://service:8443", token).windows(HomeTest.Source::class.java).build()
+        EnrolmentFolder(folder).store(token)
+        EnrolmentFolder(folder).take(token, PhoneCredentials("phone-7", "mqtts://b", "certificate", "authority", "", EnrolmentFolder.hashOf(token)))
+        val hidden = File(root, "locked").also { check(folder.renameTo(it)) }
+        platform.isUnlocked = false
+        val fleet = fleet()
+        fleet.configure(settings)
+        assertEquals("", fleet.deviceId)
+        check(hidden.renameTo(folder))
+        platform.isUnlocked = true
+        platform.write()
+        assertEquals("phone-7", fleet.deviceId)
     }
 
     @Test
