@@ -6,6 +6,7 @@ public class Notification {
     public Builder setContentTitle(CharSequence title) { throw new RuntimeException("Stub!"); }
     public Builder setContentText(CharSequence text) { throw new RuntimeException("Stub!"); }
     public Builder setSmallIcon(int icon) { throw new RuntimeException("Stub!"); }
+    public Builder setContentIntent(PendingIntent intent) { throw new RuntimeException("Stub!"); }
     public Builder setOngoing(boolean ongoing) { throw new RuntimeException("Stub!"); }
     public Builder setProgress(int max, int progress, boolean indeterminate) { throw new RuntimeException("Stub!"); }
     public Builder setOnlyAlertOnce(boolean onlyAlertOnce) { throw new RuntimeException("Stub!"); }

@@ -9,6 +9,8 @@ public final class PowerManager {
   public final class WakeLock {
     WakeLock() {}
     public void acquire(long timeout) { throw new RuntimeException("Stub!"); }
+    public boolean isHeld() { throw new RuntimeException("Stub!"); }
+    public void setReferenceCounted(boolean value) { throw new RuntimeException("Stub!"); }
     public void release() { throw new RuntimeException("Stub!"); }
   }
 }

@@ -5,8 +5,8 @@ import java.io.IOException
 
 /**
  * Recording in files. A new file begins after a gap, with another label, and after ten minutes.
- * Files shorter than a window are deleted. A full disk ends the recording, and the files so far
- * stay. Used by one thread.
+ * Files shorter than a window are deleted. A full disk ends the recording, and so do twelve hours
+ * without a word from the app; the files so far stay. Used by one thread.
  *
  * @param epochNs difference between Unix time and a sensor's time (ns)
  */
@@ -20,11 +20,22 @@ internal class RecordingStream(
 ) : GridSink {
     private val mostRows = (PART_S * spec.rateHz).toInt().coerceAtLeast(spec.length)
     private var writer: RecordingFolder.Writer? = null
-    private var failed = false
+    private var untilNs = NONE
+
+    /** True if it has ended by itself. */
+    @Volatile
+    var isOver = false
+        private set
     private var rows = 0L
 
     override fun row(timeNs: Long, values: FloatArray) {
-        if (failed) return
+        if (isOver) return
+        if (untilNs == NONE) untilNs = timeNs + FORGOTTEN_NS
+        if (timeNs >= untilNs) {
+            cut()
+            isOver = true
+            return
+        }
         guarded {
             if (!wanted()) return@guarded drop()
             val open = writer ?: folder.begin(spec.channels, label, (timeNs + epochNs) / 1_000_000).also { writer = it }
@@ -42,6 +53,7 @@ internal class RecordingStream(
 
     /** Change the label of the samples from now on. */
     fun relabel(label: String) {
+        untilNs = NONE
         if (label == this.label) return
         cut()
         this.label = label
@@ -62,7 +74,7 @@ internal class RecordingStream(
         try {
             act()
         } catch (error: IOException) {
-            failed = true
+            isOver = true
             writer = null
             log.write(Log.Level.ERROR, "the recording ends: $error")
         }
@@ -70,5 +82,7 @@ internal class RecordingStream(
 
     private companion object {
         const val PART_S = 600.0
+        const val NONE = Long.MIN_VALUE
+        const val FORGOTTEN_NS = 12L * 60 * 60 * 1_000_000_000
     }
 }

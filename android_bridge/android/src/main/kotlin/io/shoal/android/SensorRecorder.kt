@@ -11,6 +11,7 @@ import android.os.Handler
 import android.os.HandlerThread
 import android.os.SystemClock
 import io.shoal.core.ConfigException
+import io.shoal.core.InternalShoalApi
 import io.shoal.core.Log
 import io.shoal.core.Tensor
 import java.io.Closeable
@@ -56,7 +57,8 @@ public class RecordingOptions @JvmOverloads constructor(
  * and [stop] to keep the recording. It grows on disk while it is made, by a thread of its own,
  * outside of backups. After a kill, all but the last few seconds are kept. Android gives an app no
  * sensors in the background: record in an activity, or by `RecordingService` of
- * `shoal-android-recording`. Get one from [Fleet.recorder].
+ * `shoal-android-recording`. A recording of which the app says nothing for twelve hours, by [start]
+ * or [label], ends by itself. Get a recorder from [Fleet.recorder].
  */
 public class SensorRecorder internal constructor(
     context: Context,
@@ -66,9 +68,9 @@ public class SensorRecorder internal constructor(
 ) : Closeable {
     private val folder by lazy { RecordingFolder(fleet.home.recordings) }
     private val manager = context.getSystemService(Context.SENSOR_SERVICE) as SensorManager
-    private val sensors = spec.sensors.map { manager.getDefaultSensor(it.type) ?: throw ConfigException("this phone has no ${it.channel}") }
+    private val sensors = spec.sensors.map { sensorOf(it.type) ?: throw ConfigException("this phone has no ${it.channel}") }
     private val attitude = if (spec.worldFrame) {
-        manager.getDefaultSensor(Sensor.TYPE_GAME_ROTATION_VECTOR) ?: throw ConfigException("worldFrame: this phone has no rotation sensor; set it to false")
+        sensorOf(Sensor.TYPE_GAME_ROTATION_VECTOR) ?: throw ConfigException("worldFrame: this phone has no rotation sensor; set it to false")
     } else {
         null
     }
@@ -90,6 +92,16 @@ public class SensorRecorder internal constructor(
         checkRate(spec.rateHz, Build.VERSION.SDK_INT, allowed)
         fleet.disk.execute(::tidy)
     }
+
+    private fun sensorOf(type: Int): Sensor? =
+        chosenSensor(manager.getDefaultSensor(type, true), manager.getDefaultSensor(type), Sensor::getFifoMaxEventCount)
+
+    /**
+     * True if samples are lost while the processor sleeps: one of the sensors has no queue that
+     * wakes it.
+     */
+    @InternalShoalApi
+    public val needsWakeLock: Boolean get() = (sensors + listOfNotNull(attitude)).any { !it.isWakeUpSensor }
 
     /** True if it records now. */
     public val isRecording: Boolean get() = current?.keeps == true
@@ -214,6 +226,7 @@ public class SensorRecorder internal constructor(
         val handler = Handler(thread.looper)
 
         override fun onSensorChanged(event: SensorEvent) {
+            if (stream?.isOver == true && current === this) return stop()
             if (event.sensor.type == attitude?.type) return world!!.turn(event.values)
             val at = sensors.indexOfFirst { it.type == event.sensor.type }
             if (at < 0) return
@@ -248,6 +261,12 @@ public class SensorRecorder internal constructor(
         private const val DAY_MS = 24L * 60 * 60 * 1000
     }
 }
+
+/**
+ * Return the wake-up version of a sensor if it has a queue of its own, else the usual one: without
+ * a queue it would wake the processor at each sample.
+ */
+internal fun <S> chosenSensor(wakeUp: S?, usual: S?, queueLength: (S) -> Int): S? = wakeUp?.takeIf { queueLength(it) > 0 } ?: usual
 
 /**
  * Check that Android gives this app samples so often: above 200 Hz it needs a permission from API

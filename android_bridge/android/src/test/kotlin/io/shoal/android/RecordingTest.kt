@@ -269,6 +269,26 @@ class RecordingFolderTest {
     }
 
     @Test
+    fun `a recording that is forgotten ends by itself, twelve hours after the app's last word`() {
+        val spec = WindowSpec(classes, length = 2, stride = 2, rateHz = 1.0, sensors = listOf(RecordedSensor.ACCELEROMETER))
+        val stream = RecordingStream(RecordingFolder(folder), spec, "up", 0, Log.SILENT) { true }
+        fun minutes(range: IntRange) = range.forEach { stream.row(it * 60 * SECOND_NS, FloatArray(3)) }
+        minutes(0..719)
+        stream.relabel("up")
+        minutes(720..1439)
+        assertFalse(stream.isOver)
+        minutes(1440..1500)
+        assertTrue(stream.isOver)
+        assertEquals(1440.0, stream.end(keep = true), "what was recorded before is kept")
+    }
+
+    @Test
+    fun `a sensor that wakes the processor is used where it has a queue`() {
+        fun chosen(wakeUp: Pair<String, Int>?) = chosenSensor(wakeUp, "usual" to 0) { it.second }!!.first
+        assertEquals(listOf("wakes", "usual", "usual"), listOf(chosen("wakes" to 3000), chosen("wakes" to 0), chosen(null)))
+    }
+
+    @Test
     fun `a rate above 200 Hz needs a permission from Android 12 on`() {
         checkRate(200.0, 36, allowed = false)
         checkRate(400.0, 30, allowed = false)

@@ -10,7 +10,9 @@ import android.content.Intent
 import android.content.pm.ServiceInfo
 import android.graphics.drawable.Icon
 import android.os.Build
+import android.os.Handler
 import android.os.IBinder
+import android.os.Looper
 import android.os.PowerManager
 import io.shoal.android.Fleet
 import io.shoal.android.FleetListener
@@ -22,7 +24,7 @@ import io.shoal.android.Shoal
  * Service that records a fleet's sensors in the foreground, with a notification that has a button
  * to stop, also while the screen is off. If Android has to end it, or refuses it the foreground,
  * the recording so far is stored, and nothing starts it again but [start]. It ends when consent is
- * withdrawn.
+ * withdrawn, and twelve hours after the last [start].
  *
  * Start it while the app is in use ([start]): from API 31 on, an app in the background must not
  * start one.
@@ -31,6 +33,7 @@ public class RecordingService : Service() {
     private val withdrawn = FleetListener { if (it is FleetState.Blocked && it.reason == FleetState.Blocked.Reason.CONSENT) stopSelf() }
     private var fleet: Fleet? = null
     private var recorder: SensorRecorder? = null
+    private val main = Handler(Looper.getMainLooper())
     private var awake: PowerManager.WakeLock? = null
 
     override fun onBind(intent: Intent?): IBinder? = null
@@ -49,7 +52,8 @@ public class RecordingService : Service() {
 
     override fun onDestroy() {
         finish()
-        awake?.release()
+        main.removeCallbacks(lease)
+        awake?.takeIf { it.isHeld }?.release()
         awake = null
         super.onDestroy()
     }
@@ -70,12 +74,26 @@ public class RecordingService : Service() {
         if (fleet == null) next.addListener(withdrawn) { it.run() }
         fleet = next
         recordedFleet = next.name
-        if (awake == null) {
-            val power = getSystemService(Context.POWER_SERVICE) as PowerManager
-            // Sensors without a queue of their own are silent while the processor sleeps.
-            awake = power.newWakeLock(PowerManager.PARTIAL_WAKE_LOCK, "shoal:recording").also { it.acquire(MOST_MS) }
+        main.removeCallbacks(lease)
+        lease.run()
+    }
+
+    /** Look again and again if there is a recording, and keep the processor awake for it if its sensors need that. */
+    private val lease = object : Runnable {
+        override fun run() {
+            val open = recorder ?: return
+            if (!open.isRecording) return stopSelf() // it has ended by itself
+            if (open.needsWakeLock) lock().acquire(2 * LEASE_MS)
+            main.postDelayed(this, LEASE_MS)
         }
     }
+
+    private fun lock(): PowerManager.WakeLock = awake ?: (getSystemService(Context.POWER_SERVICE) as PowerManager)
+        .newWakeLock(PowerManager.PARTIAL_WAKE_LOCK, "shoal:recording")
+        .also {
+            it.setReferenceCounted(false)
+            awake = it
+        }
 
     private fun show(fleet: String, label: String?) {
         val manager = getSystemService(Context.NOTIFICATION_SERVICE) as NotificationManager
@@ -91,6 +109,7 @@ public class RecordingService : Service() {
             .setOngoing(true)
             .setOnlyAlertOnce(true)
             .addAction(button.build())
+            .setContentIntent(packageManager.getLaunchIntentForPackage(packageName)?.let { PendingIntent.getActivity(this, 0, it, PendingIntent.FLAG_IMMUTABLE) })
             .build()
         val type = typeIn(Build.VERSION.SDK_INT)
         if (type == null) startForeground(ID, notification) else startForeground(ID, notification, type)
@@ -103,11 +122,8 @@ public class RecordingService : Service() {
         private const val LABEL = "io.shoal.recording.LABEL"
         private const val STOP = "io.shoal.recording.STOP"
 
-        /**
-         * Maximum duration of a recording, half a day, so that one that is forgotten ends by
-         * itself.
-         */
-        private const val MOST_MS = 12L * 60 * 60 * 1000
+        /** Interval of looks at the recording. */
+        private const val LEASE_MS = 5L * 60 * 1000
 
         /**
          * Begin to record with this [label], or without one. A call during a recording changes the
