@@ -54,7 +54,7 @@ def of_state(name: str, *values: str, **more: tuple[str, ...]) -> State:
     )
 
 
-WAITS = ("network", "storage", "heat", "windows", "enrolment", "approval", "job")
+WAITS = ("network", "storage", "heat", "windows", "unlock", "enrolment", "approval", "job")
 STATES = {
     "before": State(False),
     "idle": of_state("state_idle", result=("round_result", "93", "41")),

@@ -17,7 +17,7 @@ public class Consent internal constructor(
     private val onGranted: () -> Unit,
     private val onWithdrawn: () -> Unit,
     private val erase: () -> Boolean,
-    private val isReadable: () -> Boolean = { true },
+    private val isReadable: () -> Boolean,
 ) {
     private val file get() = File(home.folder, "consent.txt")
     private val erasing get() = File(home.folder, "erase.txt")

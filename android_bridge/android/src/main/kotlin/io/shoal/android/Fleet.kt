@@ -79,8 +79,8 @@ public class Fleet internal constructor(
      * Model that answers, or null before the first one, and never again. It reads files, and the
      * first access may verify the app's own model: use [addModelListener] on the main thread.
      *
-     * @throws ConfigException the state folder is that of another phone, or the app's own model
-     *   cannot be used
+     * @throws ConfigException the state folder is that of another phone or in use by another
+     *   process of the app, or the app's own model cannot be used
      */
     @get:Throws(ConfigException::class)
     public val model: ModelInfo?
@@ -90,7 +90,8 @@ public class Fleet internal constructor(
      * Metrics of the model that was offered last, or null before the first offer. It reads a small
      * file.
      *
-     * @throws ConfigException the state folder is that of another phone
+     * @throws ConfigException the state folder is that of another phone or in use by another
+     *   process of the app
      */
     @get:Throws(ConfigException::class)
     public val modelMetrics: ModelMetrics?
@@ -185,7 +186,8 @@ public class Fleet internal constructor(
      * training. Do not call it on the main thread: the first call verifies the bundle.
      *
      * @throws ConfigException there is no model yet, it is damaged, it is that of another phone, or
-     *   the app's own cannot be used
+     *   the app's own cannot be used; ExecuTorch does not run on this phone, or another process of
+     *   the app uses the fleet
      * @throws io.shoal.core.DataException the examples have another shape
      * @throws ShoalException the model cannot answer
      */
@@ -198,7 +200,8 @@ public class Fleet internal constructor(
      * windows before it count. Answers of [predict] are of each window alone.
      *
      * @throws ConfigException there is no model yet, it is damaged, it is that of another phone, or
-     *   the app's own cannot be used
+     *   the app's own cannot be used; ExecuTorch does not run on this phone, or another process of
+     *   the app uses the fleet
      * @throws io.shoal.core.DataException the window has another shape
      * @throws ShoalException the model cannot answer
      */
@@ -218,8 +221,8 @@ public class Fleet internal constructor(
      * Mean number of windows of an activity, as [predictNext] has learnt it from the model's
      * answers; null before it is known. It reads files: do not use it on the main thread.
      *
-     * @throws ConfigException the state folder is that of another phone, or the app's own model
-     *   cannot be used
+     * @throws ConfigException the state folder is that of another phone or in use by another
+     *   process of the app, or the app's own model cannot be used
      */
     @get:Throws(ConfigException::class)
     public val activityWindows: Double?
@@ -394,7 +397,8 @@ public class Fleet internal constructor(
     /**
      * Return the storage of the session and the model.
      *
-     * @throws ConfigException the state folder is that of another phone, restored from a backup
+     * @throws ConfigException the state folder is that of another phone, restored from a backup, or
+     *   in use by another process of the app
      */
     internal fun storage(): Storage = synchronized(this) {
         val (folder, owner) = Pair(home.state(settings), owner())
