@@ -9,6 +9,7 @@ import io.shoal.android.FleetState
 import io.shoal.android.Home
 import io.shoal.android.Platform
 import io.shoal.android.RecordingOptions
+import io.shoal.android.RoundRequest
 import io.shoal.android.SensorRecorder
 import io.shoal.android.ShoalSettings
 import io.shoal.android.WindowSource
@@ -52,9 +53,11 @@ class FleetFlowsTest {
         override val disk = Executor(Runnable::run)
         override val reader = disk
 
+        override val isUnlocked = true
+
         override fun schedule(settings: ShoalSettings) = Unit
 
-        override fun scheduleOnce(settings: ShoalSettings) = Unit
+        override fun request(job: RoundRequest, settings: ShoalSettings) = Unit
 
         override fun scheduleEnrolment() = Unit
 
