@@ -56,6 +56,11 @@ class UnusablePhoneTest {
     }
 
     @Test
+    fun `a key asks for nothing that a secure element may lack`() {
+        assertTrue(setOf("NONE", "SHA-256").containsAll(KEY_DIGESTS.toList()), KEY_DIGESTS.joinToString())
+    }
+
+    @Test
     fun `every error of a job is a state`() {
         assertEquals(Waiting(Waiting.Why.NETWORK), stateAfter(LinkException("no broker")))
         assertEquals(Waiting(Waiting.Why.STORAGE), stateAfter(IOException("disk full")))
