@@ -47,9 +47,6 @@ internal fun <T> firstThatWorks(ways: List<T>, undo: () -> Unit, log: Log = Logc
     make(ways.last())
 }
 
-/** Digests of the key: those that every secure element has. TLS hashes by itself where it needs another. */
-internal val KEY_DIGESTS = arrayOf(KeyProperties.DIGEST_NONE, KeyProperties.DIGEST_SHA256)
-
 private fun generate(alias: String, strong: Boolean) {
     val spec = KeyGenParameterSpec.Builder(alias, KeyProperties.PURPOSE_SIGN)
         .setAlgorithmParameterSpec(ECGenParameterSpec("secp256r1"))

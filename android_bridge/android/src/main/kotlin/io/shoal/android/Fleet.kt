@@ -73,7 +73,7 @@ public class Fleet internal constructor(
         Enroller(name, home.enrolment, platform::desk, { platform.key(home.keyAlias) }, { consent.isGranted }, log, platform::attest)
 
     /** State of the phone's work for this fleet. */
-    public val state: FleetState get() = shown(states.now)
+    public val state: FleetState get() = shown { states.now }
 
     /**
      * Model that answers, or null before the first one, and never again. It reads files, and the
@@ -121,9 +121,9 @@ public class Fleet internal constructor(
      */
     internal val settings: ShoalSettings get() = stored.complete
 
-    private fun shown(state: FleetState): FleetState = when {
+    private fun shown(state: () -> FleetState): FleetState = when {
         !platform.isUnlocked -> FleetState.Waiting(FleetState.Waiting.Why.UNLOCK)
-        consent.isGranted -> state
+        consent.isGranted -> state()
         else -> FleetState.Blocked(FleetState.Blocked.Reason.CONSENT, "no consent")
     }
 

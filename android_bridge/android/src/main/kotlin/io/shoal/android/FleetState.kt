@@ -137,8 +137,8 @@ public fun interface FleetListener {
     public fun onState(state: FleetState)
 }
 
-/** State and its listeners, who get it as [shown] converts it. */
-internal class States(private val stored: Stored<FleetState>, private val shown: (FleetState) -> FleetState) {
+/** State and its listeners, who get it as [shown] converts it; where it need not, it does not wait for the stored one. */
+internal class States(private val stored: Stored<FleetState>, private val shown: (() -> FleetState) -> FleetState) {
     private val observers = Observers<FleetState>()
 
     val now: FleetState get() = stored.value
@@ -149,10 +149,10 @@ internal class States(private val stored: Stored<FleetState>, private val shown:
     }
 
     /** Call the listeners again, since the same state may be shown as another one now. */
-    fun refresh(): Unit = observers.tell(shown(now))
+    fun refresh(): Unit = observers.tell(shown { now })
 
     /** Call [listener] with the current state, and with each one that follows. */
-    fun add(listener: FleetListener, executor: Executor): Unit = observers.add(listener, executor, shown(now), listener::onState)
+    fun add(listener: FleetListener, executor: Executor): Unit = observers.add(listener, executor, shown { now }, listener::onState)
 
     fun remove(listener: FleetListener): Unit = observers.remove(listener)
 }

@@ -98,7 +98,7 @@ internal class AndroidPlatform(private val context: Context, private val fleet: 
     @Volatile
     private var wasUnlocked = false
     override val isUnlocked: Boolean
-        get() = wasUnlocked || (context.getSystemService(Context.USER_SERVICE) as UserManager).isUserUnlocked.also { wasUnlocked = it }
+        get() = wasUnlocked || ((context.getSystemService(Context.USER_SERVICE) as? UserManager)?.isUserUnlocked ?: true).also { wasUnlocked = it }
 
     override fun schedule(settings: ShoalSettings) {
         val manager = manager()

@@ -72,6 +72,8 @@ class CallerTest {
     class AppContext : ContextWrapper(null) {
         override fun getApplicationContext(): Context = this
 
+        override fun getSystemService(name: String): Any? = null
+
         override fun getNoBackupFilesDir(): File = if (Thread.currentThread() === caller) throw AssertionError("a file on the caller's thread") else root
 
         companion object {
@@ -140,12 +142,18 @@ class CallerTest {
             "isWithdrawalConfirmed" to { isWithdrawalConfirmed },
         )
         assertEquals(publicNames(Consent::class.java), consent.keys + "withdraw")
-        assertEquals(setOf("add", "remove"), publicNames(Labels::class.java))
+        assertEquals(setOf("add", "addAndThen", "remove"), publicNames(Labels::class.java))
         for (isGranted in listOf(false, true)) {
             if (isGranted) fleet.consent.grant("terms-1")
             for ((name, call) in quick) assertQuiet(name) { fleet.call() }
             for ((name, call) in consent) assertQuiet(name) { fleet.consent.call() }
-            assertQuiet("labels") { fleet.labels.run { add("walking", 0, 1).also { remove(0, 1) } } }
+            assertQuiet("labels") {
+                fleet.labels.run {
+                    add("walking", 0, 1)
+                    addAndThen("walking", 0, 1, LabelSource.APP) {}
+                    remove(0, 1)
+                }
+            }
         }
         fleet.consent.withdraw()
         assertTrue(violations.get() > 0, "the record is gone from disk when it returns")
