@@ -320,6 +320,13 @@ def _cut_all(
     """
     first = next(iter(scans))
     persons, reasons, remarks = _by_person(path, scans) if by_person else (scans, {}, [])
+    only = next(iter(persons.values()))
+    if len(persons) == 1 and len(only.sources) > 1 and only.folder != path:
+        remarks = [
+            *remarks,
+            f"all {len(only.sources)} recordings are of one device, {only.folder.name!r}. If each is "
+            f"of a device of its own, load the folder {only.folder}",
+        ]
     if error := unmatched(list(persons.values())):
         raise ConfigError(f"{error} Correct it, or remove it.")
     for device_id, device in scans.items():

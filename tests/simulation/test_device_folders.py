@@ -7,6 +7,7 @@ import pytest
 
 from algorithms.composition import read_algorithm
 from simulation.datasets.catalog import load_data
+from simulation.datasets.device_folders import load_device_folders
 from simulation.local.fleet import write_device_folder
 from simulation.settings import SimulationSettings
 from simulation.simulate import simulate
@@ -81,3 +82,16 @@ def test_a_list_that_is_too_short_for_the_labels_is_one_clear_error(tmp_path: Pa
     (tmp_path / "d0" / "classes.txt").write_text("slow\nfast\n")
     with pytest.raises(DataError, match=r"classes\.txt lists 2 classes, and y has class number 2"):
         load_data(str(tmp_path))
+
+
+def test_a_folder_around_the_recordings_is_a_device_and_that_is_said(tmp_path: Path) -> None:
+    """An archive as it is unpacked has one folder around everything."""
+    inner = tmp_path / "Dataset"
+    recording(inner)
+    (inner / "two.csv").write_text((inner / "one.csv").read_text())
+    fleet = load_device_folders(tmp_path)
+    assert list(fleet.devices) == ["Dataset"]
+    assert fleet.reading is not None
+    (said,) = (remark for remark in fleet.reading.remarks if "one device" in remark)
+    assert str(inner) in said
+    assert list(load_device_folders(inner).devices) == ["one", "two"]
