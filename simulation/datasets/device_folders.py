@@ -324,8 +324,8 @@ def _cut_all(
     if len(persons) == 1 and len(only.sources) > 1 and only.folder != path:
         remarks = [
             *remarks,
-            f"all {len(only.sources)} recordings are of one device, {only.folder.name!r}. If each is "
-            f"of a device of its own, load the folder {only.folder}",
+            f"all {len(only.sources)} recordings are of one device, {only.folder.name!r}. If each "
+            f"is of a device of its own, load the folder {only.folder}",
         ]
     if error := unmatched(list(persons.values())):
         raise ConfigError(f"{error} Correct it, or remove it.")

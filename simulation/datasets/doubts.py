@@ -18,6 +18,12 @@ from wire.arrays.tensors import Array
 TIMES = 30.0
 """Factor from the median device's channel beyond which a channel is likely in another unit."""
 SHOWN = 3
+ACTIVITY = re.compile(
+    "(walk|sit|stand|run|jog|lay|lie|lying|climb|stair|upstairs|downstairs|cycl|bik|jump|rest|sleep"
+    "|fall|driv|typ|writ|eat|drink|gehen|sitz|steh|lauf|treppe|lieg|radf)",
+    re.IGNORECASE,
+)
+"""Beginning of a word that is likely an activity."""
 MOST_NAMES = 20
 """Maximum number of names of recordings in a warning."""
 
@@ -49,8 +55,9 @@ def remarks_of(data: FleetData) -> list[str]:
 def _classes_by_name(names: Sequence[str]) -> dict[str, str]:
     """Return likely classes of recordings by patterns of their names.
 
-    A class is the first word that is not in all names. A word of one or two letters before a number
-    is a code, as of a person. Names without such words are classes themselves.
+    A class is the first word of an activity, or else the first word, that is not in all names. A
+    word of one or two letters before a number is a code, as of a person. Names without such words
+    are classes themselves.
     """
     words_of = {
         name: re.findall(r"(?<![^\W\d_])(?![^\W\d_]{1,2}\d)[^\W\d_]+", name) for name in names
@@ -58,7 +65,8 @@ def _classes_by_name(names: Sequence[str]) -> dict[str, str]:
     in_all = set.intersection(*map(set, words_of.values())) if len(names) > 1 else set()
     patterns = dict[str, str]()
     for name, words in words_of.items():
-        word = next((word for word in words if word not in in_all), "")
+        apart = [word for word in words if word not in in_all]
+        word = next(filter(ACTIVITY.match, apart), apart[0] if apart else "")
         if word:
             patterns[f"{word}*" if name.startswith(word) else f"*{word}*"] = word
         else:

@@ -273,3 +273,11 @@ def test_places_on_a_body_are_said_and_chosen(tmp_path: Path, name: str) -> None
     chosen = sum(w.num_train + w.num_test + w.num_unlabelled for w in fleet.devices.values())
     assert chosen == windows / 2
     assert "several devices or places" not in described(fleet)
+
+
+def test_the_classes_that_names_suggest_are_activities_and_not_people(tmp_path: Path) -> None:
+    for name in ("anna_walk", "anna_sit", "ben_walk", "ben_sit"):
+        put(tmp_path / f"{name}.csv", ["x,y", *rows(600, 2)])
+    fleet, lines = pasted(tmp_path)
+    assert lines == ['labels = {"*sit*" = "sit", "*walk*" = "walk"}']
+    assert fleet.classes == ("sit", "walk")
