@@ -3,9 +3,10 @@
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from algorithms.models.adoption.passes import trace_pass
 from algorithms.models.classifier import Classifier, some_examples
 
 ATEN = torch.ops.aten
@@ -59,8 +60,8 @@ def grid_of(model: Classifier) -> tuple[int, int, int]:
     representation is not a view of channels and places.
     """
     x = some_examples(2, model.shape, model.vocabulary)
-    with torch.no_grad(), _Layout(x) as layout:
-        features: Tensor = model.extractor(model.scale(x))
+    with _Layout(x) as layout:
+        features, _ = trace_pass(nn.Sequential(model.scale, model.extractor), x, training=False)
     is_view = layout.vector is features and -layout.channels < len(layout.shape)
     if not is_view or layout.shape[0] != len(x):
         return 1, model.num_features, 1

@@ -109,4 +109,7 @@ def test_models_of_the_product_have_theirs(
     name: str, window: Window, grid: tuple[int, int, int]
 ) -> None:
     model: Classifier = make_model(name, window, 6, torch.ones(9))
+    before = {key: value.clone() for key, value in model.state_dict().items()}
     assert grid_of(model) == grid
+    assert model.training
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
