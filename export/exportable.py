@@ -27,6 +27,8 @@ _aten = torch.ops.aten
 OPERATORS = frozenset(
     """
     _adaptive_avg_pool2d.default _adaptive_avg_pool2d_backward.default _fft_r2c.default
+    _weight_norm_interface.default _weight_norm_interface_backward.default
+    adaptive_max_pool2d.default adaptive_max_pool2d_backward.default
     _foreach_add_.List _foreach_mul.Tensor _foreach_sub.List _log_softmax.default
     _log_softmax_backward_data.default _prelu_kernel.default _prelu_kernel_backward.default
     _softmax.default _softmax_backward_data.default _to_copy.default _unsafe_view.default
@@ -121,7 +123,6 @@ SUBSTITUTES: Mapping[str, str] = {
     "upsample": "use repeat_interleave",
     "grid_sampler": "use slices",
     "im2col": "use slices or a convolution",
-    "_weight_norm": "use the layer without weight norm",
     "_trilinear": "use a Linear of each input and their product",
 }
 """Code to write in place of an operator, by the beginning of the operator's name."""
@@ -131,6 +132,7 @@ CHECKS: Mapping[Any, Callable[..., object]] = {
         weight, *geometry[:4]
     ),
     _aten._adaptive_avg_pool2d.default: shared.adaptive_average_pool,
+    _aten.adaptive_max_pool2d.default: shared.adaptive_max_pool,
     _aten.avg_pool2d_backward.default: shared.average_pool_backward,
 } | {
     getattr(_aten, f"replication_pad{count}d_backward").default: shared.replication_pad_backward
