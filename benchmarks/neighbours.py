@@ -1,4 +1,4 @@
-"""What a fleet could tell its devices about neighbours: ``python -m benchmarks.neighbours``.
+"""Neighbours by what a fleet could tell its devices: ``python -m benchmarks.neighbours``.
 
 A device looks its neighbours up by means over time in units of its own. Here it is given more: the
 covariance within classes that the devices of its group have together, the 16 directions in which
@@ -13,29 +13,31 @@ import argparse
 import json
 from collections import defaultdict
 from pathlib import Path
-from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from aggregator.fleet.desired import by_labels
-from aggregator.fleet.plan import make_plan
-from algorithms.composition import make_algorithm
 from algorithms.personalisation.keeping import Keeping
 from algorithms.personalisation.memory import empty
-from benchmarks.newcomers import DATA, SEEDS, SPEC, trained, with_labels
+from benchmarks.newcomers import (
+    DATA,
+    SEEDS,
+    SPEC,
+    cell,
+    reception_of,
+    trained,
+    with_labels,
+)
 from benchmarks.results.report import describe_machine, keep
 from edge_client.core.ports import Windows
 from edge_client.work.executor import Executor
 from edge_client.work.job import PlanExecution
-from export.describe import describe_bundle
 from host.threads import one_thread
-from simulation.engine.graphs.eager import EagerGraphs
 from simulation.engine.workers.device_host import repeatable_secret
-from simulation.newcomers import Reception
 from simulation.objective import objective_for_fleet
-from wire.messages import Plan, Verb
+from wire.messages import Verb
 
 OUT = Path(__file__).parent / "results" / "neighbours.json"
 LABELS = (0, 1, 2, 5, 20)
@@ -88,11 +90,11 @@ class Prior:
         """(d, d): keys times it have the covariance 1 within classes."""
         apart = (mean - mean.mean(0)) @ self.whitening
         _, directions = np.linalg.eigh(apart.T @ apart)
-        kept = self.whitening @ directions[:, ::-1][:, :DIRECTIONS]
+        narrow = self.whitening @ directions[:, ::-1][:, :DIRECTIONS]
         between = (s.squares - (mean * count).T @ mean) / max(s.devices.sum() - len(mean), 1)
         between -= within * s.inverse / max(s.devices.sum(), 1)
-        moved, rotation = np.linalg.eigh(kept.T @ between @ kept)
-        self.directions = kept @ rotation
+        moved, rotation = np.linalg.eigh(narrow.T @ between @ narrow)
+        self.directions = narrow @ rotation
         self.spread, self.mean = np.maximum(moved, 1e-3), mean @ self.directions
         self.is_seen = s.devices > 0
 
@@ -123,11 +125,11 @@ class Fleet:
     """A trained fleet of `benchmarks.newcomers`, with its newcomers and its groups' priors."""
 
     def __init__(self, name: str, seed: int, folder: Path) -> None:
-        self.data, self.newcomers, (self.campaign, self.blobs) = trained(name, seed, folder)
-        self.seed, self.algorithm = seed, make_algorithm(SPEC)
+        self.data, self.newcomers, self.finished = trained(name, seed, folder)
+        self.seed = seed
         self.see(None)
         sums = defaultdict(list)
-        start, memory = self.algorithm.grouping.start, self.reception.state.memory
+        start, memory = self.reception.algorithm.grouping.start, self.reception.state.memory
         self.groups = {d: start(memory, d) for d in self.data.devices}
         for device_id, group in self.groups.items():
             windows = self.data.devices[device_id]
@@ -145,14 +147,7 @@ class Fleet:
             changed: Any = self.keeping
             changed.keys_of = lambda made: usual(made) @ factors
             changed.no_memory = lambda: empty(size, factors.shape[1], classes)
-        data = self.data
-        bundle = describe_bundle(
-            objective, name=data.name, classes=data.classes, window=data.window
-        )
-        graphs = EagerGraphs(objective)
-        self.reception = Reception(
-            self.algorithm, self.campaign, self.blobs, bundle, graphs, repeatable_secret
-        )
+        self.reception = reception_of(self.data, self.finished, objective)
 
     def place(self, device_id: str, windows: Windows) -> str:
         """Return the group of a newcomer."""
@@ -167,12 +162,12 @@ class Fleet:
             reception.bundle,
             reception.graphs,
             executor._windows,
-            self._plan(device_id, group, verbs[: graphs.index("recalibrate") + 1]),
+            reception._plan(device_id, group, verbs[: graphs.index("recalibrate") + 1]),
             reception._fetch,
             repeatable_secret,
             lambda: None,
         )
-        job.receive(self.campaign.models[group], reception._model(group))
+        job.receive(reception.run.models[group], reception._model(group))
         job.carry_out()
         tensors = {key: torch.as_tensor(np.asarray(value)) for key, value in job.tensors.items()}
         with torch.no_grad():
@@ -182,7 +177,7 @@ class Fleet:
     def answers(self, device_id: str, windows: Windows, group: str) -> Values:
         """Return a device's answers (n, classes) for its test windows."""
         executor, model = self._executor(windows), self.reception._model(group)
-        plan = self._plan(device_id, group, self._verbs(windows))
+        plan = self.reception._plan(device_id, group, self._verbs(windows))
         result = executor.execute(plan, model, {}, self.reception._fetch)
         return executor.predict(model, result.private, windows.test_x).astype(np.float64)
 
@@ -190,14 +185,8 @@ class Fleet:
         return Executor(self.reception.bundle, self.reception.graphs, windows, repeatable_secret)
 
     def _verbs(self, windows: Windows) -> tuple[Verb, ...]:
-        trains = windows.num_train >= self.campaign.settings.min_batch
+        trains = windows.num_train >= self.reception.run.settings.min_batch
         return by_labels(self.reception.programs["closing"], windows.num_train, trains)
-
-    def _plan(self, device_id: str, group: str, verbs: tuple[Verb, ...]) -> Plan:
-        campaign = self.campaign
-        return make_plan(
-            campaign.settings, campaign.round + 1, device_id, campaign.models[group], verbs
-        )
 
 
 def measure(name: str, seed: int, folder: Path) -> list[dict[str, Any]]:
@@ -215,15 +204,13 @@ def measure(name: str, seed: int, folder: Path) -> list[dict[str, Any]]:
                 if own != group:
                     continue
                 answers = fleet.answers(d, windows, own)
-                made = {way: answers}
+                by_way = {way: answers}
                 if matrix is None:
-                    keys = (
-                        fleet.keys(d, windows, own, x) for x in (windows.train_x, windows.test_x)
-                    )
-                    known, queries = keys
-                    by_prior = prior.answers(known, windows.train_y, queries)
-                    made[WAYS[-1]] = np.log(by_prior + 1e-3) + np.log(answers + 1e-3)
-                for name_of, values in made.items():
+                    keys = fleet.keys(d, windows, own, windows.train_x)
+                    queries = fleet.keys(d, windows, own, windows.test_x)
+                    by_prior = prior.answers(keys, windows.train_y, queries)
+                    by_way[WAYS[-1]] = np.log(by_prior + 1e-3) + np.log(answers + 1e-3)
+                for name_of, values in by_way.items():
                     right = float((values.argmax(1) == windows.test_y).mean())
                     rows.append({"labels": count, "device": d, "way": name_of, "accuracy": right})
     return rows
@@ -247,20 +234,11 @@ def text(results: dict[str, Any]) -> str:
         "|---" * (2 + len(WAYS)) + "|",
     ]
     for name in DATA:
-        runs = [rows for run, rows in results["runs"].items() if run.startswith(name)]
+        of_data = [
+            row for run, rows in results["runs"].items() if run.startswith(name) for row in rows
+        ]
         for count in ("all", *map(str, LABELS)):
-            cells = []
-            for way in WAYS:
-                values = sorted(
-                    row["accuracy"]
-                    for rows in runs
-                    for row in rows
-                    if (row["labels"], row["way"]) == (count, way)
-                )
-                worst = values[: max(1, len(values) // 10)]
-                cells.append(
-                    f"{100 * fmean(values):.1f} ({100 * fmean(worst):.1f})" if values else "-"
-                )
+            cells = [cell([row for row in of_data if row["way"] == way], count) for way in WAYS]
             lines.append(f"| {name} | {count} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

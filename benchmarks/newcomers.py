@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from aggregator.fleet.records import Campaign
 from aggregator.ports import Blobs
 from algorithms.composition import make_algorithm, read_algorithm
+from algorithms.objectives.supervised import Supervised
 from benchmarks.results.report import describe_machine, keep
 from edge_client.core.ports import Windows
 from export.describe import describe_bundle
@@ -59,18 +60,19 @@ def with_labels(windows: Windows, count: int, device_id: str, seed: int) -> Wind
     return Windows(x[place], y[place], windows.test_x, windows.test_y, np.delete(x, place, 0))
 
 
+def reception_of(
+    fleet: FleetData, finished: tuple[Campaign, Blobs], objective: Supervised
+) -> Reception:
+    """Return the reception of devices that come when the training of a fleet is over."""
+    bundle = describe_bundle(objective, name=fleet.name, classes=fleet.classes, window=fleet.window)
+    graphs = EagerGraphs(objective)
+    return Reception(make_algorithm(SPEC), *finished, bundle, graphs, repeatable_secret)
+
+
 def measure(name: str, seed: int, folder: Path) -> list[dict[str, Any]]:
     """Return the accuracy and the place of every newcomer, by its number of labels a class."""
-    fleet, newcomers, (campaign, blobs) = trained(name, seed, folder)
-    objective = objective_for_fleet(fleet, SPEC, seed)
-    reception = Reception(
-        make_algorithm(SPEC),
-        campaign,
-        blobs,
-        describe_bundle(objective, name=fleet.name, classes=fleet.classes, window=fleet.window),
-        EagerGraphs(objective),
-        repeatable_secret,
-    )
+    fleet, newcomers, finished = trained(name, seed, folder)
+    reception = reception_of(fleet, finished, objective_for_fleet(fleet, SPEC, seed))
     rows = []
     for count in LABELS:
         coming = {d: with_labels(w, count, d, seed) for d, w in newcomers.items()}
@@ -86,10 +88,16 @@ def measure(name: str, seed: int, folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def of(rows: list[dict[str, Any]], count: int) -> tuple[float, float]:
+def of(rows: list[dict[str, Any]], count: int | str) -> tuple[float, float]:
     """Return the mean accuracy and that of the worst tenth, with so many labels a class."""
     values = sorted(row["accuracy"] for row in rows if row["labels"] == count)
     return fmean(values), fmean(values[: max(1, len(values) // 10)])
+
+
+def cell(rows: list[dict[str, Any]], count: int | str) -> str:
+    """Return the mean accuracy and that of the worst tenth, in %, as text; a dash without rows."""
+    mean, worst = (100 * value for value in of(rows, count)) if rows else (0.0, 0.0)
+    return f"{mean:.1f} ({worst:.1f})" if rows else "-"
 
 
 def text(results: dict[str, Any]) -> str:
@@ -118,8 +126,7 @@ def text(results: dict[str, Any]) -> str:
             cells = []
             for column in columns.values():
                 rows = [row for run, rows in column.items() if run.startswith(name) for row in rows]
-                mean, worst = (100 * value for value in of(rows, count)) if rows else (0.0, 0.0)
-                cells.append(f"{mean:.1f} ({worst:.1f})" if rows else "-")
+                cells.append(cell(rows, count))
             lines.append(f"| {name} | {count} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

@@ -12,10 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from algorithms.models.classifier import Classifier, some_examples
-from algorithms.models.reading.plain import PlainOperators
+from algorithms.models.reading.plain import OperatorMode, PlainOperators
 from algorithms.objectives.supervised import Supervised
 from export.capture import DEPENDS_ON_BATCH, USE_SHAPE
 from export.describe import run_once
@@ -27,62 +26,59 @@ _aten = torch.ops.aten
 OPERATORS = frozenset(
     """
     _adaptive_avg_pool2d.default _adaptive_avg_pool2d_backward.default _fft_r2c.default
-    _weight_norm_interface.default _weight_norm_interface_backward.default
-    adaptive_max_pool2d.default adaptive_max_pool2d_backward.default
     _foreach_add_.List _foreach_mul.Tensor _foreach_sub.List _log_softmax.default
     _log_softmax_backward_data.default _prelu_kernel.default _prelu_kernel_backward.default
     _softmax.default _softmax_backward_data.default _to_copy.default _unsafe_view.default
-    abs.default acos.default add.Scalar add.Tensor add_.Scalar add_.Tensor addcdiv.default
-    addcmul.default addmm.default all.dim amax.default amin.default any.dim arange.default
-    argmax.default asin.default atan.default atan2.default avg_pool2d.default
-    avg_pool2d_backward.default baddbmm.default bitwise_and.Tensor bitwise_not.default
-    bitwise_or.Tensor bmm.default cat.default ceil.default celu.default channel_shuffle.default
-    clamp.Tensor clamp.default clamp_min.default clamp_min_.Tensor clone.default
-    constant_pad_nd.default convolution.default convolution_backward.default copy_.default
-    cos.default cosh.default cumsum.default detach.default diag_embed.default diagonal.default
-    div.Scalar div.Tensor div.Tensor_mode div_.Tensor elu.default elu_backward.default
-    embedding.default embedding_dense_backward.default empty.memory_format empty_like.default
-    eq.Scalar eq.Tensor erf.default exp.default expand.default expm1.default eye.default
-    fill_.Scalar flip.default floor.default floor_divide.default full.default gather.default
-    ge.Scalar ge.Tensor gelu.default gelu_backward.default glu.default glu_backward.default
-    gt.Scalar gt.Tensor hann_window.default hardshrink.default hardshrink_backward.default
-    hardsigmoid.default hardsigmoid_backward.default hardswish.default
+    _weight_norm_interface.default _weight_norm_interface_backward.default abs.default acos.default
+    adaptive_max_pool2d.default adaptive_max_pool2d_backward.default add.Scalar add.Tensor
+    add_.Scalar add_.Tensor addcdiv.default addcmul.default addmm.default all.dim amax.default
+    amin.default any.dim arange.default argmax.default asin.default atan.default atan2.default
+    avg_pool2d.default avg_pool2d_backward.default baddbmm.default bitwise_and.Tensor
+    bitwise_not.default bitwise_or.Tensor bmm.default cat.default ceil.default celu.default
+    channel_shuffle.default clamp.Tensor clamp.default clamp_min.default clamp_min_.Tensor
+    clone.default constant_pad_nd.default convolution.default convolution_backward.default
+    copy_.default cos.default cosh.default cumsum.default detach.default diag_embed.default
+    diagonal.default div.Scalar div.Tensor div.Tensor_mode div_.Tensor elu.default
+    elu_backward.default embedding.default embedding_dense_backward.default empty.memory_format
+    empty_like.default eq.Scalar eq.Tensor erf.default exp.default expand.default expm1.default
+    eye.default fill_.Scalar flip.default floor.default floor_divide.default full.default
+    gather.default ge.Scalar ge.Tensor gelu.default gelu_backward.default glu.default
+    glu_backward.default gt.Scalar gt.Tensor hann_window.default hardshrink.default
+    hardshrink_backward.default hardsigmoid.default hardsigmoid_backward.default hardswish.default
     hardswish_backward.default hardtanh.default hardtanh_backward.default index.Tensor
-    index_add.default index_put.default index_select.default le.Scalar le.Tensor
-    leaky_relu.default leaky_relu_backward.default lerp.Scalar lift_fresh.default
-    linalg_vector_norm.default linspace.default log.default log10.default log1p.default
-    log2.default log_sigmoid_backward.default log_sigmoid_forward.default logical_and.default
-    logical_and_.default logical_not.default logical_or.default logit.default
-    logit_backward.default logsumexp.default lt.Scalar lt.Tensor masked_fill.Scalar
-    masked_fill_.Scalar max.dim max_pool2d_with_indices.default
-    max_pool2d_with_indices_backward.default maximum.default mean.default mean.dim min.dim
-    minimum.default mish.default mish_backward.default mkldnn_rnn_layer.default
-    mkldnn_rnn_layer_backward.default mm.default mul.Scalar mul.Tensor mul_.Tensor mv.default
-    nan_to_num.default native_batch_norm.default native_batch_norm_backward.default
-    native_group_norm.default native_group_norm_backward.default native_layer_norm.default
-    native_layer_norm_backward.default ne.Scalar ne.Tensor neg.default new_full.default
-    new_ones.default new_zeros.default nll_loss_backward.default nll_loss_forward.default
-    norm.ScalarOpt_dim ones.default ones_like.default permute.default pow.Scalar
-    pow.Tensor_Scalar pow.Tensor_Tensor reciprocal.default reflection_pad1d.default
+    index_add.default index_put.default index_select.default le.Scalar le.Tensor leaky_relu.default
+    leaky_relu_backward.default lerp.Scalar lift_fresh.default linalg_vector_norm.default
+    linspace.default log.default log10.default log1p.default log2.default
+    log_sigmoid_backward.default log_sigmoid_forward.default logical_and.default
+    logical_and_.default logical_not.default logical_or.default logit.default logit_backward.default
+    logsumexp.default lt.Scalar lt.Tensor masked_fill.Scalar masked_fill_.Scalar max.dim
+    max_pool2d_with_indices.default max_pool2d_with_indices_backward.default maximum.default
+    mean.default mean.dim min.dim minimum.default mish.default mish_backward.default
+    mkldnn_rnn_layer.default mkldnn_rnn_layer_backward.default mm.default mul.Scalar mul.Tensor
+    mul_.Tensor mv.default nan_to_num.default native_batch_norm.default
+    native_batch_norm_backward.default native_group_norm.default native_group_norm_backward.default
+    native_layer_norm.default native_layer_norm_backward.default ne.Scalar ne.Tensor neg.default
+    new_full.default new_ones.default new_zeros.default nll_loss_backward.default
+    nll_loss_forward.default norm.ScalarOpt_dim ones.default ones_like.default permute.default
+    pow.Scalar pow.Tensor_Scalar pow.Tensor_Tensor reciprocal.default reflection_pad1d.default
     reflection_pad1d_backward.default reflection_pad2d.default reflection_pad2d_backward.default
     reflection_pad3d.default reflection_pad3d_backward.default relu.default relu_.default
     remainder.Scalar repeat.default replication_pad1d.default replication_pad1d_backward.default
     replication_pad2d.default replication_pad2d_backward.default replication_pad3d.default
     replication_pad3d_backward.default roll.default rot90.default round.default rsqrt.default
     rsub.Scalar scalar_tensor.default scatter.src scatter.value scatter_add.default select.int
-    select_backward.default sgn.default sigmoid.default sigmoid_.default
-    sigmoid_backward.default sign.default silu.default silu_backward.default sin.default
-    sinc.default sinh.default slice.Tensor slice_backward.default smooth_l1_loss.default
-    smooth_l1_loss_backward.default softplus.default softplus_backward.default
-    softshrink.default softshrink_backward.default split.Tensor split_with_sizes.default
-    sqrt.default squeeze.default squeeze.dim stack.default std.correction sub.Scalar sub.Tensor
-    sub_.Tensor sum.default sum.dim_IntList t.default tan.default tanh.default tanh_.default
-    tanh_backward.default threshold.default threshold_backward.default topk.default
-    transpose.int transpose_.default tril.default triu.default trunc.default unbind.int
-    unfold.default unfold_backward.default unsafe_split.Tensor unsqueeze.default
-    upsample_linear1d.default upsample_linear1d_backward.default upsample_nearest1d.default
-    upsample_nearest1d_backward.default var.correction var_mean.correction view.default
-    where.self zeros.default zeros_like.default
+    select_backward.default sgn.default sigmoid.default sigmoid_.default sigmoid_backward.default
+    sign.default silu.default silu_backward.default sin.default sinc.default sinh.default
+    slice.Tensor slice_backward.default smooth_l1_loss.default smooth_l1_loss_backward.default
+    softplus.default softplus_backward.default softshrink.default softshrink_backward.default
+    split.Tensor split_with_sizes.default sqrt.default squeeze.default squeeze.dim stack.default
+    std.correction sub.Scalar sub.Tensor sub_.Tensor sum.default sum.dim_IntList t.default
+    tan.default tanh.default tanh_.default tanh_backward.default threshold.default
+    threshold_backward.default topk.default transpose.int transpose_.default tril.default
+    triu.default trunc.default unbind.int unfold.default unfold_backward.default unsafe_split.Tensor
+    unsqueeze.default upsample_linear1d.default upsample_linear1d_backward.default
+    upsample_nearest1d.default upsample_nearest1d_backward.default var.correction
+    var_mean.correction view.default where.self zeros.default zeros_like.default
     """.split()  # noqa: SIM905  # a list of strings would fill two hundred lines
 )
 """Operators of a training step, gradients included, that are exported for ONNX and ExecuTorch.
@@ -187,7 +183,7 @@ def _without_fast_paths() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(enabled)
 
 
-class _Run(TorchDispatchMode):
+class _Run(OperatorMode):
     """Record of a run of graphs: calls of operators by layer, and the refusals of an export."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -200,11 +196,6 @@ class _Run(TorchDispatchMode):
         self._layers = [""]
         self._layer_of_gradient: dict[int, str] = {}
         """Layers by autograd's numbers of their operators, which the gradients' have too."""
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Return False, so that torch does not load its compiler (1.6 s) at the first operator."""
-        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         node: Any = torch._C._current_autograd_node()

@@ -73,9 +73,14 @@ class Memory:
         total = self.guess.sum()
         return (total - total) == 0
 
+    @property
+    def by_label(self) -> Tensor:
+        """True (M,) for each window that has a label and is not held out."""
+        return self.has_label & (self.holdout <= 0)
+
     def num_trained(self) -> Tensor:
         """Return the number () of windows that have labels and are not held out."""
-        return (self.has_label & (self.holdout <= 0)).to(self.keys.dtype).sum()
+        return self.by_label.to(self.keys.dtype).sum()
 
     def elsewhere(self) -> Tensor:
         """Return the share () of the unlabelled windows in classes of which no window has a label.
@@ -118,7 +123,7 @@ class Memory:
         filled = self.filled.to(self.keys.dtype).unsqueeze(1)
         shares = filled
         if self.of.by_class:
-            by_label = (self.has_label & (self.holdout <= 0)).to(filled.dtype).unsqueeze(1)
+            by_label = self.by_label.to(filled.dtype).unsqueeze(1)
             shares = by_label * self.labels + (1 - by_label) * self.guess
         count = filled.sum().clamp(min=1.0)
         mean = (filled * self.keys).sum(0) / count
@@ -156,7 +161,7 @@ class Memory:
         has_label = self.has_label
         counted = ((self.holdout > 0) & has_label).to(self.keys.dtype)
         weights = self.weights * (1 - counted)  # held-out windows are not used as neighbours
-        soft = self.smoothed(weights, has_label & (self.holdout <= 0))
+        soft = self.smoothed(weights, self.by_label)
         columns = []
         for share in shares:
             loss = self.of.losses(mixed(self.guess, weights, soft, share, self.of), self.labels)

@@ -1,17 +1,16 @@
-"""How a model's representation was laid out before it became a vector, for means over places."""
+"""Channels and places of a model's representation, for means over its places."""
 
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from algorithms.models.adoption.passes import trace_pass
 from algorithms.models.classifier import Classifier, some_examples
+from algorithms.models.reading.plain import OperatorMode
 
 ATEN = torch.ops.aten
-TO_VECTOR = (ATEN.view.default, ATEN._unsafe_view.default, ATEN.reshape.default)
-CONVOLUTIONS = (ATEN.convolution.default, ATEN.mkldnn_convolution.default)
+TO_VECTOR = (ATEN.view.default, ATEN._unsafe_view.default)
 PRODUCTS = (
     ATEN.mm.default,
     ATEN.addmm.default,
@@ -21,7 +20,7 @@ PRODUCTS = (
 )
 
 
-class _Layout(TorchDispatchMode):
+class _Layout(OperatorMode):
     """Record of the dimension with the channels, and of the shape before the last view."""
 
     def __init__(self, x: Tensor) -> None:
@@ -32,14 +31,9 @@ class _Layout(TorchDispatchMode):
         self.vector: Tensor | None = None
         self.shape: tuple[int, ...] = ()
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Return False, so that torch does not load its compiler (1.6 s) at the first operator."""
-        return False
-
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         output = func(*args, **(kwargs or {}))
-        if func in CONVOLUTIONS:
+        if func is ATEN.convolution.default:
             self.channels = 1 - output.dim()
         elif func in PRODUCTS:
             self.channels = -1

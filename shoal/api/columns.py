@@ -50,6 +50,12 @@ class Roles(NamedTuple):
     label: str = ""
     time: str = ""
 
+    @property
+    def columns(self) -> dict[str, RoleName]:
+        """Roles by the names of the columns."""
+        roles: dict[str, RoleName] = {self.label: LABEL, self.time: TIME, self.person: PERSON}
+        return {name: role for name, role in roles.items() if name}
+
 
 def is_table(value: Any) -> bool:
     """Return True if a value is a table, but no mapping."""
@@ -211,7 +217,7 @@ def fleet_of_samples(
     """
     present = {name for recordings in devices.values() for table in recordings for name in table}
     columns: dict[str, RoleName] = {LABEL: LEFT_OUT} if roles.label else {}
-    columns |= {roles.label: LABEL, roles.time: TIME, roles.person: PERSON}
+    columns |= roles.columns
     columns = {name: role for name, role in columns.items() if name in present}
     tables: dict[str, list[MemoryTable]] = {}
     for device_id, recordings in devices.items():

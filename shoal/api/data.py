@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
-from typing import Any, cast, get_args, overload
+from typing import Any, get_args, overload
 
 import msgspec
 from numpy.typing import ArrayLike
@@ -115,10 +115,11 @@ def load(
       assign the examples. A path may be that of a folder with a folder or a recording (``*.csv`` or
       ``*.parquet``) for each device, or of one table with a column of persons. The recordings are
       cut as boards cut them: windows of `length` samples, one every `stride` samples, 128 and 64 by
-      default. With `steps`, a window has that number of steps, each with its own class. `columns`
-      says the role of columns by name: time, label, person, channel or left out. `rate` is the
-      number of samples a second to which recordings are brought. Both go before ``shoal.toml`` in
-      the folder, and that before any guess; `reading` of the result says what was taken for what.
+      default. With `steps`, a window has that number of steps, each with its own class. `person`,
+      `label` and `time` name columns, as those of a table; `columns` says the role of columns by
+      name: time, label, person, channel or left out. `rate` is the number of samples a second to
+      which recordings are brought. Both go before ``shoal.toml`` in the folder, and that before any
+      guess; `reading` of the result says what was taken for what.
     - an array x (n, channels, time), or (n, channels, height, width) for images, of numbers, with
       `owner` (n,), the device of each example as a number or a name, and labels `y`: class numbers
       or names (n,); 0 and 1 (n, names) for several labels of a window; floats (n,) or (n,
@@ -163,36 +164,7 @@ def load(
             "classes must be a list of names in the order of the class numbers, from 0 on, got "
             f"{type(classes).__name__} {classes!r}"
         )
-    if isinstance(source, str | Path):
-        unread = {
-            "y": y,
-            "owner": owner,
-            "anomaly": anomaly,
-            "lengths": lengths,
-            "split": split,
-            "session": session,
-            "start": start,
-            "classes": classes or None,
-            "channels": channels or None,
-            "vocabulary": vocabulary,
-        }
-        if wrong := [key for key, value in unread.items() if value is not None]:
-            raise ConfigError(
-                f"{wrong[0]} must be left out with the name or path {str(source)!r}: it is for "
-                "data from memory. Words about recordings in a folder go into its shoal.toml "
-                "(docs/data.md), or into columns."
-            )
-        by_role = {"person": person, "label": label, "time": time}
-        named = {column: cast(RoleName, role) for role, column in by_role.items() if column}
-        columns = {**named, **(columns or {})}
-        if length is None and stride is None and not steps and not columns and not rate:
-            return fleet_of(source, partition, devices, seed)
-        check_cuts(length, stride)
-        cuts, words = Cuts(length or 0, stride or 0, steps, rate), _words(columns or {}, rate)
-        read = load_named(str(source), cuts, words)
-        return assign(read, read_partition(partition), devices, seed)
     roles = Roles(person, label, time)
-    recordings: Mapping[str, Sequence[Table]] | None = None
     others = {
         "anomaly": anomaly,
         "lengths": lengths,
@@ -200,6 +172,23 @@ def load(
         "session": session,
         "start": start,
     }
+    if isinstance(source, str | Path):
+        unread = {"y": y, "owner": owner, **others, "vocabulary": vocabulary}
+        unread |= {"classes": classes or None, "channels": channels or None}
+        if wrong := [key for key, value in unread.items() if value is not None]:
+            raise ConfigError(
+                f"{wrong[0]} must be left out with the name or path {str(source)!r}: it is for "
+                "data from memory. Words about recordings in a folder go into its shoal.toml "
+                "(docs/data.md), or into columns."
+            )
+        columns = {**roles.columns, **(columns or {})}
+        if length is None and stride is None and not steps and not columns and not rate:
+            return fleet_of(source, partition, devices, seed)
+        check_cuts(length, stride)
+        cuts, words = Cuts(length or 0, stride or 0, steps, rate), _words(columns or {}, rate)
+        read = load_named(str(source), cuts, words)
+        return assign(read, read_partition(partition), devices, seed)
+    recordings: Mapping[str, Sequence[Table]] | None = None
     table = table_of(source, roles)
     if table is not None and not has_windows(table):
         recordings = by_person(table, roles)

@@ -254,10 +254,11 @@ def test_lengths_are_for_recordings(tmp_path: Path) -> None:
     ):
         shoal.load("watch", length=64)
     recording(tmp_path / "a")
-    for length in (0, "64"):
+    wrong: tuple[Any, ...] = (0, "64")
+    for length in wrong:
         said = f"length must be a whole number of samples from 1 on, got {length!r}"
         with pytest.raises(shoal.ConfigError, match=said):
-            shoal.load(tmp_path, length=length)  # type: ignore[arg-type]
+            shoal.load(tmp_path, length=length)
 
 
 @pytest.mark.parametrize(

@@ -7,23 +7,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from algorithms.models.reading.plain import PlainOperators
+from algorithms.models.reading.plain import OperatorMode, PlainOperators
 from wire.errors import ConfigError
 
 
-class _Draws(TorchDispatchMode):
+class _Draws(OperatorMode):
     """Record of the operators that draw random numbers."""
 
     def __init__(self) -> None:
         super().__init__()
         self.met: list[str] = []
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Return False, so that torch does not load its compiler (1.6 s) at the first operator."""
-        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if torch.Tag.nondeterministic_seeded in func.tags and kwargs is not None:

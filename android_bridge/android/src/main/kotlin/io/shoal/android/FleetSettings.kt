@@ -8,7 +8,7 @@ internal class FleetSettings(private val home: Home, reader: Executor) {
     private val stored = Stored(reader) { read() }
 
     /** The app's settings, and the complete ones that were made of them. */
-    private var known: Pair<ShoalSettings, ShoalSettings>? = null
+    private var completion: Pair<ShoalSettings, ShoalSettings>? = null
 
     /**
      * Settings of the app.
@@ -25,9 +25,9 @@ internal class FleetSettings(private val home: Home, reader: Executor) {
     val complete: ShoalSettings
         @Synchronized get() {
             val app = app
-            known?.takeIf { it.first == app }?.let { return it.second }
+            completion?.takeIf { it.first == app }?.let { return it.second }
             val credentials = if (app.service == null) null else home.enrolment.credentials
-            return (credentials?.let(app::with) ?: app).also { known = Pair(app, it) }
+            return (credentials?.let(app::with) ?: app).also { completion = Pair(app, it) }
         }
 
     /** Replace the app's settings. */
@@ -44,7 +44,7 @@ internal class FleetSettings(private val home: Home, reader: Executor) {
     /** Read the credentials anew. */
     @Synchronized
     fun refresh() {
-        known = null
+        completion = null
     }
 
     private fun read(): ShoalSettings? = try {
