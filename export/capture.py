@@ -20,7 +20,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from algorithms.core.contract import TorchTensors
-from export.describe import MIN_BATCH
+from export.describe import DEPENDS_ON_BATCH, MIN_BATCH, USE_SHAPE
 from export.lowering.core_program import CoreProgram, core_program, read_sizes_once
 from export.lowering.shared import Table
 from export.recurrent import ExportedOperators
@@ -30,8 +30,6 @@ from wire.errors import ConfigError
 _aten = torch.ops.aten
 
 MAX_BATCH = 4096
-DEPENDS_ON_BATCH = "The model's computation depends on the number of examples in a batch"
-USE_SHAPE = "Use x.shape[0] for that number, not len(x)."
 
 NamedFunction = Callable[[TorchTensors], TorchTensors]
 

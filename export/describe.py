@@ -25,6 +25,8 @@ TRACE_BATCH = 7
 """Batch size of the example for tracing. It must differ from the sizes in layers."""
 DRAWN = "Random numbers must be inputs that its `random` names (docs/tutorial.md)."
 """End of the error text for a graph that draws random numbers."""
+DEPENDS_ON_BATCH = "The model's computation depends on the number of examples in a batch"
+USE_SHAPE = "Use x.shape[0] for that number, not len(x)."
 NO_FILE = "none"
 """File name of a graph that is described only. A simulation runs the objective's functions."""
 

@@ -16,8 +16,7 @@ from torch.overrides import TorchFunctionMode
 from algorithms.models.classifier import Classifier, some_examples
 from algorithms.models.reading.plain import OperatorMode, PlainOperators
 from algorithms.objectives.supervised import Supervised
-from export.capture import DEPENDS_ON_BATCH, USE_SHAPE
-from export.describe import run_once
+from export.describe import DEPENDS_ON_BATCH, USE_SHAPE, run_once
 from export.lowering import shared
 from wire.errors import ConfigError
 
