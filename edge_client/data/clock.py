@@ -11,7 +11,7 @@ import numpy as np
 
 from edge_client.data.array_store import release
 from edge_client.data.roles import plain, unit_of
-from edge_client.data.tables import MISSING, read_numbers
+from edge_client.data.tables import MISSING, SINCE_1970, read_numbers
 from wire.arrays.tensors import Array
 
 UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
@@ -24,8 +24,6 @@ _NAMES = {
 DAY_S = 86_400.0
 FIRST = 2**20
 """Number of samples from the beginning of a recording that say the unit and rate of its time."""
-SINCE_1970 = 3e8, 4e9
-"""Range of seconds since 1970 that a recording may have."""
 _CLOCK = re.compile(r"(\d{1,2}):(\d{2}):(\d{2}(?:[.,:]\d+)?)\s*([AaPp][Mm])?$")
 _ISO = re.compile(r"\d{4}-\d{2}-\d{2}[T ]\d")
 _ZONE = re.compile(r"(Z|[+-]\d{2}:?\d{2})$")

@@ -72,13 +72,18 @@ def cuts_of(
     stride: int,
     steps: int,
     short: dict[int, int],
+    runs: list[int],
 ) -> Iterator[SessionCut]:
-    """Yield the windows of each run of a stretch. `short` counts short runs by class."""
+    """Yield the windows of each run of a stretch.
+
+    `short` counts short runs by class. `runs` gets the number of samples of each run.
+    """
     labels = piece.labels
     edges = [0, len(piece.x)]
     if not names and not steps:
         edges = [0, *places_of(labels, np.not_equal), len(labels)]
     for begin, end in pairwise(edges):
+        runs.append(end - begin)
         x = cut_samples(piece.x[begin:end], length, stride)
         if not len(x):
             continue

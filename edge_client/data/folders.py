@@ -2,13 +2,16 @@
 
 import fnmatch
 import re
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Sequence
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+from edge_client.data.labels import NAMED, TARGET
 from edge_client.data.roles import (
     CHANNEL,
+    LABEL,
+    TIME,
     by_name,
 )
 from edge_client.data.tables import (
@@ -20,30 +23,41 @@ from edge_client.data.tables import (
     is_number,
     is_table,
     stem_of,
+    text_of,
 )
 from edge_client.settings import LENGTH as LENGTH
 from edge_client.settings import STRIDE as STRIDE
 from wire.errors import DataError
 
 CLASSES = "classes.txt"
+MOST_FILES = 1000
+_READERS = {
+    **dict.fromkeys((".xlsx", ".xls", ".ods"), "read_excel"),
+    **dict.fromkeys((".json", ".jsonl"), "read_json"),
+    **{".feather": "read_feather", ".sav": "read_spss", ".dta": "read_stata", ".xml": "read_xml"},
+    **dict.fromkeys((".mat", ".h5", ".hdf5", ".pkl", ".pickle", ".bin", ".cwa", ".gt3x"), ""),
+}
+"""Functions of pandas that read files of other kinds, "" if there is none."""
 NO_DATA = frozenset(("metadata", "annotation", "annotations", "studymetadata", "readme"))
 """Names of files that programs write beside the samples."""
 BESIDE = re.compile(
     r"battery|location|gps|pedometer|steps?|microphone|camera|network|wifi|bluetooth.*|cell.*|"
-    r"activity|device|settings|markers?|events?|log",
+    r"activity|device|settings|markers?|events?|log|labels?|ibi|tags?",
     re.IGNORECASE,
 )
 """Names of files that programs write beside those of sensors, without regular samples."""
 SENSORS = re.compile(
-    r"(?:(?:linear|total|raw|absolute|watch|wrist|phone)[ _-]?)*[a-z]*(?:acc|gyr|magnet|gravity|"
-    r"orient|barom|pressure|heart|light|rotation|acceleration|temperature|humidity)[a-z]*",
+    r"(?:(?:linear|total|raw|absolute|watch|wrist|phone)[ _-]?)*(?:heart[ _-]?rate|(?<![a-z])"
+    r"(?:hr|bvp|ppg|eda|gsr|ecg|emg|temp|pulse|spo2)(?![a-z])|[a-z]*(?:acc|gyr|magnet|gravity|"
+    r"orient|barom|pressure|heart|light|rotation|acceleration|temperature|humidity)[a-z]*)",
     re.IGNORECASE,
 )
 """Name of a sensor in the name of a file that has this sensor alone."""
 
 
 PERSON_NAME = re.compile(
-    r"(sub|subj|subject|user|person|participant|volunteer|proband|patient)[ _-]?\d+", re.IGNORECASE
+    r"(p|sub|subj|subject|user|person|participant|volunteer|proband|patient)[ _-]?\d+",
+    re.IGNORECASE,
 )
 """Name of a file, or of a folder, of one person."""
 POSITIONS = re.compile(
@@ -62,13 +76,24 @@ class RecordingFiles(NamedTuple):
     files: tuple[tuple[str, TableSource], ...]
     beside: tuple[str, ...] = ()
     """Names of the files beside it that are no recordings."""
+    folder: str = ""
+    """Name of the folder of its device, or of all devices."""
+
+    @property
+    def labels(self) -> list[TableSource]:
+        """Files of times and classes alone beside those of the samples."""
+        return [path for sensor, path in self.files if not sensor and self.files[1:]][-1:]
 
 
 def is_named(pattern: str, source: RecordingFiles) -> bool:
-    """Return True if a pattern is one of a recording's name, of its end, or of its file's name."""
+    """Return True if a pattern is one of a recording's name, of its end, or of its file's name.
+
+    A pattern with a ``/`` may begin with the name of the device's folder.
+    """
     parts = source.name.split("/")
     ends = ("/".join(parts[i:]) for i in range(len(parts)))
     names = [*ends, *(path.name for _, path in source.files)]
+    names += [f"{source.folder}/{source.name}"] if "/" in pattern else []
     return any(fnmatch.fnmatch(name, pattern) for name in names)
 
 
@@ -78,8 +103,8 @@ def is_chosen(patterns: Sequence[str], source: RecordingFiles) -> bool:
 
 
 def person_in(name: str) -> str:
-    """Return the person in the name of a recording whose file is called by a person, or ""."""
-    return last if PERSON_NAME.fullmatch(last := name.rpartition("/")[2]) else ""
+    """Return the person by whom a recording's file, or a folder of it, is called, or ""."""
+    return next(filter(PERSON_NAME.fullmatch, reversed(name.split("/"))), "")
 
 
 def position_in(name: str) -> str:
@@ -97,17 +122,12 @@ def classes_of(folder: Path) -> tuple[str, ...]:
     """Return the classes in ``classes.txt`` of a folder, in their order; none without that file.
 
     Raises:
-        DataError: the file is not text, or lists a name twice.
+        DataError: the file is no text, or lists a name twice.
     """
     path = folder / CLASSES
     if not path.exists():
         return ()
-    try:
-        names = tuple(name for name in path.read_text("utf-8-sig").split("\n") if name)
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{path} is not text in UTF-8: {error.reason} at byte {error.start}"
-        ) from None
+    names = tuple(name for name in text_of(path).splitlines() if name)
     if twice := [name for at, name in enumerate(names) if name in names[:at]]:
         raise DataError(f"{path} lists class {twice[0]!r} twice; list each class once")
     return names
@@ -162,17 +182,21 @@ def grouped(paths: Sequence[Path], folder: Path) -> list[RecordingFiles]:
         sensor = next((match[0].strip(" _-") for match in reversed(matches) if match), "")
         same = groups.setdefault(rest, {})
         same[sensor if sensor not in same else "/".join(parts)] = path
-    sources = []
+    sources, called = list[RecordingFiles](), folder.resolve().name
     for rest, same in groups.items():
         if len(same) > 1 and "" not in same:
             name = "/".join(part.strip(" _-") for part in Path(rest).parts).strip("/")
-            sources.append(RecordingFiles(name or "recording", tuple(same.items())))
+            sources.append(RecordingFiles(name or called, tuple(same.items()), (), called))
         else:
             for path in same.values():
                 name = (path.relative_to(folder).parent / stem_of(path)).as_posix()
-                sources.append(RecordingFiles(name, (("", path),)))
+                sources.append(RecordingFiles(name, (("", path),), (), called))
+    sources = _with_labels(sources)
     with_sensors = {
-        path.parent for same in groups.values() if len(same) > 1 for path in same.values()
+        path.parent
+        for same in groups.values()
+        for sensor, path in same.items()
+        if len(same) > 1 or sensor == stem_of(path)
     }
     alone = {
         source.name: path
@@ -190,6 +214,66 @@ def grouped(paths: Sequence[Path], folder: Path) -> list[RecordingFiles]:
         return sorted(sources)
     beside = tuple(sorted(set(others.values())))
     return sorted(s._replace(beside=beside) for s in sources if s.name not in others)
+
+
+def sensor_of(path: Path) -> str:
+    """Return the sensor in the name of a file, or "" if it names none."""
+    match = SENSORS.search(stem_of(path))
+    return match[0].strip(" _-") if match else ""
+
+
+def unread(paths: Iterable[Path]) -> str:
+    """Return the sentence of an error about files of a kind that is not read, "" if there are none.
+
+    Folders stand for the files in them.
+    """
+    files = (f for path in paths for f in ([path] if path.is_file() else sorted(path.rglob("*"))))
+    path = next((f for f in islice(files, MOST_FILES) if f.suffix.lower() in _READERS), None)
+    if path is None:
+        return ""
+    reader = _READERS[path.suffix.lower()]
+    way = f"pandas.{reader}({path.name!r}).to_csv({path.stem + '.csv'!r}, index=False)"
+    return (
+        f" {path.name} is of a kind that is not read: recordings are *.csv, *.tsv, *.dat, *.txt or "
+        f"*.parquet, and arrays *.npz. To convert it in Python: {way}"
+        if reader
+        else f" {path.name} is of a kind that is not read. Load its arrays in Python, such as with "
+        "scipy.io.loadmat, and give them to shoal.load(x, y, owner)."
+    )
+
+
+def _with_labels(sources: Sequence[RecordingFiles]) -> list[RecordingFiles]:
+    """Return recordings, those with a file of times and classes alone beside them joined with it.
+
+    A folder with several other recordings does not say of which of them the classes are.
+    """
+    labels = [source for source in sources if _has_labels_alone(source)]
+    joined = [source for source in sources if source not in labels]
+    for source in labels:
+        path = source.files[0][1]
+        same = [i for i, other in enumerate(joined) if _parent(other) == _parent(source)]
+        if len(same) == 1 and not joined[same[0]].labels:
+            joined[same[0]] = joined[same[0]]._replace(files=(*joined[same[0]].files, ("", path)))
+        else:
+            joined.append(source)
+    return joined
+
+
+def _parent(source: RecordingFiles) -> Path:
+    return Path(str(source.files[0][1])).parent
+
+
+def _has_labels_alone(source: RecordingFiles) -> bool:
+    """Return True if the file of a recording has a time and classes, and no measurement."""
+    path = source.files[0][1]
+    if source.files[1:] or not isinstance(path, Path) or path.suffix == PARQUET:
+        return False
+    if not form_of(path).has_header:
+        return False
+    columns = by_name(header_of(path), {})[0].values()
+    classes = [c for c in columns if c.role == LABEL and not c.name.startswith((NAMED, TARGET))]
+    roles = {column.role for column in columns}
+    return bool(classes) and TIME in roles and CHANNEL not in roles
 
 
 def _has_samples(path: Path) -> bool:

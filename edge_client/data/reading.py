@@ -6,8 +6,9 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,7 +38,9 @@ from edge_client.data.roles import (
     by_name,
     is_number_of_row,
     is_position,
+    plain,
     reason_by_values,
+    spelled,
     tells_the_class,
 )
 from edge_client.data.stretches import SAME_RATE
@@ -48,6 +51,7 @@ from edge_client.data.tables import (
     TableSource,
     add_line,
     at_row,
+    first_rows,
     form_of,
     header_of,
     parts_of,
@@ -61,6 +65,8 @@ from wire.tasks import NO_LABEL
 
 LARGEST = float(np.finfo(np.float32).max)
 LARGEST_CLASS = 65_535
+FEWEST_TIMES = 50
+"""Number of rows whose times say the unit of the files of a recording."""
 FEWEST_FEATURES = 12
 """Minimum number of channels from which rows may be whole windows."""
 _NUMBER = re.compile(r"\d+")
@@ -125,6 +131,14 @@ class FolderScan:
     """True if a file has no names of its columns."""
     numbers: dict[str, int] = field(default_factory=dict)
     """Number of each class in `ColumnFacts`."""
+    label_steps: set[tuple[bool, bool]] = field(default_factory=set)
+    """Pairs of two rows in a row that occur, True for one with a label."""
+
+    def respell(self, known: Collection[str]) -> None:
+        """Call columns as they are spelled in `known`."""
+        names = spelled([*self.columns], known)
+        self.columns = {names[name]: column for name, column in self.columns.items()}
+        self.facts = {names[name]: facts for name, facts in self.facts.items()}
 
     @property
     def rate_hz(self) -> float:
@@ -152,6 +166,8 @@ class DataReading(msgspec.Struct, frozen=True):
     """Names of the recordings of all devices."""
     words: FolderSettings = FolderSettings()
     """A user's words about the recordings of the first device."""
+    labels_hold: bool = False
+    """True if a label stands in the row where its class begins, and holds up to the next one."""
 
     @property
     def channels(self) -> tuple[str, ...]:
@@ -190,13 +206,18 @@ def scan(
         DataError: a file cannot be read, or columns differ between recordings.
     """
     chosen = [source for source in sources if is_chosen(settings.recordings, source)]
-    device = FolderScan(folder, settings, tuple(listed), chosen or list(sources))
+    left_out = [source for source in chosen or sources if _is_left_out(source, settings)]
+    chosen = [source for source in chosen or sources if source not in left_out] or list(sources)
+    device = FolderScan(folder, settings, tuple(listed), chosen)
+    device.names |= {n for s in left_out for _, path in s.files for n in header_of(path)}
     for source in device.sources:
         columns: dict[str, ColumnRole] = {}
+        unit = common_unit(source, settings)
         for sensor, path in source.files:
             roles = roles_of(path, settings, sensor)
-            columns |= {full_name(sensor, name): role for name, role in roles.items()}
-            _scan_file(device, source, sensor, path, roles)
+            full = spelled([full_name(sensor, name) for name in roles], device.columns)
+            columns |= {full[full_name(sensor, name)]: role for name, role in roles.items()}
+            _scan_file(device, source, sensor, path, roles, full, unit)
         files = len(source.files)
         device.rates[-files:] = [max(device.rates[-files:])]  # slower sensors are filled in
         if not device.columns:
@@ -285,7 +306,15 @@ def read_reading(scans: Mapping[str, FolderScan], rate_hz: float = 0.0) -> DataR
     beside = {name for scan in scans.values() for source in scan.sources for name in source.beside}
     if beside:
         names = ", ".join(sorted(beside)[:5]) + (", ..." if len(beside) > 5 else "")
-        remarks.append(f"files beside the recordings are not read: {names}")
+        labels = any(re.match(r"labels?\.", name, re.IGNORECASE) for name in beside)
+        way = ". Classes are read from files whose columns are a time and the label" * labels
+        remarks.append(f"files beside the recordings are not read: {names}{way}")
+    of_labels = [path for scan in scans.values() for s in scan.sources for path in s.labels]
+    if of_labels:
+        remarks.append(
+            f"classes are those of {of_labels[0].name} beside the samples: each holds from its "
+            "time up to the next one"
+        )
     places = set[str]()
     for scan in scans.values():
         of_files = {position_in(source.name) for source in scan.sources} - {""}
@@ -312,9 +341,15 @@ def read_reading(scans: Mapping[str, FolderScan], rate_hz: float = 0.0) -> DataR
         what = ", ".join(f"{d} from {rates[d]:g} Hz" for d in others[:3])
         more = f" and {len(others) - 3} more" if len(others) > 3 else ""
         remarks.append(f"{what}{more} brought onto {wanted:g} Hz")
+    steps = set().union(*(scan.label_steps for scan in scans.values()))
+    if labels_hold := (True, False) in steps and (True, True) not in steps:
+        remarks.append(
+            "no two rows in a row have a label, as where a label says that a class begins: each "
+            'holds up to the next one. A label that shoal.toml names "" in [classes] ends one'
+        )
     recordings = tuple(dict.fromkeys(s.name for scan in scans.values() for s in scan.sources))
     return DataReading(
-        tuple(columns), wanted, tuple(remarks), rates, {}, recordings, first.settings
+        tuple(columns), wanted, tuple(remarks), rates, {}, recordings, first.settings, labels_hold
     )
 
 
@@ -338,10 +373,10 @@ def full_name(sensor: str, name: str) -> str:
 
 
 def without_others(mine: Sequence[str], theirs: Sequence[str]) -> str:
-    """Return the sentence of an error that says how to leave out columns that differ, or ""."""
+    """Return the sentence of an error that says what to do with columns that differ."""
     others = set(mine) ^ set(theirs)
-    if not others or not set(mine) & set(theirs):
-        return ""
+    if not set(mine) & set(theirs):
+        return "Give columns of the same measurement the same name in all files."
     return "To leave out what differs: " + add_line(role_line(LEFT_OUT, *sorted(others)))
 
 
@@ -352,10 +387,13 @@ def roles_of(
     header = header_of(path, settings.names)
     if not header:
         raise DataError(f"{path} is empty; it needs a header and a row for each sample")
+    full = spelled([full_name(sensor, name) for name in header], settings.columns)
+    alone = spelled(header, settings.columns)
     words = {
         name: role
         for name in header
-        for role in [settings.columns.get(full_name(sensor, name), settings.columns.get(name))]
+        for word in [full[full_name(sensor, name)]]
+        for role in [settings.columns.get(word, settings.columns.get(alone[name]))]
         if role
     }
     roles, several = by_name(header, words)
@@ -381,6 +419,17 @@ def roles_of(
     return roles
 
 
+def _is_left_out(source: RecordingFiles, settings: FolderSettings) -> bool:
+    """Return True if a user leaves out columns of a recording, and it has no channel besides."""
+    words = [c.lower() for c, role in settings.columns.items() if role == LEFT_OUT]
+    if not words:
+        return False
+    roles = [role for s, path in source.files for role in roles_of(path, settings, s).values()]
+    return all(role.role != CHANNEL for role in roles) and any(
+        role.role == LEFT_OUT and role.name.lower() in words for role in roles
+    )
+
+
 def _check_alike(device: FolderScan, source: RecordingFiles, roles: dict[str, ColumnRole]) -> None:
     """Raise DataError if a recording has other channels, or other labels, than the first one."""
     path, first = source.files[0][1], device.sources[0].files[0][1]
@@ -393,9 +442,18 @@ def _check_alike(device: FolderScan, source: RecordingFiles, roles: dict[str, Co
             not name.startswith((NAMED, TARGET)) for name in (*mine, *theirs)
         )
         if not plainly and (sorted(mine) != sorted(theirs) or (role == LABEL and mine != theirs)):
+            way = without_others(mine, theirs)
+            if role == CHANNEL and mine and not set(mine) & set(theirs):
+                way = (
+                    "If it is another sensor at the same time, name the files alike but for the "
+                    "sensor, as walk_acc.csv and walk_gyr.csv. If both measure the same, name the "
+                    f"columns alike. To leave it out: {add_line(role_line(LEFT_OUT, *mine))}"
+                )
+            elif role == CHANNEL and not mine:
+                way = "It has no measurements: keep it in another folder."
             raise DataError(
                 f"{path}: {what} must be {', '.join(theirs) or 'none'}, as in {first.name}, got "
-                f"{', '.join(mine) or 'none'}. {without_others(mine, theirs)}"
+                f"{', '.join(mine) or 'none'}. {way}"
             )
 
 
@@ -405,8 +463,13 @@ def _scan_file(
     sensor: str,
     path: TableSource,
     roles: dict[str, ColumnRole],
+    full: Mapping[str, str],
+    unit: str,
 ) -> None:
-    """Add the facts of one file to `device`."""
+    """Add the facts of one file to `device`.
+
+    `full` has the names of its columns in the device, and `unit` is that of its time, if it is "".
+    """
     label = class_column(roles)
     times, count = list[tuple[Array, bool]](), 0
     previous = dict.fromkeys(roles, np.nan)
@@ -422,6 +485,8 @@ def _scan_file(
             codes = np.full(len(part.lines), NO_LABEL)
             texts, first, inverse = class_texts(part.columns[label])
             device.labels |= set(texts)
+            if path not in source.labels:
+                device.label_steps |= set(pairwise(has_cell(part.columns[label]).tolist()))
             for i, text in enumerate(device.settings.classes.get(text, text) for text in texts):
                 if text:
                     device.texts.setdefault(text, (path, int(part.lines[first[i]])))
@@ -436,7 +501,7 @@ def _scan_file(
                 times.append((t if count <= FIRST else np.zeros(0), are_dates))
             if role.role != CHANNEL:
                 continue
-            facts = device.facts.setdefault(full_name(sensor, name), ColumnFacts())
+            facts = device.facts.setdefault(full[full_name(sensor, name)], ColumnFacts())
             numbers, wrong = read_numbers(part.columns[name])
             if wrong is not None and facts.wrong is None:
                 text = str(part.columns[name][wrong])
@@ -454,16 +519,17 @@ def _scan_file(
                 low, high = bounds[name]
                 bounds[name] = min(low, float(whole.min())), max(high, float(whole.max()))
     for name, (low, high) in bounds.items():
-        if full_name(sensor, name) in device.facts:
-            device.facts[full_name(sensor, name)].end(low, high)
+        if (key := full[full_name(sensor, name)]) in device.facts:
+            device.facts[key].end(low, high)
     device.rows.append(count)
     if times:
         time = next(name for name, role in roles.items() if role.role == TIME)
         t = np.concatenate([numbers for numbers, _ in times])
         are_dates = all(of_dates for _, of_dates in times)
-        factor = seconds_per_unit(path, time, t, are_dates, device.settings)
+        factor = seconds_per_unit(path, time, t, are_dates, unit)
         in_seconds(t, factor, are_dates)
-        device.rates.append((rate_of(t) if factor else 0.0, count))
+        has_rate = factor and any(role.role == CHANNEL for role in roles.values())
+        device.rates.append((rate_of(t) if has_rate else 0.0, count))
     else:
         if source.files[1:]:
             raise DataError(
@@ -471,6 +537,31 @@ def _scan_file(
                 f"their time, and no column is one. {_time_line(device, sensor, roles)}"
             )
         device.rates.append((0.0, count))
+
+
+def common_unit(source: RecordingFiles, settings: FolderSettings) -> str:
+    """Return the unit of the times of a recording: a user's, or that of the fastest of its files.
+
+    It is "" if each file says its own. Seconds of a slow sensor look like milliseconds.
+    """
+    if settings.time_unit or not source.files[1:]:
+        return settings.time_unit
+    units, names = list[tuple[float, str]](), set[str]()
+    for sensor, path in source.files:
+        if not isinstance(path, Path) or path.suffix == PARQUET:
+            return ""
+        roles = roles_of(path, settings, sensor)
+        for i, role in enumerate(roles.values()):
+            if role.role != TIME:
+                continue
+            cells = [row[i] for row in first_rows(path, FEWEST_TIMES) if i < len(row)]
+            numbers, wrong = read_numbers(np.array(cells, str))
+            steps = np.diff(numbers)
+            names.add(plain(role.name))
+            if wrong is None and (steps > 0).any():
+                usual = float(np.median(steps[steps > 0]))
+                units.append((usual, unit_of_time(role.name, numbers)))
+    return min(units)[1] if len(names) == 1 and units else ""
 
 
 def _time_line(device: FolderScan, sensor: str, roles: Mapping[str, ColumnRole]) -> str:
@@ -501,6 +592,15 @@ def class_texts(column: Array) -> tuple[list[str], Array, Array]:
     """
     texts, first, inverse = np.unique(texts_of(column), return_index=True, return_inverse=True)
     return texts.tolist(), first, inverse
+
+
+def has_cell(column: Array) -> Array:
+    """Return True (n,) for each cell of a column of classes with any text, a word for none too."""
+    if column.dtype.kind == "f":
+        return ~np.isnan(column)
+    names, inverse = np.unique(column.astype(str), return_inverse=True)
+    has_text = [name.strip() not in ("", "nan", "NaN", "None") for name in names.tolist()]
+    return np.array(has_text, bool)[inverse]
 
 
 def texts_of(column: Array) -> Array:
@@ -566,18 +666,21 @@ def times_of(path: TableSource, name: str, column: Array, lines: Array) -> tuple
 
 
 def seconds_per_unit(
-    path: TableSource, name: str, times: Array, are_dates: bool, settings: FolderSettings
+    path: TableSource, name: str, times: Array, are_dates: bool, unit: str
 ) -> float:
-    """Return the seconds of a time's unit by its first numbers, 0 if they only count samples."""
+    """Return the seconds of a time's unit, 0 if its numbers only count samples.
+
+    `unit` is known, or "" if the first numbers say it.
+    """
     finite = times[:FIRST][np.isfinite(times[:FIRST])]
     steps = np.diff(finite)
     if len(steps) and (steps < 0).sum() > 0.2 * len(steps):
         raise DataError(
             f"{path}: column {name!r} has the name of a time, and its values fall in "
-            f"{(steps < 0).mean():.0%} of the rows. If it is a channel: "
+            f"{(steps < 0).mean():.0%} of the rows. Sort the rows by it. If it is a channel: "
             + add_line(role_line(CHANNEL, name))
         )
     if are_dates:
         return 1.0
-    unit = unit_of_time(name, finite, settings.time_unit)
+    unit = unit_of_time(name, finite, unit)
     return UNITS[unit] if unit else 0.0

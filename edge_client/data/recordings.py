@@ -52,7 +52,9 @@ from edge_client.data.reading import (
     class_column,
     class_names,
     class_texts,
+    common_unit,
     full_name,
+    has_cell,
     read_reading,
     roles_of,
     scan,
@@ -69,6 +71,7 @@ from edge_client.data.roles import (
     TIME,
     RoleName,
     by_name,
+    spelled,
 )
 from edge_client.data.stretches import pieces
 from edge_client.data.tables import (
@@ -89,6 +92,10 @@ from wire.tasks import NO_LABEL
 _GROUPS = np.argsort([TRAIN, NEITHER, TEST])
 """Place of each part in the array of a device's windows."""
 _UNLABELLED = 3
+FEWEST_SAMPLES = 8
+"""Minimum length of a window that an error proposes."""
+_SAME_LABEL = NO_LABEL - 1
+"""Number of a row without a label where labels hold up to the next one."""
 
 
 class CutRecordings(NamedTuple):
@@ -103,6 +110,8 @@ class CutRecordings(NamedTuple):
     session: Array
     start: Array
     num_gaps: int
+    error: str = ""
+    """Reason why there is no window, "" if there is one."""
 
 
 def cut_recordings(
@@ -139,27 +148,27 @@ def cut_recordings(
         )
     names = reading.labels if reading.labels and "." in reading.labels[0] else ()
     names = names if all(name.startswith((NAMED, TARGET)) for name in names) else ()
+    if steps:  # a step has the class of its samples with a label
+        reading = replace(reading, labels_hold=False)
     if steps and names:
         raise DataError(
             f"data folder {folder}: windows of steps need a column {LABEL!r} with classes, got "
             f"{', '.join(names)}"
         )
     cuts, sessions = list[SessionCut](), list[int]()
-    short = dict[int, int]()
+    short, runs = dict[int, int](), list[int]()
     num_gaps = 0
     number_of = _numbers_of_classes(device, classes)
     scratch = ArrayStore()
     for session, t, x, values in _tracks(device, reading, names, number_of, person, scratch):
         for i, piece in enumerate(pieces(t, x, values, reading.rate_hz, scratch)):
             num_gaps += i > 0
-            for cut in cuts_of(piece, names, length, stride, steps, short):
+            for cut in cuts_of(piece, names, length, stride, steps, short, runs):
                 cuts.append(cut)
                 sessions.append(session)
-    if not cuts and not num_gaps:
-        raise DataError(
-            f"data folder {folder}: no recording has {length} consecutive samples with the same "
-            "label, or without labels"
-        )
+    error = "" if cuts else f"data folder {folder}: {_too_short(device, runs, length)}"
+    if error and not num_gaps:
+        raise DataError(error)
     label = np.zeros((0, len(names)) if names else (0, steps) if steps else 0, np.int64)
     if names and names[0].startswith(TARGET):
         label = label.astype(np.float32)
@@ -200,7 +209,26 @@ def cut_recordings(
         np.concatenate(session_of)[:labelled],
         np.concatenate(start)[:labelled],
         num_gaps,
+        error,
     )
+
+
+def _too_short(device: FolderScan, runs: Sequence[int], length: int) -> str:
+    """Return the reason why no window fits into runs of samples, and a length that fits.
+
+    Half of all samples are in runs of this length or longer.
+    """
+    ordered = sorted(runs, reverse=True) or [0]
+    fits = ordered[int(np.searchsorted(np.cumsum(ordered), sum(ordered) / 2))]
+    text = (
+        f"no recording has {length} consecutive samples with the same label, or without labels; "
+        f"the longest run without a gap has {ordered[0]}"
+    )
+    if fits < FEWEST_SAMPLES:
+        return f"{text}. Record for longer."
+    if not isinstance(device.sources[0].files[0][1], Path):
+        return f"{text}. Load with length={fits}"
+    return f"{text}. Give --window {fits}, or leave it out. {add_line(f'window = {fits}')}"
 
 
 def load_recordings(
@@ -268,6 +296,7 @@ def _file_samples(
     number_of: Mapping[str, int],
     rows: int,
     store: ArrayStore,
+    unit: str,
 ) -> FileSamples:
     """Return the samples of one file, with NaN for the channels of other sensors."""
     roles = roles_of(path, device.settings, sensor)
@@ -276,7 +305,14 @@ def _file_samples(
     person = next((name for name, each in roles.items() if each.role == PERSON), "")
     dividers = [person, *(name for name, each in roles.items() if each.reason == DIVIDES)]
     dividers = dividers if any(dividers) else []
-    here = [(i, name) for name in roles for i in [_place(reading.channels, sensor, name)] if i >= 0]
+    full = spelled([full_name(sensor, name) for name in roles], reading.channels)
+    places = {channel: i for i, channel in enumerate(reading.channels)}
+    here = [
+        (places[channel], name)
+        for name in roles
+        for channel in [full[full_name(sensor, name)]]
+        if channel in places
+    ]
     fixed = next(
         (
             number_of[text]
@@ -310,6 +346,8 @@ def _file_samples(
             named = [device.settings.classes.get(text, text) for text in texts]
             numbered = [number_of[text] if text else fixed for text in named]
             values[begin:end] = np.array(numbered, np.int64)[inverse]
+            if reading.labels_hold and fixed == NO_LABEL:
+                values[begin:end][~has_cell(part.columns[label])] = _SAME_LABEL
         if t is not None:
             t[begin:end], of_dates = times_of(path, time, part.columns[time], part.lines)
             are_dates &= of_dates
@@ -333,7 +371,7 @@ def _file_samples(
     if end != rows:
         raise DataError(f"{path} changed while it was read: it had {rows} rows. Read it again.")
     if t is not None:
-        factor = seconds_per_unit(path, time, t, are_dates, device.settings) if rows else 0.0
+        factor = seconds_per_unit(path, time, t, are_dates, unit) if rows else 0.0
         if factor:
             in_seconds(t, factor, are_dates)
         else:
@@ -343,11 +381,6 @@ def _file_samples(
         t, x, values = (store.selected(array, has_time) for array in (t, x, values))
         tracks = None if tracks is None else store.selected(tracks, has_time)
     return FileSamples(t, x, values, tracks, tuple(number_of_track))
-
-
-def _place(channels: Sequence[str], sensor: str, name: str) -> int:
-    full = full_name(sensor, name)
-    return channels.index(full) if full in channels else -1
 
 
 def _label_numbers(path: TableSource, name: str, column: Array, lines: Array) -> Array:
@@ -381,6 +414,7 @@ def _tracks(
         shared = device.shared
         files = shared.files.get(number) if shared else None
         if files is None:
+            unit = common_unit(source, device.settings)
             files = [
                 _file_samples(
                     device,
@@ -392,6 +426,7 @@ def _tracks(
                     number_of,
                     count,
                     shared.store if shared else store,
+                    unit,
                 )
                 for (sensor, path), count in zip(source.files, counts, strict=True)
             ]
@@ -407,6 +442,8 @@ def _tracks(
             ):
                 continue
             tracks = [_of_track(file, key, store) for file in files]
+            if reading.labels_hold and not names and not source.labels:
+                tracks = [(t, x, _held_labels(labels, store)) for t, x, labels in tracks]
             if tracks[1:]:
                 yield session, *_joined(device, source, tracks, store)
             else:
@@ -438,6 +475,17 @@ def _of_track(
     )
 
 
+def _held_labels(labels: Array, store: ArrayStore) -> Array:
+    """Return classes (n,) in which each holds up to the next one."""
+    classes, last = store.empty(labels.shape, labels.dtype), NO_LABEL
+    for block in blocks(classes):
+        part = np.concatenate([[last], labels[block]])
+        since = np.maximum.accumulate(np.where(part != _SAME_LABEL, np.arange(len(part)), 0))
+        classes[block] = part[since][1:]
+        last = int(classes[block][-1])
+    return classes
+
+
 def _joined(
     device: FolderScan,
     source: RecordingFiles,
@@ -445,19 +493,23 @@ def _joined(
     store: ArrayStore,
 ) -> tuple[Array, Array, Array]:
     """Return times, values and labels of the files of one recording, in order of time."""
-    clock, _, values = next((f for f in tracks if (f[2] != NO_LABEL).any()), tracks[0])
+    labelled = next((f for f in tracks if (f[2] != NO_LABEL).any()), tracks[0])
+    clock, _, values = labelled
     clocks = [t for t, _, _ in tracks if t is not None]
     if len(clocks) < len(tracks):
         raise DataError(
             f"data folder {device.folder}: the time of {source.name!r} counts rows in a "
             "file, so its files cannot be joined. " + add_line('time_unit = "s"')
         )
-    t = np.concatenate(clocks)
+    measured = tracks[: len(tracks) - len(source.labels)]
+    t = np.concatenate([times for times, _, _ in measured if times is not None])
     order = np.argsort(t, kind="stable")
-    t, x = t[order], store.selected(store.joined([part for _, part, _ in tracks]), order)
+    t, x = t[order], store.selected(store.joined([part for _, part, _ in measured]), order)
     after = np.searchsorted(clocks[0] if clock is None else clock, t, "right") - 1
     labels = values[np.clip(after, 0, max(0, len(values) - 1))] if len(values) else values
-    return t, x, labels
+    if source.labels and len(values):  # a class begins at its time
+        labels = np.where(after < 0, NO_LABEL, labels)
+    return t, x, labels if len(values) else np.full(len(t), NO_LABEL)
 
 
 def windows_of_recordings(
@@ -471,16 +523,26 @@ def windows_of_recordings(
     Raises:
         DataError: a recording cannot be read, or lacks a channel.
     """
-    x, scratch = [np.zeros((0, len(window.channels), window.length), np.float32)], ArrayStore()
+    x, scratch, longest = list[Array](), ArrayStore(), 0
     for source in sources:
         names = {
             full_name(sensor, name): name
             for sensor, path in source.files
             for name in header_of(path, settings.names)
         }
+        full = spelled([*names], window.channels)
+        names = {full[key]: name for key, name in names.items()}
         path = source.files[0][1]
         if missing := [name for name in window.channels if name not in names]:
-            raise DataError(f"{path}: no column for channel {missing[0]!r}, got {', '.join(names)}")
+            way = (
+                f" Name the folder of the files of all sensors, such as {path.parent}."
+                if isinstance(path, Path) and not source.files[1:] and "." in missing[0]
+                else ""
+            )
+            raise DataError(
+                f"{path}: no column for channel {missing[0]!r}, got {', '.join(names)}. The model "
+                f"needs the channels {', '.join(window.channels)}.{way}"
+            )
         channels: dict[str, RoleName] = {names[channel]: CHANNEL for channel in window.channels}
         words = {**settings.columns, **channels}
         for name, column in by_name([*names.values()], words)[0].items():
@@ -488,6 +550,7 @@ def windows_of_recordings(
                 words[name] = LEFT_OUT
         mine = replace(settings, columns=words, labels={}, window=window.length)
         device = scan(folder, [source], mine)
+        device.respell(window.channels)
         reading = read_reading({source.name: device}, window.rate_hz)
         if empty := [c for c in window.channels if device.rows[0] and not device.facts[c].values]:
             raise DataError(
@@ -498,4 +561,11 @@ def windows_of_recordings(
         for _, t, samples, labels in _tracks(device, reading, (), {}, None, scratch):
             for piece in pieces(t, samples, labels, reading.rate_hz, scratch):
                 x.append(cut_samples(piece.x, window.length, window.stride))
+                longest = max(longest, len(piece.x))
+    if not any(map(len, x)):
+        seconds = f" at {window.rate_hz:g} Hz" if window.rate_hz else ""
+        raise DataError(
+            f"{sources[0].files[0][1]}: no window. The model needs {window.length} samples in a "
+            f"row{seconds} without a gap, got at most {longest}."
+        )
     return np.concatenate(x)

@@ -12,7 +12,7 @@ Fewer than `FEWEST` samples say nothing of this.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, Literal
@@ -106,6 +106,8 @@ class ColumnFacts:
     """True if the column is not constant in some recording."""
     classes: dict[float, int] | None = field(default_factory=dict)
     """Class of each value; None if a value has several classes, or there are too many values."""
+    labelled: int = 0
+    """Number of samples with a number and a class."""
     ranges: dict[int, tuple[float, float]] = field(default_factory=dict)
     """Smallest and largest value of each class."""
 
@@ -120,6 +122,7 @@ class ColumnFacts:
         if classes is None:
             return
         here = classes[has_value]
+        self.labelled += int((here >= 0).sum())
         for number in np.unique(here[here >= 0]).tolist():
             of_class = whole[here == number]
             low, high = self.ranges.get(number, (np.inf, -np.inf))
@@ -170,6 +173,19 @@ def is_number_of_row(name: str) -> bool:
     """Return True if a column's name is usual for the number of a row."""
     word = plain(name)
     return word in NUMBERS_OF_ROWS or bool(re.match(r"unnamed(_\d+)*$", word))
+
+
+def spelled(names: Sequence[str], known: Collection[str]) -> dict[str, str]:
+    """Return each name as it is spelled in `known`, if they differ only in upper and lower case.
+
+    A name that is known itself stays, and so do names that would become alike.
+    """
+    by_lower = {word.lower(): word for word in reversed(list(known))}
+    words = dict[str, str]()
+    for name in names:
+        word = by_lower.get(name.lower(), name)
+        words[name] = name if name in known or word in (*names, *words.values()) else word
+    return words
 
 
 def is_position(name: str) -> bool:
@@ -237,17 +253,22 @@ def reason_by_values(devices: Sequence[ColumnFacts]) -> str:
     constants = set().union(*(facts.constants for facts in devices))
     if len(constants) > 1 and not any(facts.varies for facts in devices):
         return "it is constant in each recording"
+    if sum(facts.labelled for facts in devices) < FEWEST:
+        return ""
     maps = [facts.classes for facts in devices if len(facts.ranges) > 1]
     if maps and all(classes is not None for classes in maps):
         return "each of its values occurs with one class alone"
     return ""
 
 
-def tells_the_class(devices: Iterable[ColumnFacts]) -> bool:
+def tells_the_class(devices: Sequence[ColumnFacts]) -> bool:
     """Return True if a single value of a column says the class on all devices with classes."""
     several = [sorted(facts.ranges.values()) for facts in devices if len(facts.ranges) > 1]
-    return bool(several) and all(
-        all(high < low for (_, high), (low, _) in pairwise(ranges)) for ranges in several
+    labelled = sum(facts.labelled for facts in devices)
+    return (
+        bool(several)
+        and labelled >= FEWEST
+        and all(all(high < low for (_, high), (low, _) in pairwise(ranges)) for ranges in several)
     )
 
 

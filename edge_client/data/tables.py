@@ -31,6 +31,9 @@ PART = 65_536
 """Number of rows of a part."""
 HEAD = 65_536
 """Number of bytes from which the form of a text is read."""
+SINCE_1970 = 3e8, 4e9
+"""Range of seconds since 1970 that a recording may have."""
+LARGEST_RATE_HZ = 1e5
 MISSING = frozenset(("", "nan", "na", "n/a", "null", "none"))
 """Cells without a value, in lower case."""
 _SEPARATOR_LINE = re.compile(r'"?sep=(\\t|.)"?', re.IGNORECASE)
@@ -54,6 +57,12 @@ class TextForm:
     """True if a semicolon ends each row, so that a line may have several rows."""
     names: tuple[str, ...] = ()
     """Names of columns without a header that are clear."""
+    start_s: float = 0.0
+    rate_hz: float = 0.0
+    """Time of the first row since 1970 and rows a second, if the first two lines say them, else 0.
+
+    Each row then gets its time as a first cell.
+    """
 
 
 @dataclass(frozen=True)
@@ -156,11 +165,31 @@ def _form(path: Path, _size: int, _changed_ns: int) -> TextForm:
     names = _names_of_lines(rest, separator) if has_header else _names_of_dates(rest, separator)
     ends_rows = separator == "," and all(line.rstrip().endswith(";") for line in rest[:3])
     first, rows = tuple(cells), 0
+    if clock := _start_and_rate(rest, separator):
+        width = len(cells)
+        values = ("x", "y", "z") if width == 3 else tuple(f"c{i}" for i in range(1, width + 1))
+        names = "time", *(values if width > 1 else (stem_of(path).lower(),))
+        return TextForm(encoding, separator, False, skipped + 2, ("", *first), False, names, *clock)
     if has_header and names:
         first, rows = names, _lines_of_header(rest, separator) - 1
     return TextForm(
         encoding, separator, has_header, skipped + rows, first, ends_rows, () if rows else names
     )
+
+
+def _start_and_rate(lines: Sequence[str], separator: str) -> tuple[float, float] | None:
+    """Return the numbers of the first two lines if they are a time since 1970 and a rate.
+
+    Devices of Empatica write both once for each column, and then a row for each sample.
+    """
+    rows = [_split(line, separator) for line in lines[:3]]
+    if separator == " " or len(rows) < 3 or len({len(row) for row in rows}) > 1:
+        return None
+    if any(len(set(row)) > 1 or not NUMERAL.fullmatch(row[0]) for row in rows[:2]):
+        return None
+    start_s, rate_hz = float(rows[0][0]), float(rows[1][0])
+    fits = SINCE_1970[0] <= start_s < SINCE_1970[1] and 0 < rate_hz <= LARGEST_RATE_HZ
+    return (start_s, rate_hz) if fits else None
 
 
 def _lines_before_header(lines: Sequence[str], separator: str) -> int:
@@ -238,14 +267,16 @@ def header_of(path: TableSource, names: Sequence[str] = ()) -> tuple[str, ...]:
         while header and not header[-1] and len(header) > 1:
             header.pop()  # a separator at the end of the line
         return _distinct(path, header)
-    names = spelled_out(names) or form.names
+    mine = spelled_out(names)
+    names = form.names if form.rate_hz or not mine else mine
     if len(names) != len(form.first):
         what = f"{len(names)} names" if names else "names of its columns"
         rows = first_rows(path, 2000)
+        alone = "If other files have as many cells as names, write a header into this file. "
         raise DataError(
             f"{path}, line {form.skipped + 1}: the first line is a row of {len(form.first)} cells "
             f"({', '.join(form.first[:6])}{', ...' if len(form.first) > 6 else ''}) in place of "
-            f"{what}. {add_line(_names_line(rows))}"
+            f"{what}. {alone if names else ''}{add_line(_names_line(rows, mine))}"
         )
     return names
 
@@ -353,6 +384,15 @@ def read_numbers(column: Array) -> tuple[Array, int | None]:
     return numbers, wrong
 
 
+def text_of(path: Path) -> str:
+    """Return the text of a small file, in the encodings of tables.
+
+    Raises:
+        DataError: it is no text.
+    """
+    return _decoded(path.read_bytes(), path)[1]
+
+
 def _head(path: Path) -> bytes:
     with _open(path) as file:
         return file.read(HEAD)
@@ -406,13 +446,22 @@ def _cell(text: str) -> str:
 
 
 def _separator(lines: Sequence[str]) -> str:
-    """Return the separator by which all lines have the same number of cells, and most of them."""
+    """Return the separator by which all lines have the same number of cells, and most of them.
+
+    A semicolon or a tab separates no cells if more of them are numbers by commas: it is in texts.
+    """
     best, most = ",", 1
+
+    def numbers(separator: str) -> int:
+        return sum(is_number(cell) for line in lines[:20] for cell in _split(line, separator))
+
     for separator in (";", "\t", ",", "|", " "):
         counts = [
             len(_split(line.rstrip("; \r\n") if separator == ";" else line, separator))
             for line in lines[:20]
         ]
+        if separator in ";\t" and numbers(separator) < numbers(","):
+            continue
         if counts and min(counts) > most and (max(counts) - min(counts) <= 1 or separator == ";"):
             best, most = separator, min(counts)
             if separator in ";\t":  # commas may then be decimal
@@ -427,8 +476,8 @@ def _is_header(cells: Sequence[str]) -> bool:
     return 2 * len(numbers) < len(cells) or not cells or numbers == counted
 
 
-def _names_line(rows: Sequence[Sequence[str]]) -> str:
-    """Return the line of ``shoal.toml`` that names columns, with a guess from the first rows.
+def _names_line(rows: Sequence[Sequence[str]], words: Sequence[str]) -> str:
+    """Return the line of ``shoal.toml`` that names columns: a user's words, then guesses.
 
     The time seldom falls. A person and classes are text, or whole numbers that seldom change.
     """
@@ -437,8 +486,14 @@ def _names_line(rows: Sequence[Sequence[str]]) -> str:
     codes = [_is_code(cells) for cells in columns]
     few = 2 * sum(codes) <= len(codes)
     counts, names = dict[str, int](), list[str]()
+    for word in words:
+        base = word.rstrip("0123456789")
+        counts[base.rstrip("_")] = max(int(word[len(base) :] or 1), counts.get(base, 0))
     for i, cells in enumerate(columns):
         name = "c"
+        if i < len(words):
+            names.append(words[i])
+            continue
         if texts[i]:
             name = "label"
         elif "t" not in names and _grows(cells):
@@ -453,7 +508,8 @@ def _names_line(rows: Sequence[Sequence[str]]) -> str:
         same = list(group)
         numbered = [name for name in same if name[-1].isdecimal()]
         shown += [name for name in same if name not in numbered]
-        shown += [f"{numbered[0]}..{numbered[-1]}"] if len(numbered) > 3 else numbered
+        series = f"{numbered[0]}..{numbered[-1]}" if len(numbered) > 3 else ""
+        shown += [series] if list(spelled_out([series])) == numbered else numbered
     return f"names = [{', '.join(json.dumps(name) for name in shown)}]"
 
 
@@ -514,10 +570,12 @@ def _rows(path: Path, form: TextForm) -> Iterator[tuple[int, list[str]]]:
                         if part.strip(" ,\r\n"):
                             yield line, _split(part, form.separator)
                 return
-            reader = csv.reader(file, delimiter=form.separator)
+            reader, count = csv.reader(file, delimiter=form.separator), 0
             for row in reader:
                 if row and not (len(row) == 1 and not row[0].strip()):
-                    yield form.skipped + reader.line_num, [_cell(cell) for cell in row]
+                    time = [repr(form.start_s + count / form.rate_hz)] if form.rate_hz else []
+                    yield form.skipped + reader.line_num, time + [_cell(cell) for cell in row]
+                    count += 1
         except UnicodeDecodeError as error:
             raise DataError(
                 f"{path} is not text in {form.encoding}: {error.reason} at byte {error.start}"

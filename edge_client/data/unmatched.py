@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from edge_client.data.folders import is_named
 from edge_client.data.reading import FolderScan
+from edge_client.data.tables import text_of
 from edge_client.data.words import SETTINGS, nearest, place_in
 
 _TABLES = (
@@ -55,8 +56,10 @@ def _words(table: str, scan: FolderScan) -> Iterable[str]:
 
 
 def _matches(table: str, word: str, scans: Sequence[FolderScan]) -> bool:
-    if table in ("columns", "classes"):
-        return any(word in _words(table, scan) for scan in scans)
+    if table == "columns":
+        return any(word.lower() == name.lower() for scan in scans for name in scan.names)
+    if table == "classes":
+        return any(word in scan.labels for scan in scans)
     return any(
         any(is_named(word, source) for source in scan.sources)
         or (table == "recordings" and any(fnmatch.fnmatch(cell, word) for cell in scan.places))
@@ -68,6 +71,6 @@ def _place(scan: FolderScan, table: str, word: str) -> str:
     """Return the file and line of a user's word, or its setting if no file has it."""
     for folder in (scan.folder, scan.folder.parent):
         path = folder / SETTINGS
-        if path.is_file() and word in path.read_text("utf-8-sig"):
+        if path.is_file() and word in text_of(path):
             return f"{place_in(path, word)}, {table}"
     return table

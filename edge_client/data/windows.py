@@ -28,7 +28,7 @@ from typing import NamedTuple
 import numpy as np
 
 from edge_client.core.ports import Windows
-from edge_client.data.folders import RecordingFiles, classes_of, sources_in
+from edge_client.data.folders import RecordingFiles, classes_of, sensor_of, sources_in, unread
 from edge_client.data.labels import (
     as_held,
     check_labels,
@@ -164,7 +164,7 @@ def _labelled(folder: Path, unlabelled: Array | None) -> Windows:
         "train.npz (and test.npz), X.npy and y.npy, recordings as *.csv or *.parquet, or "
         f"{UNLABELLED} (and test.npz)"
     )
-    raise DataError(f"data folder {folder} must have {expected}")
+    raise DataError(f"data folder {folder} must have {expected}.{unread([folder])}")
 
 
 def _load(path: Path) -> Array:
@@ -288,11 +288,13 @@ def read_windows(path: Path, window: Window, words: FolderSettings | None = None
     """
     if path.is_dir() or is_table(path):
         folder = path if path.is_dir() else path.parent
-        alone = RecordingFiles(stem_of(path), (("", path),))
+        sensor = sensor_of(path)
+        is_one = any(channel.startswith(f"{sensor}.") for channel in window.channels)
+        alone = RecordingFiles(stem_of(path), ((sensor if is_one else "", path),))
         if not (sources := [alone] if folder != path else sources_in(path)):
             raise DataError(
                 f"{path} has no recording, such as *.csv or *.parquet. Name the file of windows: "
-                f"{path / 'X.npy'}"
+                f"{path / 'X.npy'}.{unread([path])}"
             )
         return windows_of_recordings(folder, sources, settings_in(folder, words), window)
     if path.suffix == ".npz":

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 
 from edge_client.data.roles import RoleName
+from edge_client.data.tables import text_of
 from wire.errors import ConfigError
 
 SETTINGS = "shoal.toml"
@@ -54,19 +55,19 @@ def settings_in(folder: Path, others: FolderSettings | None = None) -> FolderSet
     if not path.exists():
         return others
     try:
-        text = path.read_text("utf-8-sig")
+        text = text_of(path)
         words = _with_lines_at_the_end(_parsed(text))
         _check_keys(path, text, words)
         return msgspec.convert(msgspec.to_builtins(others) | words, FolderSettings)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise ConfigError(f"{path}: {error}") from None
 
 
 def place_in(path: Path, key: str, text: str = "") -> str:
     """Return the path of a ``shoal.toml``, and the number of the first line that has a key."""
-    text = text or path.read_text("utf-8-sig")
+    text = text or text_of(path)
     is_key = re.compile(rf"(^|[\s\"'.{{,]){re.escape(key)}[\"']?\s*[].=]")
     numbers = (i for i, line in enumerate(text.splitlines(), 1) if is_key.search(line))
     return f"{path}, line {next(numbers, 1)}"

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from algorithms.spec import unknown
+from edge_client.data.folders import unread
 from edge_client.data.tables import is_table
 from edge_client.data.words import FolderSettings
 from simulation.datasets.device_folders import load_device_folders
@@ -136,7 +137,7 @@ def load(
         return load_device_folders(path, cuts.window, cuts.stride, cuts.steps, words)
     raise DataError(
         f"data {name_or_path!r} is not a .npz file, a folder with a folder for each device, a "
-        "table of recordings, or the folder or zip of UCI HAR"
+        f"table of recordings, or the folder or zip of UCI HAR.{unread([path])}"
     )
 
 

@@ -3,6 +3,7 @@
 `shoal-edge --data` reads the same folders, so a simulation and devices can have the same data.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from edge_client.data.folders import (
     person_in,
     recordings_in,
     sources_in,
+    unread,
     usual_stride,
 )
 from edge_client.data.labels import are_steps, column_names, has_classes, in_order
@@ -47,6 +49,9 @@ from wire.arrays.tensors import Array
 from wire.bundle import Window
 from wire.errors import ConfigError, DataError
 from wire.tasks import NO_LABEL
+
+_DATE = re.compile(r"(?<!\d)(19|20)\d\d[-_.]?[01]\d[-_.]?[0-3]\d|(?<!\d)1[4-9]\d{8}(?!\d)")
+"""Date, or seconds since 1970, in the name of a recording."""
 
 
 def load_device_folders(
@@ -81,7 +86,7 @@ def load_device_folders(
     if not folders and not recordings:
         raise DataError(
             f"data {path} has no folder of a device. It must have one for each device, as for "
-            "`shoal-edge --data`, or one recording for each."
+            f"`shoal-edge --data`, or one recording for each.{unread([path])}"
         )
     scans = {
         inner.name: scan(inner, sources_in(inner), settings_in(inner, settings), classes_of(inner))
@@ -319,6 +324,8 @@ def _cut_all(
         DataError: devices have other channels, or a recording cannot be used.
     """
     first = next(iter(scans))
+    for device in scans.values():
+        device.respell(scans[first].columns)
     persons, reasons, remarks = _by_person(path, scans) if by_person else (scans, {}, [])
     only = next(iter(persons.values()))
     if len(persons) == 1 and len(only.sources) > 1 and only.folder != path:
@@ -326,6 +333,14 @@ def _cut_all(
             *remarks,
             f"all {len(only.sources)} recordings are of one device, {only.folder.name!r}. If each "
             f"is of a device of its own, load the folder {only.folder}",
+        ]
+    dated = [name for name in scans if _DATE.search(name)]
+    if len(persons) == len(scans) == len(dated) > 1:
+        remarks = [
+            *remarks,
+            f"each folder or file is a device, and their names have dates, as those of recordings: "
+            f"{', '.join(dated[:3])}{', ...' if len(dated) > 3 else ''}. If several are of one "
+            "person, put them into a folder of that person",
         ]
     if error := unmatched(list(persons.values())):
         raise ConfigError(f"{error} Correct it, or remove it.")
@@ -367,6 +382,8 @@ def _cut_all(
         cuts[device_id] = cut_recordings(
             device, reading, classes, length, stride, store, steps, person
         )
+    if all(errors := [cut.error for cut in cuts.values()]):
+        raise DataError(errors[0])
     gaps = {device_id: cut.num_gaps for device_id, cut in cuts.items()}
     return msgspec.structs.replace(reading, gaps=gaps), cuts
 
@@ -494,7 +511,7 @@ def _listed(path: Path, folders: list[Path]) -> tuple[str, ...]:
         DataError: the lists differ between devices.
     """
     lists = {
-        folder.name: (folder / CLASSES).read_text().rstrip("\n")
+        folder.name: "\n".join(classes_of(folder))
         for folder in folders
         if (folder / CLASSES).exists()
     }

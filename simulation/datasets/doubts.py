@@ -56,8 +56,8 @@ def _classes_by_name(names: Sequence[str]) -> dict[str, str]:
     """Return likely classes of recordings by patterns of their names.
 
     A class is the first word of an activity, or else the first word, that is not in all names. A
-    word of one or two letters before a number is a code, as of a person. Names without such words
-    are classes themselves.
+    word of one or two letters before a number is a code, as of a person. Names without such words,
+    or the outer folders in them, are classes themselves.
     """
     words_of = {
         name: re.findall(r"(?<![^\W\d_])(?![^\W\d_]{1,2}\d)[^\W\d_]+", name) for name in names
@@ -70,7 +70,8 @@ def _classes_by_name(names: Sequence[str]) -> dict[str, str]:
         if word:
             patterns[f"{word}*" if name.startswith(word) else f"*{word}*"] = word
         else:
-            patterns[re.sub(r"[][*?]", "?", name)] = name
+            inner, slash, _ = name.partition("/")
+            patterns[re.sub(r"[][*?]", "?", inner) + ("/*" if slash else "")] = inner
 
     def order(pattern: str) -> tuple[int, str]:
         """Return the place of a pattern, behind those whose names it would match too."""

@@ -136,6 +136,27 @@ def lines_until_read(folder: Path) -> tuple[FleetData, list[str]]:
             "LAYING SITTING STANDING",
             0,
         ),
+        (
+            layouts.empatica,
+            ['labels = {"sit*" = "sit", "walk*" = "walk"}'],
+            "ann bob",
+            "ACC.x ACC.y ACC.z BVP.bvp EDA.eda HR.hr",
+            "sit walk",
+            64,
+        ),
+        (
+            layouts.daily_and_sports,
+            [
+                'names = ["c1..c9"]',
+                "window = 125",
+                'labels = {"a01/*" = "a01", "a02/*" = "a02"}',
+            ],
+            "p1 p2",
+            [f"c{i}" for i in range(1, 10)],
+            "a01 a02",
+            0,
+        ),
+        (layouts.labels_beside, [], "ann bob", "x y z", "sit walk", 50),
         (layouts.table_of_windows, ["window = 1"], "0 1", [f"x_{i}" for i in range(64)], "a b", 0),
     ],
 )

@@ -182,7 +182,7 @@ def test_a_fleet_of_recordings_is_read_as_boards_read_theirs(tmp_path: Path) -> 
     ("listed", "told"),
     [
         (b"rest\nwalk\nrest\n", "classes.txt lists class 'rest' twice; list each class once"),
-        (b"rest\n\xff\n", "is not text in UTF-8"),
+        (b"rest\n\0\n", "is no text"),
     ],
 )
 def test_a_list_of_classes_that_cannot_be_used_is_one_clear_error(

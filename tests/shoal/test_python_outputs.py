@@ -174,7 +174,11 @@ class TestPredict:
         expected = result.predict(windows, device="a")
         for table in (table_of(x), {"c0": x[0], "c1": x[1]}):
             np.testing.assert_array_equal(result.predict(table, device="a"), expected)
-        assert result.predict(table_of(x[:, :31])).shape == (0, 2)
+        for count in (31, 1):
+            with pytest.raises(
+                shoal.DataError, match=rf"needs 32 samples in a row .* most {count}\."
+            ):
+                result.predict(table_of(x[:, :count]))
 
     def test_a_channel_that_is_missing_is_named(self, results: Results) -> None:
         table = table_of(np.zeros((2, 64), np.float32)).rename(columns={"c0": "a"})

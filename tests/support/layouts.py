@@ -187,4 +187,36 @@ def table_of_windows(folder: Path) -> None:
     put(folder / "all.csv", [f"id,{','.join(f'x_{i}' for i in range(64))},user,activity", *rows])
 
 
+def empatica(folder: Path) -> None:
+    sensors = {"ACC": (32, 3), "BVP": (64, 1), "EDA": (4, 1), "HR": (1, 1)}
+    for at, person in enumerate(("ann", "bob")):
+        for k, name in enumerate(("walk", "sit")):
+            begin = 1_683_194_400 + 600 * (2 * at + k)
+            inner = folder / person / f"{name}_{begin}_A01F3C"
+            for sensor, (hz, width) in sensors.items():
+                start = ", ".join([f"{begin + 10 * (sensor == 'HR')}.000000"] * width)
+                rows = [",".join(cells) for cells in values(40 * hz, width)]
+                rate = ", ".join([f"{hz}.000000"] * width)
+                put(inner / f"{sensor}.csv", [start, rate, *rows])
+            put(inner / "IBI.csv", [f"{begin}.000000, IBI", "0.8,0.81", "1.6,0.79"])
+            put(inner / "tags.csv", [f"{begin + 5}.12"])
+            put(inner / "info.txt", [".csv files in this archive:", "The first row is the time."])
+
+
+def daily_and_sports(folder: Path) -> None:
+    for activity in ("a01", "a02"):
+        for person in ("p1", "p2"):
+            for segment in range(1, 9):
+                rows = [",".join(cells) for cells in values(125, 9)]
+                put(folder / activity / person / f"s{segment:02d}.txt", rows)
+
+
+def labels_beside(folder: Path, separator: str = ";") -> None:
+    for person in ("ann", "bob"):
+        rows = [f"{i / 50},{','.join(cells)}" for i, cells in enumerate(values(2000, 3))]
+        put(folder / person / "acc.csv", ["t,x,y,z", *rows])
+        names = [f"{10 * i}{separator}{('sit', 'walk')[i % 2]}" for i in range(4)]
+        put(folder / person / "labels.csv", [f"t{separator}label", *names])
+
+
 Writer = Callable[[Path], None]
