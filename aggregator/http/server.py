@@ -132,6 +132,7 @@ class HttpServer(AbstractContextManager["HttpServer"]):
         name = self._socket.getsockname()
         self.address: tuple[str, int] = (str(name[0]), int(name[1]))
         """Address and port; the system has chosen the port if 0 was requested."""
+        self._where = f"{host}:{self.address[1]}"
         self._api: Any = None
         self._server: uvicorn.Server | None = None
         self._thread = threading.Thread()

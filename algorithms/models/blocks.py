@@ -102,7 +102,8 @@ def count_features(name: str, window: Window, extractor: nn.Module) -> int:
     extractor.train()
     if not features:
         raise ConfigError(
-            f"model {name} needs larger examples than {' x '.join(map(str, window.shape))}"
+            f"model {name} needs larger examples than {' x '.join(map(str, window.shape))}. Take "
+            "longer windows, or the model mlp."
         )
     return features
 

@@ -50,6 +50,8 @@ MODELS: dict[str, Builder] = {
 }
 OF_IDS = ("text-mlp", "text-cnn", "text-tcn")
 """The models of sequences of ids; all others are models of measurements."""
+SHORTEST = 4
+"""Minimum number of samples of a window for the default model of windows."""
 OF_STEPS = ("tcn", "text-tcn")
 """The models that answer each step of a window if it has steps; others answer a whole window."""
 _CUT = Option(
@@ -71,13 +73,16 @@ def default_model(window: Window, task: Task | None = None) -> str:
 
     It is DistFL's two-layer CNN; for ids a convolution over embeddings; for step labels a temporal
     convolutional network; for reconstruction an autoencoder. All have BatchNorm statistics, which
-    groupings read.
+    groupings read, but for windows that are too short for convolutions, such as rows of features:
+    these have a perceptron.
     """
     if task is not None and task.of == RECONSTRUCTION:
         return "autoencoder"
     if task is not None and task.of == SEQUENCE:
         return "text-tcn" if window.vocabulary else "tcn"
-    return "text-cnn" if window.vocabulary else "cnn2-bn" if window.height else "har-cnn"
+    if window.vocabulary:
+        return "text-cnn"
+    return "cnn2-bn" if window.height else "mlp" if window.length < SHORTEST else "har-cnn"
 
 
 def read_model(name: str) -> Choice:

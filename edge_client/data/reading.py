@@ -327,7 +327,13 @@ def read_reading(scans: Mapping[str, FolderScan], rate_hz: float = 0.0) -> DataR
             f"{', '.join(named[:5])}{', ...' if len(named) > 5 else ''}. To take one: "
             + add_line(f"recordings = [{json.dumps(pattern, ensure_ascii=False)}]")
         )
-    if not first.settings.names and not first.settings.window and (named := _features(columns)):
+    named = _features(columns)
+    if named and first.settings.window == 1:
+        remarks.append(
+            f"columns such as {named[0]!r} and {named[1]!r} look like features: each row is a "
+            "window of one sample, and neighbouring rows say nothing of each other"
+        )
+    if named and not first.settings.names and not first.settings.window:
         count = sum(column.role == CHANNEL for column in columns)
         raise DataError(
             f"{first.sources[0].files[0][1]}, line 1, column {named[0]!r}: no column is a time, "

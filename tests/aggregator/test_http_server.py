@@ -45,6 +45,15 @@ def answered(port: int) -> bool:
         return False
 
 
+@pytest.mark.parametrize("asked", [0, 1])
+def test_the_port_that_is_used_is_logged(caplog: pytest.LogCaptureFixture, asked: int) -> None:
+    caplog.set_level(logging.INFO)
+    with HttpServer("127.0.0.1", free_port() if asked else 0) as server:
+        server.serve(lambda *_: None)
+        assert server.address[1] > 0
+        assert f"HTTP opened: address=http://127.0.0.1:{server.address[1]}" in caplog.text
+
+
 @pytest.mark.parametrize(
     "text", ["", "GET / HTTP/1.1\r\nHost:", HALF], ids=["nothing", "half a header", "half a body"]
 )

@@ -215,6 +215,13 @@ class TestRegistry:
             model = make_model(default_model(window), window, 3, sizes(window))
             assert any(n.endswith("running_mean") for n, _ in model.named_buffers())
 
+    @pytest.mark.parametrize("length", [1, 2, 3])
+    def test_windows_too_short_for_convolutions_have_a_perceptron(self, length: int) -> None:
+        window = Window(tuple("abcdef"), length, length)
+        assert default_model(window) == "mlp"
+        model = make_model(default_model(window), window, 3, sizes(window))
+        assert model(torch.zeros(2, 6, length)).shape == (2, 3)
+
     def test_unknown_name(self) -> None:
         with pytest.raises(ConfigError, match=r"No model 'x'\. Known models: har-cnn, har-cnn-gn"):
             make_model("x", HAR, 3, sizes(HAR))
@@ -228,7 +235,7 @@ class TestRegistry:
         ],
     )
     def test_examples_that_are_too_small(self, name: str, window: Window) -> None:
-        with pytest.raises(ConfigError, match=r"needs larger examples than 1 x "):
+        with pytest.raises(ConfigError, match=r"needs larger examples than 1 x .* model mlp\."):
             make_model(name, window, 3, sizes(window))
 
 

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import shoal
 from algorithms.models.adoption.adopt import adopt
 from algorithms.objectives.fedavg import FedAvg
 from tests.algorithms.usual_models import CLASSES, adopted
@@ -131,9 +133,32 @@ def test_what_a_layer_does_besides_is_not_lost_where_another_stands_in_for_it(
     [
         (
             lambda model, x: model.out(x + 0.1 * torch.randn_like(x)),
-            r"draws random numbers in its forward pass \(aten.randn_like",
+            r"forward pass \(aten.randn_like.* in test_refused_models.py, line \d+: .*randn_like",
         ),
-        (lambda model, x: F.dropout(model.out(x), training=model.training), "draws random numbers"),
+        (
+            lambda model, x: F.dropout(model.out(x), training=model.training),
+            r"draws random numbers.* in test_refused_models.py, line \d+: lambda .*F.dropout\(",
+        ),
+        (
+            lambda model, x: model.out(F.dropout(x, 0.3, model.training)),
+            r"draws random numbers.* in test_refused_models.py, line \d+: lambda .*0.3",
+        ),
+        (
+            lambda model, x: model.out(
+                F.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None], dropout_p=0.2)[
+                    :, 0
+                ]
+            ),
+            r"dropout_p=0.2 is not supported in test_refused_models.py, line \d+: F.scaled",
+        ),
+        (
+            lambda model, x: model.out((x - x.mean()) / x.std()),
+            r"its forward, before layer 'out' \(Linear\), answers an example by the other",
+        ),
+        (
+            lambda model, x: model.out(x) - model.out(x).mean(0),
+            "the forward of the model answers an example by the other",
+        ),
         (moving, "changes its buffer 'running' in training"),
         (
             lambda model, x: model.out(x * random.random()),
@@ -161,6 +186,50 @@ def test_what_no_graph_can_hold_is_refused_by_name(
 ) -> None:
     with pytest.raises(ConfigError, match=said):
         adopted(Other(forward), (3, 24))
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_model_of_another_type_of_floats_is_refused(kind: torch.dtype, whole: bool) -> None:
+    model = Other(lambda model, x: model.out(x.to(model.out.weight.dtype)))
+    (model if whole else model.out).to(kind)
+    with pytest.raises(ConfigError, match=rf"'out.weight' is {str(kind)[6:]}, .* model.float\(\)"):
+        adopted(model, (3, 24))
+
+
+class NoWords(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(72, CLASSES)
+
+
+class OtherWords(nn.Linear):
+    def __init__(self, classes: int, *, width: int) -> None:
+        super().__init__(width, classes)
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (
+            NoWords,
+            r"NoWords is called as NoWords\(\(3, 24\), 2\), .* too many positional",
+        ),
+        (OtherWords, r"Its parameters are \(classes: int, \*, width: int\)"),
+        (lambda: NoWords(), "too many positional arguments"),
+    ],
+)
+def test_a_class_with_other_parameters_is_refused_with_the_call(
+    tmp_path: Path, model: Callable[..., nn.Module], said: str
+) -> None:
+    x = np.random.default_rng(0).normal(size=(20, 3, 24)).astype(np.float32)
+    data = shoal.load(x, np.arange(20) % 2, np.arange(20) // 10)
+    with pytest.raises(ConfigError, match=said) as raised:
+        shoal.simulate(data, model=model, rounds=1)
+    assert "or a function of both, such as lambda shape, classes: " in str(raised.value)
+    file = tmp_path / "own.py"
+    file.write_text("class Net:\n    def __init__(self):\n        pass\n")
+    with pytest.raises(ConfigError, match=r"Net is called as Net\(\(3, 24\), 2\)"):
+        shoal.simulate(data, model=f"{file}:Net", rounds=1)
 
 
 def test_what_is_no_module_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import shoal
@@ -180,6 +181,16 @@ def test_a_layout_is_read_with_the_lines_that_its_errors_say(
     assert sorted(fleet.classes) == sorted(names)
     assert fleet.window.rate_hz == rate
     assert all(w.num_train >= 1 for w in fleet.devices.values())
+
+
+@pytest.mark.parametrize("write", [layouts.table_of_features, layouts.table_of_windows])
+def test_rows_of_features_are_said_and_have_a_model(tmp_path: Path, write: layouts.Writer) -> None:
+    write(tmp_path)
+    fleet, _ = lines_until_read(tmp_path)
+    assert "look like features: each row is a window of one sample" in described(fleet)
+    with pytest.warns(UserWarning, match="look like features"):
+        result = shoal.simulate(fleet, rounds=1, algorithm="fedavg", exportable="off")
+    assert len(result.predict(np.zeros((2, *fleet.window.shape), np.float32))) == 2
 
 
 def test_files_that_are_no_recordings_are_said(tmp_path: Path) -> None:

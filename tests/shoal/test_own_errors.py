@@ -52,8 +52,8 @@ class Net(torch.nn.Module):
         return self.out(x.flatten(1))
 """
 DRAWS = (
-    r"objective noisy: its graph step draws random numbers itself \(aten.rand.default\). "
-    r"Random numbers must be inputs"
+    r"objective noisy: its graph step draws random numbers itself \(aten.rand.default in "
+    r"methods.py, line 27: .*\). Random numbers must be inputs"
 )
 
 

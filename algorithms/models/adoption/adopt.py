@@ -3,6 +3,9 @@
 The module can be any that ends in one linear layer.
 """
 
+import inspect
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
@@ -56,8 +59,9 @@ def adopt(
 
     Raises:
         ConfigError: it is not a classifier of these examples, or it does what no graph can do: it
-            draws random numbers outside of torch's dropout layers, changes a buffer that is not a
-            running statistic, or answers an example by the others of its batch.
+            draws random numbers outside of torch's dropout layers, has floats that are not float32,
+            changes a buffer that is not a running statistic, or answers an example by the others of
+            its batch.
     """
     x = some_examples(3, shape, vocabulary)
     if isinstance(made, Classifier):
@@ -68,6 +72,7 @@ def adopt(
         whole = copy_of(name, made)
     else:
         raise ConfigError(f"model {name} is of type {type(made).__name__}. {EXPECTED}")
+    _check_types(name, whole)
     for training in (False, True):
         _asked(name, whole, x, training)
     remove_unused(whole, x)
@@ -221,24 +226,65 @@ def _check_batch(name: str, model: nn.Module, x: Tensor) -> None:
     )
     if torch.allclose(all_of[:2], one, rtol=ALIKE, atol=ALIKE, equal_nan=True):
         return
-    place = next(
-        (
-            f": layer {call.layer!r} ({type(model.get_submodule(call.layer)).__name__})"
-            for call, of_one in zip(calls, calls_of_one, strict=False)
-            if isinstance(call.output, Tensor)
-            and isinstance(of_one.output, Tensor)
-            and call.output.dim()
-            and call.output[:2].shape == of_one.output.shape
-            and not torch.allclose(
-                call.output[:2], of_one.output, rtol=ALIKE, atol=ALIKE, equal_nan=True
+    place, way = "", "Take means over other dimensions than the first, the batch, or use BatchNorm."
+    for call, of_one in zip(calls, calls_of_one, strict=False):
+        if not _differ(call.output, of_one.output):
+            continue
+        layer = model.get_submodule(call.layer)
+        if any(map(_differ, call.inputs, of_one.inputs)):
+            place = f": its forward, before layer {call.layer!r} ({type(layer).__name__}),"
+        elif any(layer.children()):
+            place = f": the forward of {f'layer {call.layer!r}' if call.layer else 'the model'}"
+        else:
+            place = f": layer {call.layer!r} ({type(layer).__name__})"
+            way = (
+                "BatchNorm needs track_running_stats=True; GroupNorm and LayerNorm need no "
+                "statistics."
             )
-        ),
-        "",
-    )
+        break
     raise ConfigError(
         f"model {name}{place} answers an example by the other examples of its batch in evaluation. "
-        "BatchNorm needs track_running_stats=True; GroupNorm and LayerNorm need no statistics."
+        f"{way}"
     )
+
+
+def _differ(of_three: object, of_two: object) -> bool:
+    """Return True if a tensor has other values for the first two examples without the third."""
+    return (
+        isinstance(of_three, Tensor)
+        and isinstance(of_two, Tensor)
+        and bool(of_three.dim())
+        and of_three[:2].shape == of_two.shape
+        and not torch.allclose(of_three[:2], of_two, rtol=ALIKE, atol=ALIKE, equal_nan=True)
+    )
+
+
+def _check_types(name: str, model: nn.Module) -> None:
+    """Raise ConfigError if a tensor of a model has a type that devices do not have."""
+    for path, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if (tensor.is_floating_point() or tensor.is_complex()) and tensor.dtype != torch.float32:
+            kind = str(tensor.dtype).removeprefix("torch.")
+            raise ConfigError(
+                f"model {name}: {path!r} is {kind}, and devices train in float32. Call "
+                "model.float(), and convert nothing in forward."
+            )
+
+
+def check_signature(name: str, model: Callable[..., object], *arguments: object) -> None:
+    """Raise ConfigError if a function or class of models cannot be called with these arguments."""
+    try:
+        signature = inspect.signature(model)
+    except (TypeError, ValueError):  # functions in C have none
+        return
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        called = ", ".join(map(str, arguments))
+        raise ConfigError(
+            f"model {name} is called as {name}({called}), with the shape of an example and the "
+            f"number of classes: {error}. Its parameters are {signature}. Give the model itself, "
+            f"or a function of both, such as lambda shape, classes: {name}(...)."
+        ) from None
 
 
 def _check_embeddings(name: str, model: nn.Module) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from algorithms.models.reading.plain import OperatorMode, PlainOperators
+from algorithms.models.reading.plain import OperatorMode, PlainOperators, at_line
 from wire.errors import ConfigError
 
 
@@ -21,7 +21,7 @@ class _Draws(OperatorMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if torch.Tag.nondeterministic_seeded in func.tags and kwargs is not None:
-            self.met.append(str(func))
+            self.met.append(f"{func}{at_line()}")
         return func(*args, **(kwargs or {}))
 
 

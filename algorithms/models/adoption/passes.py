@@ -26,6 +26,7 @@ class Call:
 
     layer: str
     output: object
+    inputs: tuple[object, ...]
 
 
 def trace_pass(model: nn.Module, x: object, training: bool) -> tuple[object, list[Call]]:
@@ -35,8 +36,8 @@ def trace_pass(model: nn.Module, x: object, training: bool) -> tuple[object, lis
     """
     calls: list[Call] = []
 
-    def note(name: str) -> Callable[[nn.Module, object, object], None]:
-        return lambda _layer, _inputs, output: calls.append(Call(name, output))
+    def note(name: str) -> Callable[[nn.Module, tuple[object, ...], object], None]:
+        return lambda _layer, inputs, output: calls.append(Call(name, output, inputs))
 
     modes = [(layer, layer.training) for layer in model.modules()]
     buffers = [

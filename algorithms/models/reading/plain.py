@@ -4,8 +4,12 @@ The operators of these functions differ between machines, or need the number of 
 constant.
 """
 
+import inspect
+import linecache
 import math
+import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -15,6 +19,22 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from wire.errors import ConfigError
+
+OURS = frozenset(("torch", "algorithms", "export", "simulation", "shoal"))
+"""Packages whose code is not a user's."""
+
+
+def at_line() -> str:
+    """Return the file, line and code of a user that runs, as the end of a clause, or ""."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if package not in OURS and package not in sys.stdlib_module_names:
+            file, line = frame.f_code.co_filename, frame.f_lineno
+            code = linecache.getline(file, line).strip()
+            return f" in {Path(file).name}, line {line}{f': {code}' if code else ''}"
+        frame = frame.f_back
+    return ""
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -49,8 +69,8 @@ def attention(
     if dropout_p or enable_gqa:
         option = f"dropout_p={dropout_p}" if dropout_p else "enable_gqa=True"
         raise ConfigError(
-            f"scaled_dot_product_attention with {option} is not supported. For dropout, use "
-            "torch.nn.Dropout."
+            f"scaled_dot_product_attention with {option} is not supported{at_line()}. For dropout, "
+            "use torch.nn.Dropout."
         )
     scores = (
         query @ key.transpose(-2, -1) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
