@@ -127,7 +127,7 @@ def classes_of(folder: Path) -> tuple[str, ...]:
     path = folder / CLASSES
     if not path.exists():
         return ()
-    names = tuple(name for name in text_of(path).splitlines() if name)
+    names = tuple(name for name in text_of(path).replace("\r\n", "\n").split("\n") if name)
     if twice := [name for at, name in enumerate(names) if name in names[:at]]:
         raise DataError(f"{path} lists class {twice[0]!r} twice; list each class once")
     return names

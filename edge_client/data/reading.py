@@ -348,7 +348,9 @@ def read_reading(scans: Mapping[str, FolderScan], rate_hz: float = 0.0) -> DataR
         more = f" and {len(others) - 3} more" if len(others) > 3 else ""
         remarks.append(f"{what}{more} brought onto {wanted:g} Hz")
     steps = set().union(*(scan.label_steps for scan in scans.values()))
-    if labels_hold := (True, False) in steps and (True, True) not in steps:
+    labels_hold = (True, False) in steps and (True, True) not in steps
+    labels_hold &= first.settings.window != 1  # a row is a window
+    if labels_hold:
         remarks.append(
             "no two rows in a row have a label, as where a label says that a class begins: each "
             'holds up to the next one. A label that shoal.toml names "" in [classes] ends one'

@@ -32,7 +32,7 @@ from msgspec.structs import replace
 
 from edge_client.core.ports import Windows
 from edge_client.data.array_store import ArrayStore, blocks, places_of, release
-from edge_client.data.clock import in_seconds
+from edge_client.data.clock import DAY_S, in_seconds
 from edge_client.data.cutting import NEITHER, TEST, TRAIN, SessionCut, cut_samples, cuts_of
 from edge_client.data.folders import (
     CLASSES,
@@ -228,7 +228,8 @@ def _too_short(device: FolderScan, runs: Sequence[int], length: int) -> str:
         return f"{text}. Record for longer."
     if not isinstance(device.sources[0].files[0][1], Path):
         return f"{text}. Load with length={fits}"
-    return f"{text}. Give --window {fits}, or leave it out. {add_line(f'window = {fits}')}"
+    way = f"Leave --window (in Python length) out, or give {fits}."
+    return f"{text}. {way} {add_line(f'window = {fits}')}"
 
 
 def load_recordings(
@@ -493,8 +494,7 @@ def _joined(
     store: ArrayStore,
 ) -> tuple[Array, Array, Array]:
     """Return times, values and labels of the files of one recording, in order of time."""
-    labelled = next((f for f in tracks if (f[2] != NO_LABEL).any()), tracks[0])
-    clock, _, values = labelled
+    clock, _, values = next((f for f in tracks if (f[2] != NO_LABEL).any()), tracks[0])
     clocks = [t for t, _, _ in tracks if t is not None]
     if len(clocks) < len(tracks):
         raise DataError(
@@ -509,6 +509,12 @@ def _joined(
     labels = values[np.clip(after, 0, max(0, len(values) - 1))] if len(values) else values
     if source.labels and len(values):  # a class begins at its time
         labels = np.where(after < 0, NO_LABEL, labels)
+        begin_s, end_s = clocks[-1].min(), clocks[-1].max()
+        if len(t) and max(begin_s - t[-1], t[0] - end_s) > DAY_S:
+            raise DataError(
+                f"{source.labels[0]}: its times are from {begin_s:g} to {end_s:g} s, and those of "
+                f"the samples from {t[0]:g} to {t[-1]:g} s. Give both the same clock."
+            )
     return t, x, labels if len(values) else np.full(len(t), NO_LABEL)
 
 

@@ -289,7 +289,7 @@ def read_windows(path: Path, window: Window, words: FolderSettings | None = None
     if path.is_dir() or is_table(path):
         folder = path if path.is_dir() else path.parent
         sensor = sensor_of(path)
-        is_one = any(channel.startswith(f"{sensor}.") for channel in window.channels)
+        is_one = any(c.lower().startswith(f"{sensor}.".lower()) for c in window.channels)
         alone = RecordingFiles(stem_of(path), ((sensor if is_one else "", path),))
         if not (sources := [alone] if folder != path else sources_in(path)):
             raise DataError(

@@ -335,7 +335,7 @@ def _cut_all(
             f"is of a device of its own, load the folder {only.folder}",
         ]
     dated = [name for name in scans if _DATE.search(name)]
-    if len(persons) == len(scans) == len(dated) > 1:
+    if by_person and len(persons) == len(scans) == len(dated) > 1:
         remarks = [
             *remarks,
             f"each folder or file is a device, and their names have dates, as those of recordings: "

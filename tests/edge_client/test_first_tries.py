@@ -297,6 +297,15 @@ class TestLabels:
             assert windows.num_unlabelled == 8
         assert "holds up to the next one" in described(fleet)
 
+    def test_rows_that_are_windows_keep_their_own_labels(self, tmp_path: Path) -> None:
+        lines = [
+            f"{','.join(c)},{'ab'[i % 4 // 2] if i % 2 else ''}"
+            for i, c in enumerate(values(80, 3))
+        ]
+        put(tmp_path / "a.csv", ["x,y,z,label", *lines])
+        windows = shoal.load(tmp_path, length=1).devices["a"]
+        assert windows.num_unlabelled == 40
+
     @pytest.mark.parametrize("separator", [",", ";"])
     def test_a_file_of_labels_beside_the_samples_says_their_classes(
         self, tmp_path: Path, separator: str
@@ -310,6 +319,13 @@ class TestLabels:
         np.testing.assert_allclose(
             windows.train_x[0, :, 0], [float(cell) for cell in values(2000, 3)[0]], atol=1e-5
         )
+
+    def test_labels_of_another_clock_are_refused(self, tmp_path: Path) -> None:
+        lines = [f"{1_700_000_000 + i / 50:.2f},{c}" for i, (c,) in enumerate(values(1000, 1))]
+        put(tmp_path / "ann/acc.csv", ["t,x", *lines])
+        put(tmp_path / "ann/labels.csv", ["t,label", "0,sit", "10,walk"])
+        with pytest.raises(DataError, match=r"labels.csv: its times .* Give both the same clock"):
+            shoal.load(tmp_path)
 
     def test_samples_before_the_first_label_have_none(self, tmp_path: Path) -> None:
         put(tmp_path / "ann/acc.csv", ["t,x", *rows(1000, 1)])
