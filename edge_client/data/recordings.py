@@ -261,11 +261,11 @@ def load_recordings(
     reading = read_reading({folder.name: device}, rate_hz)
     classes = class_names([device])
     cut = cut_recordings(device, reading, classes, length, stride, ArrayStore(), steps)
-    words = unmatched([device])
+    remarks = [text for text in (unmatched([device]), cut.error) if text]
     return cut.windows, replace(
         reading,
         gaps={folder.name: cut.num_gaps},
-        remarks=(*reading.remarks, *([words] if words else [])),
+        remarks=(*reading.remarks, *remarks),
     )
 
 

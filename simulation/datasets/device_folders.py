@@ -382,8 +382,8 @@ def _cut_all(
         cuts[device_id] = cut_recordings(
             device, reading, classes, length, stride, store, steps, person
         )
-    if all(errors := [cut.error for cut in cuts.values()]):
-        raise DataError(errors[0])
+    if errors := [cut.error for cut in cuts.values() if cut.error]:
+        reading = msgspec.structs.replace(reading, remarks=(*reading.remarks, errors[0]))
     gaps = {device_id: cut.num_gaps for device_id, cut in cuts.items()}
     return msgspec.structs.replace(reading, gaps=gaps), cuts
 

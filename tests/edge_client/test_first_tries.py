@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import shoal
+from edge_client.data.tables import spelled_out
 from edge_client.data.windows import load_folder, read_windows
 from edge_client.data.words import settings_in
 from simulation.datasets.description import described
@@ -195,6 +196,7 @@ class TestWords:
         ("words", "names"),
         [
             ('names = ["person", "t"]', ["person", "t", "c1", "c2", "c3"]),
+            ('names = ["s1", "s3", "s5", "s7"]', ["s1", "s3", "s5", "s7", "c1"]),
             ('names = ["who", "t", "acc", "gyr_1"]', ["who", "t", "acc", "gyr_1", "c1"]),
             (
                 'names = ["person", "t", "c1..c4"]',
@@ -208,11 +210,8 @@ class TestWords:
         (tmp_path / "shoal.toml").write_text(words + "\n")
         put(tmp_path / "a.csv", [f"7,{row}" for row in rows(300, 3)])
         with_line(tmp_path)
-        shown = settings_in(tmp_path).names
-        from edge_client.data.tables import spelled_out
-
-        assert list(spelled_out(shown)) == names
-        assert "c1" not in names or shoal.load(tmp_path).reading is not None
+        assert list(spelled_out(settings_in(tmp_path).names)) == names
+        assert shoal.load(tmp_path).devices
 
     @pytest.mark.parametrize("encoding", ["cp1252", "utf-16", "utf-8-sig"])
     def test_a_file_in_another_encoding_is_read(self, tmp_path: Path, encoding: str) -> None:
@@ -251,13 +250,16 @@ class TestRuns:
         with pytest.raises(DataError, match=f"with length={fits}"):
             shoal.load({"x": np.zeros(fits), "who": np.zeros(fits)}, person="who")
 
-    def test_gaps_that_leave_no_window_to_any_device_are_the_same_error(
+    def test_gaps_that_leave_no_window_are_said_with_a_length_that_fits(
         self, tmp_path: Path
     ) -> None:
         for name in ("one", "two"):
             lines = [f"{i / 50 + i // 60 * 9},{c[0]},sit" for i, c in enumerate(values(600, 1))]
             put(tmp_path / f"{name}.csv", ["t,x,label", *lines])
-        assert with_line(tmp_path) == "window = 60"
+        said = described(shoal.load(tmp_path))
+        assert "the longest run without a gap has 60" in said
+        line = said.partition(LINE)[2].splitlines()[0]
+        (tmp_path / "shoal.toml").write_text(line)
         assert shoal.load(tmp_path).devices["one"].num_train
 
 
