@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
+from sysconfig import get_path
+from types import FrameType, ModuleType
 from typing import Any
 
 from algorithms.spec import PYTHON
@@ -23,6 +24,12 @@ from wire.errors import ConfigError, ShoalError
 MODULES = "shoal_outside_"
 """Prefix of the names of modules run from files, by which pickles find their classes."""
 WHAT = "algorithm file"
+OURS = frozenset(
+    ("wire", "host", "algorithms", "aggregator", "edge_client", "export", "simulation", "shoal")
+)
+"""Packages whose code is not a user's."""
+LIBRARIES = tuple(get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+"""Folders of Python's own code and of installed libraries."""
 model_files: set[str] = set()
 """Paths of the model files that this process has run, as their functions name them."""
 _loaded: dict[tuple[str, str], Any] = {}
@@ -123,6 +130,13 @@ def modules() -> list[ModuleType]:
     names = {component.__module__ for component in _loaded.values()}
     names |= {name for name in sys.modules if name.startswith(MODULES)}
     return [sys.modules[name] for name in sorted(names) if name in sys.modules]
+
+
+def is_users(frame: FrameType) -> bool:
+    """Return True if a frame is of a user's code, not of Shoal, Python or a library."""
+    package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    file = frame.f_code.co_filename
+    return package not in OURS and not file.startswith(("<", *LIBRARIES))
 
 
 def failure(what: str, file: Path, error: BaseException) -> ConfigError:

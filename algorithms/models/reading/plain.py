@@ -7,7 +7,6 @@ constant.
 import inspect
 import linecache
 import math
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,18 +17,15 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from algorithms.outside import is_users
 from wire.errors import ConfigError
-
-OURS = frozenset(("torch", "algorithms", "export", "simulation", "shoal"))
-"""Packages whose code is not a user's."""
 
 
 def at_line() -> str:
     """Return the file, line and code of a user that runs, as the end of a clause, or ""."""
     frame = inspect.currentframe()
     while frame is not None:
-        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        if package not in OURS and package not in sys.stdlib_module_names:
+        if is_users(frame):
             file, line = frame.f_code.co_filename, frame.f_lineno
             code = linecache.getline(file, line).strip()
             return f" in {Path(file).name}, line {line}{f': {code}' if code else ''}"
