@@ -14,17 +14,8 @@ from edge_client.data.roles import (
     TIME,
     by_name,
 )
-from edge_client.data.tables import (
-    PARQUET,
-    TableSource,
-    first_rows,
-    form_of,
-    header_of,
-    is_number,
-    is_table,
-    stem_of,
-    text_of,
-)
+from edge_client.data.tables import PARQUET, TableSource, header_of, is_table
+from edge_client.data.text_form import first_rows, form_of, is_number, stem_of, text_of
 from edge_client.settings import LENGTH as LENGTH
 from edge_client.settings import STRIDE as STRIDE
 from wire.errors import DataError

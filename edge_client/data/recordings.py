@@ -44,24 +44,7 @@ from edge_client.data.folders import (
     usual_stride,
 )
 from edge_client.data.labels import NAMED, TARGET
-from edge_client.data.reading import (
-    LARGEST,
-    DataReading,
-    FileSamples,
-    FolderScan,
-    class_column,
-    class_names,
-    class_texts,
-    common_unit,
-    full_name,
-    has_cell,
-    read_reading,
-    roles_of,
-    scan,
-    seconds_per_unit,
-    texts_of,
-    times_of,
-)
+from edge_client.data.reading import DataReading, class_names, read_reading
 from edge_client.data.roles import (
     CHANNEL,
     DIVIDES,
@@ -72,6 +55,21 @@ from edge_client.data.roles import (
     RoleName,
     by_name,
     spelled,
+)
+from edge_client.data.scanning import (
+    LARGEST,
+    FileSamples,
+    FolderScan,
+    class_column,
+    class_texts,
+    common_unit,
+    full_name,
+    has_cell,
+    roles_of,
+    scan,
+    seconds_per_unit,
+    texts_of,
+    times_of,
 )
 from edge_client.data.stretches import pieces
 from edge_client.data.tables import (

@@ -4,8 +4,8 @@ import fnmatch
 from collections.abc import Iterable, Sequence
 
 from edge_client.data.folders import is_named
-from edge_client.data.reading import FolderScan
-from edge_client.data.tables import text_of
+from edge_client.data.scanning import FolderScan
+from edge_client.data.text_form import text_of
 from edge_client.data.words import SETTINGS, nearest, place_in
 
 _TABLES = (

@@ -40,7 +40,8 @@ from edge_client.data.layout import examples, vocabulary
 from edge_client.data.padding import read_lengths, with_presence
 from edge_client.data.reading import DataReading
 from edge_client.data.recordings import load_recordings, windows_of_recordings
-from edge_client.data.tables import is_table, stem_of
+from edge_client.data.tables import is_table
+from edge_client.data.text_form import stem_of
 from edge_client.data.words import FolderSettings, settings_in
 from wire.arrays.tensors import Array
 from wire.bundle import Window

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 
 from edge_client.data.roles import RoleName
-from edge_client.data.tables import text_of
+from edge_client.data.text_form import text_of
 from wire.errors import ConfigError
 
 SETTINGS = "shoal.toml"

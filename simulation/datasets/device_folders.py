@@ -28,18 +28,12 @@ from edge_client.data.folders import (
 from edge_client.data.labels import are_steps, column_names, has_classes, in_order
 from edge_client.data.layout import PARTS, fit_windows
 from edge_client.data.padding import PRESENCE
-from edge_client.data.reading import (
-    DataReading,
-    FolderScan,
-    SharedSamples,
-    class_names,
-    read_reading,
-    scan,
-    without_others,
-)
+from edge_client.data.reading import DataReading, class_names, read_reading
 from edge_client.data.recordings import CutRecordings, cut_recordings
 from edge_client.data.roles import CHANNEL, LABEL, LEFT_OUT, PERSON
-from edge_client.data.tables import MemoryTable, add_line, role_line, stem_of
+from edge_client.data.scanning import FolderScan, SharedSamples, scan, without_others
+from edge_client.data.tables import MemoryTable, add_line, role_line
+from edge_client.data.text_form import stem_of
 from edge_client.data.unmatched import unmatched
 from edge_client.data.windows import UNLABELLED, has_arrays, read_folder, vocabulary_of
 from edge_client.data.words import FolderSettings, settings_in

@@ -1,0 +1,453 @@
+"""Scans of a device's recordings: columns with their values, rates, classes and persons."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from edge_client.data.array_store import ArrayStore
+from edge_client.data.clock import (
+    FIRST,
+    UNITS,
+    in_seconds,
+    rate_of,
+    read_times,
+    unit_of_time,
+)
+from edge_client.data.folders import RecordingFiles, is_chosen
+from edge_client.data.labels import NAMED, TARGET
+from edge_client.data.roles import (
+    CHANNEL,
+    DIVIDES,
+    LABEL,
+    LEFT_OUT,
+    PERSON,
+    TIME,
+    ColumnFacts,
+    ColumnRole,
+    by_name,
+    is_number_of_row,
+    is_position,
+    plain,
+    spelled,
+)
+from edge_client.data.tables import (
+    PARQUET,
+    TableSource,
+    add_line,
+    at_row,
+    header_of,
+    parts_of,
+    read_numbers,
+    role_line,
+)
+from edge_client.data.text_form import MISSING, NUMERAL, first_rows, form_of
+from edge_client.data.words import FolderSettings
+from wire.arrays.tensors import Array
+from wire.errors import DataError
+from wire.tasks import NO_LABEL
+
+LARGEST = float(np.finfo(np.float32).max)
+LARGEST_CLASS = 65_535
+FEWEST_TIMES = 50
+"""Number of rows whose times say the unit of the files of a recording."""
+
+
+class FileSamples(NamedTuple):
+    """Times (n,) of a file in seconds, None if unknown, its values, labels and persons."""
+
+    t: Array | None
+    x: Array
+    labels: Array
+    tracks: Array | None
+    """Number (n,) of each sample's track in `names`; None if no column divides the file."""
+    names: tuple[tuple[str, ...], ...]
+    """Person of each track, and the cells of the columns that divide recordings."""
+
+
+class SharedSamples(NamedTuple):
+    """Samples of recordings by their number in `FolderScan.sources`, with the store of them."""
+
+    store: ArrayStore
+    files: dict[int, list[FileSamples]]
+
+
+@dataclass
+class FolderScan:
+    """Content of the recordings of one device, before roles by values are decided."""
+
+    folder: Path
+    settings: FolderSettings
+    listed: tuple[str, ...]
+    """Classes that ``classes.txt`` lists; empty if there is no list."""
+    sources: list[RecordingFiles]
+    columns: dict[str, ColumnRole] = field(default_factory=dict)
+    facts: dict[str, ColumnFacts] = field(default_factory=dict)
+    texts: dict[str, tuple[TableSource, int]] = field(default_factory=dict)
+    """File and line in which each class occurs first."""
+    rates: list[tuple[float, int]] = field(default_factory=list)
+    """Rate of each recording, 0 if unknown, and its number of samples."""
+    rows: list[int] = field(default_factory=list)
+    """Number of rows of each file, in the order of `sources`."""
+    shared: SharedSamples | None = None
+    """Samples of recordings that several persons share; None if they share none."""
+    persons: set[str] = field(default_factory=set)
+    unnamed: TableSource | None = None
+    """A file of a recording in which no column names a person; None if there is none."""
+    names: set[str] = field(default_factory=set)
+    """Names of the columns of all files."""
+    labels: set[str] = field(default_factory=set)
+    """Labels in the files, before a user's words change them."""
+    places: set[str] = field(default_factory=set)
+    """Cells of columns that say by which device, or where on a body, a sample was measured; of all
+    columns that divide recordings if a user chooses some of these."""
+    needs_names: bool = False
+    """True if a file has no names of its columns."""
+    numbers: dict[str, int] = field(default_factory=dict)
+    """Number of each class in `ColumnFacts`."""
+    label_steps: set[tuple[bool, bool]] = field(default_factory=set)
+    """Pairs of two rows in a row that occur, True for one with a label."""
+
+    def respell(self, known: Collection[str]) -> None:
+        """Call columns as they are spelled in `known`."""
+        names = spelled([*self.columns], known)
+        self.columns = {names[name]: column for name, column in self.columns.items()}
+        self.facts = {names[name]: facts for name, facts in self.facts.items()}
+
+    @property
+    def rate_hz(self) -> float:
+        """Rate of most samples, 0 if it is unknown."""
+        rated = sorted((rate, count) for rate, count in self.rates if rate)
+        half = sum(count for _, count in rated) / 2
+        for rate, count in rated:
+            half -= count
+            if half <= 0:
+                return rate
+        return 0.0
+
+
+def scan(
+    folder: Path,
+    sources: Sequence[RecordingFiles],
+    settings: FolderSettings,
+    listed: Sequence[str] = (),
+) -> FolderScan:
+    """Read recordings once, and return what their columns hold.
+
+    Args:
+        folder: folder of the recordings.
+        sources: the recordings.
+        settings: a user's words about them.
+        listed: names of the classes; empty if they are unknown.
+
+    Raises:
+        DataError: a file cannot be read, or columns differ between recordings.
+    """
+    chosen = [source for source in sources if is_chosen(settings.recordings, source)]
+    left_out = [source for source in chosen or sources if _is_left_out(source, settings)]
+    chosen = [source for source in chosen or sources if source not in left_out] or list(sources)
+    device = FolderScan(folder, settings, tuple(listed), chosen)
+    device.names |= {n for s in left_out for _, path in s.files for n in header_of(path)}
+    for source in device.sources:
+        columns: dict[str, ColumnRole] = {}
+        unit = common_unit(source, settings)
+        for sensor, path in source.files:
+            roles = roles_of(path, settings, sensor)
+            full = spelled([full_name(sensor, name) for name in roles], device.columns)
+            columns |= {full[full_name(sensor, name)]: role for name, role in roles.items()}
+            _scan_file(device, source, sensor, path, roles, full, unit)
+        files = len(source.files)
+        device.rates[-files:] = [max(device.rates[-files:])]  # slower sensors are filled in
+        if not device.columns:
+            device.columns = columns
+        if all(role.role != PERSON for role in columns.values()):
+            device.unnamed = source.files[0][1]
+        _check_alike(device, source, columns)
+    return device
+
+
+def full_name(sensor: str, name: str) -> str:
+    return f"{sensor}.{name}" if sensor else name
+
+
+def without_others(mine: Sequence[str], theirs: Sequence[str]) -> str:
+    """Return the sentence of an error that says what to do with columns that differ."""
+    others = set(mine) ^ set(theirs)
+    if not set(mine) & set(theirs):
+        return "Give columns of the same measurement the same name in all files."
+    return "To leave out what differs: " + add_line(role_line(LEFT_OUT, *sorted(others)))
+
+
+def roles_of(
+    path: TableSource, settings: FolderSettings, sensor: str = ""
+) -> dict[str, ColumnRole]:
+    """Return the roles of the columns of a file, or of a sensor's file, by their names."""
+    header = header_of(path, settings.names)
+    if not header:
+        raise DataError(f"{path} is empty; it needs a header and a row for each sample")
+    full = spelled([full_name(sensor, name) for name in header], settings.columns)
+    alone = spelled(header, settings.columns)
+    words = {
+        name: role
+        for name in header
+        for word in [full[full_name(sensor, name)]]
+        for role in [settings.columns.get(word, settings.columns.get(alone[name]))]
+        if role
+    }
+    roles, several = by_name(header, words)
+    if several:
+        raise DataError(
+            f"{path}: {' and '.join(map(repr, several))} could all be the label. "
+            + add_line(role_line(LABEL, several[0]))
+        )
+    labels = [name for name, role in roles.items() if role.role == LABEL]
+    kinds = {
+        name.split(".")[0] + "." if name.startswith((NAMED, TARGET)) else LABEL for name in labels
+    }
+    if len(kinds) > 1:
+        raise DataError(
+            f"{path}: labels must be in columns of one kind: {LABEL}, or {NAMED}NAME for each "
+            f"name, or {TARGET}NAME for each quantity, got {', '.join(labels)}"
+        )
+    if NAMED in labels or TARGET in labels:
+        raise DataError(
+            f"{path}: columns of labels must have different names after the point, got "
+            f"{', '.join(labels)}"
+        )
+    return roles
+
+
+def _is_left_out(source: RecordingFiles, settings: FolderSettings) -> bool:
+    """Return True if a user leaves out columns of a recording, and it has no channel besides."""
+    words = [c.lower() for c, role in settings.columns.items() if role == LEFT_OUT]
+    if not words:
+        return False
+    roles = [role for s, path in source.files for role in roles_of(path, settings, s).values()]
+    return all(role.role != CHANNEL for role in roles) and any(
+        role.role == LEFT_OUT and role.name.lower() in words for role in roles
+    )
+
+
+def _check_alike(device: FolderScan, source: RecordingFiles, roles: dict[str, ColumnRole]) -> None:
+    """Raise DataError if a recording has other channels, or other labels, than the first one."""
+    path, first = source.files[0][1], device.sources[0].files[0][1]
+    for role, what in ((CHANNEL, "channels"), (LABEL, "labels")):
+        mine, theirs = (
+            [name for name, each in columns.items() if each.role == role]
+            for columns in (roles, device.columns)
+        )
+        plainly = role == LABEL and all(
+            not name.startswith((NAMED, TARGET)) for name in (*mine, *theirs)
+        )
+        if not plainly and (sorted(mine) != sorted(theirs) or (role == LABEL and mine != theirs)):
+            way = without_others(mine, theirs)
+            if role == CHANNEL and mine and not set(mine) & set(theirs):
+                way = (
+                    "If it is another sensor at the same time, name the files alike but for the "
+                    "sensor, as walk_acc.csv and walk_gyr.csv. If both measure the same, name the "
+                    f"columns alike. To leave it out: {add_line(role_line(LEFT_OUT, *mine))}"
+                )
+            elif role == CHANNEL and not mine:
+                way = "It has no measurements: keep it in another folder."
+            raise DataError(
+                f"{path}: {what} must be {', '.join(theirs) or 'none'}, as in {first.name}, got "
+                f"{', '.join(mine) or 'none'}. {way}"
+            )
+
+
+def _scan_file(
+    device: FolderScan,
+    source: RecordingFiles,
+    sensor: str,
+    path: TableSource,
+    roles: dict[str, ColumnRole],
+    full: Mapping[str, str],
+    unit: str,
+) -> None:
+    """Add the facts of one file to `device`.
+
+    `full` has the names of its columns in the device, and `unit` is that of its time, if it is "".
+    """
+    label = class_column(roles)
+    times, count = list[tuple[Array, bool]](), 0
+    previous = dict.fromkeys(roles, np.nan)
+    bounds = dict.fromkeys(roles, (np.inf, -np.inf))
+    others = [name for name, role in roles.items() if role.role not in (CHANNEL, LABEL)]
+    device.names |= {*roles, *(full_name(sensor, name) for name in roles)}
+    if isinstance(path, Path) and path.suffix != PARQUET:
+        device.needs_names |= not form_of(path).has_header
+    for part in parts_of(path, device.settings.names, (), others):
+        count += len(part.lines)
+        codes = None
+        if label:
+            codes = np.full(len(part.lines), NO_LABEL)
+            texts, first, inverse = class_texts(part.columns[label])
+            device.labels |= set(texts)
+            if path not in source.labels:
+                device.label_steps |= set(pairwise(has_cell(part.columns[label]).tolist()))
+            for i, text in enumerate(device.settings.classes.get(text, text) for text in texts):
+                if text:
+                    device.texts.setdefault(text, (path, int(part.lines[first[i]])))
+                    codes[inverse == i] = device.numbers.setdefault(text, len(device.numbers))
+        for name, role in roles.items():
+            if role.role == PERSON:
+                device.persons |= set(np.unique(texts_of(part.columns[name])).tolist()) - {""}
+            if role.reason == DIVIDES and (device.settings.recordings or is_position(name)):
+                device.places |= set(np.unique(texts_of(part.columns[name])).tolist()) - {""}
+            if role.role == TIME:
+                t, are_dates = times_of(path, name, part.columns[name], part.lines)
+                times.append((t if count <= FIRST else np.zeros(0), are_dates))
+            if role.role != CHANNEL:
+                continue
+            facts = device.facts.setdefault(full[full_name(sensor, name)], ColumnFacts())
+            numbers, wrong = read_numbers(part.columns[name])
+            if wrong is not None and facts.wrong is None:
+                text = str(part.columns[name][wrong])
+                facts.wrong = at_row(path, part.lines[wrong]), text
+            large = np.abs(numbers) > LARGEST
+            if large.any():
+                place = at_row(path, part.lines[np.flatnonzero(large)[0]])
+                raise DataError(
+                    f"{place}, column {name} must hold finite values, got {numbers[large][0]}"
+                )
+            facts.add(numbers, codes, previous[name])
+            whole = numbers[np.isfinite(numbers)]
+            if len(whole):
+                previous[name] = float(whole[-1])
+                low, high = bounds[name]
+                bounds[name] = min(low, float(whole.min())), max(high, float(whole.max()))
+    for name, (low, high) in bounds.items():
+        if (key := full[full_name(sensor, name)]) in device.facts:
+            device.facts[key].end(low, high)
+    device.rows.append(count)
+    if times:
+        time = next(name for name, role in roles.items() if role.role == TIME)
+        t = np.concatenate([numbers for numbers, _ in times])
+        are_dates = all(of_dates for _, of_dates in times)
+        factor = seconds_per_unit(path, time, t, are_dates, unit)
+        in_seconds(t, factor, are_dates)
+        has_rate = factor and any(role.role == CHANNEL for role in roles.values())
+        device.rates.append((rate_of(t) if has_rate else 0.0, count))
+    else:
+        if source.files[1:]:
+            raise DataError(
+                f"{path}: the files of a recording with one file for each sensor are joined by "
+                f"their time, and no column is one. {_time_line(device, sensor, roles)}"
+            )
+        device.rates.append((0.0, count))
+
+
+def common_unit(source: RecordingFiles, settings: FolderSettings) -> str:
+    """Return the unit of the times of a recording: a user's, or that of the fastest of its files.
+
+    It is "" if each file says its own. Seconds of a slow sensor look like milliseconds.
+    """
+    if settings.time_unit or not source.files[1:]:
+        return settings.time_unit
+    units, names = list[tuple[float, str]](), set[str]()
+    for sensor, path in source.files:
+        if not isinstance(path, Path) or path.suffix == PARQUET:
+            return ""
+        roles = roles_of(path, settings, sensor)
+        for i, role in enumerate(roles.values()):
+            if role.role != TIME:
+                continue
+            cells = [row[i] for row in first_rows(path, FEWEST_TIMES) if i < len(row)]
+            numbers, wrong = read_numbers(np.array(cells, str))
+            steps = np.diff(numbers)
+            names.add(plain(role.name))
+            if wrong is None and (steps > 0).any():
+                usual = float(np.median(steps[steps > 0]))
+                units.append((usual, unit_of_time(role.name, numbers)))
+    return min(units)[1] if len(names) == 1 and units else ""
+
+
+def _time_line(device: FolderScan, sensor: str, roles: Mapping[str, ColumnRole]) -> str:
+    """Return the sentence of an error that says which column of a file may be its time."""
+    for name in roles:
+        facts = device.facts.get(full_name(sensor, name))
+        if is_number_of_row(name) or (facts and facts.up > 0.9 * max(1, facts.up + facts.down)):
+            return add_line(role_line(TIME, name))
+    return "Give each file a column of times, or keep the files in folders of their own."
+
+
+def class_column(roles: Mapping[str, ColumnRole]) -> str:
+    """Return the name of the column of classes, "" if there is none."""
+    return next(
+        (
+            name
+            for name, role in roles.items()
+            if role.role == LABEL and not name.startswith((NAMED, TARGET))
+        ),
+        "",
+    )
+
+
+def class_texts(column: Array) -> tuple[list[str], Array, Array]:
+    """Return the labels in a column, "" for none.
+
+    They come with the first row of each, and the number (n,) of each sample's label.
+    """
+    texts, first, inverse = np.unique(texts_of(column), return_index=True, return_inverse=True)
+    return texts.tolist(), first, inverse
+
+
+def has_cell(column: Array) -> Array:
+    """Return True (n,) for each cell of a column of classes with any text, a word for none too."""
+    if column.dtype.kind == "f":
+        return ~np.isnan(column)
+    names, inverse = np.unique(column.astype(str), return_inverse=True)
+    has_text = [name.strip() not in ("", "nan", "NaN", "None") for name in names.tolist()]
+    return np.array(has_text, bool)[inverse]
+
+
+def texts_of(column: Array) -> Array:
+    """Return the cells of a column of classes as text, whole numbers without a point."""
+    if column.dtype.kind == "f":
+        return np.array(["" if np.isnan(v) else f"{v:.10g}" for v in column.tolist()], str)
+    names, inverse = np.unique(column.astype(str), return_inverse=True)
+    short = [
+        ""
+        if text.strip().lower() in MISSING
+        else text.strip().removesuffix(".0")
+        if NUMERAL.fullmatch(text.strip())
+        else text.strip()
+        for text in names.tolist()
+    ]
+    return np.array(short, str)[inverse]
+
+
+def times_of(path: TableSource, name: str, column: Array, lines: Array) -> tuple[Array, bool]:
+    """Return the times of a part, and True if they are dates, in seconds."""
+    numbers, are_dates, wrong = read_times(column)
+    if wrong is not None:
+        raise DataError(
+            f"{at_row(path, lines[wrong])}, column {name}: {str(column[wrong])!r} is no time: a "
+            "number, or a date such as 2026-01-31T12:00:00.02. If the column is none: "
+            + add_line(role_line(LEFT_OUT, name))
+        )
+    return numbers, are_dates
+
+
+def seconds_per_unit(
+    path: TableSource, name: str, times: Array, are_dates: bool, unit: str
+) -> float:
+    """Return the seconds of a time's unit, 0 if its numbers only count samples.
+
+    `unit` is known, or "" if the first numbers say it.
+    """
+    finite = times[:FIRST][np.isfinite(times[:FIRST])]
+    steps = np.diff(finite)
+    if len(steps) and (steps < 0).sum() > 0.2 * len(steps):
+        raise DataError(
+            f"{path}: column {name!r} has the name of a time, and its values fall in "
+            f"{(steps < 0).mean():.0%} of the rows. Sort the rows by it. If it is a channel: "
+            + add_line(role_line(CHANNEL, name))
+        )
+    if are_dates:
+        return 1.0
+    unit = unit_of_time(name, finite, unit)
+    return UNITS[unit] if unit else 0.0
