@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from edge_client.core.ports import GraphLoader, Windows
-from edge_client.data.reading import DataReading
+from edge_client.data.recordings.reading import DataReading
 from edge_client.data.windows import read_folder
 from edge_client.graphs.loading import load_graphs_of
 from edge_client.settings import PAGE, SETTINGS, usual

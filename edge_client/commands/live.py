@@ -13,7 +13,7 @@ from typing import Any
 
 from edge_client.commands.predict import reader_may_leave, told
 from edge_client.core.stream import StreamFilter
-from edge_client.data.resampling import Stretch
+from edge_client.data.recordings.resampling import Stretch
 from edge_client.live.follow import Cutter, follow_ring
 from edge_client.live.recording import FOLDER, recording, stretches
 from edge_client.live.settings import live_settings

@@ -14,8 +14,8 @@ import numpy as np
 from edge_client.core.ports import Windows
 from edge_client.data.labels import fit_labels_of
 from edge_client.data.padding import to_length
-from edge_client.data.stretches import SAME_RATE
-from edge_client.data.tables import add_line
+from edge_client.data.recordings.stretches import SAME_RATE
+from edge_client.data.tables.parts import add_line
 from wire.arrays.tensors import Array
 from wire.bundle import Manifest, Window
 from wire.errors import DataError

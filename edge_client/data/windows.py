@@ -28,7 +28,6 @@ from typing import NamedTuple
 import numpy as np
 
 from edge_client.core.ports import Windows
-from edge_client.data.folders import RecordingFiles, classes_of, sensor_of, sources_in, unread
 from edge_client.data.labels import (
     as_held,
     check_labels,
@@ -38,11 +37,18 @@ from edge_client.data.labels import (
 )
 from edge_client.data.layout import examples, vocabulary
 from edge_client.data.padding import read_lengths, with_presence
-from edge_client.data.reading import DataReading
-from edge_client.data.recordings import load_recordings, windows_of_recordings
-from edge_client.data.tables import is_table
-from edge_client.data.text_form import stem_of
-from edge_client.data.words import FolderSettings, settings_in
+from edge_client.data.recordings.folders import (
+    RecordingFiles,
+    classes_of,
+    sensor_of,
+    sources_in,
+    unread,
+)
+from edge_client.data.recordings.loading import load_recordings, windows_of_recordings
+from edge_client.data.recordings.reading import DataReading
+from edge_client.data.tables.parts import is_table
+from edge_client.data.tables.text_form import stem_of
+from edge_client.data.tables.words import FolderSettings, settings_in
 from wire.arrays.tensors import Array
 from wire.bundle import Window
 from wire.errors import DataError

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_client.data.resampling import Stretch
+from edge_client.data.recordings.resampling import Stretch
 from edge_client.live.ring import read_records, records_of, ring_files
 from wire.arrays.tensors import Array
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
-from edge_client.data.resampling import Resampler, Samples, Stretch
+from edge_client.data.recordings.resampling import Resampler, Samples, Stretch
 from edge_client.live.labelling.labels import LONGEST_LABEL, Labels
 from edge_client.live.ring import Ring, ring_files, span
 from edge_client.live.samples import Source

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from edge_client.data.resampling import Resampler, Stretch
+from edge_client.data.recordings.resampling import Resampler, Stretch
 from edge_client.live.labelling.label_file import LabelFile
 from edge_client.live.labelling.labels import Labels, read_statement
 from edge_client.live.labelling.page import LabelPage

@@ -36,7 +36,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_client.data.resampling import Stretch
+from edge_client.data.recordings.resampling import Stretch
 from host.files import make_folder, sync_folder
 from wire.arrays.tensors import Array
 

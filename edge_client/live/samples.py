@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from edge_client.data.resampling import Samples
+from edge_client.data.recordings.resampling import Samples
 from edge_client.live.sources.tally import Tally
 
 

@@ -14,9 +14,10 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from edge_client.data.folders import RecordingFiles
-from edge_client.data.recordings import windows_of_recordings
-from edge_client.data.roles import (
+from edge_client.data.recordings.folders import RecordingFiles
+from edge_client.data.recordings.loading import windows_of_recordings
+from edge_client.data.tables.parts import MemoryTable
+from edge_client.data.tables.roles import (
     CHANNEL,
     LABEL,
     LEFT_OUT,
@@ -25,8 +26,7 @@ from edge_client.data.roles import (
     RoleName,
     is_label_column,
 )
-from edge_client.data.tables import MemoryTable
-from edge_client.data.words import FolderSettings
+from edge_client.data.tables.words import FolderSettings
 from shoal.api.examples import array_of, windows_of
 from simulation.datasets.device_folders import load_tables
 from simulation.datasets.npz import device_ids

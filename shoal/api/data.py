@@ -12,8 +12,8 @@ from torch.utils.data import Dataset
 
 from edge_client.core.ports import Windows
 from edge_client.data.labels import last_share_of_each_class
-from edge_client.data.roles import RoleName
-from edge_client.data.words import FolderSettings
+from edge_client.data.tables.roles import RoleName
+from edge_client.data.tables.words import FolderSettings
 from shoal.api.arrays import fleet_of_arrays, fleet_of_devices, padded_or_alike
 from shoal.api.columns import (
     Roles,

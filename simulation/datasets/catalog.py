@@ -7,9 +7,9 @@ from typing import NamedTuple
 import msgspec
 
 from algorithms.spec import unknown
-from edge_client.data.folders import unread
-from edge_client.data.tables import is_table
-from edge_client.data.words import FolderSettings
+from edge_client.data.recordings.folders import unread
+from edge_client.data.tables.parts import is_table
+from edge_client.data.tables.words import FolderSettings
 from simulation.datasets.device_folders import load_device_folders
 from simulation.datasets.geotec import FOLDER as GEOTEC
 from simulation.datasets.geotec import Side, load_geotec

@@ -13,7 +13,10 @@ import numpy as np
 
 from edge_client.core.ports import Windows
 from edge_client.data.array_store import ArrayStore
-from edge_client.data.folders import (
+from edge_client.data.labels import are_steps, column_names, has_classes, in_order
+from edge_client.data.layout import PARTS, fit_windows
+from edge_client.data.padding import PRESENCE
+from edge_client.data.recordings.folders import (
     CLASSES,
     LENGTH,
     RecordingFiles,
@@ -25,18 +28,15 @@ from edge_client.data.folders import (
     unread,
     usual_stride,
 )
-from edge_client.data.labels import are_steps, column_names, has_classes, in_order
-from edge_client.data.layout import PARTS, fit_windows
-from edge_client.data.padding import PRESENCE
-from edge_client.data.reading import DataReading, class_names, read_reading
-from edge_client.data.recordings import CutRecordings, cut_recordings
-from edge_client.data.roles import CHANNEL, LABEL, LEFT_OUT, PERSON
-from edge_client.data.scanning import FolderScan, SharedSamples, scan, without_others
-from edge_client.data.tables import MemoryTable, add_line, role_line
-from edge_client.data.text_form import stem_of
-from edge_client.data.unmatched import unmatched
+from edge_client.data.recordings.loading import CutRecordings, cut_recordings
+from edge_client.data.recordings.reading import DataReading, class_names, read_reading
+from edge_client.data.recordings.scanning import FolderScan, SharedSamples, scan, without_others
+from edge_client.data.recordings.unmatched import unmatched
+from edge_client.data.tables.parts import MemoryTable, add_line, role_line
+from edge_client.data.tables.roles import CHANNEL, LABEL, LEFT_OUT, PERSON
+from edge_client.data.tables.text_form import stem_of
+from edge_client.data.tables.words import FolderSettings, settings_in
 from edge_client.data.windows import UNLABELLED, has_arrays, read_folder, vocabulary_of
-from edge_client.data.words import FolderSettings, settings_in
 from simulation.datasets.npz import MOST_CLASSES
 from simulation.datasets.windows import FleetData, Recordings
 from wire.arrays.tensors import Array

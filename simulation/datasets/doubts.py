@@ -11,7 +11,7 @@ import numpy as np
 
 from edge_client.data.array_store import blocks
 from edge_client.data.labels import has_classes
-from edge_client.data.tables import add_line
+from edge_client.data.tables.parts import add_line
 from simulation.datasets.windows import SAMPLED, FleetData
 from wire.arrays.tensors import Array
 

@@ -16,7 +16,7 @@ from edge_client.core.ports import Windows
 from edge_client.data.array_store import blocks
 from edge_client.data.labels import fit_labels
 from edge_client.data.layout import without_labels
-from edge_client.data.reading import DataReading
+from edge_client.data.recordings.reading import DataReading
 from wire.arrays.tensors import Array
 from wire.bundle import Window
 from wire.errors import DataError

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from edge_client.data.resampling import Samples
+from edge_client.data.recordings.resampling import Samples
 from edge_client.live.samples import Source
 from wire.arrays.tensors import Array
 

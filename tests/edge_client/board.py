@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_client.data.resampling import Stretch
+from edge_client.data.recordings.resampling import Stretch
 from edge_client.live.labelling.labels import Labels
 from edge_client.live.ring import Ring
 from edge_client.live.store import LiveData, open_folder

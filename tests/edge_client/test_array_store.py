@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 import shoal
-from edge_client.data import array_store, clock
+from edge_client.data import array_store
 from edge_client.data.array_store import ArrayStore, places_of
-from edge_client.data.cutting import cut_samples
-from edge_client.data.tables import parts_of
+from edge_client.data.recordings.cutting import cut_samples
+from edge_client.data.tables import clock
+from edge_client.data.tables.parts import parts_of
 from simulation.datasets.windows import FleetData, digest_of
 from wire.errors import DataError
 
@@ -49,7 +50,7 @@ def load(folder: Path, monkeypatch: pytest.MonkeyPatch, is_large: bool) -> Fleet
         monkeypatch.setattr(array_store, "MOST_IN_MEMORY", 1000)
         monkeypatch.setattr(array_store, "BLOCK", 5000)
         monkeypatch.setattr(array_store, "SEGMENT", 70_000)
-        monkeypatch.setattr("edge_client.data.stretches.BLOCK", 5000)
+        monkeypatch.setattr("edge_client.data.recordings.stretches.BLOCK", 5000)
     return shoal.load(folder)
 
 

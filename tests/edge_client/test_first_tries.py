@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import shoal
-from edge_client.data.tables import spelled_out
+from edge_client.data.tables.parts import spelled_out
+from edge_client.data.tables.words import settings_in
 from edge_client.data.windows import load_folder, read_windows
-from edge_client.data.words import settings_in
 from simulation.datasets.description import described
 from tests.support import layouts
 from tests.support.layouts import put, values

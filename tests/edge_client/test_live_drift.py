@@ -66,7 +66,7 @@ def test_a_board_compares_what_came_since_its_survey_also_after_a_restart(tmp_pa
 
     def record(count: int, shift: float) -> None:
         nonlocal at
-        from edge_client.data.resampling import Stretch
+        from edge_client.data.recordings.resampling import Stretch
 
         board.ring.append(
             Stretch(

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.data import resampling
-from edge_client.data.resampling import LONGEST_S as BRIDGED_S
-from edge_client.data.resampling import MOST_STEPS, Resampler, Samples, Stretch
+from edge_client.data.recordings import resampling
+from edge_client.data.recordings.resampling import LONGEST_S as BRIDGED_S
+from edge_client.data.recordings.resampling import MOST_STEPS, Resampler, Samples, Stretch
 from edge_client.live.recorder import AHEAD_S, Recorder
 from edge_client.live.ring import Ring, read_records, ring_files
 from edge_client.live.sources import folder as folder_module

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_client.data.resampling import LATE_S, Resampler, Samples, Stretch
+from edge_client.data.recordings.resampling import LATE_S, Resampler, Samples, Stretch
 from wire.arrays.tensors import Array
 
 T0_S = 1_800_000_000.0

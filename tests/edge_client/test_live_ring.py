@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_client.data.resampling import Stretch
+from edge_client.data.recordings.resampling import Stretch
 from edge_client.live.ring import HEADER, Ring, encode_record, read_records, ring_files
 from wire.arrays.tensors import Array
 
@@ -149,7 +149,7 @@ def test_an_hour_of_six_channels_at_100_hz(tmp_path: Path) -> None:
 WRITER = """
 import sys, numpy as np
 from pathlib import Path
-from edge_client.data.resampling import Stretch
+from edge_client.data.recordings.resampling import Stretch
 from edge_client.live.ring import Ring
 ring = Ring(Path(sys.argv[1]), 100.0, 2**16, 1e9, 50)
 at = 0

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.data.resampling import Resampler, Samples, Stretch
+from edge_client.data.recordings.resampling import Resampler, Samples, Stretch
 from edge_client.live.labelling.labels import LONGEST_S, Labels, Statement, Timeline, read_statement
 from edge_client.live.recorder import Recorder
 from edge_client.live.ring import Ring

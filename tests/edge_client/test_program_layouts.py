@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import shoal
-from edge_client.data.tables import spelled_out
-from edge_client.data.words import settings_in
+from edge_client.data.tables.parts import spelled_out
+from edge_client.data.tables.words import settings_in
 from simulation.datasets.description import described
 from simulation.datasets.windows import FleetData
 from tests.support import layouts

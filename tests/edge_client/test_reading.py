@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import shoal
-from edge_client.data.clock import rate_of, read_times, spread, unit_of_time
-from edge_client.data.cutting import NEITHER, TEST, TRAIN, parts_of_run
-from edge_client.data.tables import header_of, parts_of
+from edge_client.data.recordings.cutting import NEITHER, TEST, TRAIN, parts_of_run
+from edge_client.data.tables.clock import rate_of, read_times, spread, unit_of_time
+from edge_client.data.tables.parts import header_of, parts_of
 from simulation.datasets.description import described
 from simulation.datasets.windows import FleetData
 from wire.errors import ConfigError, DataError

@@ -34,7 +34,7 @@ PROGRAMS: dict[str, tuple[str, str, str]] = {
         """
         from pathlib import Path
         from pyarrow import parquet, table
-        from edge_client.data.tables import parts_of
+        from edge_client.data.tables.parts import parts_of
         parquet.write_table(table({{"ax": [1.5], "label": ["walk"]}}), "walk.parquet")
         for part in parts_of(Path("walk.parquet")):
             print({{name: column.tolist() for name, column in part.columns.items()}})

@@ -24,7 +24,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from edge_client.data.resampling import Samples
+from edge_client.data.recordings.resampling import Samples
 from edge_client.live.sources.readings import FIRST_S, MOST_BYTES, TIMES, Readings
 from edge_client.live.sources.tally import Tally
 from host.files import open_regular, write_atomically

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_client.data.resampling import Samples
+from edge_client.data.recordings.resampling import Samples
 from edge_client.live.sources.tally import Tally
 from wire.arrays.tensors import Array
 from wire.errors import ConfigError

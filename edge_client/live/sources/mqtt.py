@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from edge_client.data.resampling import Samples
+from edge_client.data.recordings.resampling import Samples
 from edge_client.live.sources.readings import LONGEST_NAME, Readings, decode_payload
 from edge_client.live.sources.tally import Tally
 from wire.errors import DataError, printable

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from edge_client.data.resampling import Samples
+from edge_client.data.recordings.resampling import Samples
 from edge_client.live.sources import cbor
 from wire.errors import DataError
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from edge_client.data.resampling import Samples
+from edge_client.data.recordings.resampling import Samples
 from edge_client.live.sources.readings import MOST_BYTES, Readings
 from edge_client.live.sources.tally import Tally
 from wire.errors import DataError

@@ -40,8 +40,8 @@ private val ENDS = listOf("csv", "parquet")
 /**
  * Return the recordings of a folder, `*.csv` by name, in the format of `shoal-edge --data FOLDER`:
  * a header, and then one sample per row. Columns have their roles by their names, as in
- * `edge_client/data/roles.py`: times, persons and numbers of rows are ignored. `label`, or another
- * usual name, is a class, by its number or by a name that `classes.txt` lists, one per line.
+ * `edge_client/data/tables/roles.py`: times, persons and numbers of rows are ignored. `label`, or
+ * another usual name, is a class, by its number or by a name that `classes.txt` lists, one per line.
  * `label.NAME` is 1 or 0, `target.NAME` a quantity, and all other columns are channels. An empty
  * cell has no label. The rate is not read: all recordings must have that of the bundle, without gaps.
  *

@@ -25,7 +25,7 @@ public class NamedLabels(public val names: List<String>, public val areQuantitie
 
 /**
  * Return recordings cut into windows of [length] samples, one every [stride] samples, as
- * `edge_client/data/recordings.py` cuts them. A window is cut from consecutive samples of one
+ * `edge_client/data/recordings/loading.py` cuts them. A window is cut from consecutive samples of one
  * class; with [steps], or with names or quantities, from all samples. The last quarter of such a
  * run is for testing, and a window's length before it is left out. Of the runs of a class that are
  * too short for both parts, every fourth is for testing. The label of a window is

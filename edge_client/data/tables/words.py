@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
-from edge_client.data.roles import RoleName
-from edge_client.data.text_form import text_of
+from edge_client.data.tables.roles import RoleName
+from edge_client.data.tables.text_form import text_of
 from wire.errors import ConfigError
 
 SETTINGS = "shoal.toml"

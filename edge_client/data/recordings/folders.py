@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from edge_client.data.labels import NAMED, TARGET
-from edge_client.data.roles import (
+from edge_client.data.tables.parts import PARQUET, TableSource, header_of, is_table
+from edge_client.data.tables.roles import (
     CHANNEL,
     LABEL,
     TIME,
     by_name,
 )
-from edge_client.data.tables import PARQUET, TableSource, header_of, is_table
-from edge_client.data.text_form import first_rows, form_of, is_number, stem_of, text_of
+from edge_client.data.tables.text_form import first_rows, form_of, is_number, stem_of, text_of
 from edge_client.settings import LENGTH as LENGTH
 from edge_client.settings import STRIDE as STRIDE
 from wire.errors import DataError

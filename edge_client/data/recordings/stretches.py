@@ -1,7 +1,8 @@
 """Stretches of a recording: consecutive samples at one rate, without a gap; pure.
 
-Two samples enclose a gap by the rule of live data (`edge_client.data.resampling`). Samples that
-come regularly at the rate stay as they are. Others are brought onto the rate, as live data are.
+Two samples enclose a gap by the rule of live data (`edge_client.data.recordings.resampling`).
+Samples that come regularly at the rate stay as they are. Others are brought onto the rate, as live
+data are.
 """
 
 from collections.abc import Iterator
@@ -11,8 +12,14 @@ from typing import NamedTuple
 import numpy as np
 
 from edge_client.data.array_store import BLOCK, ArrayStore, blocks, places_of
-from edge_client.data.clock import FIRST
-from edge_client.data.resampling import LATE_S, Resampler, Samples, Stretch, longest_interval_s
+from edge_client.data.recordings.resampling import (
+    LATE_S,
+    Resampler,
+    Samples,
+    Stretch,
+    longest_interval_s,
+)
+from edge_client.data.tables.clock import FIRST
 from wire.arrays.tensors import Array
 
 SAME_RATE = 0.05

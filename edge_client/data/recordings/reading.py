@@ -11,9 +11,17 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 import numpy as np
 
-from edge_client.data.folders import position_in
 from edge_client.data.labels import TARGET
-from edge_client.data.roles import (
+from edge_client.data.recordings.folders import position_in
+from edge_client.data.recordings.scanning import LARGEST_CLASS, FolderScan
+from edge_client.data.recordings.stretches import SAME_RATE
+from edge_client.data.tables.parts import (
+    TableSource,
+    add_line,
+    at_row,
+    role_line,
+)
+from edge_client.data.tables.roles import (
     CHANNEL,
     DIVIDES,
     LABEL,
@@ -23,15 +31,7 @@ from edge_client.data.roles import (
     reason_by_values,
     tells_the_class,
 )
-from edge_client.data.scanning import LARGEST_CLASS, FolderScan
-from edge_client.data.stretches import SAME_RATE
-from edge_client.data.tables import (
-    TableSource,
-    add_line,
-    at_row,
-    role_line,
-)
-from edge_client.data.words import SETTINGS, FolderSettings
+from edge_client.data.tables.words import SETTINGS, FolderSettings
 from wire.errors import DataError
 
 FEWEST_FEATURES = 12

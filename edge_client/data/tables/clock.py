@@ -10,9 +10,9 @@ import re
 import numpy as np
 
 from edge_client.data.array_store import release
-from edge_client.data.roles import plain, unit_of
-from edge_client.data.tables import read_numbers
-from edge_client.data.text_form import MISSING, SINCE_1970
+from edge_client.data.tables.parts import read_numbers
+from edge_client.data.tables.roles import plain, unit_of
+from edge_client.data.tables.text_form import MISSING, SINCE_1970
 from wire.arrays.tensors import Array
 
 UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}

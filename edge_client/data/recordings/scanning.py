@@ -9,7 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from edge_client.data.array_store import ArrayStore
-from edge_client.data.clock import (
+from edge_client.data.labels import NAMED, TARGET
+from edge_client.data.recordings.folders import RecordingFiles, is_chosen
+from edge_client.data.tables.clock import (
     FIRST,
     UNITS,
     in_seconds,
@@ -17,9 +19,17 @@ from edge_client.data.clock import (
     read_times,
     unit_of_time,
 )
-from edge_client.data.folders import RecordingFiles, is_chosen
-from edge_client.data.labels import NAMED, TARGET
-from edge_client.data.roles import (
+from edge_client.data.tables.parts import (
+    PARQUET,
+    TableSource,
+    add_line,
+    at_row,
+    header_of,
+    parts_of,
+    read_numbers,
+    role_line,
+)
+from edge_client.data.tables.roles import (
     CHANNEL,
     DIVIDES,
     LABEL,
@@ -34,18 +44,8 @@ from edge_client.data.roles import (
     plain,
     spelled,
 )
-from edge_client.data.tables import (
-    PARQUET,
-    TableSource,
-    add_line,
-    at_row,
-    header_of,
-    parts_of,
-    read_numbers,
-    role_line,
-)
-from edge_client.data.text_form import MISSING, NUMERAL, first_rows, form_of
-from edge_client.data.words import FolderSettings
+from edge_client.data.tables.text_form import MISSING, NUMERAL, first_rows, form_of
+from edge_client.data.tables.words import FolderSettings
 from wire.arrays.tensors import Array
 from wire.errors import DataError
 from wire.tasks import NO_LABEL

@@ -3,10 +3,10 @@
 import fnmatch
 from collections.abc import Iterable, Sequence
 
-from edge_client.data.folders import is_named
-from edge_client.data.scanning import FolderScan
-from edge_client.data.text_form import text_of
-from edge_client.data.words import SETTINGS, nearest, place_in
+from edge_client.data.recordings.folders import is_named
+from edge_client.data.recordings.scanning import FolderScan
+from edge_client.data.tables.text_form import text_of
+from edge_client.data.tables.words import SETTINGS, nearest, place_in
 
 _TABLES = (
     ("columns", "no recording has a column"),

@@ -1,14 +1,14 @@
 """Windows from recordings: tables of samples (`edge_client.data.tables`), a row for each sample.
 
-`edge_client.data.roles` says which column has which role. The labels of a recording are of one
-kind:
+`edge_client.data.tables.roles` says which column has which role. The labels of a recording are of
+one kind:
 
 - classes, as numbers or names. `classes.txt` may list the names, one a line;
 - ``label.NAME``, any number of them: 1 if the name is present, otherwise 0;
 - ``target.NAME``, any number of them: a quantity.
 
 An empty cell means that the sample has no such label. The time says the rate, and where samples are
-missing: no window spans a gap (`edge_client.data.stretches`).
+missing: no window spans a gap (`edge_client.data.recordings.stretches`).
 
 A window is cut from consecutive samples of one class; if windows are cut into steps, or have names
 or quantities, from any consecutive samples. Its label is:
@@ -32,9 +32,16 @@ from msgspec.structs import replace
 
 from edge_client.core.ports import Windows
 from edge_client.data.array_store import ArrayStore, blocks, places_of, release
-from edge_client.data.clock import DAY_S, in_seconds
-from edge_client.data.cutting import NEITHER, TEST, TRAIN, SessionCut, cut_samples, cuts_of
-from edge_client.data.folders import (
+from edge_client.data.labels import NAMED, TARGET
+from edge_client.data.recordings.cutting import (
+    NEITHER,
+    TEST,
+    TRAIN,
+    SessionCut,
+    cut_samples,
+    cuts_of,
+)
+from edge_client.data.recordings.folders import (
     CLASSES,
     LENGTH,
     RecordingFiles,
@@ -43,20 +50,8 @@ from edge_client.data.folders import (
     is_named,
     usual_stride,
 )
-from edge_client.data.labels import NAMED, TARGET
-from edge_client.data.reading import DataReading, class_names, read_reading
-from edge_client.data.roles import (
-    CHANNEL,
-    DIVIDES,
-    LABEL,
-    LEFT_OUT,
-    PERSON,
-    TIME,
-    RoleName,
-    by_name,
-    spelled,
-)
-from edge_client.data.scanning import (
+from edge_client.data.recordings.reading import DataReading, class_names, read_reading
+from edge_client.data.recordings.scanning import (
     LARGEST,
     FileSamples,
     FolderScan,
@@ -71,8 +66,10 @@ from edge_client.data.scanning import (
     texts_of,
     times_of,
 )
-from edge_client.data.stretches import pieces
-from edge_client.data.tables import (
+from edge_client.data.recordings.stretches import pieces
+from edge_client.data.recordings.unmatched import unmatched
+from edge_client.data.tables.clock import DAY_S, in_seconds
+from edge_client.data.tables.parts import (
     TableSource,
     add_line,
     at_row,
@@ -80,8 +77,18 @@ from edge_client.data.tables import (
     parts_of,
     read_numbers,
 )
-from edge_client.data.unmatched import unmatched
-from edge_client.data.words import FolderSettings, settings_in
+from edge_client.data.tables.roles import (
+    CHANNEL,
+    DIVIDES,
+    LABEL,
+    LEFT_OUT,
+    PERSON,
+    TIME,
+    RoleName,
+    by_name,
+    spelled,
+)
+from edge_client.data.tables.words import FolderSettings, settings_in
 from wire.arrays.tensors import Array
 from wire.bundle import Window
 from wire.errors import DataError

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from edge_client.data.text_form import (
+from edge_client.data.tables.text_form import (
     DECIMAL_COMMA,
     MISSING,
     NUMERAL,

@@ -8,7 +8,7 @@ import numpy as np
 
 from edge_client.data.array_store import blocks, places_of, release
 from edge_client.data.labels import TARGET, classes_of_steps, of_samples
-from edge_client.data.stretches import TrackPiece
+from edge_client.data.recordings.stretches import TrackPiece
 from wire.arrays.tensors import Array
 from wire.tasks import NO_LABEL
 

@@ -1,0 +1,1 @@
+"""Tables as programs write them: texts, Parquet, times, roles of columns, and a user's words."""
