@@ -329,6 +329,36 @@ class TestLabels:
         with pytest.raises(DataError, match=r"labels.csv: its times .* Give both the same clock"):
             shoal.load(tmp_path)
 
+    @pytest.mark.parametrize(
+        "header", ["start,end,activity", "Label;Begin (ms);End (ms);Comment", "id,from,to,class"]
+    )
+    def test_a_file_of_intervals_says_the_classes_of_the_samples_in_them(
+        self, tmp_path: Path, header: str
+    ) -> None:
+        separator = ";" if ";" in header else ","
+        factor = 1000 if "ms" in header else 1
+        lines = []
+        for begin, end, name in ((2, 8, "sit"), (8, 14, "walk"), (16, 18, "sit")):
+            cells = {"begin": begin * factor, "start": begin, "from": begin, "end": end * factor}
+            cells |= {"to": end, "activity": name, "label": name, "class": name}
+            words = [word.partition(" ")[0].lower() for word in header.split(separator)]
+            lines.append(separator.join(str(cells.get(word, "")) for word in words))
+        put(tmp_path / "ann/acc.csv", ["t,x", *rows(1000, 1)])
+        put(tmp_path / "ann/notes.csv", [header, *lines])
+        fleet = shoal.load(tmp_path, length=50, stride=50)
+        windows = fleet.devices["ann"]
+        assert fleet.classes == ("sit", "walk")
+        assert windows.num_unlabelled == 6
+        count = [int((windows.train_y == k).sum() + (windows.test_y == k).sum()) for k in (0, 1)]
+        assert count == [7, 5]
+
+    def test_a_table_with_begin_end_and_measurements_is_no_file_of_intervals(
+        self, tmp_path: Path
+    ) -> None:
+        lines = [f"{i},{i + 1},{x},{y},a" for i, (x, y) in enumerate(values(300, 2))]
+        put(tmp_path / "ann/acc.csv", ["start,end,x,y,label", *lines])
+        assert {"x", "y"} <= set(shoal.load(tmp_path, length=50).window.channels)
+
     def test_samples_before_the_first_label_have_none(self, tmp_path: Path) -> None:
         put(tmp_path / "ann/acc.csv", ["t,x", *rows(1000, 1)])
         put(tmp_path / "ann/events.csv", ["t,activity", "10,sit", "15,"])

@@ -44,7 +44,7 @@ from edge_client.data.tables.roles import (
     plain,
     spelled,
 )
-from edge_client.data.tables.text_form import MISSING, NUMERAL, first_rows, form_of
+from edge_client.data.tables.text_form import MISSING, NUMERAL, SINCE_1970, first_rows, form_of
 from edge_client.data.tables.words import FolderSettings
 from wire.arrays.tensors import Array
 from wire.errors import DataError
@@ -343,7 +343,8 @@ def _scan_file(
 def common_unit(source: RecordingFiles, settings: FolderSettings) -> str:
     """Return the unit of the times of a recording: a user's, or that of the fastest of its files.
 
-    It is "" if each file says its own. Seconds of a slow sensor look like milliseconds.
+    It is "" if each file says its own. Seconds of a slow sensor, or of labels, look like
+    milliseconds.
     """
     if settings.time_unit or not source.files[1:]:
         return settings.time_unit
@@ -358,6 +359,9 @@ def common_unit(source: RecordingFiles, settings: FolderSettings) -> str:
             cells = [row[i] for row in first_rows(path, FEWEST_TIMES) if i < len(row)]
             numbers, wrong = read_numbers(np.array(cells, str))
             steps = np.diff(numbers)
+            says_none = not unit_of_time(role.name, np.zeros(1))
+            if path in source.labels and says_none and (np.abs(numbers) < SINCE_1970[0]).all():
+                continue  # its times are as far apart as a class is long
             names.add(plain(role.name))
             if wrong is None and (steps > 0).any():
                 usual = float(np.median(steps[steps > 0]))

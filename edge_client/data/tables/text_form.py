@@ -17,6 +17,7 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import IO
 
+from edge_client.data.tables.roles import LABELS, is_number_of_row, plain, unit_of
 from wire.errors import DataError
 
 HEAD = 65_536
@@ -26,6 +27,10 @@ SINCE_1970 = 3e8, 4e9
 LARGEST_RATE_HZ = 1e5
 MISSING = frozenset(("", "nan", "na", "n/a", "null", "none"))
 """Cells without a value, in lower case."""
+BEGINS = ("start", "begin", "from", "onset", "start_time", "begin_time", "time_start", "start_at")
+ENDS = ("end", "stop", "to", "offset", "end_time", "stop_time", "time_end", "end_at")
+"""Names of the times at which an interval with one label begins and ends."""
+_BESIDE_INTERVALS = frozenset(("duration", "comment", "note", "notes", "confidence", "annotator"))
 _SEPARATOR_LINE = re.compile(r'"?sep=(\\t|.)"?', re.IGNORECASE)
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}[T ]\d{1,2}:\d{2}")
 NUMERAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
@@ -51,6 +56,11 @@ class TextForm:
     """Time of the first row since 1970 and rows a second, if the first two lines say them, else 0.
 
     Each row then gets its time as a first cell.
+    """
+    intervals: tuple[int, int, int] | None = None
+    """Places of the beginning, end and label in rows that are intervals; else None.
+
+    Such a row is read as two: a time with the label, and a time without one.
     """
 
 
@@ -123,6 +133,10 @@ def _form(path: Path, _size: int, _changed_ns: int) -> TextForm:
         values = ("x", "y", "z") if width == 3 else tuple(f"c{i}" for i in range(1, width + 1))
         names = "time", *(values if width > 1 else (stem_of(path).lower(),))
         return TextForm(encoding, separator, False, skipped + 2, ("", *first), False, names, *clock)
+    if has_header and separator != " " and (intervals := _intervals(cells)):
+        unit = unit_of(cells[intervals[0]])
+        header = f"time ({unit})" if unit else "time", "label"
+        return TextForm(encoding, separator, True, skipped, header, intervals=intervals)
     if has_header and names:
         first, rows = names, _lines_of_header(rest, separator) - 1
     return TextForm(
@@ -143,6 +157,18 @@ def _start_and_rate(lines: Sequence[str], separator: str) -> tuple[float, float]
     start_s, rate_hz = float(rows[0][0]), float(rows[1][0])
     fits = SINCE_1970[0] <= start_s < SINCE_1970[1] and 0 < rate_hz <= LARGEST_RATE_HZ
     return (start_s, rate_hz) if fits else None
+
+
+def _intervals(header: Sequence[str]) -> tuple[int, int, int] | None:
+    """Return the places of beginning, end and label if a table has intervals with a label alone."""
+    words = [plain(name) for name in header]
+    found = [[i for i, w in enumerate(words) if w in names] for names in (BEGINS, ENDS, LABELS)]
+    others = {w for w in words if w not in (*BEGINS, *ENDS, *LABELS) and not is_number_of_row(w)}
+    others -= _BESIDE_INTERVALS
+    if others or any(len(places) != 1 for places in found):
+        return None
+    begin, end, label = (places[0] for places in found)
+    return begin, end, label
 
 
 def _lines_before_header(lines: Sequence[str], separator: str) -> int:
@@ -321,10 +347,18 @@ def rows_of(path: Path, form: TextForm) -> Iterator[tuple[int, list[str]]]:
                 return
             reader, count = csv.reader(file, delimiter=form.separator), 0
             for row in reader:
-                if row and not (len(row) == 1 and not row[0].strip()):
-                    time = [repr(form.start_s + count / form.rate_hz)] if form.rate_hz else []
-                    yield form.skipped + reader.line_num, time + [_cell(cell) for cell in row]
-                    count += 1
+                if not row or (len(row) == 1 and not row[0].strip()):
+                    continue
+                line, cells = form.skipped + reader.line_num, [_cell(cell) for cell in row]
+                if form.intervals and count:
+                    begin, end, label = ([*cells, "", "", ""][i] for i in form.intervals)
+                    yield line, [begin, label]
+                    yield line, [end, ""]
+                elif form.rate_hz:
+                    yield line, [repr(form.start_s + count / form.rate_hz), *cells]
+                else:
+                    yield line, cells
+                count += 1
         except UnicodeDecodeError as error:
             raise DataError(
                 f"{path} is not text in {form.encoding}: {error.reason} at byte {error.start}"
