@@ -339,7 +339,12 @@ class TestLabels:
         factor = 1000 if "ms" in header else 1
         lines = []
         for begin, end, name in ((2, 8, "sit"), (8, 14, "walk"), (16, 18, "sit")):
-            cells = {"begin": begin * factor, "start": begin, "from": begin, "end": end * factor}
+            cells: dict[str, object] = {
+                "begin": begin * factor,
+                "start": begin,
+                "from": begin,
+                "end": end * factor,
+            }
             cells |= {"to": end, "activity": name, "label": name, "class": name}
             words = [word.partition(" ")[0].lower() for word in header.split(separator)]
             lines.append(separator.join(str(cells.get(word, "")) for word in words))

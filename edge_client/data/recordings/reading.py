@@ -161,10 +161,7 @@ def read_reading(scans: Mapping[str, FolderScan], rate_hz: float = 0.0) -> DataR
     if beside:
         names = ", ".join(sorted(beside)[:5]) + (", ..." if len(beside) > 5 else "")
         labels = any(re.match(r"labels?\.", name, re.IGNORECASE) for name in beside)
-        way = (
-            ". Classes are read from files whose columns are a time, or begin and end, and the label"
-            * labels
-        )
+        way = ". Classes are read from files with a time, or begin and end, and the label" * labels
         remarks.append(f"files beside the recordings are not read: {names}{way}")
     of_labels = [path for scan in scans.values() for s in scan.sources for path in s.labels]
     if of_labels:

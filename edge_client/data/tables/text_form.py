@@ -162,12 +162,12 @@ def _start_and_rate(lines: Sequence[str], separator: str) -> tuple[float, float]
 def _intervals(header: Sequence[str]) -> tuple[int, int, int] | None:
     """Return the places of beginning, end and label if a table has intervals with a label alone."""
     words = [plain(name) for name in header]
-    found = [[i for i, w in enumerate(words) if w in names] for names in (BEGINS, ENDS, LABELS)]
+    places = [[i for i, w in enumerate(words) if w in names] for names in (BEGINS, ENDS, LABELS)]
     others = {w for w in words if w not in (*BEGINS, *ENDS, *LABELS) and not is_number_of_row(w)}
     others -= _BESIDE_INTERVALS
-    if others or any(len(places) != 1 for places in found):
+    if others or any(len(each) != 1 for each in places):
         return None
-    begin, end, label = (places[0] for places in found)
+    begin, end, label = (each[0] for each in places)
     return begin, end, label
 
 
