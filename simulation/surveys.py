@@ -6,6 +6,7 @@ import torch
 from algorithms.core.contract import LocalModel
 from algorithms.groupings.surveys import PREFIX, Surveys
 from algorithms.groupings.views import Points
+from algorithms.objectives.gradients import tape
 from algorithms.objectives.supervised import Supervised
 from host.threads import one_thread
 from simulation.datasets.windows import FleetData
@@ -30,7 +31,7 @@ def distances(data: FleetData, objective: Supervised) -> tuple[dict[str, Array],
             "x": torch.from_numpy(np.ascontiguousarray(windows.train_x[at])),
             "y": torch.from_numpy(np.ascontiguousarray(windows.train_y[at])),
         } | {name: torch.ones(len(at), *shape) for name, shape in objective.columns.items()}
-        with one_thread():
+        with one_thread(), tape():
             sums = objective.survey(initial, batch)
         answers = {
             PREFIX + names.name_of(key): (value / len(at)).numpy() for key, value in sums.items()

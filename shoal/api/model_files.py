@@ -7,7 +7,7 @@ for Core ML (``.mlpackage``).
 import contextlib
 import io
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -27,6 +27,7 @@ from export.lowering.onnx_graph import OnnxGraph, to_onnx, to_template
 from export.model_file import state_file, to_safetensors_file
 from host.files import write_atomically
 from shoal.api.own_model import device_model, network_with, torch_tensors
+from shoal.reports.model_list import INDEX, Written, remove_models
 from simulation.engine.progress import HeldModels
 from wire.arrays import names
 from wire.arrays.onnx_model import INPUT, OUTPUT, fragment
@@ -34,54 +35,10 @@ from wire.arrays.tensors import Tensors
 from wire.bundle import EXECUTORCH, Window
 from wire.errors import ConfigError
 
-
-@dataclass(frozen=True)
-class Written:
-    """The files of one model, an entry of ``models.json``.
-
-    They are called `NAME.safetensors`, `NAME.pt` and `NAME.onnx`.
-    """
-
-    name: str
-    files: tuple[str, ...]
-    group: int | None
-    device: str
-    keeps: str
-    """Candidate that a device chose; empty for a group, and if devices do not choose."""
-    left_out: str
-    """Reason why files are missing; empty if all three exist."""
-
-
-def why_left_out(written: Iterable[Written]) -> str:
-    """Return how many models lack files, with the first reason; empty if none does."""
-    lacking = [one for one in written if one.left_out]
-    return (
-        (
-            f"{len(lacking)} models without some of their files, the first {lacking[0].name}: "
-            f"{lacking[0].left_out}"
-        )
-        if lacking
-        else ""
-    )
-
-
-INDEX = "models.json"
 FORMS = (".safetensors", ".pt", ".onnx")
 """Suffixes of the files that each model of a folder has."""
 EXECUTORCH_FILE, CORE_ML = ".pte", ".mlpackage"
 """Further suffixes of the file of a single model."""
-
-
-def remove_models(folder: Path, but: Collection[str] = ()) -> None:
-    """Remove the models that the list of a folder names, but for these files, and the list."""
-    try:
-        entries = json.loads((folder / INDEX).read_text())
-        listed = {str(file) for entry in entries for file in entry["files"]}
-    except (OSError, ValueError, KeyError, TypeError):  # there is no list
-        return
-    for name in (*(listed - {*but}), INDEX):
-        if name == Path(name).name:
-            (folder / name).unlink(missing_ok=True)
 
 
 class ModelFiles:

@@ -17,10 +17,10 @@ from edge_client.models.loaded import check_windows
 from host.files import prepare_folder
 from shoal.api.columns import is_table, windows_of_table
 from shoal.api.examples import windows_of
-from shoal.api.model_files import Written
 from shoal.api.own_model import answers_of
 from shoal.api.progress import Models
 from shoal.api.tables import Evaluation, RoundMetrics, evaluations, round_metrics, to_frame
+from shoal.reports.model_list import Written
 from simulation.datasets.windows import FleetData
 from simulation.measures import confusion
 from simulation.simulate import SimulationResult

@@ -18,11 +18,11 @@ from host.files import prepare_folder
 from host.settings import settings_of
 from shoal.api.callbacks import Callback, CsvLog
 from shoal.api.data import fleet_of
-from shoal.api.model_files import remove_models, why_left_out
 from shoal.api.pointing import pointing
 from shoal.api.progress import Models, progress_of
 from shoal.api.result import Result
 from shoal.asked import NOW
+from shoal.reports.model_list import remove_models, why_left_out
 from simulation import simulate as simulation
 from simulation.cost import count
 from simulation.datasets.catalog import cuts_of

@@ -258,3 +258,17 @@ def test_wrong_command_lines_end_with_usage_and_status_2(arguments: list[str], s
     )
     assert done.returncode == status
     assert "usage: shoal" in (done.stdout + done.stderr).lower()
+
+
+@pytest.mark.parametrize("model", [None, "mlp"])
+def test_a_simulation_loads_neither_a_compiler_nor_a_runtime(model: str | None) -> None:
+    """They would double the time until the first step."""
+    code = (
+        "import sys, numpy, shoal\n"
+        "x = numpy.random.default_rng(0).normal(size=(120, 3, 16)).astype('float32')\n"
+        "y = numpy.arange(120) % 2\n"
+        f"shoal.simulate(shoal.load(x, y, y), rounds=1, model={model!r})\n"
+        "print(sys.modules.keys() & {'torch._dynamo', 'onnx', 'onnxruntime', 'executorch'})\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "set()"
