@@ -179,6 +179,14 @@ class RoundSettings(TrainingSettings[A], Generic[A], frozen=True, kw_only=True):
             max_length=100,
         ),
     ] = ""
+    when: Annotated[
+        str,
+        about(
+            "Begin when a share of the devices say that their recordings no longer fit: drift, or "
+            "drift:share=0.2; at once when empty.",
+            max_length=50,
+        ),
+    ] = ""
 
 
 class AdmissionSettings(RoundSettings[A], Generic[A], frozen=True, kw_only=True):

@@ -194,7 +194,8 @@ def is_wanted(fleet: Records, device_id: str, device: Device) -> bool:
 def works_for(fleet: Records, device_id: str, device: Device) -> Campaign | None:
     """Return the campaign that a device works for, or None.
 
-    It is the most recently started unfinished campaign that may give the device assignments.
+    It is the most recently started unfinished campaign that may give the device assignments. A
+    campaign that awaits drift gives none.
     """
     return next(
         (
@@ -202,6 +203,7 @@ def works_for(fleet: Records, device_id: str, device: Device) -> Campaign | None
             for campaign in reversed(fleet.campaigns.values())
             if campaign.phase != "finished"
             and not campaign.paused
+            and not campaign.awaits_drift
             and takes(fleet, campaign, device_id, device)
         ),
         None,

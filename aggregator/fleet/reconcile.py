@@ -33,7 +33,7 @@ from aggregator.fleet.records import (
     LastOffer,
     Member,
 )
-from aggregator.fleet.standing import PLACES, standing
+from aggregator.fleet.standing import DRIFT, PLACES, standing
 from wire.messages import LARGEST_NUMBER
 
 REST_S, LONGEST_REST_S = 60.0, 86_400.0
@@ -334,5 +334,5 @@ def _account(turn: Turn, device_id: str, before: Device, after: Device) -> None:
             else:
                 del turn.counts[mark]
             kind, name = mark.split("/")[:2]
-            is_work = kind in PLACES
-            turn.touched[name if is_work else ""] = None
+            is_of_campaign = kind in (*PLACES, *DRIFT)
+            turn.touched[name if is_of_campaign else ""] = None

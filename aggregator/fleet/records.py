@@ -20,6 +20,8 @@ from wire.messages import CheckIn, Digest, InUse, MaybeDigest, Metrics, Policy, 
 
 Kind = Literal["survey", "train", "evaluate", "personalise"]
 """Kind of an assignment: describe the inputs, train, test the final model, or personalise."""
+NOT_STARTED = -1.0
+"""Value of `Campaign.started_s` before the start."""
 Phase = Literal["waiting", "preparing", "training", "aggregating", "evaluating", "finished"]
 """Phase of a campaign.
 
@@ -361,6 +363,7 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True):
     next_programs: dict[str, tuple[Verb, ...]] = {}
     """Verbs for these settings, if the open round is opened again; empty if they are unchanged."""
     started_s: float = 0.0
+    """Time of the start; `NOT_STARTED` while the campaign awaits drift."""
     phase: Phase = "waiting"
     phase_s: float = 0.0
     """Time at which the phase began."""
@@ -434,6 +437,11 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True):
     def name(self) -> str:
         """Name for people."""
         return self.settings.name
+
+    @property
+    def awaits_drift(self) -> bool:
+        """True if the campaign begins once enough devices have drifted (`RunSettings.when`)."""
+        return self.started_s == NOT_STARTED and self.phase == "waiting"
 
     @property
     def received(self) -> int:

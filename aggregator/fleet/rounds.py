@@ -14,6 +14,8 @@ it, unless the round lacks updates.
 """
 
 import math
+import re
+from functools import lru_cache
 from statistics import median_low
 from typing import Any, NamedTuple
 
@@ -38,15 +40,18 @@ from aggregator.fleet.events import Aggregate, Aggregated
 from aggregator.fleet.plan import round_seed
 from aggregator.fleet.reconcile import Turn, assign, reconcile
 from aggregator.fleet.records import AdmittedUpdate, Campaign, Member, Trend, Version
-from aggregator.fleet.standing import PLACES, pool_name, pool_of
+from aggregator.fleet.standing import DRIFT, PLACES, pool_name, pool_of
 from algorithms.core.keys import NEWCOMER
 from wire.arrays import names
+from wire.errors import ConfigError
 from wire.messages import Metrics
 
 CHUNK = 500
 """Maximum number of devices that are assigned in one event."""
 ABREAST = 10_000
 """Maximum number of devices that work on a survey, an evaluation or a personal model at a time."""
+DRIFT_SHARE = 0.2
+"""Share of devices whose data have moved that begins a campaign, if the operator gives none."""
 DISTANCES = 5
 """Number of past rounds whose models' moves are compared with the move of a new model."""
 
@@ -56,6 +61,8 @@ def advance(turn: Turn, name: str) -> None:
     if (campaign := turn.campaigns.get(name)) is None or campaign.paused or turn.sweep:
         return
     match campaign.phase:
+        case "waiting" if campaign.awaits_drift:
+            _begin_if_drifted(turn, campaign)
         case "waiting":
             _open(turn, campaign)
         case "preparing" | "training":
@@ -76,7 +83,7 @@ def look_s(turn: Turn, campaign: Campaign) -> float:
     """Return the time at which a campaign is to be advanced again without a further event."""
     pools = (pool_name(kind, campaign.name) for kind in ("survey", "personalise"))
     waits = campaign.phase != "finished" or not turn.pools.keys().isdisjoint(pools)
-    if campaign.paused or not waits:
+    if campaign.paused or not waits or campaign.awaits_drift:
         return math.inf
     if _kind_with_room(turn, campaign):
         return turn.now_s
@@ -124,6 +131,12 @@ def lacking(turn: Turn, campaign: Campaign) -> Lack:
     name, settings = campaign.name, campaign.settings
     if campaign.paused or campaign.phase in ("aggregating", "finished"):
         return NO_LACK
+    if campaign.awaits_drift:
+        moved, count = drift_of(turn, campaign)
+        return Lack(
+            f"drift: the recordings of {moved} of {count} devices no longer fit, "
+            f"{drift_share(settings.when):.0%} must"
+        )
     if hours_of(campaign, turn.now_s)[0] > turn.now_s:
         return Lack(f"its hours, {settings.hours}")
     beside = turn.count(f"beside/{name}/{campaign.round}")
@@ -193,6 +206,41 @@ def _fill(turn: Turn, campaign: Campaign) -> None:
             reconcile(turn, device_id)
     if _kind_with_room(turn, campaign):
         turn.touched.pop(campaign.name, None)
+
+
+@lru_cache(64)
+def drift_share(when: str) -> float:
+    """Return the share of devices that begins a campaign, of a text such as ``drift:share=0.2``.
+
+    It is 0 for an empty text, with which the campaign begins at once.
+
+    Raises:
+        ConfigError: the text has another form.
+    """
+    if not when:
+        return 0.0
+    match = re.fullmatch(r"drift(?::share=(0?\.[0-9]{1,6}|1))?", when)
+    share = float(match[1] or DRIFT_SHARE) if match else 0.0
+    if not share:
+        raise ConfigError(
+            f"when must be drift, or drift:share=NUMBER with a number above 0 and at most 1, got "
+            f"{when!r}"
+        )
+    return share
+
+
+def drift_of(turn: Turn, campaign: Campaign) -> tuple[int, int]:
+    """Return the numbers of a campaign's devices whose data have moved, and of all."""
+    moved, unmoved = (turn.count(pool_name(kind, campaign.name)) for kind in DRIFT)
+    return moved, moved + unmoved
+
+
+def _begin_if_drifted(turn: Turn, campaign: Campaign) -> None:
+    """Begin a campaign if enough of its devices say that their data have moved."""
+    moved, devices = drift_of(turn, campaign)
+    if moved and moved >= drift_share(campaign.settings.when) * devices:
+        turn.change(campaign, started_s=turn.now_s, phase_s=turn.now_s)
+        turn.look_at_all()
 
 
 def _open(turn: Turn, campaign: Campaign) -> None:

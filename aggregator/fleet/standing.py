@@ -14,13 +14,15 @@ from immutables import Map
 from msgspec.structs import replace
 
 from aggregator.core.pool import DevicePool
-from aggregator.fleet.desired import Desired, Records, releases_for, rests_until, wanted
+from aggregator.fleet.desired import Desired, Records, releases_for, rests_until, takes, wanted
 from aggregator.fleet.gate import answer_marks
 from aggregator.fleet.records import Device, Fleet
 
 NO_MARKS: tuple[str, ...] = ()
 PLACES = ("train", "beside", "survey", "evaluate", "personalise")
 """Kinds of pools, and of marks of devices at work, in the order in which pools are drawn from."""
+DRIFT = ("moved", "unmoved")
+"""Kinds of marks of devices for a campaign that awaits drift."""
 
 
 class Standing(NamedTuple):
@@ -54,6 +56,10 @@ def standing(fleet: Records, device_id: str, device: Device, now_s: float) -> St
         look_s = min((at_s for at_s in times if at_s > now_s), default=math.inf)
     if fleet.rollouts:
         marks = (*marks, *map(intern, _marks(fleet, device_id, device)))
+    if device.facts is not None and not device.barred:
+        for campaign in fleet.campaigns.values():
+            if campaign.awaits_drift and takes(fleet, campaign, device_id, device):
+                marks = (*marks, pool_name(DRIFT[not device.moved], campaign.name))
     return Standing(pool, marks, look_s)
 
 
@@ -65,7 +71,7 @@ def pool_of(device: Device, task: Desired) -> str:
 
 @lru_cache(10_000)
 def pool_name(place: str, campaign: str) -> str:
-    """Return the name of a campaign's pool."""
+    """Return the name of a campaign's pool, or of a mark for it."""
     return intern(f"{place}/{campaign}")
 
 

@@ -20,7 +20,7 @@ from aggregator.fleet import rollouts, rounds
 from aggregator.fleet.desired import needs_placement
 from aggregator.fleet.divergence import NOBODY, refused_divergence, suspects_of
 from aggregator.fleet.reconcile import Turn, awake, failed, forget, reconcile, rested
-from aggregator.fleet.records import SHARED, Campaign, Device, Fleet, Member, Survey
+from aggregator.fleet.records import NOT_STARTED, SHARED, Campaign, Device, Fleet, Member, Survey
 from wire.messages import ROOM, CheckIn, Metrics
 
 SWEPT = 500
@@ -354,7 +354,8 @@ def _without_update(turn: Turn, *device_ids: str, only: str = "") -> None:
 
 def _started(turn: Turn, event: e.Started) -> None:
     if event.campaign not in turn.campaigns:
-        turn.put(replace(event.record, started_s=turn.now_s, phase_s=turn.now_s))
+        started_s = NOT_STARTED if event.record.settings.when else turn.now_s
+        turn.put(replace(event.record, started_s=started_s, phase_s=turn.now_s))
         turn.look_at_all()
 
 

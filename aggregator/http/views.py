@@ -120,6 +120,7 @@ class SettingsView(BaseModel):
     quorum: float
     pace_s: float
     hours: str
+    when: str
     candidates: list[str]
     update_encoding: Encoding
 

@@ -15,6 +15,7 @@ from aggregator.aggregation.stored import work_of
 from aggregator.core.hours import read_hours
 from aggregator.core.settings import RunSettings
 from aggregator.fleet.eligibility import read_rule
+from aggregator.fleet.rounds import drift_share
 from aggregator.leadership.identity import own_secret
 from aggregator.service_settings import CampaignSettings
 from aggregator.storage.blob_bucket import blob_digests, blobs_name
@@ -121,6 +122,7 @@ def check_asking(settings: RunSettings) -> None:
     check_schedule(settings.lr_schedule, settings.rounds)
     read_rule(settings.where)
     read_hours(settings.hours)
+    drift_share(settings.when)
     if settings.concurrency and not settings.buffer:
         raise ConfigError(f"concurrency must be 0 without a buffer, got {settings.concurrency}")
     if settings.buffer and settings.cohort:

@@ -12,6 +12,7 @@ from simulation.datasets.windows import FleetData
 from tests.aggregator.campaign_cases import SECOND, Campaigns
 from wire import messages as m
 from wire.arrays.tensors import decode_tensors
+from wire.codec import encode
 
 
 @pytest.fixture
@@ -41,6 +42,25 @@ def test_a_new_campaign_takes_the_devices_and_gives_them_back_when_it_is_over(
     bench.direct("abort")
     assert (bench.second.phase, bench.working("run-1")) == ("finished", ["a", "b"])
     assert sorted(bench.plans()) == [("r", "a"), ("r", "b")]
+
+
+def test_a_campaign_that_awaits_drift_begins_once_and_takes_the_devices(fleet: FleetData) -> None:
+    bench = Campaigns(fleet)
+    bench.start_second(when="drift")
+    bench.answer("a", "b")
+    assert (bench.working("run-1"), bench.working(SECOND)) == (["a", "b"], [])
+    drifted = m.CheckIn("b", 10, 4, moved=True)
+    bench.send("b", "check-in", encode(drifted))
+    assert bench.working("run-1") == ["a", "b"], "what is at work is done first"
+    bench.answer("a", "b")
+    assert bench.working(SECOND) == ["a", "b"]
+    bench.send("b", "check-in", encode(drifted))
+    assert (bench.second.round, bench.working(SECOND)) == (1, ["a", "b"])
+    bench.answer("a", "b")
+    bench.direct("abort")
+    assert (bench.second.phase, bench.working("run-1")) == ("finished", ["a", "b"])
+    bench.send("b", "check-in", encode(drifted))
+    assert (len(bench.runner.fleet.campaigns), bench.second.phase) == (2, "finished")
 
 
 def test_two_campaigns_train_at_once_on_parts_of_a_fleet(parted: Campaigns) -> None:

@@ -24,6 +24,7 @@ POLICIES: list[dict[str, Any]] = [
     {"pace_s": 200.0},
     {"hours": "22:13-02:47"},
     {"where": "battery >= 50"},
+    {"when": "drift:share=0.3"},
 ]
 
 
@@ -210,7 +211,7 @@ def check_rest(world: World) -> None:
             own = {"campaign": campaign.name, "device_id": device_id}
             world.feed(e.Excluded(at_s=world.now_s, excluded=False, **own))
     for device_id, client in world.clients.items():
-        client.num_train = 10
+        client.num_train, client.moved = 10, True
         world.feed(e.Banned(at_s=world.now_s, device_id=device_id, ban=None))
     for _ in range(2):  # a device may have lost what it kept while an update was on its way
         for device_id in world.clients:

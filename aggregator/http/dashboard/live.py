@@ -110,6 +110,7 @@ def live_campaign(view: FleetView, name: str, past: Past, number: int) -> LiveCa
     closed = [line.closed_at_s for line in past.rounds[-RECENT - 1 :]]
     spans = [after - before for before, after in pairwise(closed)]
     days, now_s = settings.days, view.now_s
+    began_s = now_s if campaign.awaits_drift else campaign.started_s
     return LiveCampaign(
         {standing: counts[standing] for standing in STANDINGS},
         len(members),
@@ -123,7 +124,7 @@ def live_campaign(view: FleetView, name: str, past: Past, number: int) -> LiveCa
         sum(member.train_s for member in members),
         evaluated[-1].accuracy if evaluated else None,
         evaluated[-1].loss if evaluated else None,
-        max(0.0, days - (now_s - campaign.started_s) / DAY_S) if days else None,
+        max(0.0, days - (now_s - began_s) / DAY_S) if days else None,
         rounds_left,
         rounds_left * median(spans) if rounds_left and spans else None,
     )
