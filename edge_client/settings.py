@@ -120,13 +120,13 @@ class DeviceSettings(msgspec.Struct, frozen=True, kw_only=True):
     stream: Annotated[
         Literal["auto", "off"],
         about(
-            "Use of earlier windows in the answers to live ones: auto learns how long activities "
-            "last, off answers each window alone."
+            "Use of earlier windows in the answers to a recording or to live windows: auto learns "
+            "how long activities last, off answers each window alone."
         ),
     ] = "auto"
     lag: Annotated[
         int,
-        about("Later windows that the answer to a live window waits for.", ge=0, le=60),
+        about("Later windows of a recording, or live ones, that an answer waits for.", ge=0, le=60),
     ] = 0
     publish: Annotated[
         str | None,

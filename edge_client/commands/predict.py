@@ -1,19 +1,23 @@
 """`shoal-edge predict`: answers of the model in use for windows of a file or standard input."""
 
+import itertools
 import json
 import os
 import signal
 import sys
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from edge_client.data.windows import read_windows
+from edge_client.core.stream import StreamFilter, StreamSums
+from edge_client.data.tables import is_table
+from edge_client.data.windows import read_stretches
 from edge_client.models.application import Model
+from edge_client.storage.state import DeviceState
 from wire.arrays.tensors import Array
 from wire.errors import DataError
 from wire.tasks import CLASSIFICATION, MULTI_LABEL, PRESENT, REGRESSION, SEQUENCE, TaskName
@@ -75,7 +79,15 @@ def predict(arguments: Namespace) -> int:
                     failed |= "error" in answer
                     print(json.dumps(answer), flush=True)
             return failed
-        for answer in _answers(model, read_windows(Path(arguments.input), model.window)):
+        path = Path(arguments.input)
+        stretches = read_stretches(path, model.window)
+        is_stream = arguments.stream == "auto" and (path.is_dir() or is_table(path))
+        answers = (
+            _filtered(model, arguments.state, stretches, arguments.lag)
+            if is_stream
+            else itertools.chain.from_iterable(_answers(model, x) for x in stretches)
+        )
+        for answer in answers:
             print(json.dumps(answer))
     return 0
 
@@ -109,6 +121,29 @@ def _answer_line(model: Model, text: str) -> dict[str, Any]:
         }
     except DataError as error:
         return {"error": str(error)}
+
+
+def _filtered(
+    model: Model, state: Path, stretches: Iterable[Array], lag: int
+) -> Iterator[dict[str, Any]]:
+    """Yield the answers to the windows of recordings. Earlier windows of a stretch count, too.
+
+    The filter begins with what this device's live stream has taught it, and stores nothing: the
+    recordings may be of another device.
+    """
+    sums = StreamSums("")
+    for x in stretches:
+        p = model.predict(x)
+        if model.task != CLASSIFICATION or not len(x):
+            yield from (told(model.task, model.classes, row) for row in p)
+            continue
+        if sums.bundle != model.current.bundle:
+            sums = DeviceState(state, read_only=True).stream(model.current.bundle)
+        stream = StreamFilter(sums, 1.0, lag)
+        rows = itertools.chain.from_iterable(stream.answer(at, row) for at, row in enumerate(p))
+        for _, row in itertools.chain(rows, stream.end()):
+            yield told(CLASSIFICATION, model.classes, row)
+        sums = stream.sums
 
 
 def _answers(model: Model, x: Array) -> Iterator[dict[str, Any]]:

@@ -20,7 +20,7 @@ Unlabelled windows: ``unlabelled.npz`` with ``X (n, channels, time)``. A folder 
 may have ``test.npz`` beside it. Recordings may contain unlabelled windows too, in either part.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -44,7 +44,7 @@ from edge_client.data.recordings.folders import (
     sources_in,
     unread,
 )
-from edge_client.data.recordings.loading import load_recordings, windows_of_recordings
+from edge_client.data.recordings.loading import load_recordings, stretches_of_recordings
 from edge_client.data.recordings.reading import DataReading
 from edge_client.data.tables.parts import is_table
 from edge_client.data.tables.text_form import stem_of
@@ -284,11 +284,26 @@ def _examples(x: Array, origin: str, channels: Sequence[str], has_ids: bool) -> 
 
 
 def read_windows(path: Path, window: Window, words: FolderSettings | None = None) -> Array:
-    """Return windows (n, \\*shape) to predict, in the units and channel order of `window`.
+    """Return all windows (n, \\*shape) of `read_stretches`.
 
-    The path is that of an array ``*.npy``, of an ``*.npz`` with the array X, of a recording, or of
-    a folder of recordings, whose columns have at least the window's channels. Recordings are cut at
-    the window's own stride. Their ``shoal.toml`` goes before a user's `words`.
+    Raises:
+        DataError: the path is none of those.
+    """
+    none = np.zeros((0, len(window.channels), window.length), np.float32)
+    stretches = list(read_stretches(path, window, words))
+    return np.concatenate(stretches) if stretches else none
+
+
+def read_stretches(
+    path: Path, window: Window, words: FolderSettings | None = None
+) -> Iterator[Array]:
+    """Yield windows (n, \\*shape) to predict, in the units and channel order of `window`.
+
+    An array of a file comes whole. Windows of recordings come by stretches without a gap, each in
+    order of time. The path is that of an array ``*.npy``, of an ``*.npz`` with the array X, of a
+    recording, or of a folder of recordings, whose columns have at least the window's channels.
+    Recordings are cut at the window's own stride. Their ``shoal.toml`` goes before a user's
+    `words`.
 
     Raises:
         DataError: the path is none of these.
@@ -303,14 +318,16 @@ def read_windows(path: Path, window: Window, words: FolderSettings | None = None
                 f"{path} has no recording, such as *.csv or *.parquet. Name the file of windows: "
                 f"{path / 'X.npy'}.{unread([path])}"
             )
-        return windows_of_recordings(folder, sources, settings_in(folder, words), window)
+        yield from stretches_of_recordings(folder, sources, settings_in(folder, words), window)
+        return
     if path.suffix == ".npz":
         try:
             with np.load(path, allow_pickle=False) as file:
                 x = np.asarray(file["X"])
-                return (
-                    with_presence(x, file["lengths"], str(path)) if "lengths" in file.files else x
-                )
+                if "lengths" in file.files:
+                    x = with_presence(x, file["lengths"], str(path))
         except (OSError, ValueError, KeyError, EOFError) as error:
             raise DataError(f"{path} must have an array X: {error}") from None
-    return _load(path)
+        yield x
+        return
+    yield _load(path)

@@ -1,5 +1,6 @@
 """The filter over answers to a stream of windows."""
 
+import json
 from pathlib import Path
 from typing import cast
 
@@ -109,17 +110,19 @@ def test_a_person_who_changes_is_learnt_again() -> None:
     assert stream.sums.activity(CLASSES) < 7
 
 
+@pytest.fixture
+def state(fleet: FleetData, exported: Exported, tmp_path: Path) -> Path:
+    """Path of a state folder with a model in use."""
+    take_up(Device(fleet, exported, tmp_path / "state"))
+    return tmp_path / "state"
+
+
+def stream_of(fleet: FleetData) -> Array:
+    x = next(iter(fleet.devices.values())).test_x
+    return np.repeat(x, 6, axis=0)[:60]
+
+
 class TestLiveAnswers:
-    @pytest.fixture
-    def state(self, fleet: FleetData, exported: Exported, tmp_path: Path) -> Path:
-        """Path of a state folder with a model in use."""
-        take_up(Device(fleet, exported, tmp_path / "state"))
-        return tmp_path / "state"
-
-    def windows(self, fleet: FleetData) -> Array:
-        x = next(iter(fleet.devices.values())).test_x
-        return np.repeat(x, 6, axis=0)[:60]
-
     def answered(self, state: Path, x: Array, lag: int | None) -> list[dict[str, object]]:
         live = LiveAnswers(Model(state), state, 1.0, lag)
         lines = [line for at, window in enumerate(x) for line in live.of(float(at), window)]
@@ -128,7 +131,7 @@ class TestLiveAnswers:
     def test_what_is_learnt_survives_a_restart_and_belongs_to_the_bundle(
         self, fleet: FleetData, state: Path
     ) -> None:
-        files, x = DeviceState(state, read_only=True), self.windows(fleet)
+        files, x = DeviceState(state, read_only=True), stream_of(fleet)
         bundle = Model(state).current.bundle
         for lag in (0, 2):
             before = files.stream(bundle)
@@ -161,7 +164,7 @@ class TestLiveAnswers:
     def test_without_a_filter_each_window_is_answered_alone(
         self, fleet: FleetData, state: Path
     ) -> None:
-        x = self.windows(fleet)
+        x = stream_of(fleet)
         p = Model(state).predict(x)
         lines = self.answered(state, x, None)
         answers = [list(cast("dict[str, float]", line["probabilities"]).values()) for line in lines]
@@ -171,7 +174,7 @@ class TestLiveAnswers:
     def test_another_bundle_starts_anew_and_waiting_answers_have_their_own_classes(
         self, fleet: FleetData, state: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        model, x = Model(state), self.windows(fleet)
+        model, x = Model(state), stream_of(fleet)
         live = LiveAnswers(model, state, 1.0, 2)
         assert [list(live.of(float(at), window)) for at, window in enumerate(x[:2])] == [[], []]
         names = model.classes
@@ -182,3 +185,46 @@ class TestLiveAnswers:
         lines = list(live.of(2.0, x[2]))
         assert [list(line["probabilities"]) for line in lines] == [list(names)] * 2
         assert [list(line["probabilities"]) for line in live.end()] == [["on", "off"]]
+
+
+class TestRecording:
+    """Answers of `shoal-edge predict` to a recording are those to the same windows in a stream."""
+
+    def predict(
+        self, path: Path, state: Path, capsys: pytest.CaptureFixture[str], *words: str
+    ) -> Array:
+        capsys.readouterr()
+        arguments = ["predict", str(path), "--state", str(state), *words]
+        assert _carry_out(parser().parse_args(arguments)) == 0
+        lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        return np.array([list(line["probabilities"].values()) for line in lines])
+
+    def test_is_filtered_stretch_by_stretch(
+        self, fleet: FleetData, state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        x, model, folder = stream_of(fleet), Model(state), tmp_path / "recordings"
+        own, bundle = model.predict(x), model.current.bundle
+        learnt = StreamSums(bundle, 400.0, 60.0)
+        DeviceState(state, read_only=True).put_stream(learnt)
+        folder.mkdir()
+        for name, part in (("one", x[:40]), ("two", x[40:])):
+            rows = np.concatenate(part.transpose(0, 2, 1)).astype(np.float64)
+            np.savetxt(folder / f"{name}.csv", rows, delimiter=",", header="a,b", comments="")
+        np.save(tmp_path / "x.npy", x)
+
+        def expected(lag: int) -> Array:
+            sums, rows = learnt, list[Array]()
+            for p in (own[:40], own[40:]):
+                stream = StreamFilter(sums, 1.0, lag)
+                rows += [row for at, each in enumerate(p) for _, row in stream.answer(at, each)]
+                rows += [row for _, row in stream.end()]
+                sums = stream.sums
+            return np.array(rows)
+
+        for lag in (0, 2):
+            answers = self.predict(folder, state, capsys, "--lag", str(lag))
+            assert np.allclose(answers, expected(lag), atol=2e-6)
+            assert not np.allclose(answers, own, atol=1e-2)
+        assert np.allclose(self.predict(folder, state, capsys, "--stream", "off"), own, atol=2e-6)
+        assert np.allclose(self.predict(tmp_path / "x.npy", state, capsys), own, atol=2e-6)
+        assert DeviceState(state, read_only=True).stream(bundle) == learnt

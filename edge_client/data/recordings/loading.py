@@ -526,15 +526,27 @@ def _joined(
 def windows_of_recordings(
     folder: Path, sources: Sequence[RecordingFiles], settings: FolderSettings, window: Window
 ) -> Array:
-    """Return the windows (n, channels, length) of recordings, with a model's channels and rate.
-
-    Columns are taken by the names of the channels, whatever their order; labels are not read. As in
-    training, no window spans a gap or has samples of two persons.
+    """Return all windows (n, channels, length) of `stretches_of_recordings`.
 
     Raises:
-        DataError: a recording cannot be read, or lacks a channel.
+        DataError: a recording cannot be read, or lacks a channel, or there is no window.
     """
-    x, scratch, longest = list[Array](), ArrayStore(), 0
+    return np.concatenate([*stretches_of_recordings(folder, sources, settings, window)])
+
+
+def stretches_of_recordings(
+    folder: Path, sources: Sequence[RecordingFiles], settings: FolderSettings, window: Window
+) -> Iterator[Array]:
+    """Yield the windows (n, channels, length) of each stretch without a gap, in order of time.
+
+    They have a model's channels and rate. Columns are taken by the names of the channels, whatever
+    their order; labels are not read. As in training, no window spans a gap or has samples of two
+    persons.
+
+    Raises:
+        DataError: a recording cannot be read, or lacks a channel, or there is no window.
+    """
+    scratch, count, longest = ArrayStore(), 0, 0
     for source in sources:
         names = {
             full_name(sensor, name): name
@@ -571,12 +583,12 @@ def windows_of_recordings(
         reading = replace(reading, columns=tuple(columns[name] for name in window.channels))
         for _, t, samples, labels in _tracks(device, reading, (), {}, None, scratch):
             for piece in pieces(t, samples, labels, reading.rate_hz, scratch):
-                x.append(cut_samples(piece.x, window.length, window.stride))
-                longest = max(longest, len(piece.x))
-    if not any(map(len, x)):
+                windows = cut_samples(piece.x, window.length, window.stride)
+                count, longest = count + len(windows), max(longest, len(piece.x))
+                yield windows
+    if not count:
         seconds = f" at {window.rate_hz:g} Hz" if window.rate_hz else ""
         raise DataError(
             f"{sources[0].files[0][1]}: no window. The model needs {window.length} samples in a "
             f"row{seconds} without a gap, got at most {longest}."
         )
-    return np.concatenate(x)
