@@ -1,8 +1,11 @@
-"""`shoal-edge status`: the model in use, and how long this device's activities last."""
+"""`shoal-edge status`: the model in use, what it is worth, and how long activities last."""
 
+import math
 from argparse import Namespace
 from datetime import UTC, datetime
 
+from edge_client.core.offers import alone_of, is_of_offer
+from edge_client.core.session import ModelOffer
 from edge_client.core.stream import BEGIN_WINDOWS, StreamSums
 from edge_client.storage.state import DeviceState
 from wire.tasks import CLASSIFICATION
@@ -21,9 +24,38 @@ def status(arguments: Namespace) -> int:
         return 1
     since = datetime.fromtimestamp(current.since_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
     print(f"model: {current.model[:12]} of {current.name} version {current.version}, since {since}")
+    if current.group:
+        print(f"group: {current.group}")
+    session = state.load()
+    alone = alone_of(session, current)
+    personal = "in use" if current.personal_model else "none"
+    print(f"personal model: {personal}{f', {alone}' if alone else ''}")
+    offer = session.offer
+    if offer is not None and is_of_offer(session, current) and current.task == CLASSIFICATION:
+        print(f"held-out windows: {gain(offer)}")
+    if offer is not None and offer.problem:
+        print(f"not taken: model {offer.model[:12]}, {offer.problem}")
     if current.task == CLASSIFICATION:
         print(f"stream: {in_words(state.stream(current.bundle), len(current.classes))}")
     return 0
+
+
+def gain(offer: ModelOffer) -> str:
+    """Return the accuracy of the model in use beside that of the model before it.
+
+    The standard error is that of the difference if both were right about independent windows. They
+    are tested on the same windows, so it is an upper limit.
+    """
+    now, before = offer.evaluated, offer.before
+    if not now.num_examples:
+        return "none with a label"
+    text = f"{now.accuracy:.1%} of {now.num_examples} right"
+    if before.num_examples != now.num_examples:
+        return text
+    variance = sum(each.accuracy * (1 - each.accuracy) for each in (now, before))
+    error = math.sqrt(variance / now.num_examples)
+    points = 100 * (now.accuracy - before.accuracy)
+    return f"{text}, {points:+.1f} points to the model before (standard error {100 * error:.1f})"
 
 
 def in_words(sums: StreamSums, classes: int) -> str:
