@@ -92,11 +92,11 @@ gpu: setup deploy/.debian
 	$(BIN)/python -m benchmarks.gpu
 
 # Install the Debian packages that tests use, if missing and permitted: the Mosquitto broker; PostgreSQL; the browser Chromium;
-# Java, JUnit, npm (for the Kotlin compiler), a C++ compiler and Android's tools for the phone client. A test whose package is
-# missing is skipped and names the package.
+# Java, JUnit, BouncyCastle, npm (for the Kotlin compiler), a C++ compiler and Android's tools for the phone client. A test whose
+# package is missing is skipped and names the package.
 .PHONY: deploy/.debian
 deploy/.debian:
-	@deploy/install-debian mosquitto nats-server postgresql c++=g++ chromium junit5 javac=default-jdk-headless npm=npm aapt dexdump android-framework-res
+	@deploy/install-debian mosquitto nats-server postgresql c++=g++ chromium junit5 libbcprov-java javac=default-jdk-headless npm=npm aapt dexdump android-framework-res
 
 clean:
 	rm -rf $(VENV) .tools build dist android_bridge/.out android_bridge/.tools *.egg-info runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -35,6 +35,7 @@ tasks.compileKotlin {
 }
 
 dependencies {
+    implementation(libs.bouncycastle)
     testImplementation(libs.kotlin.test.junit5)
     testImplementation(libs.junit.jupiter)
     testRuntimeOnly(libs.junit.launcher)

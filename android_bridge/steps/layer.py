@@ -26,6 +26,7 @@ from steps.toolchain import (
     OUT,
     ROOT,
     android_stubs,
+    bouncycastle,
     executorch_api,
     java,
     kotlin,
@@ -151,8 +152,8 @@ def dex() -> str:
         "D8",
         OUT / "dex",
         ["--release", "--min-api", MIN_SDK],
-        [classes, *_run_time()],
-        _libraries(),
+        [classes, *(jar for jar in _run_time() if jar != bouncycastle())],
+        [*_libraries(), bouncycastle()],
     )
     app = compile_java(
         "shrunk-app",
@@ -252,11 +253,15 @@ def _libraries() -> list[Path]:
 
 
 def _run_time() -> list[Path]:
-    """Return the jars that an app has beside this library: ExecuTorch, fbjni, Kotlin's library."""
+    """Return the jars that an app has beside this library.
+
+    They are those of ExecuTorch, fbjni, BouncyCastle and Kotlin's library.
+    """
     lib = kotlin() / "lib"
     return [
         executorch_api(),
         fbjni_shims(),
+        bouncycastle(),
         lib / "kotlin-stdlib.jar",
         lib / "annotations-13.0.jar",
     ]

@@ -9,7 +9,17 @@ from pathlib import Path
 
 from steps.compiled import digest_of, made, part_of, unchanged
 from steps.resources import link_resources
-from steps.toolchain import KOTLIN, OUT, ROOT, executorch_api, java, junit, kotlin, run
+from steps.toolchain import (
+    KOTLIN,
+    OUT,
+    ROOT,
+    bouncycastle,
+    executorch_api,
+    java,
+    junit,
+    kotlin,
+    run,
+)
 
 SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
 """Options of a compiler's JVM. It runs for half a minute, too short for optimised code to pay."""
@@ -111,7 +121,7 @@ def host_jars() -> list[Path]:
 MODULES = {
     module.name: module
     for module in (
-        Module("core"),
+        Module("core", libraries=lambda: [bouncycastle()]),
         Module("executorch", ("core",), host_jars),
         Module("android", ("core", "executorch"), stub_jars, (*LIBRARY, *SMALL)),
         Module(

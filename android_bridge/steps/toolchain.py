@@ -90,6 +90,18 @@ def junit() -> list[Path]:
     return jars
 
 
+def bouncycastle() -> Path:
+    """Return the jar of BouncyCastle.
+
+    Raises:
+        Unavailable: it is not installed.
+    """
+    jar = Path("/usr/share/java/bcprov.jar")
+    if not jar.exists():
+        raise Unavailable(f"{jar} is missing: apt-get install libbcprov-java would run this")
+    return jar
+
+
 def kotlin(version: str = KOTLIN) -> Path:
     """Return the folder of the Kotlin compiler of this version."""
     return _fetched(f"kotlin-compiler-{version}", npm("kotlin-compiler", version), "package/")

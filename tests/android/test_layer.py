@@ -513,6 +513,16 @@ def test_flows_are_compiled_against_the_coroutines_that_they_ask_for(
         )
 
 
+def test_bouncycastle_is_the_published_version() -> None:
+    jar = Path("/usr/share/java/bcprov.jar")
+    if not jar.exists():
+        pytest.skip("apt-get install libbcprov-java would run this")
+    catalog = tomllib.loads((BRIDGE / "gradle" / "libs.versions.toml").read_text())["versions"]
+    with zipfile.ZipFile(jar) as archive:
+        manifest = archive.read("META-INF/MANIFEST.MF").decode()
+    assert f"Implementation-Version: {catalog['bouncycastle']}.0" in manifest
+
+
 def test_the_wrapper_is_that_of_gradle_9_3_1() -> None:
     """The jar has the bytes that several projects of that version of Gradle publish."""
     folder = BRIDGE / "gradle" / "wrapper"
@@ -522,8 +532,14 @@ def test_the_wrapper_is_that_of_gradle_9_3_1() -> None:
     assert os.access(BRIDGE / "gradlew", os.X_OK)
 
 
-def test_nothing_beyond_kotlin_executorch_and_workmanager_is_needed() -> None:
-    allowed = {"libs.executorch", "libs.work.runtime", 'project(":core")', 'project(":executorch")'}
+def test_nothing_beyond_kotlin_executorch_workmanager_and_bouncycastle_is_needed() -> None:
+    allowed = {
+        "libs.executorch",
+        "libs.work.runtime",
+        "libs.bouncycastle",
+        'project(":core")',
+        'project(":executorch")',
+    }
     for module in (
         "core",
         "executorch",

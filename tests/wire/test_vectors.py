@@ -1,5 +1,6 @@
 """The vectors that every implementation of the protocol is held to."""
 
+import base64
 import errno
 import json
 import math
@@ -10,6 +11,8 @@ from unittest.mock import Mock
 import msgspec
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 
 from edge_client.agent.inbox import Inbox, PlanHead
 from edge_client.core import kept, offers
@@ -26,10 +29,12 @@ from tests.wire import (
     policy_vectors,
     private_vectors,
     session_vectors,
+    signature_vectors,
     signed_vectors,
     starts_vectors,
     time_vectors,
 )
+from tests.wire.signature_vectors import SignatureCase
 from tests.wire.signed_vectors import A
 from tests.wire.write_vectors import (
     FILES,
@@ -45,9 +50,10 @@ from tests.wire.write_vectors import (
 from wire import messages as m
 from wire.arrays.tensors import TensorSpec, decode_tensors
 from wire.codec import decode, decode_update, encode, encode_update
-from wire.errors import SecondDevice, Untrusted, WireError
-from wire.identity.keys import read_public
-from wire.identity.signed import Verifier
+from wire.errors import BundleError, SecondDevice, Untrusted, WireError
+from wire.identity.certificates import has_signed
+from wire.identity.keys import public_key, read_public, verifies
+from wire.identity.signed import VOUCHER_CONTEXT, Verifier
 from wire.links.port import Delivery
 from wire.topics import Topics
 
@@ -116,6 +122,36 @@ class TestSigned:
             assert vectors.FILE.read_text() == vectors.text(), (
                 "run python -m tests.wire.write_vectors"
             )
+
+
+@pytest.mark.parametrize("case", signature_vectors.ed25519_cases(), ids=lambda case: case.name)
+def test_an_ed25519_signature_is_valid_or_not(case: SignatureCase) -> None:
+    try:
+        valid = verifies(public_key(case.key), case.signature, case.message)
+    except BundleError:
+        valid = False
+    assert valid == case.valid
+
+
+@pytest.mark.parametrize("case", signature_vectors.ecdsa_cases(), ids=lambda case: case.name)
+def test_an_ecdsa_signature_is_valid_or_not(case: SignatureCase) -> None:
+    key = serialization.load_der_public_key(case.key)
+    assert isinstance(key, EllipticCurvePublicKey)
+    assert has_signed(key, case.signature.hex(), case.message) == case.valid
+
+
+@pytest.mark.parametrize(
+    "key",
+    [case.key for case in signature_vectors.ed25519_cases() if "key of order" in case.name],
+    ids=bytes.hex,
+)
+def test_a_service_key_of_small_order_signs_for_nobody(key: bytes) -> None:
+    text = encode(m.Voucher(signed_vectors.FLEET, key.hex(), signed_vectors.UNTIL_S))
+    signature = base64.b64encode(signed_vectors.ROOT_KEY.sign(VOUCHER_CONTEXT + text))
+    forged = base64.b64encode(signature_vectors.NEUTRAL + bytes(32))
+    payload = b"\n".join((encode(signed_vectors.PLAN), forged, text, signature))
+    with pytest.raises(Untrusted, match="is not an Ed25519 public key"):
+        TestSigned.VERIFIER.open(payload, m.Plan, signed_vectors.NOW_S)
 
 
 @pytest.mark.parametrize(

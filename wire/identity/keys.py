@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 PublicKey = Ed25519PublicKey
 PrivateKey = Ed25519PrivateKey
 
+_FIELD = 2**255 - 19
+_ORDER_8 = 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826
+_SMALL_ORDER = (0, 1, _FIELD - 1, _ORDER_8, _FIELD - _ORDER_8)
+"""Coordinates y of the eight points for which a signature can be made without a private key."""
+
 _SPKI = bytes.fromhex("302a300506032b6570032100")
 """Bytes before the 32 bytes of an Ed25519 key in a PEM block (RFC 8410)."""
 _BLOCK = re.compile(rb"-----BEGIN PUBLIC KEY-----(.*?)-----END PUBLIC KEY-----", re.DOTALL)
@@ -27,6 +32,18 @@ _BLOCK = re.compile(rb"-----BEGIN PUBLIC KEY-----(.*?)-----END PUBLIC KEY-----",
 def new_key() -> PrivateKey:
     """Return a new signing key."""
     return Ed25519PrivateKey.generate()
+
+
+def public_key(encoded: bytes) -> PublicKey:
+    """Return the public key of 32 bytes in the encoding of RFC 8032.
+
+    Raises:
+        BundleError: not 32 bytes, not in the canonical form, or a point of small order.
+    """
+    y = int.from_bytes(encoded, "little") & (1 << 255) - 1
+    if len(encoded) != 32 or y >= _FIELD or y in _SMALL_ORDER:
+        raise BundleError("trusted key: not an Ed25519 public key")
+    return Ed25519PublicKey.from_public_bytes(encoded)
 
 
 def verifies(key: PublicKey, signature: bytes, text: bytes) -> bool:
@@ -93,5 +110,5 @@ def read_public(pem: bytes) -> tuple[PublicKey, ...]:
             der = b""
         if not der.startswith(_SPKI) or len(der) != len(_SPKI) + 32:
             raise BundleError("trusted key: not a public key; expected Ed25519 keys in PEM")
-        keys.append(Ed25519PublicKey.from_public_bytes(der[len(_SPKI) :]))
+        keys.append(public_key(der[len(_SPKI) :]))
     return tuple(keys)

@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from wire.codec import decode, encode
-from wire.errors import Malformed, Untrusted
-from wire.identity.keys import PrivateKey, PublicKey, key_name, verifies
+from wire.errors import BundleError, Malformed, Untrusted
+from wire.identity.keys import PrivateKey, PublicKey, key_name, public_key, verifies
 from wire.messages import ToDeviceMessage, Voucher
 
 MESSAGE_CONTEXT, VOUCHER_CONTEXT = b"shoal/1 message\n", b"shoal/1 voucher\n"
@@ -84,7 +84,10 @@ class Verifier:
             raise Untrusted("message: not signed")
         text, signature, *vouched = lines
         voucher = self.voucher(b"\n".join(vouched), now_s)
-        key = PublicKey.from_public_bytes(bytes.fromhex(voucher.key))
+        try:
+            key = public_key(bytes.fromhex(voucher.key))
+        except BundleError:
+            raise Untrusted(f"voucher: {voucher.key[:12]} is not an Ed25519 public key") from None
         if not verifies(key, _signature(signature), MESSAGE_CONTEXT + text):
             raise Untrusted(
                 f"message: its signature was not made with the voucher's key {voucher.key[:12]}"

@@ -78,10 +78,12 @@ public class Enrolment(private val address: String, private val nowMs: () -> Lon
             request["attestation"] = attest(attestationNonce(parsedToken.text, key.publicKey))
         }
         val answer = answer(service.post("/enrolment/enrol", jsonText(request), parsedToken.authority))
-        return when (answer.string("type")) {
-            "waiting" -> EnrolmentAnswer.Waiting(answer.name("device_id"), answer.double("retry_s"))
-            "enrolled" -> EnrolmentAnswer.Done(checked(answer, key, parsedToken.authority, wanted))
-            else -> refuse(answer)
+        return contained {
+            when (answer.string("type")) {
+                "waiting" -> EnrolmentAnswer.Waiting(answer.name("device_id"), answer.double("retry_s"))
+                "enrolled" -> EnrolmentAnswer.Done(checked(answer, key, parsedToken.authority, wanted))
+                else -> refuse(answer)
+            }
         }
     }
 
@@ -110,7 +112,7 @@ public class Enrolment(private val address: String, private val nowMs: () -> Lon
         return nowMs() > parsed.notBefore.time + RENEW_AFTER * (parsed.notAfter.time - parsed.notBefore.time)
     }
 
-    private fun checked(answer: Fields, key: EnrolmentKey, fingerprint: String, wanted: String): Enrolled = contained {
+    private fun checked(answer: Fields, key: EnrolmentKey, fingerprint: String, wanted: String): Enrolled {
         val deviceId = answer.name("device_id")
         if (wanted.isNotEmpty() && deviceId != wanted) throw Malformed("it enrols $deviceId instead of $wanted")
         val authority = certificateOf(answer.string("authority"))
@@ -121,7 +123,7 @@ public class Enrolment(private val address: String, private val nowMs: () -> Lon
         val broker = answer.string("broker")
         if (!broker.startsWith("mqtts://")) throw Malformed("the broker must be mqtts://HOST[:PORT], got $broker")
         val certificate = answer.string("certificate")
-        Enrolled(deviceId, answer.name("fleet"), broker, certificate, answer.string("authority"), trust, answer.string("policy", ""))
+        return Enrolled(deviceId, answer.name("fleet"), broker, certificate, answer.string("authority"), trust, answer.string("policy", ""))
     }
 
     private fun check(certificate: X509Certificate, key: EnrolmentKey, authority: X509Certificate, deviceId: String) {

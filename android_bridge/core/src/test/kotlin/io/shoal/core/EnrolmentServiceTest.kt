@@ -1,13 +1,19 @@
 package io.shoal.core
 
+import io.shoal.core.wire.Fields
 import io.shoal.core.wire.digest
+import io.shoal.core.wire.parseJson
 import org.junit.jupiter.api.io.TempDir
 import java.io.File
 import java.io.IOException
 import java.net.InetAddress
+import java.security.KeyPairGenerator
 import java.security.KeyStore
 import java.security.PrivateKey
+import java.security.Signature
 import java.security.cert.X509Certificate
+import java.util.Base64
+import java.util.Random
 import java.util.concurrent.LinkedBlockingQueue
 import javax.net.ssl.KeyManagerFactory
 import javax.net.ssl.SSLContext
@@ -61,8 +67,8 @@ class EnrolmentServiceTest {
         keytool(listOf("-certreq") + store("server"))
     }
 
-    /** Server on this machine that shows [chain], and lists what it is sent. */
-    private inner class Server(chain: List<X509Certificate>) : AutoCloseable {
+    /** Server on this machine that shows [chain], gives [answers] in turn and again, and lists what it is sent. */
+    private inner class Server(chain: List<X509Certificate>, answers: List<ByteArray> = listOf(answer("{}"))) : AutoCloseable {
         val requests = LinkedBlockingQueue<String>()
         private val password = "password".toCharArray()
         private val key = KeyStore.getInstance(File(folder, "server.p12"), password).getKey("server", password) as PrivateKey
@@ -75,21 +81,27 @@ class EnrolmentServiceTest {
             .createServerSocket(0, 1, InetAddress.getByName("localhost"))
         val url = "https://localhost:${socket.localPort}"
         private val serving = thread(isDaemon = true) {
-            socket.accept().use { connection ->
+            for (answer in generateSequence(answers) { it }.flatten()) {
                 try {
-                    val head = connection.getInputStream().bufferedReader().lineSequence().takeWhile { it.isNotEmpty() }.toList()
-                    requests += head.firstOrNull() ?: return@use
-                    connection.getOutputStream().write("HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}".toByteArray())
+                    socket.accept().use { connection ->
+                        connection.soTimeout = 5_000
+                        val head = connection.getInputStream().bufferedReader().lineSequence().takeWhile { it.isNotEmpty() }.toList()
+                        head.firstOrNull()?.let(requests::add)
+                        if (head.isNotEmpty()) connection.getOutputStream().write(answer)
+                    }
                 } catch (_: IOException) { // the device does not go on
+                    if (socket.isClosed) break
                 }
             }
         }
 
         override fun close() {
-            serving.join()
             socket.close()
+            serving.join()
         }
     }
+
+    private fun answer(body: String) = "HTTP/1.1 200 OK\r\nContent-Length: ${body.length}\r\nConnection: close\r\n\r\n$body".toByteArray()
 
     private fun post(chain: List<X509Certificate>): List<String> {
         request
@@ -125,5 +137,48 @@ class EnrolmentServiceTest {
             "one that has ended" to listOf(authority.issue(*server, validity = listOf("-startdate", "-9d", "-validity", "5")), authority.certificate),
         )
         for ((kind, chain) in invalid) assertFailsWith<LinkException>(kind) { post(chain) }
+    }
+
+    @Test
+    fun `changed answers are read or refused`() {
+        val random = Random(11)
+        val vectors = Fields(parseJson(File(repository, "wire/vectors/enrolment.json").readBytes()), "enrolment.json")
+        val bodies = vectors.strings("answers") + vectors.strings("refused_answers") + """{"type":"waiting"}""" + """{"type":"refused","reason":1}"""
+        val answers = bodies.map(::answer) + List(150) { changed(answer(bodies[random.nextInt(bodies.size)]), random) }
+        request
+        val key = object : EnrolmentKey {
+            private val pair = KeyPairGenerator.getInstance("EC").apply { initialize(256) }.generateKeyPair()
+            override val publicKey: ByteArray get() = pair.public.encoded
+
+            override fun sign(bytes: ByteArray) = Signature.getInstance("SHA256withECDSA").run {
+                initSign(pair.private)
+                update(bytes)
+                sign()
+            }
+        }
+        Server(listOf(authority.issue("san=dns:localhost", "eku=serverAuth"), authority.certificate), answers).use { server ->
+            val outcomes = answers.map { answer ->
+                try {
+                    Enrolment(server.url).enrol(token(authority.fingerprint), key)::class
+                } catch (error: ShoalException) {
+                    assertTrue(error is ConfigException || error is LinkException, "${answer.decodeToString()}: $error")
+                    error::class
+                }
+            }
+            assertEquals(setOf(EnrolmentAnswer.Waiting::class, ConfigException::class, LinkException::class, EnrolmentRefused::class), outcomes.toSet())
+        }
+    }
+
+    private fun token(fingerprint: String): String {
+        val body = ByteArray(16) + fingerprint.chunked(2).map { it.toInt(16).toByte() }
+        val sum = digest(body).take(6).chunked(2).map { it.toInt(16).toByte() }
+        return "shoal1." + Base64.getUrlEncoder().encodeToString(body + sum)
+    }
+
+    /** Change one to three bytes of an answer, or cut it off; what counts its length stays. */
+    private fun changed(answer: ByteArray, random: Random): ByteArray {
+        val bytes = answer.copyOf()
+        repeat(1 + random.nextInt(3)) { bytes[random.nextInt(bytes.size)] = random.nextInt(256).toByte() }
+        return if (random.nextInt(4) == 0) bytes.copyOf(random.nextInt(bytes.size)) else bytes
     }
 }

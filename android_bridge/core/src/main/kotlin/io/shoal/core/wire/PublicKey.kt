@@ -3,18 +3,20 @@ package io.shoal.core.wire
 import io.shoal.core.BundleException
 import io.shoal.core.InternalShoalApi
 import java.util.Base64
+import org.bouncycastle.math.ec.rfc8032.Ed25519
 
 /**
  * Ed25519 public key: a root key that signs bundles and vouches for services, or the key of a
- * service.
+ * service. Android verifies Ed25519 only since API 33, so BouncyCastle does.
  */
 @InternalShoalApi
-public class PublicKey private constructor(private val point: Ed25519.Point, private val encoded: ByteArray) {
+public class PublicKey private constructor(private val encoded: ByteArray) {
     /**
      * Return true if [signature] (64 bytes) over [message] was made with the private half of this
      * key.
      */
-    public fun verify(signature: ByteArray, message: ByteArray): Boolean = Ed25519.verify(point, encoded, signature, message)
+    public fun verify(signature: ByteArray, message: ByteArray): Boolean =
+        signature.size == Ed25519.SIGNATURE_SIZE && Ed25519.verify(signature, 0, encoded, 0, message, 0, message.size)
 
     override fun equals(other: Any?): Boolean = other is PublicKey && encoded.contentEquals(other.encoded)
 
@@ -27,10 +29,18 @@ public class PublicKey private constructor(private val point: Ed25519.Point, pri
         /**
          * Return the key of 32 bytes in the encoding of RFC 8032.
          *
-         * @throws BundleException the bytes are no such key
+         * @throws BundleException the bytes are no such key, or a point of small order
          */
-        public fun of(encoded: ByteArray): PublicKey =
-            PublicKey(Ed25519.decode(encoded) ?: throw BundleException("trusted key: not an Ed25519 public key"), encoded.copyOf())
+        public fun of(encoded: ByteArray): PublicKey {
+            if (encoded.size != Ed25519.PUBLIC_KEY_SIZE || isOfSmallOrder(encoded) || !Ed25519.validatePublicKeyPartial(encoded, 0)) {
+                throw BundleException("trusted key: not an Ed25519 public key")
+            }
+            return PublicKey(encoded.copyOf())
+        }
+
+        /** Return true if the point, without its sign, is one of eight for which anybody can sign. */
+        private fun isOfSmallOrder(encoded: ByteArray): Boolean =
+            (encoded.copyOf(31) + (encoded[31].toInt() and 0x7f).toByte()).joinToString("") { "%02x".format(it) } in SMALL_ORDER
 
         /**
          * Parse the PEM text of one or more keys (`-----BEGIN PUBLIC KEY-----`), as `shoal export`
@@ -59,6 +69,14 @@ public class PublicKey private constructor(private val point: Ed25519.Point, pri
             }
             return of(der.copyOfRange(PREFIX.size, der.size))
         }
+
+        private val SMALL_ORDER = setOf(
+            "00".repeat(32),
+            "01" + "00".repeat(31),
+            "ec" + "ff".repeat(30) + "7f",
+            "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
+            "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a",
+        )
 
         private val BLOCK = Regex("-----BEGIN ([A-Z ]+)-----(.*?)-----END \\1-----", RegexOption.DOT_MATCHES_ALL)
     }

@@ -108,15 +108,19 @@ class PacketsTest {
 
     @Test
     fun `changed packets are read or refused`() {
-        val random = Random(5)
-        val publication = Packets.publish("a/b", 3, 4, retain = true, again = true, is5 = false) + ByteArray(4)
-        val seeds = listOf(publication, Packets.pubAck(9), bytes("20020000"), bytes("9003000101"))
+        for (is5 in listOf(false, true)) changedPackets(Random(5), is5)
+    }
+
+    private fun changedPackets(random: Random, is5: Boolean) {
+        val publication = Packets.publish("a/b", 3, 4, retain = true, again = true, is5) + ByteArray(4)
+        val answers = if (is5) listOf("200800000522000a2100", "900400010001", "e00100") else listOf("20020000", "9003000101")
+        val seeds = listOf(publication, Packets.pubAck(9)) + answers.map(::bytes)
         var refused = 0
         repeat(100_000) {
             val packet = seeds[it % seeds.size].copyOf()
             repeat(1 + random.nextInt(3)) { packet[random.nextInt(packet.size)] = random.nextInt(256).toByte() }
             try {
-                read(packet)
+                read(packet, is5)
             } catch (_: IOException) {
                 refused++
             }
