@@ -27,7 +27,7 @@ public class Consent internal constructor(
     private val lock = Any()
     private val work = CopyOnWriteArrayList<() -> Unit>()
 
-    private val storedVersion = Stored(reader) { file.takeIf { it.exists() }?.readText()?.takeIf(VERSION::matches) }
+    private val storedVersion = Stored(reader, ::recordedVersion)
     private val isMember = Stored(reader) { member.exists() }
 
     /** Version of the accepted terms, or null without consent. */
@@ -48,7 +48,8 @@ public class Consent internal constructor(
 
     /**
      * Store the owner's consent to these terms. Returns at once; a thread of the library writes the
-     * record.
+     * record. If the disk is full, [version] is again that of the record, or null: ask the owner
+     * again when there is room.
      *
      * @param version 1 to 64 characters of `A-Z a-z 0-9 . _ -`
      * @throws IllegalArgumentException [version] has another form
@@ -57,8 +58,8 @@ public class Consent internal constructor(
         require(VERSION.matches(version)) { "version must be 1 to 64 characters of A-Z a-z 0-9 . _ -, got '$version'" }
         synchronized(lock) { storedVersion.value = version }
         disk.execute {
-            val written = synchronized(lock) { (this.version == version).also { if (it) store(version) } }
-            if (written) onGranted()
+            val isLatest = synchronized(lock) { (this.version == version).also { if (it) store(version) } }
+            if (isLatest) onGranted()
         }
     }
 
@@ -93,11 +94,16 @@ public class Consent internal constructor(
         }
     }
 
-    private fun store(version: String) {
+    private fun recordedVersion(): String? = file.takeIf { it.exists() }?.readText()?.takeIf(VERSION::matches)
+
+    private fun store(version: String): Unit = try {
         home.folder.mkdirs()
         isMember.value = true
         writeAtomically(member, ByteArray(0))
         writeAtomically(file, version.toByteArray())
+    } catch (_: IOException) { // the disk is full
+        storedVersion.value = recordedVersion()
+        isMember.value = member.exists()
     }
 
     /** Register that the aggregator has confirmed the withdrawal. */

@@ -56,6 +56,26 @@ class UnusablePhoneTest {
     }
 
     @Test
+    fun `consent on a full disk is not granted, and may be granted again`() {
+        val fleet = fleet().configured()
+        platform.write()
+        val folder = Home.of(root, "f").folder
+        File(folder, "member.txt/no-room").mkdirs() // the file cannot be written in its place
+        fleet.consent.grant("terms-1")
+        platform.write()
+        assertNull(fleet.consent.version)
+        File(folder, "member.txt").deleteRecursively()
+        fleet.consent.grant("terms-1")
+        platform.write()
+        assertEquals("terms-1", Fleet("f", Home.of(root, "f"), platform, Log.SILENT).consent.version)
+        File(folder, "member.txt").delete()
+        File(folder, "member.txt/no-room").mkdirs()
+        fleet.consent.grant("terms-2")
+        platform.write()
+        assertEquals("terms-1", fleet.consent.version, "the owner's earlier word holds")
+    }
+
+    @Test
     fun `every error of a job is a state`() {
         assertEquals(Waiting(Waiting.Why.NETWORK), stateAfter(LinkException("no broker")))
         assertEquals(Waiting(Waiting.Why.STORAGE), stateAfter(IOException("disk full")))
