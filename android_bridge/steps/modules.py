@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from steps.toolchain import (
     KOTLIN,
     OUT,
     ROOT,
+    Unavailable,
     bouncycastle,
     executorch_api,
     java,
@@ -242,6 +244,32 @@ def public_declarations(target: Path) -> tuple[str, ...]:
     return (f"-Xplugin={plugin}", *options)
 
 
+def written_vectors() -> Path:
+    """Write what the tests compare with Python, and return its folder.
+
+    Raises:
+        Unavailable: this Python lacks a package.
+    """
+    folder = OUT / "vectors"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    code = (
+        "import sys, pathlib, tests.android.kotlin_vectors as v; v.write(pathlib.Path(sys.argv[1]))"
+    )
+    process = subprocess.run(
+        [sys.executable, "-c", code, folder],
+        env={**os.environ, "PYTHONPATH": str(ROOT.parent)},
+        capture_output=True,
+        text=True,
+    )
+    if process.returncode:
+        raise Unavailable(
+            f"{process.stderr.strip().splitlines()[-1]}: make setup installs it; run this script with "
+            ".venv/bin/python"
+        )
+    return folder
+
+
 def test_command(module: Module, arguments: list[str]) -> list[str]:
     """Compile a module's tests and return the command that runs them.
 
@@ -261,11 +289,14 @@ def test_command(module: Module, arguments: list[str]) -> list[str]:
     )
     compile_kotlin(module.sources("test"), [*jars, *libraries], tests, friends)
     classpath = os.pathsep.join(map(str, [tests, *jars, lib / "kotlin-stdlib.jar", *libraries]))
-    env_properties = [
-        f"-Dshoal.{name}={os.environ.get(f'SHOAL_KOTLIN_{name.upper()}', '')}"
-        for name in ("tests", "hostile")
+    vectors = os.environ.get("SHOAL_KOTLIN_TESTS")
+    if not vectors and module.name in ("core", "android"):
+        vectors = str(written_vectors())
+    properties = [
+        f"-Dshoal.root={ROOT.parent}",
+        f"-Dshoal.tests={vectors or ''}",
+        f"-Dshoal.hostile={os.environ.get('SHOAL_KOTLIN_HOSTILE', '')}",
     ]
-    properties = [f"-Dshoal.root={ROOT.parent}", *env_properties]
     launcher = [
         "org.junit.platform.console.ConsoleLauncher",
         "--disable-banner",

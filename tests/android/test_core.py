@@ -44,6 +44,17 @@ def test_kotlin_core(tmp_path: Path) -> None:
     assert all("mosquitto" in line.lower() for line in skipped), skipped
 
 
+@pytest.mark.full
+@pytest.mark.timeout(600)
+def test_the_build_writes_what_the_tests_compare_with_python(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("SHOAL_KOTLIN_TESTS", raising=False)
+    printed = run_build("test", "core", "--select-class=io.shoal.core.wire.BundleTest")
+    assert re.search(r"\[ +0 tests aborted +\]", printed)
+    assert "0 tests failed" in printed
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_fifty_thousand_hostile_plans_neither_end_a_device_nor_get_what_its_policy_forbids(

@@ -58,6 +58,7 @@ class EnrolmentTest {
 
     @Test
     fun `what is refused says why`() {
+        service // skips the test without one, and not inside of an assertion
         assertRefused("used: pi-1 has used this token, with another key") { enrolment.enrol(service.string("used"), key) }
         assertRefused("other-name: this token is for phone-9") { enrolment.enrol(service.string("bound"), key, "phone-2") }
         assertRefused("device id") { enrolment.enrol(service.string("bound"), key, "../x") }
@@ -66,6 +67,7 @@ class EnrolmentTest {
 
     @Test
     fun `another service gets nothing`() {
+        service // skips the test without one, and not inside of an assertion
         assertRefused("its authority must have the token's fingerprint") { enrolment.enrol(service.string("elsewhere"), key) }
         assertFailsWith<LinkException> { Enrolment(service.string("url").replace("localhost", "127.0.0.1")).enrol(service.string("approve"), key) }
         assertFailsWith<LinkException> { Enrolment("https://localhost:1").enrol(service.string("approve"), key) }
