@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from edge_client.core.stream import StreamFilter, StreamSums
-from edge_client.data.tables import is_table
+from edge_client.data.tables.parts import is_table
 from edge_client.data.windows import read_stretches
 from edge_client.models.application import Model
 from edge_client.storage.state import DeviceState
