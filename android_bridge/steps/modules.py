@@ -264,8 +264,8 @@ def written_vectors() -> Path:
     )
     if process.returncode:
         raise Unavailable(
-            f"{process.stderr.strip().splitlines()[-1]}: make setup installs it; run this script with "
-            ".venv/bin/python"
+            f"{process.stderr.strip().splitlines()[-1]}: make setup installs it; run this script "
+            "with .venv/bin/python"
         )
     return folder
 
