@@ -109,35 +109,45 @@ def _shrunk_classes() -> Path:
 
 
 def app(version: str = KOTLIN) -> str:
-    """Compile `sample` and the README's lines against the archive with this Kotlin version.
+    """Compile `sample` and the apps of the pages against the archive with this Kotlin version.
 
     The modules are not on the classpath, as an app has the archive only.
     """
     aar()
-    readme = OUT / "Readme.kt"
-    readme.write_text(_readme_lines())
-    sources = [*MODULES["sample"].sources("main"), readme]
+    sources = [*MODULES["sample"].sources("main"), *_programs("kotlin", "kt")]
     beside = [compile_module(MODULES["recording"])[0], *resource_jars("sample")]
+    classpath = [OUT / "aar-classes.jar", *beside, *stub_jars()]
     compile_kotlin(
         sources,
-        [OUT / "aar-classes.jar", *beside, *stub_jars()],
+        classpath,
         OUT / f"app-{version}.jar",
         JAVA_8,
         version,
     )
+    _programs("java", "java")
+    compile_java("page-apps", [OUT / "page-java"], [*classpath, kotlin() / "lib/kotlin-stdlib.jar"])
     return f"an app compiles with Kotlin {version}"
 
 
-def _readme_lines() -> str:
-    """Return the README's first block of Kotlin with imports: the code that an app needs.
+def _programs(language: str, ending: str) -> list[Path]:
+    """Write each program of the pages about Android as a file in a package of its own.
 
     Raises:
-        SystemExit: there is no such block.
+        SystemExit: the README has no program in this language.
     """
-    block = re.search(r"```kotlin\n(import .*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    if block is None:
-        raise SystemExit("error: README.md has no lines of Kotlin that begin with an import")
-    return f"package readme\n\n{block[1]}"
+    pages = [(ROOT / "README.md").read_text(), (ROOT.parent / "docs" / "android.md").read_text()]
+    programs = [re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL) for page in pages]
+    if not programs[0]:
+        raise SystemExit(f"error: README.md has no program in {language}")
+    end = ";" if language == "java" else ""
+    files = []
+    for number, text in enumerate([*programs[0], *programs[1]]):
+        public = re.search(r"public class (\w+)", text)
+        name = public[1] if public else "Program"
+        files.append(OUT / f"page-{language}" / f"page{number}" / f"{name}.{ending}")
+        files[-1].parent.mkdir(parents=True, exist_ok=True)
+        files[-1].write_text(f"package page{number}{end}\n\n{text}")
+    return files
 
 
 def dex() -> str:

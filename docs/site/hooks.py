@@ -17,7 +17,7 @@ import generated  # noqa: E402
 
 MOVED = {
     "wire/SPEC.md": "wire.md",
-    "android_bridge/README.md": "android.md",
+    "android_bridge/README.md": "android-app.md",
     "benchmarks/RESULTS.md": "results.md",
     "benchmarks/REPRODUCTION.md": "reproduction.md",
     "CONTRIBUTING.md": "contributing.md",

@@ -1,7 +1,7 @@
 """Draws the sample app's screen in its states: the layout and the words that the app has, laid out
 by a browser in place of Android.
 
-``python -m tests.android.screens`` writes the pictures that `android_bridge/README.md` shows.
+``python -m tests.android.screens`` writes the pictures that the pages about Android show.
 Colours and shapes are like those of Android's own theme; sizes in dp are the layout's.
 """
 

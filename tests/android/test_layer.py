@@ -341,10 +341,29 @@ def test_what_a_screen_reader_needs_is_in_the_sample() -> None:
     assert all(bar.get(f"{android}contentDescription") for bar in layout.findall(".//ProgressBar"))
 
 
-def test_the_lines_of_the_readme_are_fifteen_at_most() -> None:
-    code = re.search(r"```kotlin\n(import .*?)```", (BRIDGE / "README.md").read_text(), re.DOTALL)
+def test_the_quick_start_is_short_and_begins_with_the_call_that_every_start_needs() -> None:
+    text = (BRIDGE / "README.md").read_text()
+    assert len(text.splitlines()) <= 150
+    first, code = text.split("\n\n")[1], re.search(r"```kotlin\n(.*?)```", text, re.DOTALL)
+    assert first.startswith("Call `Shoal.fleet` in `Application.onCreate`")
     assert code
-    assert len([line for line in code[1].splitlines() if line.strip()]) <= 15
+    assert len([line for line in code[1].splitlines() if line.strip()]) <= 20
+
+
+def test_the_page_of_the_store_has_what_the_sample_gets_from_each_artefact() -> None:
+    needs = re.findall(
+        r'implementation\(project\(":(\w+)"\)\)', (BRIDGE / "sample/build.gradle.kts").read_text()
+    )
+    name = "{http://schemas.android.com/apk/res/android}name"
+    entries = {}
+    for module in needs:
+        root = ElementTree.parse(BRIDGE / module / "src/main/AndroidManifest.xml").getroot()
+        parts = [*root.iter("uses-permission"), *root.iter("service"), *root.iter("receiver")]
+        artefact = "shoal-android" if module == "android" else f"shoal-android-{module}"
+        entries[artefact] = {part.attrib[name].rpartition(".")[2] for part in parts}
+    page = (ROOT / "docs/android.md").read_text().split("merged manifest", 1)[1]
+    rows = re.findall(r"^\| (.+) \| `(shoal-android\S*)` \|$", page, re.MULTILINE)
+    assert {artefact: set(re.findall(r"`(\w+)`", row)) for row, artefact in rows} == entries
 
 
 def test_the_recipe_for_emulators_names_what_there_is() -> None:
@@ -434,7 +453,7 @@ def test_public_declarations_are_those_that_the_repository_says_and_few() -> Non
         dict(
             re.findall(
                 r"^\| `(shoal-android\S*)` \| (\d+) \|",
-                (BRIDGE / "README.md").read_text(),
+                (ROOT / "docs/android-evidence.md").read_text(),
                 re.MULTILINE,
             )
         )

@@ -29,6 +29,14 @@ EVERY = {
         "test_the_programs_of_a_guide_run_by_themselves"
         for name in ("callbacks", "lengths")
     },
+    **dict.fromkeys(
+        (
+            ("android_bridge/README.md", "kotlin"),
+            ("android_bridge/README.md", "java"),
+            ("docs/android.md", "kotlin"),
+        ),
+        "tests/android/test_layer.py: test_an_app_compiles_against_the_archive_with_this_compiler",
+    ),
     ("docs/own-data.md", "python"): "tests/shoal/test_docs.py: test_simulations_run_as_written",
     **{
         (f"docs/{name}.md", ""): "tests/deploy/test_install_page.py: "
@@ -79,8 +87,6 @@ ONE = {
     "test_the_programs_of_the_page_answer_alike",
     'docs/tutorial.md: toml: [project.entry-points."shoal.groupings"]': "tests/algorithms/"
     "test_outside.py: test_the_entry_of_the_page",
-    "android_bridge/README.md: kotlin: import android.content.Context": "tests/android/"
-    "test_layer.py: test_an_app_compiles_against_the_archive_with_this_compiler",
     (
         "docs/house.md: text: shoal                                  the command line, and what "
         "Python programs import"
