@@ -23,6 +23,7 @@ CLAUSE = re.compile(
     r"^(Whether|What|How|Of|By|Those|The one|The same|As|So many|In which|Under which|For which|"
     r"Who|Whose|Which|Where|When|If|Since|Until|Such)\b"
 )
+KDOC = re.compile(r"/\*\*[\s*]*(.*)")
 PARTICIPLES = {
     *("told", "made", "found", "held", "said", "known", "own", "asked", "given", "kept", "says"),
     *("has", "left", "meant", "taken", "done", "begun"),
@@ -58,6 +59,11 @@ def places(root: Path) -> dict[str, list[str]]:
             match node:
                 case ast.Name(name, ast.Store()) if name in PARTICIPLES:
                     broken["participle"].append(f"{path}:{node.lineno}: {name}")
+    for file in sorted(root.glob("android_bridge/*/src/**/*.kt")):
+        for opened in KDOC.finditer(text := file.read_text()):
+            if CLAUSE.match(opened[1]):
+                line = text.count("\n", 0, opened.start()) + 1
+                broken["clause"].append(f"{file.relative_to(root)}:{line}: {opened[1]}")
     broken["class-twice"] = [f"{n}: {', '.join(at)}" for n, at in classes.items() if len(at) > 1]
     ruff = ["ruff", "check", "-q", "--isolated", f"--select={','.join(RUFF)}"]
     command = [sys.executable, "-m", *ruff, "--output-format=json", *map(str, files)]

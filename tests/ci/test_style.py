@@ -35,8 +35,15 @@ def test_each_rule_finds_its_places(style: ModuleType, tmp_path: Path) -> None:
         (tmp_path / name).write_text(CODE)
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "three.py").write_text(CODE)
+    kotlin = tmp_path / "android_bridge" / "core" / "src" / "main" / "One.kt"
+    kotlin.parent.mkdir(parents=True)
+    kotlin.write_text("/** A device. */\nclass A\n\n/**\n * What it is.\n */\nclass B\n")
     assert style.places(tmp_path) == {
-        "clause": ["one.py:6: Whether it is known.", "two.py:6: Whether it is known."],
+        "clause": [
+            "one.py:6: Whether it is known.",
+            "two.py:6: Whether it is known.",
+            "android_bridge/core/src/main/One.kt:4: What it is.",
+        ],
         "participle": ["one.py:5: told", "two.py:5: told"],
         "class-twice": ["Device: one.py:2, two.py:2"],
         "D205": [f"{name}.py:9: no blank line after the summary" for name in ("one", "two")],

@@ -4,6 +4,7 @@ import io.shoal.android.Attestation;
 import io.shoal.android.Fleet;
 import io.shoal.android.FleetConfiguration;
 import io.shoal.android.FleetState;
+import io.shoal.android.Prediction;
 import io.shoal.android.RecordedWindows;
 import io.shoal.android.Shoal;
 import io.shoal.android.WindowSpec;
@@ -58,7 +59,8 @@ public class App {
   }
 
   public static String answer(Fleet fleet, Tensor window) throws ShoalException {
-    return fleet.getConsent().isGranted() ? fleet.predict(window).best(0) : "";
+    Prediction answer = fleet.predict(window);
+    return answer instanceof Prediction.Classes ? ((Prediction.Classes) answer).best(0) : answer.toString();
   }
 
   static void started(boolean training) {}

@@ -11,7 +11,7 @@ import io.shoal.core.ConfigException
  */
 internal class DueWorker(context: Context, parameters: WorkerParameters) : Worker(context, parameters) {
     override fun doWork(): Result = try {
-        Shoal.fleet(applicationContext, inputData.getString(AndroidPlatform.FLEET).orEmpty()).trainSoon()
+        Shoal.fleet(applicationContext, inputData.getString(AndroidPlatform.FLEET).orEmpty()).requestTraining()
         Result.success()
     } catch (error: ConfigException) { // the phone has left the fleet, or the app lacks the class of its windows
         LogcatLog.write(io.shoal.core.Log.Level.ERROR, error.message.orEmpty())

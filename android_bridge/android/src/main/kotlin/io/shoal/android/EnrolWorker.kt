@@ -15,7 +15,7 @@ internal class EnrolWorker(context: Context, parameters: WorkerParameters) : Wor
         val fleet = Shoal.fleet(applicationContext, inputData.getString(AndroidPlatform.FLEET).orEmpty())
         when (fleet.enrol(::isStopped)) {
             null -> {
-                fleet.trainSoon()
+                fleet.requestTraining()
                 Result.success()
             }
             is FleetState.Waiting -> Result.retry()

@@ -97,7 +97,7 @@ internal class Enroller(
     private fun enrol(service: EnrolmentDesk, key: DeviceKey, settings: ShoalSettings, token: String): FleetState? {
         val issued = try {
             val provider = settings.attestationProvider()
-            service.enrol(token, key, settings.deviceId.orEmpty(), provider?.let { { nonce -> attestation(it, nonce) } }) ?: return Waiting(Waiting.Why.APPROVAL)
+            service.enrol(token, key, settings.deviceId.orEmpty(), provider?.let { { nonce -> attestation(it, nonce) } }) ?: return Waiting(Waiting.Reason.APPROVAL)
         } catch (error: Unattested) {
             return later(LinkException(error.message.orEmpty(), error))
         } catch (error: LinkException) {
@@ -114,7 +114,7 @@ internal class Enroller(
         if (!wanted()) return Blocked(Blocked.Reason.CONSENT, "no consent")
         val hash = EnrolmentFolder.hashOf(token)
         val credentials = PhoneCredentials(issued.deviceId, issued.broker, issued.certificate, issued.authority, issued.trust, hash)
-        if (!files.take(token, credentials)) return Waiting(Waiting.Why.ENROLMENT)
+        if (!files.take(token, credentials)) return Waiting(Waiting.Reason.ENROLMENT)
         key.install(issued.certificate) // if the process is killed before, the next job does it
         log.write(Log.Level.INFO, "this phone is enrolled fleet=$fleet device=${issued.deviceId}")
         return null
@@ -141,7 +141,7 @@ internal class Enroller(
 
     private fun later(error: LinkException): FleetState {
         log.write(Log.Level.WARNING, error.message.orEmpty())
-        return Waiting(Waiting.Why.NETWORK)
+        return Waiting(Waiting.Reason.NETWORK)
     }
 
     private fun first(pem: String) =

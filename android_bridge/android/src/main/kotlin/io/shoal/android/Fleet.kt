@@ -122,7 +122,7 @@ public class Fleet internal constructor(
     internal val settings: ShoalSettings get() = stored.complete
 
     private fun shown(state: () -> FleetState): FleetState = when {
-        !platform.isUnlocked -> FleetState.Waiting(FleetState.Waiting.Why.UNLOCK)
+        !platform.isUnlocked -> FleetState.Waiting(FleetState.Waiting.Reason.UNLOCK)
         consent.isGranted -> state()
         else -> FleetState.Blocked(FleetState.Blocked.Reason.CONSENT, "no consent")
     }
@@ -165,7 +165,7 @@ public class Fleet internal constructor(
      * @throws ConfigException the phone has left the fleet
      */
     @Throws(ConfigException::class)
-    public fun trainSoon() {
+    public fun requestTraining() {
         if (!isWorking) request(RoundRequest.soon())
     }
 
@@ -181,37 +181,38 @@ public class Fleet internal constructor(
     }
 
     /**
-     * Return class probabilities of examples [x] (n, channels, time), or the numbers of another
-     * task, by the model in use. This needs no connection and no consent, and does not wait for
+     * Return the answers to examples [x] (n, channels, time) by the model in use. This needs no connection and no consent, and does not wait for
      * training. Do not call it on the main thread: the first call verifies the bundle.
      *
-     * @throws ConfigException there is no model yet, it is damaged, it is that of another phone, or
-     *   the app's own cannot be used; ExecuTorch does not run on this phone, or another process of
+     * @throws io.shoal.core.ModelUnavailableException there is no model yet
+     * @throws ConfigException the model is damaged or that of another phone, or the app's own
+     *   cannot be used; ExecuTorch does not run on this phone, or another process of
      *   the app uses the fleet
      * @throws io.shoal.core.DataException the examples have another shape
      * @throws ShoalException the model cannot answer
      */
     @Throws(ShoalException::class)
-    public fun predict(x: Tensor): Probabilities = predicted { predict(x) }
+    public fun predict(x: Tensor): Prediction = predicted { predict(x) }
 
     /**
      * Return the answer to the next [window] (1, channels, time) of a stream, such as that of
      * [SensorRecorder.watch], which begins at [beginNs] of any clock. Activities last, so the
      * windows before it count. Answers of [predict] are of each window alone.
      *
-     * @throws ConfigException there is no model yet, it is damaged, it is that of another phone, or
-     *   the app's own cannot be used; ExecuTorch does not run on this phone, or another process of
+     * @throws io.shoal.core.ModelUnavailableException there is no model yet
+     * @throws ConfigException the model is damaged or that of another phone, or the app's own
+     *   cannot be used; ExecuTorch does not run on this phone, or another process of
      *   the app uses the fleet
      * @throws io.shoal.core.DataException the window has another shape
      * @throws ShoalException the model cannot answer
      */
     @Throws(ShoalException::class)
-    public fun predictNext(window: Tensor, beginNs: Long): Probabilities = predicted { predictNext(window, beginNs / 1e9) }
+    public fun predictNext(window: Tensor, beginNs: Long): Prediction = predicted { predictNext(window, beginNs / 1e9) }
 
-    private fun predicted(answer: Predictor.() -> Tensor): Probabilities = synchronized(predicting) {
+    private fun predicted(answer: Predictor.() -> Tensor): Prediction = synchronized(predicting) {
         val opened = opened()
         val numbers = opened.answer()
-        Probabilities(opened.classes, numbers, opened.task)
+        Prediction.of(opened.task, opened.classes, numbers)
     }
 
     private fun opened(): Predictor =
@@ -335,7 +336,7 @@ public class Fleet internal constructor(
             enroller.advance(app) ?: return null.also { onEnrolled(before) }
         } catch (error: IOException) { // the disk is full, for instance
             log.write(Log.Level.WARNING, "fleet $name: $error")
-            FleetState.Waiting(FleetState.Waiting.Why.STORAGE)
+            FleetState.Waiting(FleetState.Waiting.Reason.STORAGE)
         } catch (error: ConfigException) {
             stateAfter(error)
         } catch (error: Exception) { // the Keystore throws errors of many kinds
@@ -348,7 +349,7 @@ public class Fleet internal constructor(
 
     /** Enrol the phone during a job. Do not wait for the result after [stop] has returned true. */
     internal fun enrol(stop: () -> Boolean): FleetState? {
-        val result = unless(stop) { Optional.ofNullable(enrol()) } ?: return FleetState.Waiting(FleetState.Waiting.Why.JOB)
+        val result = unless(stop) { Optional.ofNullable(enrol()) } ?: return FleetState.Waiting(FleetState.Waiting.Reason.JOB)
         return result.orElse(null)
     }
 
@@ -471,7 +472,7 @@ public class Fleet internal constructor(
         platform.schedule(settings)
         if (settings.service == null || home.enrolment.credentials != null) return
         val refusal = home.enrolment.pendingToken?.refusal
-        states.set(refusal ?: FleetState.Waiting(FleetState.Waiting.Why.ENROLMENT))
+        states.set(refusal ?: FleetState.Waiting(FleetState.Waiting.Reason.ENROLMENT))
         if (refusal == null) platform.scheduleEnrolment()
     }
 

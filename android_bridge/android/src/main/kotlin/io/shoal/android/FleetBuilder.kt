@@ -4,6 +4,7 @@ import io.shoal.core.ConfigException
 import io.shoal.core.Enrolment
 import io.shoal.core.EnrolmentToken
 import io.shoal.core.wire.Policy
+import java.time.Duration
 import kotlin.reflect.KClass
 
 /** App's settings of a fleet: a lambda in Kotlin and in Java. */
@@ -32,13 +33,13 @@ public class FleetBuilder internal constructor(private val fleet: String) {
     private var authority: String? = null
     private var windows: Class<out WindowSource>? = null
     private var deviceId: String? = null
-    private var everyHours = 6
+    private var interval = Duration.ofHours(6)
     private var requireCharging = true
     private var requireUnmetered = true
     private var requireIdle = false
     private var foreground = true
-    private var idleMinutes = 2
-    private var maxMinutes = 60
+    private var idleTimeout = Duration.ofMinutes(2)
+    private var maxDuration = Duration.ofHours(1)
     private var minFreeBytes = 200L * 1024 * 1024
     private var insecure = false
     private var policy: Policy? = null
@@ -134,8 +135,8 @@ public class FleetBuilder internal constructor(private val fleet: String) {
      */
     public fun deviceId(id: String): FleetBuilder = apply { deviceId = id }
 
-    /** Set the interval of jobs, which run while the constraints hold. Android may delay them. */
-    public fun everyHours(hours: Int): FleetBuilder = apply { everyHours = hours }
+    /** Set the interval of jobs (an hour to two weeks), which run while the constraints hold. Android may delay them. */
+    public fun interval(duration: Duration): FleetBuilder = apply { interval = duration }
 
     /**
      * Set when jobs run: only while charging, on a network that is not metered, while nobody uses
@@ -155,14 +156,11 @@ public class FleetBuilder internal constructor(private val fleet: String) {
      */
     public fun foreground(wanted: Boolean): FleetBuilder = apply { foreground = wanted }
 
-    /**
-     * Set when a job ends: after [idle] minutes without a message; and the latest time, [most]
-     * minutes, at which it begins more work.
-     */
-    public fun minutes(idle: Int, most: Int): FleetBuilder = apply {
-        idleMinutes = idle
-        maxMinutes = most
-    }
+    /** Set the time without a message after which a job ends: at least a minute. */
+    public fun idleTimeout(duration: Duration): FleetBuilder = apply { idleTimeout = duration }
+
+    /** Set the time after which a job begins no more work: at least [idleTimeout]. */
+    public fun maxDuration(duration: Duration): FleetBuilder = apply { maxDuration = duration }
 
     /** Set the free storage (bytes) below which nothing is fetched or trained. */
     public fun minFreeBytes(bytes: Long): FleetBuilder = apply { minFreeBytes = bytes }
@@ -171,7 +169,7 @@ public class FleetBuilder internal constructor(private val fleet: String) {
      * Permit a fleet without [trust], and a broker without TLS. For tests: whoever can write to the
      * broker then rules the phone.
      */
-    public fun insecure(): FleetBuilder = apply { insecure = true }
+    public fun allowInsecure(): FleetBuilder = apply { insecure = true }
 
     private fun address(): String {
         if (service == null) return broker ?: throw ConfigException("fleet $fleet: set enrol, or broker and trust")
@@ -191,13 +189,13 @@ public class FleetBuilder internal constructor(private val fleet: String) {
         deviceId,
         trusted,
         authority,
-        everyHours,
+        interval,
         requireCharging,
         requireUnmetered,
         requireIdle,
         foreground,
-        idleMinutes,
-        maxMinutes,
+        idleTimeout,
+        maxDuration,
         minFreeBytes,
         insecure,
         policy,

@@ -11,9 +11,9 @@ public sealed class FleetState {
     public object Idle : FleetState()
 
     /** There is work for a later job. */
-    public class Waiting(public val why: Why) : FleetState() {
+    public class Waiting(public val reason: Reason) : FleetState() {
         /** Reason to wait. */
-        public enum class Why {
+        public enum class Reason {
             /** The broker cannot be reached. */
             NETWORK,
 
@@ -103,9 +103,9 @@ public sealed class FleetState {
     /** Return the text that [parse] reads. States that do not outlive a process become others. */
     internal fun write(): String = when (this) {
         is Idle -> "idle"
-        is Waiting -> "waiting ${why.name}"
+        is Waiting -> "waiting ${reason.name}"
         is Blocked -> "blocked ${reason.name} $detail"
-        is Training, is Uploading -> "waiting ${Waiting.Why.JOB.name}"
+        is Training, is Uploading -> "waiting ${Waiting.Reason.JOB.name}"
     }
 
     override fun equals(other: Any?): Boolean = other is FleetState && toString() == other.toString()
@@ -123,7 +123,7 @@ public sealed class FleetState {
         fun parse(text: String): FleetState {
             val (kind, name, detail) = text.split(" ", limit = 3) + listOf("", "")
             return when (kind) {
-                "waiting" -> Waiting.Why.values().firstOrNull { it.name == name }?.let { Waiting(it) }
+                "waiting" -> Waiting.Reason.values().firstOrNull { it.name == name }?.let { Waiting(it) }
                 "blocked" -> Blocked.Reason.values().firstOrNull { it.name == name }?.let { Blocked(it, detail) }
                 else -> null
             } ?: Idle

@@ -50,6 +50,12 @@ public class RoundMetrics internal constructor(measurement: RoundMeasurement) {
 
     /** Metrics over windows that no training uses; null in a round without an evaluation. */
     public val evaluated: Evaluation? = Evaluation.of(measurement.evaluated)
+
+    override fun equals(other: Any?): Boolean = other is RoundMetrics && toString() == other.toString()
+
+    override fun hashCode(): Int = toString().hashCode()
+
+    override fun toString(): String = "round $round of run $run: trained $trained, evaluated $evaluated"
 }
 
 /** Listener for the rounds that the phone carries out. */
@@ -62,10 +68,20 @@ public fun interface RoundListener {
  * Metrics of the last offered model on the phone's own held-out windows, and of the one that was in
  * use [before].
  */
-public class ModelMetrics internal constructor(public val before: Evaluation?, public val after: Evaluation?)
+public class ModelMetrics internal constructor(public val before: Evaluation?, public val after: Evaluation?) {
+    override fun equals(other: Any?): Boolean = other is ModelMetrics && toString() == other.toString()
+
+    override fun hashCode(): Int = toString().hashCode()
+
+    override fun toString(): String = "before $before, after $after"
+}
 
 /** Means over windows: [loss] is the cross-entropy in nats, [accuracy] a share of 1. */
 public class Evaluation internal constructor(public val windows: Long, public val loss: Double, public val accuracy: Double) {
+    override fun equals(other: Any?): Boolean = other is Evaluation && toString() == other.toString()
+
+    override fun hashCode(): Int = toString().hashCode()
+
     override fun toString(): String = "loss $loss, accuracy $accuracy over $windows windows"
 
     internal companion object {

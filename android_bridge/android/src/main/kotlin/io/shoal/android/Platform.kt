@@ -103,7 +103,7 @@ internal class AndroidPlatform(private val context: Context, private val fleet: 
     override fun schedule(settings: ShoalSettings) {
         val manager = manager()
         manager.cancelUniqueWork("io.shoal.rounds") // the name of the time before an app could have several fleets
-        val request = PeriodicWorkRequest.Builder(DueWorker::class.java, settings.everyHours.toLong(), TimeUnit.HOURS)
+        val request = PeriodicWorkRequest.Builder(DueWorker::class.java, settings.interval.toMillis(), TimeUnit.MILLISECONDS)
             .setConstraints(constraints(settings))
             .setInputData(input())
         manager.enqueueUniquePeriodicWork("io.shoal.rounds.$fleet", ExistingPeriodicWorkPolicy.UPDATE, request.build())

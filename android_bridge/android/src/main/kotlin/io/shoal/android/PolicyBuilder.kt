@@ -2,6 +2,7 @@ package io.shoal.android
 
 import io.shoal.core.ConfigException
 import io.shoal.core.wire.Policy
+import java.time.Duration
 
 /** App's rules for plans: a lambda in Kotlin and in Java. */
 public fun interface PolicyConfiguration {
@@ -34,13 +35,13 @@ public class PolicyBuilder internal constructor() {
     @Throws(ConfigException::class)
     public fun maxEpochs(epochs: Double): PolicyBuilder = with { copy(maxEpochs = epochs) }
 
-    /** Set the maximum duration of the work on a plan (seconds); it is ended then. */
+    /** Set the maximum duration of the work on a plan; it is ended then. */
     @Throws(ConfigException::class)
-    public fun maxSeconds(seconds: Double): PolicyBuilder = with { copy(maxSeconds = seconds) }
+    public fun maxDuration(duration: Duration): PolicyBuilder = with { copy(maxSeconds = duration.toMillis() / 1000.0) }
 
     /** Set the maximum of bytes sent and received in 24 hours. */
     @Throws(ConfigException::class)
-    public fun maxBytesADay(bytes: Long): PolicyBuilder = with { copy(maxBytesADay = bytes) }
+    public fun maxBytesPerDay(bytes: Long): PolicyBuilder = with { copy(maxBytesADay = bytes) }
 
     /**
      * Set the maximum length of the change that training may report: a plan that reports one must
@@ -59,9 +60,9 @@ public class PolicyBuilder internal constructor() {
     @Throws(ConfigException::class)
     public fun minWindows(windows: Long): PolicyBuilder = with { copy(minWindows = windows) }
 
-    /** Permit check-ins to tell the number of training windows per class. */
+    /** Permit check-ins to report the number of training windows per class. */
     @Throws(ConfigException::class)
-    public fun tellClasses(): PolicyBuilder = with { copy(tellClasses = true) }
+    public fun reportClassCounts(): PolicyBuilder = with { copy(tellClasses = true) }
 
     /**
      * Set graphs that verbs may run, but whose outputs no verb may report. With `choose` among

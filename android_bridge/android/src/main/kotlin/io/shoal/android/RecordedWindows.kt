@@ -43,6 +43,12 @@ public class WindowSpec @JvmOverloads constructor(
             if (sensor.axes == 1) return@flatMap listOf(sensor.channel)
             listOf("x", "y", "z").map { "${if (worldFrame) "world_" else ""}${sensor.channel}_$it" }
         }
+
+    override fun equals(other: Any?): Boolean = other is WindowSpec && toString() == other.toString()
+
+    override fun hashCode(): Int = toString().hashCode()
+
+    override fun toString(): String = "windows of $length samples every $stride at $rateHz Hz of $channels in $steps steps: $classes"
 }
 
 /**

@@ -35,11 +35,11 @@ internal class RoundRequest private constructor(val policy: ExistingWorkPolicy, 
          * its usual time. [errors] jobs in a row ended in errors before it. [yields]: true if a job
          * of another fleet waits for its turn.
          */
-        fun after(state: FleetState, errors: Int, yields: Boolean = false): RoundRequest? = when ((state as? Waiting)?.why) {
-            null, Waiting.Why.WINDOWS, Waiting.Why.UNLOCK -> null
-            Waiting.Why.JOB -> following(0, if (yields) 2 * TURN_MS else 0)
-            Waiting.Why.HEAT -> following(0, COOLING_MS)
-            Waiting.Why.NETWORK, Waiting.Why.STORAGE, Waiting.Why.ENROLMENT, Waiting.Why.APPROVAL -> following(errors + 1, backOffMs(errors + 1))
+        fun after(state: FleetState, errors: Int, yields: Boolean = false): RoundRequest? = when ((state as? Waiting)?.reason) {
+            null, Waiting.Reason.WINDOWS, Waiting.Reason.UNLOCK -> null
+            Waiting.Reason.JOB -> following(0, if (yields) 2 * TURN_MS else 0)
+            Waiting.Reason.HEAT -> following(0, COOLING_MS)
+            Waiting.Reason.NETWORK, Waiting.Reason.STORAGE, Waiting.Reason.ENROLMENT, Waiting.Reason.APPROVAL -> following(errors + 1, backOffMs(errors + 1))
         }
 
         private fun following(errors: Int, delayMs: Long) = RoundRequest(ExistingWorkPolicy.APPEND_OR_REPLACE, errors, delayMs)

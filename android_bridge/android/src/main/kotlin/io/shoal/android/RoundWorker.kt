@@ -84,22 +84,22 @@ internal class RoundWorker(context: Context, parameters: WorkerParameters) : Wor
         fleet.enrol(::isStopped)?.let { return it }
         val settings = fleet.settings
         val health = DeviceHealth(applicationContext)
-        if (health.freeBytes() < settings.minFreeBytes) return Waiting(Waiting.Why.STORAGE)
+        if (health.freeBytes() < settings.minFreeBytes) return Waiting(Waiting.Reason.STORAGE)
         val heat = health.heat()
-        if (heat.forbidsStart()) return Waiting(Waiting.Why.HEAT)
-        val windows = windows(fleet, settings) ?: return Waiting(Waiting.Why.WINDOWS)
-        fleet.states.set(Waiting(Waiting.Why.JOB))
+        if (heat.forbidsStart()) return Waiting(Waiting.Reason.HEAT)
+        val windows = windows(fleet, settings) ?: return Waiting(Waiting.Reason.WINDOWS)
+        fleet.states.set(Waiting(Waiting.Reason.JOB))
         fleet.bringModel()
         val startedMs = System.currentTimeMillis()
         val (foreground, limitMs) = begin(fleet, settings)
         val phone = phone(fleet, settings, windows, health, foreground)
         var hot = false
         val outcome = try {
-            phone.job(settings.idleMinutes * 60_000L, limitMs, CONNECT_MS) { isStopped || !fleet.consent.isGranted || heat.ends().also { hot = it } }
+            phone.job(settings.idleTimeout.toMillis(), limitMs, CONNECT_MS) { isStopped || !fleet.consent.isGranted || heat.ends().also { hot = it } }
         } finally {
             if (foreground != null) fleet.home.foregroundTimes = fleet.home.foregroundTimes.plus(startedMs, System.currentTimeMillis())
         }
-        return if (outcome == Phone.Outcome.IDLE) FleetState.Idle else Waiting(if (hot) Waiting.Why.HEAT else Waiting.Why.JOB)
+        return if (outcome == Phone.Outcome.IDLE) FleetState.Idle else Waiting(if (hot) Waiting.Reason.HEAT else Waiting.Reason.JOB)
     }
 
     /**
@@ -134,7 +134,7 @@ internal class RoundWorker(context: Context, parameters: WorkerParameters) : Wor
     private fun stateOf(progress: Progress): FleetState = when (progress) {
         is Progress.Training -> FleetState.Training(progress.step, progress.of)
         Progress.Uploading -> FleetState.Uploading
-        Progress.Waiting -> Waiting(Waiting.Why.JOB)
+        Progress.Waiting -> Waiting(Waiting.Reason.JOB)
     }
 
     /**
@@ -146,7 +146,7 @@ internal class RoundWorker(context: Context, parameters: WorkerParameters) : Wor
         val usedMs = fleet.home.foregroundTimes.usedMs(System.currentTimeMillis())
         val jobs = if (settings.foreground && rules.worthAsking(usedMs)) foregroundJobs() else null
         val foreground = jobs?.let { requestForeground(fleet.name, it, rules) }
-        return foreground to rules.limitMs(foreground != null, settings.maxMinutes * 60_000L, usedMs, settings.requireCharging)
+        return foreground to rules.limitMs(foreground != null, settings.maxDuration.toMillis(), usedMs, settings.requireCharging)
     }
 
     private fun requestForeground(fleet: String, jobs: ForegroundJobs, rules: ForegroundRules): JobForeground? {
@@ -169,8 +169,8 @@ internal class RoundWorker(context: Context, parameters: WorkerParameters) : Wor
 
 /** Return the state after a job that ended in an error. */
 internal fun stateAfter(error: Throwable): FleetState = when (error) {
-    is LinkException -> Waiting(Waiting.Why.NETWORK)
-    is IOException -> Waiting(Waiting.Why.STORAGE) // the disk is full, for instance
+    is LinkException -> Waiting(Waiting.Reason.NETWORK)
+    is IOException -> Waiting(Waiting.Reason.STORAGE) // the disk is full, for instance
     is UnsupportedException -> Blocked(Blocked.Reason.UNSUPPORTED, error.message.orEmpty())
     is DataException -> Blocked(Blocked.Reason.FAILED, error.message.orEmpty())
     is ShoalException -> Blocked(Blocked.Reason.SETTINGS, error.message.orEmpty())

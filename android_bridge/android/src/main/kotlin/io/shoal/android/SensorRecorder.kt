@@ -16,6 +16,7 @@ import io.shoal.core.Log
 import io.shoal.core.Tensor
 import java.io.Closeable
 import java.io.IOException
+import java.time.Duration
 
 /** Listener for the end of a recording. */
 public fun interface RecordingListener {
@@ -36,20 +37,26 @@ public fun interface WindowListener {
  * Options of recordings.
  *
  * @param maxBytes maximum size of all recordings; the oldest are deleted beyond it
- * @param keepDays number of days after which recordings are deleted
- * @param batchSeconds maximum delay with which Android may deliver samples, all at once, to save
+ * @param retention age at which recordings are deleted
+ * @param batch maximum delay with which Android may deliver samples, all at once, to save
  *   energy; 0 for none
  */
 public class RecordingOptions @JvmOverloads constructor(
     public val maxBytes: Long = 64L * 1024 * 1024,
-    public val keepDays: Int = 90,
-    public val batchSeconds: Double = 2.0,
+    public val retention: Duration = Duration.ofDays(90),
+    public val batch: Duration = Duration.ofSeconds(2),
 ) {
     init {
-        require(maxBytes > 0 && keepDays > 0 && batchSeconds in 0.0..60.0) {
-            "maxBytes and keepDays must be above 0, and batchSeconds between 0 and 60; got $maxBytes, $keepDays and $batchSeconds"
-        }
+        require(maxBytes > 0) { "maxBytes must be above 0, got $maxBytes" }
+        require(retention in Duration.ofMillis(1)..Duration.ofDays(36_500)) { "retention must be above 0 and at most 100 years, got $retention" }
+        require(batch in Duration.ZERO..Duration.ofMinutes(1)) { "batch must be between 0 and a minute, got $batch" }
     }
+
+    override fun equals(other: Any?): Boolean = other is RecordingOptions && toString() == other.toString()
+
+    override fun hashCode(): Int = toString().hashCode()
+
+    override fun toString(): String = "at most $maxBytes bytes, for $retention, in batches of $batch"
 }
 
 /**
@@ -141,7 +148,7 @@ public class SensorRecorder internal constructor(
     }
 
     private fun begin(take: Take) {
-        val latencyUs = if (watcher != null) 0 else (options.batchSeconds * 1_000_000).toInt()
+        val latencyUs = if (watcher != null) 0 else (options.batch.toMillis() * 1000).toInt()
         val periodUs = (1_000_000 / spec.rateHz).toInt()
         for (sensor in sensors + listOfNotNull(attitude)) {
             if (!manager.registerListener(take, sensor, periodUs, latencyUs, take.handler)) {
@@ -200,7 +207,7 @@ public class SensorRecorder internal constructor(
         if (!fleet.consent.isGranted) return
         try {
             folder.recover()
-            folder.trim(options.maxBytes, System.currentTimeMillis() - options.keepDays * DAY_MS)
+            folder.trim(options.maxBytes, System.currentTimeMillis() - options.retention.toMillis())
         } catch (error: IOException) {
             LogcatLog.write(Log.Level.ERROR, "recordings cannot be tidied: $error")
         }
@@ -243,7 +250,7 @@ public class SensorRecorder internal constructor(
         }
 
         fun end(keep: Boolean, listener: RecordingListener?) {
-            val flushes = keep && options.batchSeconds > 0 && manager.flush(this)
+            val flushes = keep && !options.batch.isZero && manager.flush(this)
             handler.postDelayed({
                 manager.unregisterListener(this)
                 val seconds = stream?.end(keep) ?: 0.0
@@ -258,7 +265,6 @@ public class SensorRecorder internal constructor(
     private companion object {
         private const val HIGH_RATE = "android.permission.HIGH_SAMPLING_RATE_SENSORS"
         private const val FLUSH_MS = 300L
-        private const val DAY_MS = 24L * 60 * 60 * 1000
     }
 }
 

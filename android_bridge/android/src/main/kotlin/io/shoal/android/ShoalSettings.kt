@@ -4,6 +4,8 @@ import io.shoal.core.BundleException
 import io.shoal.core.ConfigException
 import io.shoal.core.wire.Policy
 import io.shoal.core.wire.PublicKey
+import java.time.DateTimeException
+import java.time.Duration
 import java.util.Properties
 
 /** Names of a bundle and of its model's weights among the app's assets. */
@@ -25,13 +27,13 @@ internal data class ShoalSettings(
     val deviceId: String? = null,
     val trustedKeyPem: String? = null,
     val brokerCaPem: String? = null,
-    val everyHours: Int = 6,
+    val interval: Duration = Duration.ofHours(6),
     val requireCharging: Boolean = true,
     val requireUnmetered: Boolean = true,
     val requireIdle: Boolean = false,
     val foreground: Boolean = true,
-    val idleMinutes: Int = 2,
-    val maxMinutes: Int = 60,
+    val idleTimeout: Duration = Duration.ofMinutes(2),
+    val maxDuration: Duration = Duration.ofHours(1),
     val minFreeBytes: Long = 200L * 1024 * 1024,
     val insecure: Boolean = false,
     val policy: Policy? = null,
@@ -44,14 +46,17 @@ internal data class ShoalSettings(
         val enrols = service != null && broker.isEmpty()
         if (packaged != null && trustedKeyPem == null && !insecure) throw ConfigException("model: set trust, too; a root key must vouch for the model")
         if (trustedKeyPem == null && service == null && !insecure) {
-            throw ConfigException("trust is missing; set it, or permit with 'insecure' that everybody is believed")
+            throw ConfigException("trust is missing; set it, or permit with 'allowInsecure' that everybody is believed")
         }
         if (!enrols && !broker.startsWith("mqtts://") && !insecure) {
-            throw ConfigException("broker must begin with mqtts://, got ${broker.substringBefore("://", "")}://; 'insecure' permits a broker without TLS")
+            throw ConfigException("broker must begin with mqtts://, got ${broker.substringBefore("://", "")}://; 'allowInsecure' permits a broker without TLS")
         }
-        if (everyHours !in 1..24 * 14) throw ConfigException("everyHours must be between 1 and ${24 * 14}, got $everyHours")
-        if (idleMinutes < 1 || maxMinutes < idleMinutes) {
-            throw ConfigException("minutes: idle must be at least 1 and most at least idle, got idle $idleMinutes and most $maxMinutes")
+        if (interval !in Duration.ofHours(1)..Duration.ofDays(14)) throw ConfigException("interval must be between an hour and 14 days, got $interval")
+        if (idleTimeout !in Duration.ofMinutes(1)..Duration.ofDays(1)) {
+            throw ConfigException("idleTimeout must be between a minute and a day, got $idleTimeout")
+        }
+        if (maxDuration !in idleTimeout..Duration.ofDays(1)) {
+            throw ConfigException("maxDuration must be between idleTimeout ($idleTimeout) and a day, got $maxDuration")
         }
         checkName("fleet", fleet)
         deviceId?.let { checkName("deviceId", it) }
@@ -101,13 +106,13 @@ internal data class ShoalSettings(
         deviceId?.let { setProperty("deviceId", it) }
         trustedKeyPem?.let { setProperty("trustedKeyPem", it) }
         brokerCaPem?.let { setProperty("brokerCaPem", it) }
-        setProperty("everyHours", everyHours.toString())
+        setProperty("interval", interval.toString())
         setProperty("requireCharging", requireCharging.toString())
         setProperty("requireUnmetered", requireUnmetered.toString())
         setProperty("requireIdle", requireIdle.toString())
         setProperty("foreground", foreground.toString())
-        setProperty("idleMinutes", idleMinutes.toString())
-        setProperty("maxMinutes", maxMinutes.toString())
+        setProperty("idleTimeout", idleTimeout.toString())
+        setProperty("maxDuration", maxDuration.toString())
         setProperty("minFreeBytes", minFreeBytes.toString())
         setProperty("insecure", insecure.toString())
         policy?.let { setProperty("policy", it.toJson()) }
@@ -131,6 +136,11 @@ internal data class ShoalSettings(
         fun read(stored: Properties): ShoalSettings {
             fun text(name: String) = stored.getProperty(name) ?: throw ConfigException("stored settings: no '$name'; call Shoal.fleet with settings")
             fun number(name: String) = text(name).toLongOrNull() ?: throw ConfigException("stored settings: $name must be a number, got '${text(name)}'; call Shoal.fleet with settings")
+            fun duration(name: String) = try {
+                Duration.parse(text(name))
+            } catch (error: DateTimeException) {
+                throw ConfigException("stored settings: $name must be a duration, got '${text(name)}'; call Shoal.fleet with settings", error)
+            }
             fun <T> named(name: String, type: Class<T>): Class<out T> = try {
                 Class.forName(name).asSubclass(type)
             } catch (error: ClassNotFoundException) {
@@ -143,13 +153,13 @@ internal data class ShoalSettings(
                 stored.getProperty("deviceId"),
                 stored.getProperty("trustedKeyPem"),
                 stored.getProperty("brokerCaPem"),
-                number("everyHours").toInt(),
+                duration("interval"),
                 text("requireCharging").toBoolean(),
                 text("requireUnmetered").toBoolean(),
                 text("requireIdle").toBoolean(),
                 text("foreground").toBoolean(),
-                number("idleMinutes").toInt(),
-                number("maxMinutes").toInt(),
+                duration("idleTimeout"),
+                duration("maxDuration"),
                 number("minFreeBytes"),
                 text("insecure").toBoolean(),
                 stored.getProperty("policy")?.let(Policy.Companion::parse),

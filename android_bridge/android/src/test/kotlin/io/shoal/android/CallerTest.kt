@@ -12,6 +12,7 @@ import java.lang.reflect.InvocationTargetException
 import java.lang.reflect.Method
 import java.lang.reflect.Modifier
 import java.lang.reflect.Proxy
+import java.time.Duration
 import java.util.concurrent.CountDownLatch
 import java.util.concurrent.Executor
 import java.util.concurrent.Executors
@@ -24,7 +25,7 @@ import kotlin.test.assertIs
 import kotlin.test.assertNotNull
 import kotlin.test.assertTrue
 
-/** What the library asks of its callers: their threads, and arguments from Java. */
+/** Demands of the library on its callers: their threads, and arguments from Java. */
 class CallerTest {
     @TempDir
     lateinit var root: File
@@ -62,7 +63,7 @@ class CallerTest {
     }
 
     private fun settings(change: FleetBuilder.() -> Unit = {}) =
-        FleetBuilder("f").broker("mqtt://b").windows(HomeTest.Source::class.java).insecure().apply(change).build()
+        FleetBuilder("f").broker("mqtt://b").windows(HomeTest.Source::class.java).allowInsecure().apply(change).build()
 
     /** Return the names of the functions that an app can call, in Kotlin and Java. */
     private fun publicNames(type: Class<*>): Set<String> = type.declaredMethods
@@ -88,7 +89,7 @@ class CallerTest {
         AppContext.root = root
         val unsafe = Class.forName("sun.misc.Unsafe").getDeclaredField("theUnsafe").apply { isAccessible = true }.get(null)
         val context = unsafe.javaClass.getMethod("allocateInstance", Class::class.java).invoke(unsafe, AppContext::class.java) as Context
-        val fleet = Shoal.fleet(context, "caller-test") { broker("mqtt://b").windows(HomeTest.Source::class.java).insecure() }
+        val fleet = Shoal.fleet(context, "caller-test") { broker("mqtt://b").windows(HomeTest.Source::class.java).allowInsecure() }
         assertIs<FleetState.Blocked>(fleet.state, "its first reading needs no file of the caller's either")
         assertEquals(fleet, Shoal.fleet(context, "caller-test"))
         assertFailsWith<ConfigException> { Shoal.fleet(context, "a/b") {} }
@@ -102,7 +103,7 @@ class CallerTest {
         fleet.configure(settings())
         fleet.consent.grant("terms-1")
         assertTrue(fleet.consent.isGranted, "consent that was granted just now needs no file")
-        fleet.trainSoon()
+        fleet.requestTraining()
         fleet.labels.add("walking", 0, 1)
         fleet.addModelListener({}, Runnable::run)
         ready.countDown()
@@ -127,7 +128,7 @@ class CallerTest {
             "removeModelListener" to { removeModelListener(models) },
             "addRoundListener" to { addRoundListener(rounds, Runnable::run) },
             "removeRoundListener" to { removeRoundListener(rounds) },
-            "trainSoon" to { trainSoon() },
+            "requestTraining" to { requestTraining() },
             "recorder" to { assertFailsWith<ConfigException> { recorder() } },
         )
         // Their documentation says that they read files, and that of `leave` that it withdraws.
@@ -159,12 +160,12 @@ class CallerTest {
         assertTrue(violations.get() > 0, "the record is gone from disk when it returns")
         fleet.consent.grant("terms-1")
         fleet.leave()
-        fleet.configure(settings { everyHours(3) })
+        fleet.configure(settings { interval(Duration.ofHours(3)) })
         fleet.consent.grant("terms-1")
         threads[1].submit {}.get()
         violations.set(0)
-        assertQuiet("trainSoon after leaving") { fleet.trainSoon() }
-        assertEquals(3, fleet.appSettings.everyHours)
+        assertQuiet("requestTraining after leaving") { fleet.requestTraining() }
+        assertEquals(Duration.ofHours(3), fleet.appSettings.interval)
     }
 
     private fun assertQuiet(name: String, call: () -> Unit) {
@@ -177,7 +178,7 @@ class CallerTest {
         val fleet = fleet().also { it.configure(settings()) }
         val builder = FleetBuilder("f")
         val nullable = setOf("broker(1)", "login(1)", "model(1)", "recorder(0)")
-        val objects = listOf(builder, fleet, fleet.consent, fleet.labels, PolicyBuilder(), Probabilities(listOf("a"), Tensor.scalar(1f)))
+        val objects = listOf(builder, fleet, fleet.consent, fleet.labels, PolicyBuilder(), Prediction.Classes(listOf("a"), Tensor.scalar(1f)))
         val checked = objects.sumOf { target -> methods(target.javaClass).sumOf { method -> nulls(target, method, nullable) } }
         assertTrue(checked > 20, "$checked parameters")
         val error = assertFailsWith<NullPointerException> { unwrapped { FleetBuilder::class.java.getMethod("trust", String::class.java).invoke(builder, null) } }

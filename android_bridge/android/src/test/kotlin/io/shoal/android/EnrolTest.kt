@@ -14,6 +14,7 @@ import io.shoal.core.wire.parseJson
 import org.junit.jupiter.api.Tag
 import org.junit.jupiter.api.io.TempDir
 import java.io.File
+import java.time.Duration
 import java.util.Collections
 import kotlin.test.Test
 import kotlin.test.assertEquals
@@ -96,7 +97,7 @@ class EnrolTest {
             assertFalse(started().enrol() == null)
             desk.after = {}
         }
-        assertEquals(Waiting.Why.NETWORK, assertIs<Waiting>(started().also { desk.before = { throw LinkException("no network") } }.enrol()).why)
+        assertEquals(Waiting.Reason.NETWORK, assertIs<Waiting>(started().also { desk.before = { throw LinkException("no network") } }.enrol()).reason)
         desk.before = {}
         assertNull(started().enrol())
         assertEquals(setOf(tokens[0]), desk.requests.toSet())
@@ -140,7 +141,7 @@ class EnrolTest {
         val attested: FleetBuilder.() -> Unit = { attestation(FakeAttestation::class.java) }
         agreed(more = attested)
         FakeAttestation.failing = true
-        assertEquals(Waiting.Why.NETWORK, assertIs<Waiting>(started(more = attested).enrol()).why)
+        assertEquals(Waiting.Reason.NETWORK, assertIs<Waiting>(started(more = attested).enrol()).reason)
         FakeAttestation.failing = false
         desk.refusal = "attestation"
         assertEquals(Blocked.Reason.ATTESTATION, assertIs<Blocked>(started(more = attested).enrol()).reason)
@@ -154,7 +155,7 @@ class EnrolTest {
     fun `somebody may have to approve the phone`() {
         val fleet = agreed()
         desk.approves = false
-        assertEquals(Waiting.Why.APPROVAL, assertIs<Waiting>(fleet.enrol()).why)
+        assertEquals(Waiting.Reason.APPROVAL, assertIs<Waiting>(fleet.enrol()).reason)
         desk.approves = true
         assertNull(started().enrol())
     }
@@ -199,11 +200,11 @@ class EnrolTest {
     @Test
     fun `settings that the app changes while the service answers hold, with what the service gave`() {
         val fleet = agreed()
-        val settings = FleetBuilder("f").enrol("https://service:8443", tokens[0]).windows(HomeTest.Source::class.java).everyHours(3).build()
+        val settings = FleetBuilder("f").enrol("https://service:8443", tokens[0]).windows(HomeTest.Source::class.java).interval(Duration.ofHours(3)).build()
         for (change in listOf({ fleet.configure(settings, tokens[0]) }, { fleet.configure(settings, tokens[0]).also { platform.write() } })) {
             desk.after = change
             assertNull(fleet.enrol())
-            assertEquals(listOf(3, "f-1", "mqtts://f.example"), fleet.settings.run { listOf(everyHours, deviceId, broker) })
+            assertEquals(listOf(Duration.ofHours(3), "f-1", "mqtts://f.example"), fleet.settings.run { listOf(interval, deviceId, broker) })
             platform.write()
             assertEquals("idle", fleet.state.toString())
             fleet.leave()
@@ -289,7 +290,7 @@ class EnrolTest {
         for ((token, reason) in reasons) {
             assertEquals(reason, assertIs<Blocked>(real(service.string(token), id = "phone-2").enrol()).reason.name, token)
         }
-        assertEquals(Waiting.Why.APPROVAL, assertIs<Waiting>(real(service.string("approve"), id = "phone-3").enrol()).why)
+        assertEquals(Waiting.Reason.APPROVAL, assertIs<Waiting>(real(service.string("approve"), id = "phone-3").enrol()).reason)
         assertEquals(Blocked.Reason.SERVICE, assertIs<Blocked>(real(service.string("clock"), name = "another").enrol()).reason)
     }
 

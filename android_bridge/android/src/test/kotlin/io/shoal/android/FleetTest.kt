@@ -36,19 +36,19 @@ class FleetTest {
     }
 
     private fun configured(name: String = "f"): Fleet = started(name).also { fleet ->
-        fleet.configure(FleetBuilder(name).broker("mqtt://b").windows(HomeTest.Source::class.java).insecure().build())
+        fleet.configure(FleetBuilder(name).broker("mqtt://b").windows(HomeTest.Source::class.java).allowInsecure().build())
         platform.write()
     }
 
     @Test
     fun `without consent no job is planned, and with it jobs are, also after a restart`() {
         val fleet = configured()
-        fleet.trainSoon()
+        fleet.requestTraining()
         assertEquals(emptyList(), platform.requests.toList())
         assertEquals(Blocked.Reason.CONSENT, assertIs<Blocked>(fleet.state).reason)
         fleet.consent.grant("terms-3")
         platform.write()
-        fleet.trainSoon()
+        fleet.requestTraining()
         assertEquals(listOf("jobs", "job"), platform.requests.toList())
         assertIs<FleetState.Idle>(fleet.state)
         assertEquals("terms-3", configured().consent.version)
@@ -144,7 +144,7 @@ class FleetTest {
     fun `the state of another phone answers nothing until it is erased`() {
         val fleet = configured()
         fleet.storage().save(Session(released = 7))
-        val other = FleetBuilder("f").broker("mqtt://b").windows(HomeTest.Source::class.java).insecure().deviceId("another")
+        val other = FleetBuilder("f").broker("mqtt://b").windows(HomeTest.Source::class.java).allowInsecure().deviceId("another")
         fleet.configure(other.build())
         platform.write()
         for (use in listOf<() -> Any?>({ fleet.model }, { fleet.modelMetrics }, { fleet.storage() })) {
@@ -192,9 +192,9 @@ class FleetTest {
         fleet.states.set(FleetState.Training(3, 40))
         fleet.states.set(FleetState.Uploading)
         fleet.removeListener(listener)
-        fleet.states.set(Waiting(Waiting.Why.NETWORK))
+        fleet.states.set(Waiting(Waiting.Reason.NETWORK))
         assertEquals(listOf("idle", "training 3/40", "uploading"), calls)
-        for (state in listOf(FleetState.Idle, Waiting(Waiting.Why.STORAGE), Blocked(Blocked.Reason.FAILED, "a b c"))) {
+        for (state in listOf(FleetState.Idle, Waiting(Waiting.Reason.STORAGE), Blocked(Blocked.Reason.FAILED, "a b c"))) {
             fleet.home.noteState(state)
             assertEquals(state.toString(), started().states.now.toString())
         }
@@ -214,28 +214,29 @@ class FleetTest {
     }
 
     @Test
-    fun `probabilities are of examples, by class`() {
-        val answer = Probabilities(listOf("still", "walking"), Tensor.of(floatArrayOf(0.75f, 0.25f, 0.5f, 0.5f), listOf(2, 2)))
+    fun `a prediction is of its task's kind, and of examples by their numbers`() {
+        val answer = Prediction.Classes(listOf("still", "walking"), Tensor.of(floatArrayOf(0.75f, 0.25f, 0.5f, 0.5f), listOf(2, 2)))
         assertEquals(2, answer.size)
-        assertEquals(listOf(0.75f, 0.25f), answer.of(0).toList())
+        assertEquals(listOf(0.75f, 0.25f), answer.values(0).toList())
         assertEquals(listOf("still", "still"), listOf(answer.best(0), answer.best(1)), "the first of equal ones")
-        assertFailsWith<IndexOutOfBoundsException> { answer.of(2) }
-        assertFailsWith<IllegalStateException> { answer.labels(0) }
-        val several = Probabilities(answer.classes, Tensor.of(floatArrayOf(0.75f, 0.25f, 0.5f, 0.9f), listOf(2, 2)), "multi-label")
-        assertEquals(listOf(listOf("still"), listOf("still", "walking")), listOf(several.labels(0), several.labels(1)))
-        assertFailsWith<IllegalStateException> { several.best(0) }
-        val steps = Probabilities(answer.classes, Tensor.of(floatArrayOf(0.75f, 0.25f, 0.1f, 0.9f), listOf(1, 2, 2)), "sequence")
-        assertEquals(listOf("still", "walking"), steps.steps(0))
-        assertEquals(4, steps.of(0).size)
-        assertFailsWith<IllegalStateException> { answer.steps(0) }
+        assertFailsWith<IndexOutOfBoundsException> { answer.values(2) }
+        val several = Prediction.Labels(answer.names, Tensor.of(floatArrayOf(0.75f, 0.25f, 0.5f, 0.9f), listOf(2, 2)))
+        assertEquals(listOf(listOf("still"), listOf("still", "walking")), listOf(several.likely(0), several.likely(1)))
+        val steps = Prediction.Steps(answer.names, Tensor.of(floatArrayOf(0.75f, 0.25f, 0.1f, 0.9f), listOf(1, 2, 2)))
+        assertEquals(listOf("still", "walking"), steps.best(0))
+        assertEquals(4, steps.values(0).size)
+        val numbers = Tensor.of(floatArrayOf(1f), listOf(1, 1))
+        val kinds = listOf("classification", "multi-label", "sequence", "regression", "reconstruction").map { Prediction.of(it, listOf("a"), numbers) }
+        assertEquals(listOf("Classes", "Labels", "Steps", "Quantities", "Quantities"), kinds.map { it.javaClass.simpleName })
+        assertEquals(4, kinds.toSet().size, "equal are those of one kind with the same numbers")
     }
 
     @Test
     fun `states and models that say the same are equal, so that a flow tells of them once`() {
         val states: List<() -> FleetState> = listOf(
             { FleetState.Idle },
-            { Waiting(Waiting.Why.NETWORK) },
-            { Waiting(Waiting.Why.JOB) },
+            { Waiting(Waiting.Reason.NETWORK) },
+            { Waiting(Waiting.Reason.JOB) },
             { FleetState.Training(3, 40) },
             { FleetState.Training(4, 40) },
             { FleetState.Uploading },
@@ -252,7 +253,7 @@ class FleetTest {
     fun `whatever the Keystore throws is one error that an app can catch`() {
         val broken = FakePlatform(TestKeys(root, KeyStore.getInstance("PKCS12"))) // a store that was not loaded throws at every use
         val fleet = Fleet("f", Home.of(root, "f"), broken, Log.SILENT)
-        fleet.configure(FleetBuilder("f").broker("mqtt://b").windows(HomeTest.Source::class.java).insecure().build())
+        fleet.configure(FleetBuilder("f").broker("mqtt://b").windows(HomeTest.Source::class.java).allowInsecure().build())
         assertTrue("KeyStoreException" in assertFailsWith<ConfigException> { fleet.certificateRequest() }.message!!)
         assertTrue("KeyStoreException" in assertFailsWith<ConfigException> { fleet.installCertificate("x") }.message!!)
         fleet.leave()

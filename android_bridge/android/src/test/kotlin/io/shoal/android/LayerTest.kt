@@ -12,6 +12,7 @@ import java.security.KeyPairGenerator
 import java.security.KeyStore
 import java.security.Signature
 import java.security.spec.ECGenParameterSpec
+import java.time.Duration
 import kotlin.test.Test
 import kotlin.test.assertEquals
 import kotlin.test.assertFailsWith
@@ -125,7 +126,7 @@ class HomeTest {
         key: String? = KEY,
         insecure: Boolean = false,
         policy: Policy? = null,
-    ) = ShoalSettings(broker, fleet, Source::class.java, null, key, everyHours = 12, requireIdle = true, insecure = insecure, policy = policy)
+    ) = ShoalSettings(broker, fleet, Source::class.java, null, key, interval = Duration.ofHours(12), requireIdle = true, insecure = insecure, policy = policy)
 
     @Test
     fun `settings are kept as they were`() {
@@ -152,7 +153,7 @@ class HomeTest {
         home.save(settings())
         val id = home.deviceId(home.settings())
         assertEquals(id, Home(folder).deviceId(home.settings()))
-        home.noteState(FleetState.Waiting(FleetState.Waiting.Why.NETWORK))
+        home.noteState(FleetState.Waiting(FleetState.Waiting.Reason.NETWORK))
         assertEquals(id, Home(folder).deviceId(home.settings()))
         assertEquals("waiting NETWORK", home.lastState.toString())
         val storage = FolderStorage(home.state(home.settings()))
@@ -182,17 +183,17 @@ class HomeTest {
         assertFailsWith<ConfigException> { checkName("fleet", "..") }
         assertFailsWith<ConfigException> { FleetBuilder("f").broker("mqtts://b").trust(KEY).build() }
         assertFailsWith<ConfigException> { FleetBuilder("f").broker("mqtts://b").trust("no key").windows(Source::class.java).build() }
-        val built = FleetBuilder("f").broker("mqtts://b").trust(KEY).windows(Source::class.java).everyHours(3).build()
-        assertEquals(ShoalSettings("mqtts://b", "f", Source::class.java, null, KEY, everyHours = 3).write(), built.write())
+        val built = FleetBuilder("f").broker("mqtts://b").trust(KEY).windows(Source::class.java).interval(Duration.ofHours(3)).build()
+        assertEquals(ShoalSettings("mqtts://b", "f", Source::class.java, null, KEY, interval = Duration.ofHours(3)).write(), built.write())
         val named = FleetBuilder("f").broker("mqtts://b").login("me", "#?/@%").trust(KEY).windows(Source::class.java).build()
         assertEquals(BrokerLogin("me", "#?/@%"), ShoalSettings.read(named.write()).login)
         assertFalse("#?/" in named.toString())
         val shown = assertFailsWith<ConfigException> { settings("mqtt://me:secret@b") }
         assertFalse("secret" in shown.message!!)
         assertFailsWith<ConfigException> { settings(fleet = "f/g") }
-        assertFailsWith<ConfigException> { ShoalSettings("mqtts://b", "f", Source::class.java, trustedKeyPem = KEY, everyHours = 0) }
+        assertFailsWith<ConfigException> { ShoalSettings("mqtts://b", "f", Source::class.java, trustedKeyPem = KEY, interval = Duration.ofMinutes(59)) }
         assertFailsWith<ConfigException> {
-            ShoalSettings("mqtts://b", "f", Source::class.java, trustedKeyPem = KEY, idleMinutes = 5, maxMinutes = 1)
+            ShoalSettings("mqtts://b", "f", Source::class.java, trustedKeyPem = KEY, idleTimeout = Duration.ofMinutes(5), maxDuration = Duration.ofMinutes(1))
         }
         assertFailsWith<ConfigException> { settings(key = "no key").trusted }
         assertEquals(2, settings(key = KEY + KEY).trusted.size)

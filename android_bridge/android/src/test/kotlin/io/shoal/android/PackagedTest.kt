@@ -51,7 +51,7 @@ class PackagedTest {
         storage().saveCurrent(Current(bundle.digest, digest(model), "run", emptyMap(), number))
     }
 
-    private fun Fleet.answer() = predict(x).of(1)[0]
+    private fun Fleet.answer() = predict(x).values(1)[0]
 
     @Test
     fun `it answers from the first second, without consent, and a release takes its place for good`() {

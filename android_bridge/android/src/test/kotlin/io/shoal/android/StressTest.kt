@@ -100,7 +100,7 @@ class StressTest {
 
         fun predict() {
             val answer = call { predict(x) } ?: return
-            val weight = (answer.of(0)[0] - 0.5f) * 32
+            val weight = (answer.values(0)[0] - 0.5f) * 32
             if (weight < least - 0.01f || weight > most + 0.01f) throw AssertionError("$name answers with $weight, its models have $least to $most")
         }
 
@@ -149,7 +149,7 @@ class StressTest {
                 3 -> side.configure()
                 4 -> side.fleet.enrol()
                 5 -> side.predict()
-                6 -> side.call { trainSoon() }
+                6 -> side.call { requestTraining() }
                 7 -> side.fleet.addListener({ }, Runnable::run)
                 8 -> side.stopped.set(true)
                 9 -> side.fleet.labels.run { if (random.nextBoolean()) add("walking", it.toLong(), it + 9L) else remove(it.toLong(), it + 5L) }

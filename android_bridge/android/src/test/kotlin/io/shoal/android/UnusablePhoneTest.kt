@@ -18,7 +18,7 @@ import kotlin.test.assertIs
 import kotlin.test.assertNull
 import kotlin.test.assertTrue
 
-/** What a phone or an app lacks is a state, or an error that the documentation names. */
+/** A lack of a phone or an app is a state, or an error that the documentation names. */
 class UnusablePhoneTest {
     @TempDir
     lateinit var root: File
@@ -27,7 +27,7 @@ class UnusablePhoneTest {
 
     private fun fleet() = Fleet("f", Home.of(root, "f"), platform, Log.SILENT)
 
-    private fun Fleet.configured() = apply { configure(FleetBuilder("f").broker("mqtt://b").windows(HomeTest.Source::class.java).insecure().build()) }
+    private fun Fleet.configured() = apply { configure(FleetBuilder("f").broker("mqtt://b").windows(HomeTest.Source::class.java).allowInsecure().build()) }
 
     @Test
     fun `a phone without ExecuTorch's native library is not supported, each time it is asked`() {
@@ -77,8 +77,8 @@ class UnusablePhoneTest {
 
     @Test
     fun `every error of a job is a state`() {
-        assertEquals(Waiting(Waiting.Why.NETWORK), stateAfter(LinkException("no broker")))
-        assertEquals(Waiting(Waiting.Why.STORAGE), stateAfter(IOException("disk full")))
+        assertEquals(Waiting(Waiting.Reason.NETWORK), stateAfter(LinkException("no broker")))
+        assertEquals(Waiting(Waiting.Reason.STORAGE), stateAfter(IOException("disk full")))
         val blocked = mapOf(
             DataException("") to Blocked.Reason.FAILED,
             ConfigException("") to Blocked.Reason.SETTINGS,
@@ -95,7 +95,7 @@ class UnusablePhoneTest {
         val fleet = fleet().configured()
         val acts = listOf<Fleet.() -> Unit>(
             { consent.grant("terms-1") },
-            { trainSoon() },
+            { requestTraining() },
             { consent.withdraw() },
             { consent.grant("terms-2") },
             { leave() },
@@ -115,7 +115,7 @@ class UnusablePhoneTest {
         platform.isUnlocked = false
         val hidden = File(root, "fleets/f").let { folder -> File(root, "locked").also { check(folder.renameTo(it)) } }
         val fleet = fleet().configured()
-        assertEquals(Waiting(Waiting.Why.UNLOCK), fleet.state)
+        assertEquals(Waiting(Waiting.Reason.UNLOCK), fleet.state)
         assertNull(fleet.consent.version)
         val states = ArrayList<FleetState>()
         fleet.addListener({ states += it }) { it.run() }
@@ -124,7 +124,7 @@ class UnusablePhoneTest {
         platform.write()
         assertEquals("terms-1", fleet.consent.version)
         assertEquals(listOf("jobs"), platform.requests.toList())
-        assertEquals(listOf(Waiting(Waiting.Why.UNLOCK), FleetState.Idle), states)
+        assertEquals(listOf(Waiting(Waiting.Reason.UNLOCK), FleetState.Idle), states)
     }
 
     @Test

@@ -55,7 +55,7 @@ class WeekTest {
 
         init {
             platform.requesting = { manager.enqueue(it, if (retries && it.policy == ExistingWorkPolicy.REPLACE) ExistingWorkPolicy.KEEP else it.policy) }
-            fleet.configure(FleetBuilder("f").broker("mqtt://b").windows(HomeTest.Source::class.java).insecure().build())
+            fleet.configure(FleetBuilder("f").broker("mqtt://b").windows(HomeTest.Source::class.java).allowInsecure().build())
             fleet.consent.grant("terms-1")
             platform.write()
         }
@@ -73,7 +73,7 @@ class WeekTest {
         private fun due() {
             if (manager.nowMs < dueMs || (needsCharger && !charges(manager.nowMs))) return
             dueMs = manager.nowMs + 6 * HOUR_MS
-            fleet.trainSoon()
+            fleet.requestTraining()
         }
 
         private inner class Round(private val request: RoundRequest) : FakeWorkManager.Job {
@@ -92,7 +92,7 @@ class WeekTest {
                 if (elapsedMs < connectMs) return null
                 obstacle?.let { return ended(it) }
                 trainedMs += STEP_MS
-                return if (elapsedMs >= limitMs) ended(Waiting(Waiting.Why.JOB)) else null
+                return if (elapsedMs >= limitMs) ended(Waiting(Waiting.Reason.JOB)) else null
             }
 
             override fun onStopped() {
@@ -155,20 +155,20 @@ class WeekTest {
     @Test
     fun `errors in a row delay the next job ever more, and a slice or train soon ends that`() {
         val week = Week(33) { true }
-        week.obstacle = Waiting(Waiting.Why.NETWORK)
+        week.obstacle = Waiting(Waiting.Reason.NETWORK)
         week.run(1.0)
         assertEquals(listOf(1L, 2L, 4L, 8L, 16L), week.starts.zipWithNext { a, b -> (b - a) / 60_000 }.take(5))
         week.obstacle = null
         val count = week.starts.size
-        week.fleet.trainSoon()
+        week.fleet.requestTraining()
         week.run(1.1)
         assertEquals(count + 1, week.starts.size, "nobody waits for the delay of an error who asks for a job")
-        week.fleet.trainSoon()
+        week.fleet.requestTraining()
         week.run(1.14)
         assertEquals(0, week.manager.stops)
         assertTrue(week.starts.size <= count + 2, "a job that runs goes on")
         week.run(2.0)
-        week.obstacle = Waiting(Waiting.Why.NETWORK)
+        week.obstacle = Waiting(Waiting.Reason.NETWORK)
         val from = week.starts.size
         week.run(2.3)
         assertEquals(2L, week.starts.drop(from).zipWithNext { a, b -> (b - a) / 60_000 }.first(), "after a slice, errors are counted anew")
@@ -177,12 +177,12 @@ class WeekTest {
     @Test
     fun `what follows a job is decided by the state in which it ended`() {
         fun delay(state: FleetState, errors: Int = 0) = RoundRequest.after(state, errors)?.let { it.delayMs / 60_000 to it.errors }
-        assertEquals(0L to 0, delay(Waiting(Waiting.Why.JOB), errors = 7))
-        assertEquals(10L to 0, delay(Waiting(Waiting.Why.HEAT), errors = 7), "heat is no error: it passes at its own pace")
-        for (why in listOf(Waiting.Why.NETWORK, Waiting.Why.STORAGE, Waiting.Why.ENROLMENT, Waiting.Why.APPROVAL)) {
+        assertEquals(0L to 0, delay(Waiting(Waiting.Reason.JOB), errors = 7))
+        assertEquals(10L to 0, delay(Waiting(Waiting.Reason.HEAT), errors = 7), "heat is no error: it passes at its own pace")
+        for (why in listOf(Waiting.Reason.NETWORK, Waiting.Reason.STORAGE, Waiting.Reason.ENROLMENT, Waiting.Reason.APPROVAL)) {
             assertEquals(listOf(1L to 1, 8L to 4, 300L to 100), listOf(0, 3, 99).map { delay(Waiting(why), it) })
         }
-        val none = listOf(FleetState.Idle, Waiting(Waiting.Why.WINDOWS), FleetState.Blocked(FleetState.Blocked.Reason.FAILED, ""))
+        val none = listOf(FleetState.Idle, Waiting(Waiting.Reason.WINDOWS), FleetState.Blocked(FleetState.Blocked.Reason.FAILED, ""))
         for (state in none) assertEquals(null, delay(state))
     }
 
@@ -193,7 +193,7 @@ class WeekTest {
         val other = kotlin.concurrent.thread(start = false) { assertFalse(turns.begin()) }
         other.start()
         other.join()
-        val (later, next) = RoundRequest.later(3) to RoundRequest.after(Waiting(Waiting.Why.JOB), 0, yields = turns.end())!!
+        val (later, next) = RoundRequest.later(3) to RoundRequest.after(Waiting(Waiting.Reason.JOB), 0, yields = turns.end())!!
         assertEquals(3, later.errors, "somebody else's turn is no error, and no success")
         assertTrue(later.delayMs < next.delayMs, "the one that was refused comes first")
         assertTrue(turns.begin())

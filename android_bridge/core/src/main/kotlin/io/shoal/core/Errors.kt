@@ -16,6 +16,9 @@ public class DataException(message: String) : ShoalException(message)
 /** A setting that cannot be used. */
 public open class ConfigException(message: String, cause: Throwable? = null) : ShoalException(message, cause)
 
+/** There is no model yet on this device. */
+public class ModelUnavailableException(message: String) : ShoalException(message)
+
 /** The runtime of the models does not run on this device. */
 @InternalShoalApi
 public class UnsupportedException(message: String, cause: Throwable? = null) : ConfigException(message, cause)

@@ -15,7 +15,7 @@ private const val FEWEST = 3
 private const val RUN = 8
 
 /**
- * If no labels say which windows are alike, a row has at most one such part of all windows:
+ * Minimum number of rows in all windows where no labels say which are alike:
  * otherwise an activity that lasts longer would lie on both sides.
  */
 private const val PARTS = 12

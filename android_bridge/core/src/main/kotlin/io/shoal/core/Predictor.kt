@@ -46,7 +46,8 @@ public class Predictor @JvmOverloads constructor(
      * Return class probabilities (n, classes) float32 of examples [x] (n, window), or the numbers
      * of another task. Every failure but that of a wrong [x] is counted and reported.
      *
-     * @throws ConfigException there is no model yet, or it is damaged and not fetched again yet
+     * @throws ModelUnavailableException there is no model yet
+     * @throws ConfigException the model is damaged and not fetched again yet
      * @throws ShoalException the model cannot answer for these examples
      */
     public fun predict(x: Tensor): Tensor = try {
@@ -63,7 +64,8 @@ public class Predictor @JvmOverloads constructor(
      * Classes are filtered by the windows before; other tasks, and a bundle without a rate, are
      * answered as by [predict].
      *
-     * @throws ConfigException there is no model yet, or it is damaged and not fetched again yet
+     * @throws ModelUnavailableException there is no model yet
+     * @throws ConfigException the model is damaged and not fetched again yet
      * @throws ShoalException the model cannot answer for this window
      */
     public fun predictNext(x: Tensor, beginS: Double): Tensor {
@@ -121,7 +123,7 @@ public class Predictor @JvmOverloads constructor(
     }
 
     private fun answer(current: Current?, x: Tensor): Tensor {
-        if (current == null) throw ConfigException("This device has no model yet; it gets one by a release or at the end of a campaign")
+        if (current == null) throw ModelUnavailableException("This device has no model yet; it gets one by a release or at the end of a campaign")
         val executor = loaded.executor(current.bundle)
         val tensors = model?.takeIf { it.first == current.model }?.second ?: loaded.tensors(current.model)
         model = current.model to tensors

@@ -62,7 +62,7 @@ class CurrentTest {
     @Test
     fun `the last run's model predicts`() {
         val device = device()
-        assertFailsWith<ConfigException> { predictor().predict(Fixture.windows.testX) }
+        assertFailsWith<ModelUnavailableException> { predictor().predict(Fixture.windows.testX) }
         device.plan(Fixture.plan(verbs = listOf(Evaluate())))
         device.offer()
         device.reply(Fixture.finish())

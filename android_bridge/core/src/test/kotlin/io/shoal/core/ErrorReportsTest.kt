@@ -20,7 +20,7 @@ import kotlin.test.assertFailsWith
 import kotlin.test.assertIs
 import kotlin.test.assertTrue
 
-/** What a phone reports of its errors, and of its versions. */
+/** Reports of a phone's errors and versions. */
 class ErrorReportsTest {
     @TempDir
     lateinit var folder: File

@@ -5,7 +5,7 @@ import io.shoal.android.FleetListener
 import io.shoal.android.FleetState
 import io.shoal.android.ModelInfo
 import io.shoal.android.ModelListener
-import io.shoal.android.Probabilities
+import io.shoal.android.Prediction
 import io.shoal.android.RoundListener
 import io.shoal.android.RoundMetrics
 import io.shoal.core.ShoalException
@@ -65,4 +65,4 @@ public class FleetFlows internal constructor(fleet: Fleet) {
  * @throws ShoalException like [Fleet.predict]
  */
 @Throws(ShoalException::class, kotlin.coroutines.cancellation.CancellationException::class)
-public suspend fun Fleet.awaitPrediction(x: Tensor): Probabilities = withContext(Dispatchers.IO) { predict(x) }
+public suspend fun Fleet.awaitPrediction(x: Tensor): Prediction = withContext(Dispatchers.IO) { predict(x) }

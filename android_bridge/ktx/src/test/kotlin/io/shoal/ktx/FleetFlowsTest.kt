@@ -14,11 +14,11 @@ import io.shoal.android.SensorRecorder
 import io.shoal.android.ShoalSettings
 import io.shoal.android.WindowSource
 import io.shoal.android.WindowSpec
-import io.shoal.core.ConfigException
 import io.shoal.core.Current
 import io.shoal.core.GraphLoader
 import io.shoal.core.Graphs
 import io.shoal.core.Log
+import io.shoal.core.ModelUnavailableException
 import io.shoal.core.Tensor
 import io.shoal.core.wire.Bundle
 import io.shoal.core.wire.Metrics
@@ -85,7 +85,7 @@ class FleetFlowsTest {
     }
 
     private fun fleet() = Fleet("f", Home.of(root, "f"), Nothing, Log.SILENT).also {
-        it.configure(FleetBuilder("f").broker("mqtt://b").windows(Source::class.java).insecure().build())
+        it.configure(FleetBuilder("f").broker("mqtt://b").windows(Source::class.java).allowInsecure().build())
     }
 
     @Test
@@ -121,6 +121,6 @@ class FleetFlowsTest {
 
     @Test
     fun `what a prediction throws is thrown to who waits for it`() {
-        runBlocking { assertFailsWith<ConfigException> { fleet().awaitPrediction(Tensor.of(FloatArray(8), listOf(1, 2, 4))) } }
+        runBlocking { assertFailsWith<ModelUnavailableException> { fleet().awaitPrediction(Tensor.of(FloatArray(8), listOf(1, 2, 4))) } }
     }
 }

@@ -36,5 +36,5 @@ internal fun activities(context: Context): Fleet = Shoal.fleet(context, "activit
     trust(TRUST_PEM)
     windows(Activities::class)
     if (MODEL in context.assets.list("").orEmpty()) model(MODEL)
-    policy { maxEpochs(20.0).maxBytesADay(50_000_000) }
+    policy { maxEpochs(20.0).maxBytesPerDay(50_000_000) }
 }

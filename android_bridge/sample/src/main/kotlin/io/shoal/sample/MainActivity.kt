@@ -10,6 +10,7 @@ import android.widget.TextView
 import io.shoal.android.Fleet
 import io.shoal.android.FleetListener
 import io.shoal.android.FleetState
+import io.shoal.android.Prediction
 import io.shoal.android.RoundListener
 import io.shoal.android.SensorRecorder
 import io.shoal.core.ShoalException
@@ -53,7 +54,7 @@ public class MainActivity : Activity() {
             showRecording(null)
         }
         button(R.id.watch) { if (watching) unwatch() else watch() }
-        button(R.id.train) { fleet.trainSoon() }
+        button(R.id.train) { fleet.requestTraining() }
     }
 
     override fun onStart() {
@@ -104,9 +105,9 @@ public class MainActivity : Activity() {
      */
     private fun answer(window: Tensor, beginNs: Long) {
         val words = try {
-            val answer = fleet.predictNext(window, beginNs)
+            val answer = fleet.predictNext(window, beginNs) as Prediction.Classes
             val best = answer.best(0)
-            getString(R.string.live_answer, getString(nameOf(best)), Math.round(100 * answer.of(0).max()))
+            getString(R.string.live_answer, getString(nameOf(best)), Math.round(100 * answer.values(0).max()))
         } catch (_: ShoalException) {
             getString(R.string.live_none)
         }
@@ -136,15 +137,15 @@ public class MainActivity : Activity() {
         is FleetState.Blocked ->
             if (state.reason == FleetState.Blocked.Reason.CONSENT) getString(R.string.state_consent) else getString(R.string.state_blocked, state.detail)
         is FleetState.Waiting -> getString(
-            when (state.why) {
-                FleetState.Waiting.Why.NETWORK -> R.string.state_network
-                FleetState.Waiting.Why.STORAGE -> R.string.state_storage
-                FleetState.Waiting.Why.HEAT -> R.string.state_heat
-                FleetState.Waiting.Why.WINDOWS -> R.string.state_windows
-                FleetState.Waiting.Why.UNLOCK -> R.string.state_unlock
-                FleetState.Waiting.Why.ENROLMENT -> R.string.state_enrolment
-                FleetState.Waiting.Why.APPROVAL -> R.string.state_approval
-                FleetState.Waiting.Why.JOB -> R.string.state_job
+            when (state.reason) {
+                FleetState.Waiting.Reason.NETWORK -> R.string.state_network
+                FleetState.Waiting.Reason.STORAGE -> R.string.state_storage
+                FleetState.Waiting.Reason.HEAT -> R.string.state_heat
+                FleetState.Waiting.Reason.WINDOWS -> R.string.state_windows
+                FleetState.Waiting.Reason.UNLOCK -> R.string.state_unlock
+                FleetState.Waiting.Reason.ENROLMENT -> R.string.state_enrolment
+                FleetState.Waiting.Reason.APPROVAL -> R.string.state_approval
+                FleetState.Waiting.Reason.JOB -> R.string.state_job
             },
         )
     }
