@@ -3,6 +3,7 @@ package io.shoal.android
 import io.shoal.core.writeAtomically
 import java.io.File
 import java.io.IOException
+import java.util.concurrent.CompletableFuture
 import java.util.concurrent.CopyOnWriteArrayList
 import java.util.concurrent.Executor
 
@@ -48,18 +49,22 @@ public class Consent internal constructor(
 
     /**
      * Store the owner's consent to these terms. Returns at once; a thread of the library writes the
-     * record. If the disk is full, [version] is again that of the record, or null: ask the owner
-     * again when there is room.
+     * record, and completes the result: true if the consent is on disk and outlives the process,
+     * false if it was withdrawn before, or if the disk is full. [version] is then that of the record
+     * again, or null: ask the owner again when there is room. Do not wait for the result on the main
+     * thread. A second consent replaces the version.
      *
      * @param version 1 to 64 characters of `A-Z a-z 0-9 . _ -`
      * @throws IllegalArgumentException [version] has another form
      */
-    public fun grant(version: String) {
+    public fun grant(version: String): CompletableFuture<Boolean> {
         require(VERSION.matches(version)) { "version must be 1 to 64 characters of A-Z a-z 0-9 . _ -, got '$version'" }
         synchronized(lock) { storedVersion.value = version }
-        disk.execute {
-            val isLatest = synchronized(lock) { (this.version == version).also { if (it) store(version) } }
-            if (isLatest) onGranted()
+        return disk.outcome {
+            synchronized(lock) {
+                if (storedVersion.value == version) store(version)
+                storedVersion.value == version
+            }.also { if (it) onGranted() }
         }
     }
 

@@ -20,6 +20,7 @@ import io.shoal.core.unless
 import java.io.File
 import java.io.IOException
 import java.util.Optional
+import java.util.concurrent.CompletableFuture
 import java.util.concurrent.Executor
 import java.util.concurrent.locks.ReentrantLock
 import kotlin.concurrent.withLock
@@ -280,14 +281,17 @@ public class Fleet internal constructor(
     /**
      * Leave the fleet without telling the aggregator; call [Consent.withdraw] before to tell it. A
      * running job ends. Then consent, jobs, session, private tensors, models and the phone's key
-     * are deleted, and recordings only with [eraseRecordings]. A thread of the library does this.
+     * are deleted, and recordings only with [eraseRecordings]. A thread of the library does this,
+     * and completes the result: true if all of it is gone, false if the key could not be deleted.
+     * Do not wait for the result on the main thread. If the process ends before, the files stay,
+     * without consent: call this again.
      */
     @JvmOverloads
-    public fun leave(eraseRecordings: Boolean = false) {
+    public fun leave(eraseRecordings: Boolean = false): CompletableFuture<Boolean> {
         consent.withdraw()
         val forget = stored.forgetting()
-        platform.disk.execute {
-            running.withLock {
+        return platform.disk.outcome {
+            val isDeleted = running.withLock {
                 synchronized(storing) {
                     synchronized(this) { // nobody opens the state folder while it is being deleted
                         home.clear(eraseRecordings)
@@ -300,6 +304,7 @@ public class Fleet internal constructor(
                 tryWriting { withKey(DeviceKey::delete) }
             }
             states.set(FleetState.Idle)
+            isDeleted
         }
     }
 

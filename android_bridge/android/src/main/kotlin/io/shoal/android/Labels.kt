@@ -1,11 +1,11 @@
 package io.shoal.android
 
-import io.shoal.core.InternalShoalApi
 import io.shoal.core.Log
 import io.shoal.core.NO_LABEL
 import java.io.File
 import java.io.FileOutputStream
 import java.io.IOException
+import java.util.concurrent.CompletableFuture
 import java.util.concurrent.Executor
 
 /** Source of a label. A later one in this list overrides an earlier one. */
@@ -32,44 +32,42 @@ public class Labels internal constructor(
     private val log: Log,
 ) {
     /**
-     * Add [label] for the time from [fromMs] to before [untilMs] (Unix time in ms). Without consent
-     * nothing is stored. Returns at once; a thread of the library writes the file.
+     * Add [label] for the time from [fromMs] to before [untilMs] (Unix time in ms). Returns at once;
+     * a thread of the library writes the file and completes the result: true if the label is on
+     * disk and outlives the process, false if there is no consent or no room for it.
      *
      * @throws IllegalArgumentException the label is empty or has a comma or a line break, or the
      *   time does not end after it begins
      */
     @JvmOverloads
-    public fun add(label: String, fromMs: Long, untilMs: Long, source: LabelSource = LabelSource.APP) {
+    public fun add(label: String, fromMs: Long, untilMs: Long, source: LabelSource = LabelSource.APP): CompletableFuture<Boolean> {
         require(label.isNotEmpty() && '\n' !in label && ',' !in label) { "label must be a name without comma or line break, got '$label'" }
-        store(LabelledTime(fromMs, untilMs, source, label))
+        return store(LabelledTime(fromMs, untilMs, source, label))
     }
 
-    /** Add a label as [add] does, and call [then] once it is stored, or cannot be. */
-    @InternalShoalApi
-    public fun addAndThen(label: String, fromMs: Long, untilMs: Long, source: LabelSource, then: () -> Unit) {
-        try {
-            add(label, fromMs, untilMs, source)
-        } finally {
-            disk.execute(then)
-        }
-    }
+    /**
+     * Remove all labels of this time, of every source and of the recording itself. Returns at once,
+     * as [add] does, with such a result.
+     *
+     * @throws IllegalArgumentException the time does not end after it begins
+     */
+    public fun remove(fromMs: Long, untilMs: Long): CompletableFuture<Boolean> = store(LabelledTime(fromMs, untilMs, LabelSource.APP, ""))
 
-    /** Remove all labels of this time, of every source and of the recording itself. */
-    public fun remove(fromMs: Long, untilMs: Long): Unit = store(LabelledTime(fromMs, untilMs, LabelSource.APP, ""))
-
-    private fun store(time: LabelledTime) {
+    private fun store(time: LabelledTime): CompletableFuture<Boolean> {
         require(time.fromMs < time.untilMs) { "fromMs must be below untilMs, got ${time.fromMs} and ${time.untilMs}" }
-        if (!wanted()) return
-        disk.execute {
-            if (!wanted()) return@execute
+        if (!wanted()) return CompletableFuture.completedFuture(false)
+        return disk.outcome {
+            if (!wanted()) return@outcome false
             try {
                 home.folder.mkdirs()
                 FileOutputStream(home.labels, true).use { // the first line break ends a line that a kill cut short
                     it.write("\n$time\n".toByteArray())
                     it.fd.sync()
                 }
+                true
             } catch (error: IOException) {
                 log.write(Log.Level.ERROR, "a label cannot be stored: $error")
+                false
             }
         }
     }

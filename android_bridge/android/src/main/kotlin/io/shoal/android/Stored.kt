@@ -1,5 +1,6 @@
 package io.shoal.android
 
+import java.io.IOException
 import java.util.concurrent.CompletableFuture
 import java.util.concurrent.Executor
 
@@ -16,4 +17,24 @@ internal class Stored<T>(reader: Executor, read: () -> T) {
 
     /** Set another value in place of [expected], and not of a later one. */
     fun change(expected: T, value: T): Unit = synchronized(future) { if (future.join() === expected) future.obtrudeValue(value) }
+}
+
+/**
+ * Return the result of [act] on this executor: false if its files cannot be written. Nobody may wait
+ * for it on the main thread.
+ */
+internal fun Executor.outcome(act: () -> Boolean): CompletableFuture<Boolean> {
+    val outcome = CompletableFuture<Boolean>()
+    execute {
+        val result = try {
+            act()
+        } catch (_: IOException) {
+            false
+        } catch (error: Throwable) {
+            outcome.completeExceptionally(error)
+            throw error
+        }
+        outcome.complete(result)
+    }
+    return outcome
 }

@@ -143,7 +143,7 @@ class CallerTest {
             "isWithdrawalConfirmed" to { isWithdrawalConfirmed },
         )
         assertEquals(publicNames(Consent::class.java), consent.keys + "withdraw")
-        assertEquals(setOf("add", "addAndThen", "remove"), publicNames(Labels::class.java))
+        assertEquals(setOf("add", "remove"), publicNames(Labels::class.java))
         for (isGranted in listOf(false, true)) {
             if (isGranted) fleet.consent.grant("terms-1")
             for ((name, call) in quick) assertQuiet(name) { fleet.call() }
@@ -151,7 +151,6 @@ class CallerTest {
             assertQuiet("labels") {
                 fleet.labels.run {
                     add("walking", 0, 1)
-                    addAndThen("walking", 0, 1, LabelSource.APP) {}
                     remove(0, 1)
                 }
             }

@@ -214,6 +214,22 @@ class FleetTest {
     }
 
     @Test
+    fun `consent and leaving say what became of them`() {
+        val fleet = configured()
+        assertTrue(fleet.consent.grant("terms-1").also { platform.write() }.getNow(false))
+        assertTrue(fleet.leave().also { platform.write() }.getNow(false))
+        assertFalse(fleet.consent.isGranted)
+        val tasks = ArrayDeque<Runnable>()
+        val consent = Consent(Home.of(root, "g"), { tasks += it }, Runnable::run, {}, {}, { true }, { true })
+        val outcome = consent.grant("terms-1")
+        consent.withdraw()
+        while (tasks.isNotEmpty()) tasks.removeFirst().run()
+        assertFalse(outcome.getNow(true), "it was withdrawn before it was written")
+        File(root, "fleets/h").run { parentFile.mkdirs(); writeText("a file in place of the folder") }
+        assertFalse(Consent(Home.of(root, "h"), Runnable::run, Runnable::run, {}, {}, { true }, { true }).grant("terms-1").getNow(true))
+    }
+
+    @Test
     fun `a prediction is of its task's kind, and of examples by their numbers`() {
         val answer = Prediction.Classes(listOf("still", "walking"), Tensor.of(floatArrayOf(0.75f, 0.25f, 0.5f, 0.5f), listOf(2, 2)))
         assertEquals(2, answer.size)

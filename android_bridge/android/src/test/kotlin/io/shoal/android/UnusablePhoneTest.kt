@@ -166,21 +166,28 @@ class UnusablePhoneTest {
     }
 
     @Test
-    fun `a receiver is done once its label is on disk, or cannot be`() {
+    fun `who adds a label hears once it is on disk, or that it cannot be`() {
         val file = File(root, "labels.txt")
         val tasks = ArrayDeque<Runnable>()
         var isWanted = true
         val labels = Labels(Home(root), { tasks += it }, { isWanted }, Log.SILENT)
-        val stored = ArrayList<Int>()
-        fun answer(label: String, untilMs: Long = 2) = labels.addAndThen(label, 1, untilMs, LabelSource.PROMPT) { stored += LabelledTime.read(file).size }
+        val stored = ArrayList<Pair<Boolean, Int>>()
+        fun answer(label: String, untilMs: Long = 2) = labels.add(label, 1, untilMs, LabelSource.PROMPT).thenAccept { stored += it to LabelledTime.read(file).size }
         answer("walking")
         assertEquals(emptyList(), stored)
         while (tasks.isNotEmpty()) tasks.removeFirst().run()
+        answer("stairs")
         isWanted = false
         answer("stairs")
         assertFailsWith<IllegalArgumentException> { answer("still", untilMs = 0) }
         while (tasks.isNotEmpty()) tasks.removeFirst().run()
-        assertEquals(listOf(1, 1, 1), stored)
+        assertEquals(listOf(true to 1, false to 1, false to 1), stored, "consent was withdrawn before the second was written")
+        isWanted = true
+        file.delete()
+        file.mkdirs()
+        val outcome = labels.add("still", 1, 2)
+        while (tasks.isNotEmpty()) tasks.removeFirst().run()
+        assertEquals(false, outcome.getNow(true), "it cannot be written")
     }
 
     /** Process that holds a fleet's folder until it is killed. */

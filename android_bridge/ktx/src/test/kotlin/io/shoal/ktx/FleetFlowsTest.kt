@@ -7,8 +7,10 @@ import io.shoal.android.Fleet
 import io.shoal.android.FleetBuilder
 import io.shoal.android.FleetState
 import io.shoal.android.Home
+import io.shoal.android.ModelInfo
 import io.shoal.android.Platform
 import io.shoal.android.RecordingOptions
+import io.shoal.android.RoundMetrics
 import io.shoal.android.RoundRequest
 import io.shoal.android.SensorRecorder
 import io.shoal.android.ShoalSettings
@@ -40,6 +42,7 @@ import kotlin.test.assertEquals
 import kotlin.test.assertFailsWith
 import kotlin.test.assertIs
 import kotlin.test.assertSame
+import kotlin.test.assertTrue
 
 class FleetFlowsTest {
     @TempDir
@@ -103,6 +106,36 @@ class FleetFlowsTest {
         assertEquals(2, fleet().flows.model.value!!.release)
         fleet.consent.withdraw()
         assertEquals(FleetState.Blocked.Reason.CONSENT, assertIs<FleetState.Blocked>(fleet.flows.state.value).reason)
+    }
+
+    @Test
+    fun `flows and callbacks say the same of every change`() = runBlocking {
+        val fleet = fleet()
+        val (states, models, rounds) = Triple(ArrayList<FleetState>(), ArrayList<ModelInfo>(), ArrayList<RoundMetrics>())
+        fleet.addListener(states::add, Runnable::run)
+        fleet.addModelListener(models::add, Runnable::run)
+        fleet.addRoundListener(rounds::add, Runnable::run)
+        val changes: List<() -> Unit> = listOf(
+            { fleet.consent.grant("terms-1") },
+            { fleet.states.set(FleetState.Training(3, 40)) },
+            { fleet.states.set(FleetState.Uploading) },
+            { fleet.states.set(FleetState.Blocked(FleetState.Blocked.Reason.BANNED, "banned")) },
+            *FleetState.Waiting.Reason.entries.map { { fleet.states.set(FleetState.Waiting(it)) } }.toTypedArray(),
+            { fleet.consent.withdraw() },
+        )
+        for (change in changes) {
+            val before = states.size
+            change()
+            assertTrue(states.size > before)
+            assertEquals(listOf(fleet.state, fleet.state), listOf(states.last(), fleet.flows.state.value))
+        }
+        fleet.storage().saveCurrent(Current("b".repeat(64), "c".repeat(64), "r", emptyMap(), 2))
+        assertEquals(listOf(fleet.model, fleet.model), listOf(models.last(), withTimeout(5000) { fleet.flows.model.first { it == fleet.model } }))
+        val flowing = async(start = CoroutineStart.UNDISPATCHED) { fleet.flows.metrics.first() }
+        delay(200) // until it collects
+        val update = Update("r", 1, 1, 0, fleet.deviceId, "c".repeat(64), 8, 1, Metrics(2, 1.0, 1), Metrics(8, 4.0, 6))
+        fleet.storage().putUpdate("r", 1, encodeUpdate(update, emptyMap()), emptyMap())
+        assertEquals(rounds.single(), withTimeout(5000) { flowing.await() })
     }
 
     @Test

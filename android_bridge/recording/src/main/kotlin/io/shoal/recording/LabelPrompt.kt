@@ -67,7 +67,12 @@ internal class LabelReceiver : BroadcastReceiver() {
             return
         }
         val pending = goAsync() // Android may end the process once the receiver is done
-        labels.addAndThen(label, intent.getLongExtra(FROM, 0), intent.getLongExtra(UNTIL, 0), LabelSource.PROMPT, pending::finish)
+        try {
+            labels.add(label, intent.getLongExtra(FROM, 0), intent.getLongExtra(UNTIL, 0), LabelSource.PROMPT).whenComplete { _, _ -> pending.finish() }
+        } catch (error: IllegalArgumentException) { // [LabelPrompt.ask] was given such a label or time
+            android.util.Log.w("Shoal", "an answer cannot be stored: ${error.message}")
+            pending.finish()
+        }
     }
 
     companion object {
