@@ -39,23 +39,25 @@ def functional(
     """
     roles = {names.name_of(k): k for k in names.of_role(tensors, *names.EXCHANGED, names.PRIVATE)}
     parts = _parts_of(model)
-    defaults = frozen_tensors(model) if parts.has_frozen else {}
-    frozen = {name: tensors.get(frozen_slot(name), value) for name, value in defaults.items()}
+    frozen = {name: tensors.get(slot, parts.now(name)) for name, slot in parts.frozen.items()}
     parameters = {name: tensors[roles[name]] for name in parts.parameters}
     counters = {name: torch.zeros((), dtype=torch.int64) for name in parts.counters}
     buffers = {name: tensors[roles[name]].clone() for name in parts.statistics}
-    model.train(training)
-    for layer in fixed_norms(model).values() if parts.has_frozen else ():
-        layer.eval()
+    if any(layer["training"] is not training or "train" in layer for layer in parts.layers) or any(
+        layer["training"] for layer in parts.fixed
+    ):
+        model.train(training)
+        for layer in parts.fixed:
+            layer["training"] = False
     used = {**frozen, **parameters, **buffers, **counters}
     used |= {place: used[name] for place, name in parts.tied.items() if name in used}
-    originals = {place: layer[name] for place, (layer, name) in parts.places.items()}
+    originals = {place: parts.now(place) for place in parts.places}
     _put(parts, used)
     try:
         result = model(x)
     finally:
         # a layer may have put another tensor into the place of a statistic
-        used = {place: layer[name] for place, (layer, name) in parts.places.items()}
+        used = {place: parts.now(place) for place in parts.places}
         _put(parts, originals)
         for attributes, attribute, value in parts.stored:
             attributes[attribute] = value
@@ -93,11 +95,21 @@ class _Parts:
 
     They are reset after each pass, so that no pass depends on an earlier one.
     """
-    has_frozen: bool
-    """True if anything is frozen.
+    frozen: Mapping[str, str]
+    """Slots of the frozen tensors, by name.
 
-    Frozen tensors are looked up at each call, because `Module.to` replaces them.
+    The tensors are looked up at each call, because `Module.to` replaces them.
     """
+    layers: tuple[dict[str, Any], ...]
+    """Attributes of the layers that are in the mode of the model."""
+    fixed: tuple[dict[str, Any], ...]
+    """Attributes of the BatchNorm layers that are always in evaluation mode."""
+
+    def now(self, place: str) -> Tensor:
+        """Return the tensor that is in this place of the model."""
+        layer, name = self.places[place]
+        tensor: Tensor = layer[name]
+        return tensor
 
 
 _PARTS: WeakKeyDictionary[nn.Module, _Parts] = WeakKeyDictionary()
@@ -108,6 +120,7 @@ def _parts_of(model: nn.Module) -> _Parts:
     if parts is None or tuple(weight.requires_grad for weight in parts.weights) != parts.trains:
         parameters = dict(model.named_parameters())
         frozen, buffers = frozen_tensors(model), [name for name, _ in model.named_buffers()]
+        fixed = set(fixed_norms(model).values())
         parts = _PARTS[model] = _Parts(
             weights=tuple(parameters.values()),
             trains=tuple(parameter.requires_grad for parameter in parameters.values()),
@@ -134,7 +147,9 @@ def _parts_of(model: nn.Module) -> _Parts:
                     for leaf in tree_leaves(value)
                 )
             ),
-            has_frozen=bool(frozen),
+            frozen={name: frozen_slot(name) for name in frozen},
+            layers=tuple(vars(layer) for layer in model.modules() if layer not in fixed),
+            fixed=tuple(map(vars, fixed)),
         )
     return parts
 

@@ -35,7 +35,7 @@ from edge_client.data.recordings.unmatched import unmatched
 from edge_client.data.tables.parts import MemoryTable, add_line, role_line
 from edge_client.data.tables.roles import CHANNEL, LABEL, LEFT_OUT, PERSON
 from edge_client.data.tables.text_form import stem_of
-from edge_client.data.tables.words import FolderSettings, settings_in
+from edge_client.data.tables.words import SETTINGS, FolderSettings, settings_in
 from edge_client.data.windows import UNLABELLED, has_arrays, read_folder, vocabulary_of
 from simulation.datasets.npz import MOST_CLASSES
 from simulation.datasets.windows import FleetData, Recordings
@@ -326,7 +326,9 @@ def _cut_all(
         remarks = [
             *remarks,
             f"all {len(only.sources)} recordings are of one device, {only.folder.name!r}. If each "
-            f"is of a device of its own, load the folder {only.folder}",
+            f"is of a device of its own, load the folder {only.folder}"
+            + f", and move {SETTINGS} into it"
+            * (path / SETTINGS).exists(),
         ]
     dated = [name for name in scans if _DATE.search(name)]
     if by_person and len(persons) == len(scans) == len(dated) > 1:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import shoal
-from edge_client.data.tables.parts import spelled_out
+from edge_client.data.tables.parts import header_of, spelled_out
 from edge_client.data.tables.words import settings_in
 from edge_client.data.windows import load_folder, read_windows
 from simulation.datasets.description import described
@@ -261,6 +261,20 @@ class TestRuns:
         line = said.partition(LINE)[2].splitlines()[0]
         (tmp_path / "shoal.toml").write_text(line)
         assert shoal.load(tmp_path).devices["one"].num_train
+
+
+def test_a_blank_within_dates_separates_no_cells(tmp_path: Path) -> None:
+    lines = [f"2024-01-01 10:{i // 60:02d}:{i % 60:02d} +0100,{70 + i % 7}" for i in range(600)]
+    put(tmp_path / "ann/heart.csv", ["startDate,value", *lines])
+    assert header_of(tmp_path / "ann/heart.csv") == ("startDate", "value")
+    assert shoal.load(tmp_path, length=50).window.channels == ("value",)
+
+
+def test_a_first_row_of_missing_cells_is_no_header(tmp_path: Path) -> None:
+    lines = [f"{i / 50} 1 {x} {y}" for i, (x, y) in enumerate(values(400, 2))]
+    put(tmp_path / "ann/a.dat", ["0 1 NaN NaN", *lines[1:]])
+    (tmp_path / "shoal.toml").write_text('names = ["t", "label", "x", "y"]\n')
+    assert shoal.load(tmp_path, length=50).window.channels == ("x", "y")
 
 
 class TestLabels:

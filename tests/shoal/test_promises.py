@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.pages import ROOT, page
 
-FOR_AUTHORS = ("promises", "extend", "house", "release")
+FOR_AUTHORS = ("promises", "extend", "house", "release", "android-evidence")
 """Pages for people who change the code, who are told where its tests are."""
 PROMISES = re.findall(r"^\| (.+) \| (`tests/.+`) \|$", page("promises"), re.MULTILINE)
 

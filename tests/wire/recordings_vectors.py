@@ -86,7 +86,10 @@ def _cases() -> list[dict[str, Any]]:
         {"a.csv": "ax,label,t" + "\n1.5,0" * 16},
     )
     moving = [i * 5 % 7 for i in n]
-    for time in ("Time", "timestamp", "seconds_elapsed", "Timestamp (s)", "Unnamed: 0", ""):
+    for time in (
+        *("Time", "timestamp", "seconds_elapsed", "Timestamp (s)", "Unnamed: 0", ""),
+        *("Zeitstempel", "epoch_ms", "Shimmer_5F2A_Timestamp_Unix_CAL", "Proband_Nr"),
+    ):
         add(f"no channel: {time!r}", {"a.csv": _rows(f"{time},ax,label", n, moving, [0] * 16)})
     for label in ("LABEL", "activity", "Activity_Name", "gt"):
         add(f"classes in {label!r}", {"a.csv": _rows(f"t,ax,{label}", n, moving, [1] * 16)})

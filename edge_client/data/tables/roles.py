@@ -40,19 +40,21 @@ TIMES = (
     *("seconds_elapsed", "t", "time", "timestamp", "creation_time", "arrival_time", "ts"),
     *("elapsed", "elapsed_time", "time_elapsed", "sample_time", "epoch", "unix", "unixtime"),
     *("datetime", "date_time", "date", "millis", "milliseconds", "ms", "seconds", "sec", "zeit"),
+    *("zeitstempel", "uhrzeit", "datum"),
 )
 """Names of a time, the preferred ones first."""
 LABELS = (
     *("label", "labels", "class", "activity", "activity_name", "activity_label", "activityname"),
     *("class_label", "class_name", "annotation", "gt", "ground_truth", "target", "behaviour"),
-    *("behavior", "activity_id", "activityid", "class_id", "label_id"),
+    *("behavior", "activity_type", "klasse", "activity_id", "activityid", "class_id", "label_id"),
 )
 """Names of a column of classes, the preferred ones first."""
 PERSONS = frozenset(
     (
         *("person", "subject", "user", "participant", "volunteer", "owner", "patient", "pid"),
         *("person_id", "subject_id", "user_id", "participant_id", "patient_id", "device_id"),
-        *("subjectid", "userid", "personid", "participantid", "deviceid"),
+        *("subjectid", "userid", "personid", "participantid", "deviceid", "proband"),
+        *("proband_id", "proband_nr", "probanden_id", "person_nr", "subject_nr", "subject_no"),
     )
 )
 DIVIDERS = frozenset(
@@ -71,7 +73,8 @@ DIVIDES = "it divides recordings"
 NUMBERS_OF_ROWS = frozenset(("", "index", "idx", "row", "row_id", "id", "seq", "frame", "level_0"))
 _UNIT = re.compile(r"^(.*?)[\s_]*[(\[]([^)\]]*)[)\]]\s*$")
 _TIME = re.compile(
-    r"(^|.*_)(time|timestamp|datetime|timestamps|date)(_(s|ms|us|ns|sec|utc|local|txt))?$"
+    r"(^|.*_)(time|timestamp|datetime|timestamps|date|epoch)(_(s|ms|us|ns|sec|utc|local|txt|unix))?"
+    r"(_cal)?$"
 )
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _OTHER_LABEL = re.compile(r"(label|activity|class|gt)_?\d+$")

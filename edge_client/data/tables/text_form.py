@@ -303,6 +303,8 @@ def _separator(lines: Sequence[str]) -> str:
         ]
         if separator in ";\t" and numbers(separator) < numbers(","):
             continue
+        if separator == " " and most > 1 and any(map(_DATE.search, lines[:20])):
+            continue  # it is in dates
         if counts and min(counts) > most and (max(counts) - min(counts) <= 1 or separator == ";"):
             best, most = separator, min(counts)
             if separator in ";\t":  # commas may then be decimal
@@ -312,9 +314,10 @@ def _separator(lines: Sequence[str]) -> str:
 
 def _is_header(cells: Sequence[str]) -> bool:
     """Return True if cells are names: fewer than half are numbers, or they count from 0."""
-    numbers = [cell for cell in cells if NUMERAL.fullmatch(cell) or DECIMAL_COMMA.fullmatch(cell)]
-    counted = [str(i) for i in range(len(numbers))]
-    return 2 * len(numbers) < len(cells) or not cells or numbers == counted
+    known = [cell for cell in cells if not cell or cell.lower() not in MISSING]
+    numbers = [cell for cell in known if NUMERAL.fullmatch(cell) or DECIMAL_COMMA.fullmatch(cell)]
+    counted = [str(i) for i in range(len(cells))]
+    return 2 * len(numbers) < len(known) or not cells or numbers == counted
 
 
 def is_text(cell: str) -> bool:

@@ -21,16 +21,17 @@ internal const val LABEL = "label"
 private val TIMES = setOf(
     "seconds_elapsed", "t", "time", "timestamp", "creation_time", "arrival_time", "ts", "elapsed", "elapsed_time", "time_elapsed", "sample_time",
     "epoch", "unix", "unixtime", "datetime", "date_time", "date", "millis", "milliseconds", "ms", "seconds", "sec", "zeit",
+    "zeitstempel", "uhrzeit", "datum",
 )
-private val TIME = Regex("(^|.*_)(time|timestamp|datetime|timestamps)(_(s|ms|us|ns|sec|utc|local))?|.*(timestamp|time)_?since.*")
+private val TIME = Regex("(^|.*_)(time|timestamp|datetime|timestamps|date|epoch)(_(s|ms|us|ns|sec|utc|local|txt|unix))?(_cal)?|.*(timestamp|time)_?since.*")
 private val LABELS = listOf(
     "label", "labels", "class", "activity", "activity_name", "activity_label", "activityname", "class_label", "class_name", "annotation", "gt",
-    "ground_truth", "target", "behaviour", "behavior", "activity_id", "activityid", "class_id", "label_id",
+    "ground_truth", "target", "behaviour", "behavior", "activity_type", "klasse", "activity_id", "activityid", "class_id", "label_id",
 )
 private val OTHERS = setOf(
     "person", "subject", "user", "participant", "volunteer", "owner", "patient", "pid", "person_id", "subject_id", "user_id", "participant_id",
     "patient_id", "device_id", "subjectid", "userid", "personid", "participantid", "deviceid", "", "index", "idx", "row", "row_id", "id", "seq",
-    "frame", "level_0",
+    "frame", "level_0", "proband", "proband_id", "proband_nr", "probanden_id", "person_nr", "subject_nr", "subject_no",
 )
 private val UNNAMED = Regex("unnamed(_\\d+)*")
 private val UNIT = Regex("(.*?)[\\s_]*[(\\[]([^)\\]]*)[)\\]]\\s*")
