@@ -314,10 +314,10 @@ def _separator(lines: Sequence[str]) -> str:
 
 def _is_header(cells: Sequence[str]) -> bool:
     """Return True if cells are names: fewer than half are numbers, or they count from 0."""
-    known = [cell for cell in cells if not cell or cell.lower() not in MISSING]
-    numbers = [cell for cell in known if NUMERAL.fullmatch(cell) or DECIMAL_COMMA.fullmatch(cell)]
+    present = [cell for cell in cells if not cell or cell.lower() not in MISSING]
+    numbers = [cell for cell in present if NUMERAL.fullmatch(cell) or DECIMAL_COMMA.fullmatch(cell)]
     counted = [str(i) for i in range(len(cells))]
-    return 2 * len(numbers) < len(known) or not cells or numbers == counted
+    return 2 * len(numbers) < len(present) or not cells or numbers == counted
 
 
 def is_text(cell: str) -> bool:
