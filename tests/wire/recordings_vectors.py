@@ -88,11 +88,15 @@ def _cases() -> list[dict[str, Any]]:
     moving = [i * 5 % 7 for i in n]
     for time in (
         *("Time", "timestamp", "seconds_elapsed", "Timestamp (s)", "Unnamed: 0", ""),
-        *("Zeitstempel", "epoch_ms", "Shimmer_5F2A_Timestamp_Unix_CAL", "Proband_Nr"),
+        *("Zeitstempel", "epoch_ms", "Shimmer_5F2A_Timestamp_Unix_CAL"),
     ):
         add(f"no channel: {time!r}", {"a.csv": _rows(f"{time},ax,label", n, moving, [0] * 16)})
     for label in ("LABEL", "activity", "Activity_Name", "gt"):
         add(f"classes in {label!r}", {"a.csv": _rows(f"t,ax,{label}", n, moving, [1] * 16)})
+    add(
+        "a person by another name",
+        {"a.csv": _rows("Proband_Nr,ax,label", [3] * 16, moving, [1] * 16)},
+    )
     add(
         "a person, and another time",
         {"a.csv": _rows("time,User ID,ax,Arrival_Time,label", n, [3] * 16, moving, n, [1] * 16)},
