@@ -40,7 +40,7 @@ from edge_client.data.padding import read_lengths, with_presence
 from edge_client.data.recordings.folders import (
     RecordingFiles,
     classes_of,
-    sensor_of,
+    sensor_in,
     sources_in,
     unread,
 )
@@ -310,7 +310,7 @@ def read_stretches(
     """
     if path.is_dir() or is_table(path):
         folder = path if path.is_dir() else path.parent
-        sensor = sensor_of(path)
+        sensor = sensor_in(stem_of(path))
         is_one = any(c.lower().startswith(f"{sensor}.".lower()) for c in window.channels)
         alone = RecordingFiles(stem_of(path), ((sensor if is_one else "", path),))
         if not (sources := [alone] if folder != path else sources_in(path)):

@@ -277,23 +277,25 @@ def _by_person(
             "files does. Add the column, or leave it out: then each folder is a device. "
             + add_line(role_line(LEFT_OUT, *columns))
         )
-    whole = replace(first, folder=path, sources=[], rates=[], rows=[], texts={}, persons=set())
+    whole = replace(first, folder=path, texts={}, persons=set())
     whole.names = set().union(*(device.names for device in scans.values()))
     whole.labels = set().union(*(device.labels for device in scans.values()))
     whole.places = set().union(*(device.places for device in scans.values()))
     whole.needs_names = any(device.needs_names for device in scans.values())
     devices: dict[str, FolderScan] = {}
     for name, device in scans.items():
-        rows, rates = iter(device.rows), iter(device.rates)
-        for source in device.sources:
+        rows = iter(device.rows)
+        for source, rate, unit in zip(device.sources, device.rates, device.units, strict=True):
             inner = f"{name}/{source.name}" if device.folder != path else source.name
             person = person_in(source.name) if by_file else ""
             one = devices.setdefault(
-                person, replace(whole, sources=[], rates=[], rows=[], texts=whole.texts)
+                person,
+                replace(whole, sources=[], rates=[], rows=[], units=[], texts=whole.texts),
             )
             one.sources.append(source._replace(name=inner))
             one.rows += [next(rows) for _ in source.files]
-            one.rates.append(next(rates))
+            one.rates.append(rate)
+            one.units.append(unit)
         whole.texts.update(device.texts | whole.texts)
     if by_file:
         names = ", ".join(sorted(devices)[:3])

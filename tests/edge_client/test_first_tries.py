@@ -256,9 +256,9 @@ class TestRuns:
         for name in ("one", "two"):
             lines = [f"{i / 50 + i // 60 * 9},{c[0]},sit" for i, c in enumerate(values(600, 1))]
             put(tmp_path / f"{name}.csv", ["t,x,label", *lines])
-        said = described(shoal.load(tmp_path))
-        assert "the longest run without a gap has 60" in said
-        line = said.partition(LINE)[2].splitlines()[0]
+        text = described(shoal.load(tmp_path))
+        assert "the longest run without a gap has 60" in text
+        line = text.partition(LINE)[2].splitlines()[0]
         (tmp_path / "shoal.toml").write_text(line)
         assert shoal.load(tmp_path).devices["one"].num_train
 

@@ -270,5 +270,5 @@ def test_a_simulation_loads_neither_a_compiler_nor_a_runtime(model: str | None) 
         f"shoal.simulate(shoal.load(x, y, y), rounds=1, model={model!r})\n"
         "print(sys.modules.keys() & {'torch._dynamo', 'onnx', 'onnxruntime', 'executorch'})\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "set()"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.splitlines()[-1] == "set()"

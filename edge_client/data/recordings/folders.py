@@ -170,7 +170,7 @@ def grouped(paths: Sequence[Path], folder: Path) -> list[RecordingFiles]:
             part if match is None else part.replace(match[0], "", 1)
             for part, match in zip(parts, matches, strict=True)
         )
-        sensor = next((match[0].strip(" _-") for match in reversed(matches) if match), "")
+        sensor = next(filter(None, map(sensor_in, reversed(parts))), "")
         same = groups.setdefault(rest, {})
         same[sensor if sensor not in same else "/".join(parts)] = path
     sources, called = list[RecordingFiles](), folder.resolve().name
@@ -207,9 +207,9 @@ def grouped(paths: Sequence[Path], folder: Path) -> list[RecordingFiles]:
     return sorted(s._replace(beside=beside) for s in sources if s.name not in others)
 
 
-def sensor_of(path: Path) -> str:
-    """Return the sensor in the name of a file, or "" if it names none."""
-    match = SENSORS.search(stem_of(path))
+def sensor_in(name: str) -> str:
+    """Return the sensor in the name of a file or folder, or "" if it names none."""
+    match = SENSORS.search(name)
     return match[0].strip(" _-") if match else ""
 
 

@@ -57,8 +57,8 @@ from edge_client.data.recordings.scanning import (
     FolderScan,
     class_column,
     class_texts,
-    common_unit,
     full_name,
+    full_names,
     has_cell,
     roles_of,
     scan,
@@ -311,13 +311,10 @@ def _file_samples(
     person = next((name for name, each in roles.items() if each.role == PERSON), "")
     dividers = [person, *(name for name, each in roles.items() if each.reason == DIVIDES)]
     dividers = dividers if any(dividers) else []
-    full = spelled([full_name(sensor, name) for name in roles], reading.channels)
+    full = full_names(sensor, roles, reading.channels)
     places = {channel: i for i, channel in enumerate(reading.channels)}
     here = [
-        (places[channel], name)
-        for name in roles
-        for channel in [full[full_name(sensor, name)]]
-        if channel in places
+        (places[channel], name) for name in roles for channel in [full[name]] if channel in places
     ]
     fixed = next(
         (
@@ -420,7 +417,6 @@ def _tracks(
         shared = device.shared
         files = shared.files.get(number) if shared else None
         if files is None:
-            unit = common_unit(source, device.settings)
             files = [
                 _file_samples(
                     device,
@@ -432,7 +428,7 @@ def _tracks(
                     number_of,
                     count,
                     shared.store if shared else store,
-                    unit,
+                    device.units[number],
                 )
                 for (sensor, path), count in zip(source.files, counts, strict=True)
             ]

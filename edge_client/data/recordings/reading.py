@@ -201,9 +201,8 @@ def read_reading(scans: Mapping[str, FolderScan], rate_hz: float = 0.0) -> DataR
         what = ", ".join(f"{d} from {rates[d]:g} Hz" for d in others[:3])
         more = f" and {len(others) - 3} more" if len(others) > 3 else ""
         remarks.append(f"{what}{more} brought onto {wanted:g} Hz")
-    steps = set().union(*(scan.label_steps for scan in scans.values()))
-    labels_hold = (True, False) in steps and (True, True) not in steps
-    labels_hold &= first.settings.window != 1  # a row is a window
+    steps = set[bool]().union(*(scan.label_steps for scan in scans.values()))
+    labels_hold = steps == {False} and first.settings.window != 1  # else a row is a window
     if labels_hold:
         remarks.append(
             "no two rows in a row have a label, as where a label says that a class begins: each "

@@ -1,8 +1,7 @@
 """Scans of a device's recordings: columns with their values, rates, classes and persons."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -108,8 +107,10 @@ class FolderScan:
     """True if a file has no names of its columns."""
     numbers: dict[str, int] = field(default_factory=dict)
     """Number of each class in `ColumnFacts`."""
-    label_steps: set[tuple[bool, bool]] = field(default_factory=set)
-    """Pairs of two rows in a row that occur, True for one with a label."""
+    units: list[str] = field(default_factory=list)
+    """Unit of the times of each recording, see `common_unit`."""
+    label_steps: set[bool] = field(default_factory=set)
+    """True if some row after one with a label has one too, False if some has none."""
 
     def respell(self, known: Collection[str]) -> None:
         """Call columns as they are spelled in `known`."""
@@ -153,12 +154,12 @@ def scan(
     device.names |= {n for s in left_out for _, path in s.files for n in header_of(path)}
     for source in device.sources:
         columns: dict[str, ColumnRole] = {}
-        unit = common_unit(source, settings)
+        device.units.append(common_unit(source, settings))
         for sensor, path in source.files:
             roles = roles_of(path, settings, sensor)
-            full = spelled([full_name(sensor, name) for name in roles], device.columns)
-            columns |= {full[full_name(sensor, name)]: role for name, role in roles.items()}
-            _scan_file(device, source, sensor, path, roles, full, unit)
+            full = full_names(sensor, roles, device.columns)
+            columns |= {full[name]: role for name, role in roles.items()}
+            _scan_file(device, source, sensor, path, roles, full)
         files = len(source.files)
         device.rates[-files:] = [max(device.rates[-files:])]  # slower sensors are filled in
         if not device.columns:
@@ -171,6 +172,13 @@ def scan(
 
 def full_name(sensor: str, name: str) -> str:
     return f"{sensor}.{name}" if sensor else name
+
+
+def full_names(sensor: str, names: Iterable[str], known: Collection[str]) -> dict[str, str]:
+    """Return names in a recording by names in a sensor's file, spelled as in `known`."""
+    full = {name: full_name(sensor, name) for name in names}
+    words = spelled([*full.values()], known)
+    return {name: words[word] for name, word in full.items()}
 
 
 def without_others(mine: Sequence[str], theirs: Sequence[str]) -> str:
@@ -188,13 +196,12 @@ def roles_of(
     header = header_of(path, settings.names)
     if not header:
         raise DataError(f"{path} is empty; it needs a header and a row for each sample")
-    full = spelled([full_name(sensor, name) for name in header], settings.columns)
+    full = full_names(sensor, header, settings.columns)
     alone = spelled(header, settings.columns)
     words = {
         name: role
         for name in header
-        for word in [full[full_name(sensor, name)]]
-        for role in [settings.columns.get(word, settings.columns.get(alone[name]))]
+        for role in [settings.columns.get(full[name], settings.columns.get(alone[name]))]
         if role
     }
     roles, several = by_name(header, words)
@@ -265,12 +272,8 @@ def _scan_file(
     path: TableSource,
     roles: dict[str, ColumnRole],
     full: Mapping[str, str],
-    unit: str,
 ) -> None:
-    """Add the facts of one file to `device`.
-
-    `full` has the names of its columns in the device, and `unit` is that of its time, if it is "".
-    """
+    """Add the facts of one file to `device`. `full` has the names of its columns in the device."""
     label = class_column(roles)
     times, count = list[tuple[Array, bool]](), 0
     previous = dict.fromkeys(roles, np.nan)
@@ -286,8 +289,9 @@ def _scan_file(
             codes = np.full(len(part.lines), NO_LABEL)
             texts, first, inverse = class_texts(part.columns[label])
             device.labels |= set(texts)
-            if path not in source.labels:
-                device.label_steps |= set(pairwise(has_cell(part.columns[label]).tolist()))
+            if path not in source.labels and True not in device.label_steps:
+                has_label = has_cell(part.columns[label])
+                device.label_steps |= set(has_label[1:][has_label[:-1]].tolist())
             for i, text in enumerate(device.settings.classes.get(text, text) for text in texts):
                 if text:
                     device.texts.setdefault(text, (path, int(part.lines[first[i]])))
@@ -302,7 +306,7 @@ def _scan_file(
                 times.append((t if count <= FIRST else np.zeros(0), are_dates))
             if role.role != CHANNEL:
                 continue
-            facts = device.facts.setdefault(full[full_name(sensor, name)], ColumnFacts())
+            facts = device.facts.setdefault(full[name], ColumnFacts())
             numbers, wrong = read_numbers(part.columns[name])
             if wrong is not None and facts.wrong is None:
                 text = str(part.columns[name][wrong])
@@ -320,14 +324,14 @@ def _scan_file(
                 low, high = bounds[name]
                 bounds[name] = min(low, float(whole.min())), max(high, float(whole.max()))
     for name, (low, high) in bounds.items():
-        if (key := full[full_name(sensor, name)]) in device.facts:
+        if (key := full[name]) in device.facts:
             device.facts[key].end(low, high)
     device.rows.append(count)
     if times:
         time = next(name for name, role in roles.items() if role.role == TIME)
         t = np.concatenate([numbers for numbers, _ in times])
         are_dates = all(of_dates for _, of_dates in times)
-        factor = seconds_per_unit(path, time, t, are_dates, unit)
+        factor = seconds_per_unit(path, time, t, are_dates, device.units[-1])
         in_seconds(t, factor, are_dates)
         has_rate = factor and any(role.role == CHANNEL for role in roles.values())
         device.rates.append((rate_of(t) if has_rate else 0.0, count))
