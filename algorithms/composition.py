@@ -147,19 +147,6 @@ class AlgorithmSpec:
         """Recipe by which devices choose their personal model; None if there is none."""
         return self.parts.personalisation.rule
 
-    @property
-    def trains_as_fedavg(self) -> bool:
-        """True if devices train with FedAvg's step, so that a bundle of FedAvg serves it too."""
-        parts = self.parts
-        return (
-            (self.objective.name, self.personalisation.name) == ("fedavg", "served")
-            and not self.objective.explicit
-            and not self.wrappers
-            and not parts.privacy.in_step()
-            and parts.optimizer.plain
-            and parts.task.plain
-        )
-
     def with_noise(self, rounds: int, counts: Sequence[int], work: Work) -> "AlgorithmSpec":
         """Return this algorithm with the noise of its privacy budget; itself without a budget.
 

@@ -89,9 +89,10 @@ def check_parity(
     """Compare every output of every graph with eager torch, at every step and on every runtime.
 
     Training is chaotic: float32 drifts from float64 (1e-5 after 20 steps, more later), as a ReLU or
-    a maximum that flips changes the gradient. At every step of the graph's trajectory, the graph
-    and eager torch therefore start from the same tensors. The difference of one step must be of the
-    size of rounding. The drift over all steps is reported, with that of eager float32.
+    a maximum that flips changes the gradient. At every step of the first runtime's trajectory, the
+    graph on every runtime and eager torch therefore start from the same tensors. The difference of
+    one step must be of the size of rounding. The drift over all steps is reported, with that of
+    eager float32.
 
     Args:
         bundle: the exported bundle.
@@ -107,18 +108,14 @@ def check_parity(
     """
     graphs = bundle.manifest.graphs.items()
     moving = {n for n, g in graphs if any(names.role_of(key) == names.NEXT for key in g.outputs)}
-    parities = []
-    for runtime in runtimes_of(bundle):
-        tensors = bundle.initial
-        for name in sorted(bundle.manifest.graphs, key=lambda n: n not in moving):
-            start, count = (
-                (bundle.initial, steps) if name in moving else (tensors, -(-steps // STILL))
-            )
-            parity, end_tensors = _check_graph(
-                bundle, objective, name, runtime, start, x, y, count, batch_size
-            )
-            parities.append(parity)
-            tensors = tensors | end_tensors
+    parities, tensors = [], bundle.initial
+    for name in sorted(bundle.manifest.graphs, key=lambda n: n not in moving):
+        start, count = (bundle.initial, steps) if name in moving else (tensors, -(-steps // STILL))
+        by_runtime, end_tensors = _check_graph(
+            bundle, objective, name, start, x, y, count, batch_size
+        )
+        parities += by_runtime
+        tensors = tensors | end_tensors
     _check_whole(bundle, tensors, x)
     return Parity(
         steps,
@@ -154,64 +151,66 @@ def _check_graph(
     bundle: Bundle,
     objective: Supervised,
     name: str,
-    runtime: str,
     start: Tensors,
     x: np.ndarray,
     y: np.ndarray,
     steps: int,
     batch_size: int,
-) -> tuple[Parity, Tensors]:
-    """Return the differences of a graph on a runtime, and the tensors after its last step.
+) -> tuple[list[Parity], Tensors]:
+    """Return a graph's differences on every runtime, and the first one's tensors at the end.
 
     The graph begins with the tensors `start`.
     """
     rng = np.random.default_rng(0)
-    graph, eager, exact = (
-        _graph_step(bundle, name, runtime),
-        _eager_step(objective, name, torch.float32),
-        _eager_step(objective, name, torch.float64),
-    )
+    graphs = {runtime: _graph_step(bundle, name, runtime) for runtime in runtimes_of(bundle)}
+    first = next(iter(graphs))
+    eager = _eager_step(objective, name, torch.float32)
+    exact = _eager_step(objective, name, torch.float64)
     measured = {
         k: rng.random(shape, np.float32)
         for g in bundle.manifest.graphs
         for k, _, shape in bundle.manifest.responses(g)
     }
-    tensors, tensors_eager, tensors_exact = ({**start, **measured} for _ in range(3))
-    differences: list[tuple[float, str, float]] = []
+    tensors_eager = tensors_exact = {**start, **measured}
+    tensors = dict.fromkeys(graphs, tensors_exact)
+    differences: dict[str, list[tuple[float, str, float]]] = {runtime: [] for runtime in graphs}
     flips = 0
     for step in range(1, steps + 1):
         chosen = rng.integers(0, len(y), size=batch_size if step % 5 else max(2, batch_size // 3))
         batch = {"x": x[chosen], "y": y[chosen]} | _draw(objective, len(chosen), rng)
-        outputs, right, rounded = (
-            graph(tensors, batch),
-            exact(tensors, batch),
-            eager(tensors, batch),
-        )
-        errors = _errors(outputs, right, len(chosen), rounded)
+        here = tensors[first]
+        right, rounded = exact(here, batch), eager(here, batch)
         flips += max(_errors(rounded, right, len(chosen), rounded).values()) > TYPICAL
-        worst, where = max(
-            (error if error == error else float("inf"), f"{key} after step {step}")
-            for key, error in errors.items()
-        )
-        differences.append((worst, where, FLIPPED * batch_size / len(chosen)))
-        if moved := names.part(outputs, names.NEXT):
-            tensors = tensors | moved
+        for runtime, graph in graphs.items():
+            outputs = graph(here, batch)
+            worst, where = max(
+                (error if error == error else float("inf"), f"{key} after step {step}")
+                for key, error in _errors(outputs, right, len(chosen), rounded).items()
+            )
+            differences[runtime].append((worst, where, FLIPPED * batch_size / len(chosen)))
+            if names.part(outputs, names.NEXT):
+                after = outputs if runtime == first else graph(tensors[runtime], batch)
+                tensors[runtime] = tensors[runtime] | names.part(after, names.NEXT)
+        if names.part(right, names.NEXT):
             tensors_eager, tensors_exact = (
                 state | names.part(step_of(state, batch), names.NEXT)
                 for state, step_of in ((tensors_eager, eager), (tensors_exact, exact))
             )
-    differences.sort()
+    parities = []
     half = steps - 1 - steps // 2
     may_differ = max(half, min(AS_OFTEN * flips, int(MOST_OFTEN * steps)))
-    often, where_often, _ = differences[steps - 1 - may_differ]
-    for error, where, allowed in ((often, where_often, TYPICAL), *differences):
-        if error > allowed:
-            raise ParityError(
-                f"bundle {bundle.manifest.name}, graph {name} on {runtime}: {where} differs "
-                f"from float64 by {error:.3g} of its scale; at most {allowed:g} is allowed"
-            )
-    drifts = _drift(tensors, tensors_exact), _drift(tensors_eager, tensors_exact)
-    return Parity(steps, differences[steps // 2][0], *drifts), tensors
+    for runtime, by_step in differences.items():
+        by_step.sort()
+        often, where_often, _ = by_step[steps - 1 - may_differ]
+        for error, where, allowed in ((often, where_often, TYPICAL), *by_step):
+            if error > allowed:
+                raise ParityError(
+                    f"bundle {bundle.manifest.name}, graph {name} on {runtime}: {where} differs "
+                    f"from float64 by {error:.3g} of its scale; at most {allowed:g} is allowed"
+                )
+        drifts = _drift(tensors[runtime], tensors_exact), _drift(tensors_eager, tensors_exact)
+        parities.append(Parity(steps, by_step[steps // 2][0], *drifts))
+    return parities, tensors[first]
 
 
 def _draw(objective: Supervised, size: int, rng: np.random.Generator) -> dict[str, np.ndarray]:

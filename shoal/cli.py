@@ -76,7 +76,7 @@ COMMANDS = {
     "demo": Command(
         "simulation",
         "Train twenty real smartwatches over MQTT, find their groups, and compare with FedAvg.",
-        ("shoal demo --phones 3 --rounds 5",),
+        ("shoal demo --phones 3",),
     ),
     "export": Command(
         "export",

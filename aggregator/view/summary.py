@@ -189,7 +189,7 @@ class EdgeSummary(msgspec.Struct, frozen=True):
 
 
 class PhonesSummary(msgspec.Struct, frozen=True):
-    """Kotlin phones of a demonstration, which share a process."""
+    """Kotlin phones of a demonstration. Each is a process."""
 
     devices: list[str]
     max_rss_bytes: int

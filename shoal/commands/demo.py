@@ -70,7 +70,8 @@ def demo(
 ) -> Summary:
     """Train twenty real smartwatches over MQTT, find their groups, and compare with FedAvg.
 
-    The broker, the aggregator and the devices are processes on this machine.
+    The broker, the aggregator and the devices are processes on this machine. A device that is
+    killed is started again, as a board's or a phone's operating system does.
     """
     from rich.console import Console
 
@@ -107,9 +108,8 @@ def demo(
     check_trainable(fleet, MIN_BATCH)
     for warning in doubts(fleet):
         warn(warning)
-    attack = (
-        make_attack(read_attack(f"{POISON}:count={poisoners}"), fleet, seed) if poisoners else None
-    )
+    attack_text = f"{POISON}:count={poisoners}" if poisoners else ""
+    attack = make_attack(read_attack(attack_text), fleet, seed) if attack_text else None
     honest = sorted(fleet.devices.keys() - (attack.attackers if attack else set()))
     if phones > len(honest):
         raise ConfigError(
@@ -122,7 +122,7 @@ def demo(
             phone_command()  # a missing tool is reported before anything begins
     runtimes = (ONNX, EXECUTORCH) if chosen else (ONNX,)
     prepare_folder(out)
-    for old in ("aggregator", "devices", "bundle", "bundle-fedavg"):  # of an earlier run
+    for old in ("aggregator", "devices", "bundle"):  # of an earlier run
         shutil.rmtree(out / old, ignore_errors=True)
     (out / "aggregator.log").unlink(missing_ok=True)
     others = len(fleet.devices) - len(chosen)
@@ -137,10 +137,6 @@ def demo(
         published = _publish(fleet, spec, seed, key, runtimes, say)
         published.write(folder, key)
         bundle, error = published.bundle, published.parity.step_error
-        plain = folder
-        if not spec.trains_as_fedavg:
-            plain = prepare_folder(out / "bundle-fedavg")
-            _publish(fleet, read_algorithm("fedavg"), seed, key, runtimes, say).write(plain)
     size = f"{len(bundle.payload) / 1000:.0f} KB"
     console.print(
         f"bundle: {size}, signed; one step differs from float64 by {error:.0e} of a tensor's scale",
@@ -167,42 +163,47 @@ def demo(
             f"{out}/devices/ID/edge.log",
             soft_wrap=True,
         )
+        if chosen:
+            phone_processes = ", ".join(f"{edges.processes[d].pid} ({d})" for d in chosen)
+            console.print(
+                f"phones are processes {phone_processes}; one that you kill -9 starts again and "
+                "resumes",
+                soft_wrap=True,
+            )
         trainers = len(able_to_train(fleet, MIN_BATCH))
-        common: dict[str, Any] = {
+        options = {
             "--rounds": rounds,
             "--local-epochs": local_epochs,
             "--seed": seed,
             "--min-devices": trainers,
+            "--folder": out / "aggregator",
+            "--broker": broker.url,
+            "--fleet": FLEET,
+            "--bundle": folder,
         }
-        common |= {"--folder": out / "aggregator", "--broker": broker.url, "--fleet": FLEET}
-        common["--start-from"] = (
-            "initial"  # both begin with the same weights; otherwise the comparison is not fair
-        )
-        summary, records = _serve(
-            console, out, spec, {**common, "--bundle": folder}, edges, len(fleet.devices), rounds
-        )
-        other = summary
-        if spec != (fedavg := read_algorithm("fedavg")):
-            other, _ = _serve(
-                console,
-                out,
-                fedavg,
-                {**common, "--bundle": plain},
-                edges,
-                len(fleet.devices),
-                rounds,
-            )
+        summary, records = _serve(console, out, spec, options, edges, rounds)
         edge = EdgeSummary(
             processes=others, max_rss_bytes=edges.max_rss_bytes(), torch_loaded=edges.torch_loaded()
         )
         phone = PhonesSummary(devices=chosen, max_rss_bytes=edges.max_rss_bytes(phones=True))
-    with steps(console, "beside it, simulated: training alone, and two newcomers without labels"):
+    with steps(console, "beside it, simulated: FedAvg, training alone, and two newcomers"):
         settings = SimulationSettings(
             algorithm=spec, rounds=rounds, local_epochs=local_epochs, seed=seed
         )
-        by_itself = msgspec.structs.replace(settings, algorithm=read_algorithm("local"))
-        alone = simulate(fleet, by_itself)
-        comparison = {"fedavg": comparison_of(other), "alone": comparison_of(alone.summary)}
+
+        def simulated(algorithm: str, attack: str = "") -> Summary:
+            return simulate(
+                fleet,
+                msgspec.structs.replace(
+                    settings, algorithm=read_algorithm(algorithm), attack=attack
+                ),
+            ).summary
+
+        is_fedavg = spec == read_algorithm("fedavg")
+        comparison = {
+            "fedavg": comparison_of(summary if is_fedavg else simulated("fedavg", attack_text)),
+            "alone": comparison_of(simulated("local")),
+        }
         if group := model_of_the_group(summary, records):
             comparison["group model"] = group
         joined = newcomers_without_labels(fleet, settings)
@@ -224,11 +225,17 @@ def demo(
         names = ", ".join(pull.device_id for pull in pulls) or "nobody"
         poisoning = ", ".join(sorted(attack.attackers))
         console.print(f"poisoned by {poisoning}; the service names {names}", soft_wrap=True)
+    for device_id, kills in sorted(edges.kills.items()):
+        times = "once" if kills == 1 else f"{kills} times"
+        count = sum(r.phase == "training" and device_id in r.evaluated for r in records)
+        console.print(
+            f"{device_id} was killed {times}; its updates count in {count} of {rounds} rounds",
+            soft_wrap=True,
+        )
     traffic = f"{summary.bytes.up / 1e6:.1f} MB from devices, {summary.bytes.down / 1e6:.1f} MB to"
     if chosen:
         console.print(
-            f"the {len(chosen)} phones share a process of {phone.max_rss_bytes / 2**20:.0f} MiB: "
-            f"{', '.join(chosen)}",
+            f"a phone needs {phone.max_rss_bytes / 2**20:.0f} MiB, Java included",
             soft_wrap=True,
         )
     rss = edge.max_rss_bytes / 2**20
@@ -273,7 +280,6 @@ def _serve(
     algorithm: AlgorithmSpec,
     options: dict[str, Any],
     edges: LocalFleet,
-    num_devices: int,
     rounds: int,
 ) -> tuple[Summary, list[RoundRecord]]:
     """Run one aggregator to the end of its campaign, showing progress.
@@ -304,8 +310,8 @@ def _serve(
                         f"The aggregator stopped with status {process.returncode}; see "
                         f"{out / 'aggregator.log'}"
                     )
-                if dead := [d for d, p in edges.processes.items() if p.poll() is not None]:
-                    raise ShoalError(f"Device {dead[0]} stopped; see {edges.log(dead[0])}")
+                for device_id in edges.revive():
+                    console.print(f"{device_id} was killed, and is started again")
                 run = _get(port, "/run")
                 if run is None:
                     continue
@@ -315,7 +321,7 @@ def _serve(
                 finished = run["phase"] == "finished"
                 told_of(
                     rounds if finished else min(len(closed), rounds),
-                    _progress_text(run, closed, num_devices),
+                    _progress_text(run, closed, len(edges.data.devices)),
                 )
                 if finished:
                     break
@@ -334,7 +340,7 @@ def _processes(num_edges: int, phones: list[str]) -> str:
         else "one process each, no torch in them"
     )
     return (
-        f"{alone}; {len(phones)} Kotlin phones with ExecuTorch in one process of Java"
+        f"{alone}; {len(phones)} Kotlin phones with ExecuTorch, each a process of Java"
         if phones
         else alone
     )

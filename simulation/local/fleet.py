@@ -1,7 +1,7 @@
 """A fleet of real processes on this machine: one `shoal-edge` per device.
 
-Each device has its own data folder and state folder. Some devices may be phones: these share one
-Java process.
+Each device has its own data folder and state folder. Some devices may be phones: a phone is a
+process of Java.
 """
 
 import os
@@ -21,7 +21,7 @@ import numpy as np
 from edge_client.data.windows import UNLABELLED
 from simulation.datasets.windows import FleetData
 from simulation.engine.workers.attacks import Attack
-from wire.errors import ConfigError
+from wire.errors import ConfigError, ShoalError
 
 STOP_S = 10.0
 BUILD = Path(__file__).resolve().parents[2] / "android_bridge" / "build"
@@ -114,8 +114,8 @@ def phone_command() -> list[str]:
 class LocalFleet:
     """Processes for every device of `data`: started on entering the context, stopped on leaving it.
 
-    The devices in `phones` run in one Java process, which also gets `phone_options`; every other
-    device is one edge process. `processes` are by device; all phones have the same one.
+    The devices in `phones` are Java processes, which also get `phone_options`; every other device
+    is an edge process. `processes` are by device.
 
     Raises:
         ConfigError: there are phones, and their requirements are missing on this machine.
@@ -131,59 +131,63 @@ class LocalFleet:
     attack: Attack | None = None
     """Attack of some of the devices, none of them a phone (`simulation.local.poisoner`)."""
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    kills: dict[str, int] = field(default_factory=dict)
+    """Number of times that `revive` has started a device again, by device."""
 
     def __post_init__(self) -> None:
         self._phone_command = [*phone_command(), *self.phone_options] if self.phones else []
 
     def start(self, device_id: str) -> subprocess.Popen[bytes]:
-        """Start one device, also again after it was killed; its state folder remains.
-
-        A phone starts together with all other phones.
-        """
+        """Start one device, also again after it was killed; its state folder remains."""
+        options = self._options(device_id)
         if device_id in self.phones:
-            return self._start_phones()
-        options = self._shared_options() + self._own_options(device_id)
-        environment = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        module = ["edge_client.main"]
-        if self.attack is not None and device_id in self.attack.attackers:
-            module = ["simulation.local.poisoner", self.attack.name, str(self.attack.scale)]
-        self.processes[device_id] = start_process(
-            ["-m", *module, "run", *options], self.log(device_id), environment
-        )
-        return self.processes[device_id]
+            command, environment = self._phone_command, None
+        else:
+            module = ["edge_client.main"]
+            if self.attack is not None and device_id in self.attack.attackers:
+                module = ["simulation.local.poisoner", self.attack.name, str(self.attack.scale)]
+            command = [sys.executable, "-m", *module, "run"]
+            environment = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        process = start_program([*command, *options], self.log(device_id), environment)
+        self.processes[device_id] = process
+        return process
+
+    def revive(self) -> list[str]:
+        """Start the devices again that were killed (``kill -9``), and return their ids.
+
+        Raises:
+            ShoalError: a device has stopped in another way.
+        """
+        killed = []
+        for device_id, process in self.processes.items():
+            if (status := process.poll()) is None:
+                continue
+            if status != -signal.SIGKILL:
+                raise ShoalError(f"Device {device_id} stopped; see {self.log(device_id)}")
+            killed.append(device_id)
+        for device_id in killed:
+            self.start(device_id)
+            self.kills[device_id] = self.kills.get(device_id, 0) + 1
+        return killed
 
     def log(self, device_id: str) -> Path:
         """Return the path of the log of a device's process."""
-        return (
-            self.folder / "phones.log"
-            if device_id in self.phones
-            else self.folder / device_id / "edge.log"
-        )
+        return self.folder / device_id / "edge.log"
 
-    def _start_phones(self) -> subprocess.Popen[bytes]:
-        device_options = [
-            part for device_id in self.phones for part in self._own_options(device_id)
-        ]
-        process = start_program(
-            [*self._phone_command, *self._shared_options(), *device_options],
-            self.log(self.phones[0]),
-        )
-        self.processes |= dict.fromkeys(self.phones, process)
-        return process
-
-    def _shared_options(self) -> list[str]:
-        return ["--broker", self.broker_url, "--fleet", self.fleet, "--trust", str(self.trust)]
-
-    def _own_options(self, device_id: str) -> list[str]:
+    def _options(self, device_id: str) -> list[str]:
         folder = self.folder / device_id
         if not (folder / "data" / "test.npz").exists():
             write_device_folder(self.data, device_id, folder / "data")
-        return ["--id", device_id, "--data", str(folder / "data"), "--state", str(folder / "state")]
+        return [
+            *("--broker", self.broker_url, "--fleet", self.fleet, "--trust", str(self.trust)),
+            *("--id", device_id, "--data", str(folder / "data"), "--state", str(folder / "state")),
+        ]
 
     def max_rss_bytes(self, phones: bool = False) -> int:
-        """Return the largest peak so far of resident memory of a `shoal-edge` process, in bytes.
+        """Return the largest peak so far of resident memory of one process, in bytes.
 
-        `phones`: True for the process that all phones share. The result is 0 without a process.
+        `phones`: True for phones, False for processes of `shoal-edge`. The result is 0 without a
+        process.
         """
         peaks = (
             _peak_rss_bytes(process.pid)
@@ -198,10 +202,8 @@ class LocalFleet:
 
     def __enter__(self) -> "LocalFleet":
         try:
-            for device_id in sorted(self.data.devices.keys() - set(self.phones)):
+            for device_id in sorted(self.data.devices):
                 self.start(device_id)
-            if self.phones:
-                self._start_phones()
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -213,7 +215,7 @@ class LocalFleet:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        stop_processes(list(set(self.processes.values())))
+        stop_processes(list(self.processes.values()))
 
 
 def _peak_rss_bytes(pid: int) -> int:

@@ -465,22 +465,6 @@ class TestAlgorithmSpec:
         ):
             read_privacy("median")
 
-    @pytest.mark.parametrize(
-        ("name", "same"),
-        [
-            ("fedavg", True),
-            ("distfl:signature=responses+irls+gaussian", True),
-            ("fedavg:lr=0.1", False),
-            ("fedprox", False),
-            ("distfl+dp-sgd", False),
-            ("fedavg+served", True),
-            ("fedavg+personal", False),
-            ("recalibrated", False),
-        ],
-    )
-    def test_trains_as_fedavg(self, name: str, same: bool) -> None:
-        assert read_algorithm(name).trains_as_fedavg == same
-
     def test_separate_hyper_parameters_replace_those_in_the_name_and_are_checked_alike(
         self,
     ) -> None:

@@ -2,6 +2,9 @@
 anything begins."""
 
 import json
+import os
+import re
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +15,11 @@ from aggregator.storage.engine import sqlite_url
 from aggregator.storage.fleet_store import load_fleet
 from shoal.cli import application
 from simulation.local import fleet
-from simulation.local.fleet import phone_command
+from simulation.local.fleet import phone_command, start_process, stop_processes
 from tests.android.bridge import run_build
 from tests.end_to_end.field import groups
 from tests.support.known import known
+from tests.support.waiting import wait_until
 from wire.arrays.tensors import Tensors, decode_tensors
 from wire.errors import ConfigError
 
@@ -56,6 +60,29 @@ def models_of(out: Path) -> tuple[dict[str, str], dict[str, Tensors]]:
     return groups(campaign), {
         group: decode_tensors(blobs.get(name))[0] for group, name in campaign.models.items()
     }
+
+
+@pytest.mark.full
+def test_a_phone_that_is_killed_starts_again_and_counts_in_every_round(tmp_path: Path) -> None:
+    run_build("phone")
+    words = ["--algorithm=fedavg", "--devices=2", "--rounds=4", "--local-epochs=20", "--phones=1"]
+    log = tmp_path / "demo.log"
+    demo = start_process(["-m", "shoal", "demo", *words, f"--out={tmp_path / 'out'}"], log)
+
+    def seen(pattern: str) -> re.Match[str] | None:
+        assert demo.poll() is None, log.read_text()
+        return re.search(pattern, log.read_text())
+
+    try:
+        wait_until(lambda: seen("phones are processes"), 200, log.read_text)
+        phone = known(seen(r"phones are processes (\d+) \(p01-left\)"))
+        wait_until(lambda: seen("fedavg: round 1 of 4"), 60, log.read_text)
+        os.kill(int(phone[1]), signal.SIGKILL)
+        assert demo.wait(200) == 0, log.read_text()
+    finally:
+        stop_processes([demo])
+    assert "p01-left was killed, and is started again" in log.read_text()
+    assert "p01-left was killed once; its updates count in 4 of 4 rounds" in log.read_text()
 
 
 @pytest.mark.slow

@@ -44,9 +44,6 @@ def test_demo(tmp_path: Path) -> None:
         <= summary["comparison"]["fedavg"]["mean"]
         <= 1
     )
-    assert (
-        "Devices start from the models" not in (tmp_path / "out" / "aggregator.log").read_text()
-    ), "each run begins with the same weights"
     assert summary["edge"]["processes"] == 4
     assert summary["edge"]["max_rss_bytes"] > 0
     assert summary["edge"]["torch_loaded"] is False
@@ -63,12 +60,7 @@ def test_demo(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_ctrl_c_stops_everything_the_demo_started(tmp_path: Path) -> None:
-    words = [
-        "--devices",
-        "3",
-        "--algorithm",
-        "fedavg",
-    ]  # with another algorithm there would be two bundles to export
+    words = ["--devices", "3", "--algorithm", "fedavg"]
     process = subprocess.Popen(
         [*SHOAL, "demo", *words, "--rounds", "500", "--out", "out"],
         cwd=tmp_path,

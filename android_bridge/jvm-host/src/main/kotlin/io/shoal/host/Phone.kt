@@ -16,26 +16,24 @@ import java.io.File
 import java.time.Instant
 import java.util.concurrent.CountDownLatch
 import java.util.concurrent.atomic.AtomicBoolean
-import java.util.concurrent.atomic.AtomicInteger
 import kotlin.concurrent.thread
 import kotlin.system.exitProcess
 
-private const val USAGE = """usage: phone --broker URL --fleet FLEET (--trust FILE | --insecure yes) [--policy FILE] [--ca FILE]
-             [--broker-user USER] [--broker-password-file FILE]
-             [--job-seconds S] [--checkpoint-seconds S] (--id ID --data FOLDER --state FOLDER) ...
+private const val USAGE = """usage: phone --id ID --data FOLDER --state FOLDER --broker URL --fleet FLEET (--trust FILE | --insecure yes) [--policy FILE]
+             [--ca FILE] [--broker-user USER] [--broker-password-file FILE] [--job-seconds S] [--checkpoint-seconds S]
 
-Runs phones on this machine until SIGTERM: the same core and ExecuTorch adapter as in an app. The three last options may be repeated
-together, once for each phone; all of them share this process. FILE of --trust has one root key or several, that of --policy what plans
-may ask of these phones, as JSON. With --job-seconds each phone runs jobs, one after the other, of at most S seconds, as Android has it; with
---checkpoint-seconds it notes so often how far a plan is. Without --trust every plan and bundle is believed: --insecure yes permits that."""
+Runs a phone on this machine until SIGTERM: the same core and ExecuTorch adapter as in an app. FILE of --trust has one root key or
+several, that of --policy what plans may ask of this phone, as JSON. With --job-seconds the phone runs jobs, one after the other, of at
+most S seconds, as Android has it; with --checkpoint-seconds it notes so often how far a plan is. Without --trust every plan and bundle is
+believed: --insecure yes permits that."""
 
-private val OPTIONS = setOf("--broker", "--fleet", "--trust", "--insecure", "--policy", "--ca", "--broker-user", "--broker-password-file", "--job-seconds", "--checkpoint-seconds", "--id", "--data", "--state")
-
-/** Options of one phone. */
-private class Device(val id: String, val data: File, val state: File)
+private val OPTIONS = setOf(
+    "--id", "--data", "--state", "--broker", "--fleet", "--trust", "--insecure", "--policy", "--ca", "--broker-user", "--broker-password-file",
+    "--job-seconds", "--checkpoint-seconds",
+)
 
 /**
- * Entry point of phones on a desktop machine. A [ShoalException] is reported on one line, with
+ * Entry point of a phone on a desktop machine. A [ShoalException] is reported on one line, with
  * status 2.
  */
 public fun main(arguments: Array<String>) {
@@ -44,6 +42,9 @@ public fun main(arguments: Array<String>) {
     } catch (error: ShoalException) {
         System.err.println("error: ${error.message}")
         exitProcess(2)
+    } catch (error: Throwable) { // some of its threads would keep the process alive
+        error.printStackTrace()
+        exitProcess(1)
     }
 }
 
@@ -54,14 +55,11 @@ private fun run(arguments: List<String>) {
     }
     fun values(name: String) = options.filter { it[0] == name }.map { it[1] }
     fun required(name: String) = values(name).lastOrNull() ?: throw ConfigException("$name is missing\n$USAGE")
-    val ids = values("--id")
-    if (ids.isEmpty() || values("--data").size != ids.size || values("--state").size != ids.size) {
-        throw ConfigException("give --id, --data and --state for each phone\n$USAGE")
-    }
+    val (id, fleet) = required("--id") to required("--fleet")
+    val state = File(required("--state"))
     val trusted = values("--trust").flatMap { PublicKey.parse(File(it).readText()) }
     val insecure = values("--insecure").lastOrNull() == "yes"
     val policy = values("--policy").lastOrNull()?.let { Policy.parse(File(it).readText()) }
-    val owner = OwnerThread("shoal-executorch")
     val tls = values("--ca").lastOrNull()?.let { TlsFiles.context(File(it)) }
     val password = values("--broker-password-file").lastOrNull()?.let { File(it).readText().trimEnd('\r', '\n') }
     val broker = BrokerAddress.parse(required("--broker"), tls).login(values("--broker-user").lastOrNull(), password)
@@ -70,36 +68,22 @@ private fun run(arguments: List<String>) {
     }
     val jobMs = seconds("--job-seconds")?.let { (it * 1000).toLong() }
     val checkpointS = seconds("--checkpoint-seconds") ?: Phone.CHECKPOINT_S
+    val log = Log { level, line -> System.err.println("${Instant.now()} $level $line") }
+    val storage = FolderStorage(state, log, Owner(id, fleet))
+    val loader = OwnerThread("shoal-executorch").owned(ExecutorchLoader(File(state, "programs")))
+    val windows = readFolder(File(required("--data")))
+    val phone = Phone(id, fleet, broker, windows, storage, loader, trusted, insecure, policy, log = log, checkpointS = checkpointS)
     val stopping = AtomicBoolean()
-    val failures = AtomicInteger()
-    val running = CountDownLatch(ids.size)
-    ids.indices.map { Device(ids[it], File(values("--data")[it]), File(values("--state")[it])) }.forEach { device ->
-        val windows = readFolder(device.data)
-        val loader = owner.owned(ExecutorchLoader(File(device.state, "programs")))
-        val log = Log { level, line -> System.err.println("${Instant.now()} $level $line") }
-        val storage = FolderStorage(device.state, log, Owner(device.id, required("--fleet")))
-        val phone = Phone(device.id, required("--fleet"), broker, windows, storage, loader, trusted, insecure, policy, log = log, checkpointS = checkpointS)
-        val stop = { stopping.get() || failures.get() > 0 }
-        thread(name = device.id) {
-            try {
-                if (jobMs == null) phone.run(stop) else while (!stop()) phone.job(jobMs, jobMs, stop = stop)
-            } catch (error: ShoalException) {
-                System.err.println("error: device ${device.id}: ${error.message}")
-                failures.incrementAndGet()
-            } catch (error: Throwable) {
-                error.printStackTrace()
-                failures.incrementAndGet()
-            } finally {
-                running.countDown()
-            }
-        }
-    }
+    val ended = CountDownLatch(1)
     Runtime.getRuntime().addShutdownHook(
         thread(start = false) {
             stopping.set(true)
-            running.await()
+            ended.await()
         },
     )
-    running.await()
-    if (failures.get() > 0) Runtime.getRuntime().halt(2)
+    try {
+        if (jobMs == null) phone.run(stopping::get) else while (!stopping.get()) phone.job(jobMs, jobMs, stop = stopping::get)
+    } finally {
+        ended.countDown()
+    }
 }
