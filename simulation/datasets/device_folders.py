@@ -3,7 +3,6 @@
 `shoal-edge --data` reads the same folders, so a simulation and devices can have the same data.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +21,6 @@ from edge_client.data.recordings.folders import (
     RecordingFiles,
     classes_of,
     grouped,
-    person_in,
     recordings_in,
     sources_in,
     unread,
@@ -30,22 +28,20 @@ from edge_client.data.recordings.folders import (
 )
 from edge_client.data.recordings.loading import CutRecordings, cut_recordings
 from edge_client.data.recordings.reading import DataReading, class_names, read_reading
-from edge_client.data.recordings.scanning import FolderScan, SharedSamples, scan, without_others
+from edge_client.data.recordings.scanning import FolderScan, scan, without_others
 from edge_client.data.recordings.unmatched import unmatched
-from edge_client.data.tables.parts import MemoryTable, add_line, role_line
-from edge_client.data.tables.roles import CHANNEL, LABEL, LEFT_OUT, PERSON
+from edge_client.data.tables.parts import MemoryTable
+from edge_client.data.tables.roles import CHANNEL, LABEL
 from edge_client.data.tables.text_form import stem_of
 from edge_client.data.tables.words import SETTINGS, FolderSettings, settings_in
 from edge_client.data.windows import UNLABELLED, has_arrays, read_folder, vocabulary_of
 from simulation.datasets.npz import MOST_CLASSES
+from simulation.datasets.owners import DATE, Owners, by_owner
 from simulation.datasets.windows import FleetData, Recordings
 from wire.arrays.tensors import Array
 from wire.bundle import Window
 from wire.errors import ConfigError, DataError
 from wire.tasks import NO_LABEL
-
-_DATE = re.compile(r"(?<!\d)(19|20)\d\d[-_.]?[01]\d[-_.]?[0-3]\d|(?<!\d)1[4-9]\d{8}(?!\d)")
-"""Date, or seconds since 1970, in the name of a recording."""
 
 
 def load_device_folders(
@@ -241,71 +237,6 @@ def _device_folders(path: Path) -> list[Path]:
     )
 
 
-def _by_person(
-    path: Path, scans: Mapping[str, FolderScan]
-) -> tuple[dict[str, FolderScan], dict[str, str], list[str]]:
-    """Return recordings by person, the reasons for columns of persons, and remarks.
-
-    The recordings stay as they are without at least two persons, whom a column or the names of
-    files in folders by activity name.
-
-    Raises:
-        DataError: a recording has no column of persons, and others have one.
-    """
-    persons = sorted(set().union(*(device.persons for device in scans.values())))
-    first = next(iter(scans.values()))
-    columns = {n: c for d in scans.values() for n, c in d.columns.items() if c.role == PERSON}
-    of_files = {person_in(source.name) for device in scans.values() for source in device.sources}
-    by_file = (
-        len(persons) < 2
-        and len(of_files) > 1
-        and "" not in of_files
-        and len(scans) > 1
-        and not any(map(person_in, scans))
-        and first.folder != path
-    )
-    if len(persons) < 2 and not by_file:
-        return dict(scans), {}, []
-    if any((d.settings, d.listed) != (first.settings, first.listed) for d in scans.values()):
-        what = "the names of files" if by_file else f"column {next(iter(columns))!r}"
-        why = f"{what} names several persons, and each folder is a device: it has words of its own"
-        return dict(scans), {}, [why]
-    unnamed = next((device.unnamed for device in scans.values() if device.unnamed), None)
-    if unnamed is not None and not by_file:
-        raise DataError(
-            f"{unnamed}: no column names a person, and column {next(iter(columns))!r} of other "
-            "files does. Add the column, or leave it out: then each folder is a device. "
-            + add_line(role_line(LEFT_OUT, *columns))
-        )
-    whole = replace(first, folder=path, texts={}, persons=set())
-    whole.names = set().union(*(device.names for device in scans.values()))
-    whole.labels = set().union(*(device.labels for device in scans.values()))
-    whole.places = set().union(*(device.places for device in scans.values()))
-    whole.needs_names = any(device.needs_names for device in scans.values())
-    devices: dict[str, FolderScan] = {}
-    for name, device in scans.items():
-        rows = iter(device.rows)
-        for source, rate, unit in zip(device.sources, device.rates, device.units, strict=True):
-            inner = f"{name}/{source.name}" if device.folder != path else source.name
-            person = person_in(source.name) if by_file else ""
-            one = devices.setdefault(
-                person,
-                replace(whole, sources=[], rates=[], rows=[], units=[], texts=whole.texts),
-            )
-            one.sources.append(source._replace(name=inner))
-            one.rows += [next(rows) for _ in source.files]
-            one.rates.append(rate)
-            one.units.append(unit)
-        whole.texts.update(device.texts | whole.texts)
-    if by_file:
-        names = ", ".join(sorted(devices)[:3])
-        remark = f"devices are the persons in the names of files, such as {names}"
-        return dict(sorted(devices.items())), {}, [remark]
-    shared = replace(devices[""], shared=SharedSamples(ArrayStore(), {}))
-    reasons = dict.fromkeys(columns, f"a device for each of {len(persons)} persons")
-    return {person: replace(shared, persons={person}) for person in persons}, reasons, []
-
-
 def _cut_all(
     path: Path,
     scans: Mapping[str, FolderScan],
@@ -322,7 +253,9 @@ def _cut_all(
     first = next(iter(scans))
     for device in scans.values():
         device.respell(scans[first].columns)
-    persons, reasons, remarks = _by_person(path, scans) if by_person else (scans, {}, [])
+    persons, reasons, remarks, folders = (
+        by_owner(path, scans) if by_person else Owners(dict(scans), {}, [], {})
+    )
     only = next(iter(persons.values()))
     if len(persons) == 1 and len(only.sources) > 1 and only.folder != path:
         remarks = [
@@ -332,7 +265,7 @@ def _cut_all(
             + f", and move {SETTINGS} into it"
             * (path / SETTINGS).exists(),
         ]
-    dated = [name for name in scans if _DATE.search(name)]
+    dated = [name for name in scans if DATE.search(name)]
     if by_person and len(persons) == len(scans) == len(dated) > 1:
         remarks = [
             *remarks,
@@ -366,6 +299,7 @@ def _cut_all(
     if persons.keys() != scans.keys() or remarks or reasons:
         reading = msgspec.structs.replace(
             reading,
+            folders=folders,
             columns=tuple(
                 replace(column, reason=reasons.get(column.name, column.reason))
                 for column in reading.columns

@@ -3,7 +3,6 @@
 The mistakes are labels of one class, and devices whose numbers are in other units.
 """
 
-import json
 import re
 from collections.abc import Sequence
 
@@ -11,20 +10,15 @@ import numpy as np
 
 from edge_client.data.array_store import blocks
 from edge_client.data.labels import has_classes
-from edge_client.data.tables.parts import add_line
+from edge_client.data.tables.parts import add_line, labels_line
+from edge_client.data.tables.roles import ACTIVITY
 from simulation.datasets.windows import SAMPLED, FleetData
 from wire.arrays.tensors import Array
 
 TIMES = 30.0
 """Factor from the median device's channel beyond which a channel is likely in another unit."""
 SHOWN = 3
-ACTIVITY = re.compile(
-    "(walk|sit|stand|run|jog|lay|lie|lying|climb|stair|upstairs|downstairs|cycl|bik|jump|rest|sleep"
-    "|fall|driv|typ|writ|eat|drink|gehen|sitz|steh|lauf|treppe|lieg|radf)",
-    re.IGNORECASE,
-)
-"""Beginning of a word that is likely an activity."""
-MOST_NAMES = 20
+MOST_NAMES = 64
 """Maximum number of names of recordings in a warning."""
 
 
@@ -55,23 +49,15 @@ def remarks_of(data: FleetData) -> list[str]:
 def _classes_by_name(names: Sequence[str]) -> dict[str, str]:
     """Return likely classes of recordings by patterns of their names.
 
-    A class is the first word of an activity, or else the first word, that is not in all names. A
-    word of one or two letters before a number is a code, as of a person. Names without such words,
-    or the outer folders in them, are classes themselves.
+    A class is the first word of an activity that is not in all names.
     """
-    words_of = {
-        name: re.findall(r"(?<![^\W\d_])(?![^\W\d_]{1,2}\d)[^\W\d_]+", name) for name in names
-    }
+    words_of = {name: re.findall(r"[^\W\d_]+", name) for name in names}
     in_all = set.intersection(*map(set, words_of.values())) if len(names) > 1 else set()
     patterns = dict[str, str]()
     for name, words in words_of.items():
-        apart = [word for word in words if word not in in_all]
-        word = next(filter(ACTIVITY.match, apart), apart[0] if apart else "")
+        word = next((w for w in words if ACTIVITY.match(w) and w not in in_all), "")
         if word:
             patterns[f"{word}*" if name.startswith(word) else f"*{word}*"] = word
-        else:
-            inner, slash, _ = name.partition("/")
-            patterns[re.sub(r"[][*?]", "?", inner) + ("/*" if slash else "")] = inner
 
     def order(pattern: str) -> tuple[int, str]:
         """Return the place of a pattern, behind those whose names it would match too."""
@@ -88,14 +74,17 @@ def no_label(data: FleetData) -> str:
         or not any(w.num_unlabelled for w in data.devices.values())
     ):
         return ""
-    pairs = list(_classes_by_name(data.reading.recordings).items())[:MOST_NAMES]
-    lines = ", ".join(
-        f"{json.dumps(pattern, ensure_ascii=False)} = {json.dumps(name, ensure_ascii=False)}"
-        for pattern, name in pairs
-    )
+    classes = data.reading.folders or _classes_by_name(data.reading.recordings)
+    if not classes:
+        return (
+            f"data {data.name}: no column is the label, and no recording is named by an activity. "
+            "Add a column of classes, or say the class of whole recordings in [labels] of "
+            f"shoal.toml by patterns of their names, such as {data.reading.recordings[0]!r}"
+        )
+    shown = dict(list(classes.items())[:MOST_NAMES])
     return (
         f"data {data.name}: no column is the label. For the classes of whole recordings, by their "
-        f"names: {add_line(f'labels = {{{lines}}}')}"
+        f"names: {add_line(labels_line(shown))}"
     )
 
 

@@ -397,7 +397,7 @@ def test_folders_named_by_dates_may_be_of_one_person_and_that_is_said(
             put(tmp_path / name / f"{sensor}.csv", ["seconds_elapsed,x,y", *rows(500, 2)])
     text = described(shoal.load(tmp_path))
     assert f"their names have dates, as those of recordings: {names[0]}, {names[1]}. If" in text
-    assert f'"{names[0]}" = "{names[0]}"' in text, "a recording has the name of its folder"
+    assert f"such as {names[0]!r}" in text, "a recording has the name of its folder"
 
 
 @pytest.mark.parametrize(

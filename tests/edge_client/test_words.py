@@ -88,7 +88,6 @@ CASES: dict[str, Callable[[Path], None]] = {
     "rates in one device": lambda f: at_rates(f, 100, 100, 20),
     "rates of three": lambda f: at_rates(f, 20, 100, 50, 100, 100),
     "names of activities": lambda f: named(f / "p", "walk_1", "walking_1", "upstairs_2", "stairs"),
-    "names of numbers": lambda f: named(f, "1", "2", "3"),
     "names of all devices": lambda f: named(f, "p1/walk", "p2/run"),
     "names in folders": lambda f: named(f / "p1", "day1/walk_1", "day2/run_1", "day2/run_2"),
     "no channel": lambda f: put(f / "a" / "r.csv", ["index,label", *rows(300, 1, "sit")]),

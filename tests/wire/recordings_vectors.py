@@ -89,14 +89,19 @@ def _cases() -> list[dict[str, Any]]:
     for time in (
         *("Time", "timestamp", "seconds_elapsed", "Timestamp (s)", "Unnamed: 0", ""),
         *("Zeitstempel", "epoch_ms", "Shimmer_5F2A_Timestamp_Unix_CAL"),
+        *("Marca de tiempo", "ActivityMinute"),
     ):
         add(f"no channel: {time!r}", {"a.csv": _rows(f"{time},ax,label", n, moving, [0] * 16)})
-    for label in ("LABEL", "activity", "Activity_Name", "gt"):
+    for label in (
+        *("LABEL", "activity", "Activity_Name", "gt"),
+        *("Ta\u0308tigkeit", "T\xc4TIGKEIT", "activit\xe9"),
+    ):
         add(f"classes in {label!r}", {"a.csv": _rows(f"t,ax,{label}", n, moving, [1] * 16)})
-    add(
-        "a person by another name",
-        {"a.csv": _rows("Proband_Nr,ax,label", [3] * 16, moving, [1] * 16)},
-    )
+    for person in ("Proband_Nr", "Sujeto", "Nutzer"):
+        files = {"a.csv": _rows(f"{person},ax,label", [3] * 16, moving, [1] * 16)}
+        add(f"a person: {person!r}", files)
+    for name in ("\u6e29\u5ea6", "\u0422\u0435\u043c\u043f", "Gr\xf6\xdfe"):
+        add(f"a channel: {name!r}", {"a.csv": _rows(f"t,{name},label", n, moving, [0] * 16)})
     add(
         "a person, and another time",
         {"a.csv": _rows("time,User ID,ax,Arrival_Time,label", n, [3] * 16, moving, n, [1] * 16)},

@@ -64,6 +64,7 @@ from edge_client.data.recordings.scanning import (
     scan,
     seconds_per_unit,
     texts_of,
+    times_in,
     times_of,
 )
 from edge_client.data.recordings.stretches import pieces
@@ -83,7 +84,6 @@ from edge_client.data.tables.roles import (
     LABEL,
     LEFT_OUT,
     PERSON,
-    TIME,
     RoleName,
     by_name,
     spelled,
@@ -280,9 +280,10 @@ def _numbers_of_classes(device: FolderScan, classes: Sequence[str]) -> dict[str,
     Raises:
         DataError: a class is not one of `classes`, unless there are none.
     """
-    number = {name: i for i, name in enumerate(classes)}
+    number = {name: i for i, name in enumerate(classes)} | {"": NO_LABEL}
     if not classes:
-        return {text: int(text) for text in (*device.texts, *device.settings.labels.values())}
+        texts = {*device.texts, *device.settings.labels.values()} - {""}
+        return {text: int(text) for text in texts} | {"": NO_LABEL}
     for text, (path, line) in device.texts.items():
         if text not in number:
             raise DataError(
@@ -307,7 +308,7 @@ def _file_samples(
     """Return the samples of one file, with NaN for the channels of other sensors."""
     roles = roles_of(path, device.settings, sensor)
     label = class_column(roles)
-    time = next((name for name, each in roles.items() if each.role == TIME), "")
+    time = next(iter(times_in(roles)), "")
     person = next((name for name, each in roles.items() if each.role == PERSON), "")
     dividers = [person, *(name for name, each in roles.items() if each.reason == DIVIDES)]
     dividers = dividers if any(dividers) else []
@@ -324,7 +325,9 @@ def _file_samples(
         ),
         NO_LABEL,
     )
-    columns = dict.fromkeys((*(name for _, name in here), label, time, *dividers, *names))
+    columns = dict.fromkeys(
+        (*(name for _, name in here), label, *times_in(roles), *dividers, *names)
+    )
     x = store.empty((rows, len(reading.channels)), np.float32)
     values = store.empty((rows, len(names)) if names else (rows,), float if names else np.int64)
     t = store.empty((rows,), np.float64) if time else None
@@ -352,7 +355,7 @@ def _file_samples(
             if reading.labels_hold and fixed == NO_LABEL:
                 values[begin:end][~has_cell(part.columns[label])] = _SAME_LABEL
         if t is not None:
-            t[begin:end], of_dates = times_of(path, time, part.columns[time], part.lines)
+            t[begin:end], of_dates = times_of(path, roles, part)
             are_dates &= of_dates
         if tracks is not None:
             cells = [texts_of(part.columns[n]) if n else np.full(end - begin, "") for n in dividers]

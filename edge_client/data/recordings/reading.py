@@ -6,13 +6,13 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 import numpy as np
 
 from edge_client.data.labels import TARGET
-from edge_client.data.recordings.folders import position_in
+from edge_client.data.recordings.folders import position_in, sensor_in
 from edge_client.data.recordings.scanning import LARGEST_CLASS, FolderScan
 from edge_client.data.recordings.stretches import SAME_RATE
 from edge_client.data.tables.parts import (
@@ -26,11 +26,19 @@ from edge_client.data.tables.roles import (
     DIVIDES,
     LABEL,
     LEFT_OUT,
+    PERSON,
     TIME,
+    ColumnFacts,
     ColumnRole,
+    RoleName,
+    are_shared,
+    come_back,
+    is_activity,
+    lasting,
     reason_by_values,
     tells_the_class,
 )
+from edge_client.data.tables.text_form import is_text
 from edge_client.data.tables.words import SETTINGS, FolderSettings
 from wire.errors import DataError
 
@@ -62,6 +70,8 @@ class DataReading(msgspec.Struct, frozen=True):
     """A user's words about the recordings of the first device."""
     labels_hold: bool = False
     """True if a label stands in the row where its class begins, and holds up to the next one."""
+    folders: dict[str, str] = {}
+    """Likely classes of recordings by patterns of their names, by folders that are no devices."""
 
     @property
     def channels(self) -> tuple[str, ...]:
@@ -95,6 +105,8 @@ def read_reading(scans: Mapping[str, FolderScan], rate_hz: float = 0.0) -> DataR
     """
     first = next(iter(scans.values()))
     columns, remarks = [], list[str]()
+    roles = {role.role for role in first.columns.values()}
+    roles |= {LABEL for scan in scans.values() if scan.settings.labels}
     for name, role in first.columns.items():
         facts = [scan.facts[name] for scan in scans.values() if name in scan.facts]
         wrong = next((each.wrong for each in facts if each.wrong), None)
@@ -105,18 +117,26 @@ def read_reading(scans: Mapping[str, FolderScan], rate_hz: float = 0.0) -> DataR
             )
         if role.role == CHANNEL and role.reason == "":
             reason = reason_by_values(facts)
-            if wrong and reason != "no numbers":
+            values = set[str]() if sensor_in(name) else lasting(facts)
+            if wrong and 2 * sum(map(is_text, values)) > len(values):
+                reason = "not all of its cells are numbers" if reason != "no numbers" else reason
+            elif wrong and reason != "no numbers":
                 raise DataError(
                     f"{wrong[0]}, column {name}: {wrong[1]!r} is not a number. Mend the cell, or "
                     "leave the column out. " + add_line(role_line(LEFT_OUT, name))
                 )
+            if values and not reason and not come_back(facts):
+                reason = "each of its values lasts for long, as a person's or a class's does"
+            likely = _likely_role(values, reason, facts, roles)
             if reason:
                 role = ColumnRole(name, LEFT_OUT, reason, role.unit)
-                if reason not in ("no numbers", "empty"):
-                    remarks.append(
-                        f"column {name!r} is left out: {reason}. If it is a channel: "
-                        + add_line(role_line(CHANNEL, name))
-                    )
+                if likely != CHANNEL or reason not in ("no numbers", "empty"):
+                    remarks.append(f"column {name!r} is left out: {reason}. {_way(name, likely)}")
+            elif values and likely != CHANNEL:
+                remarks.append(
+                    f"column {name!r} is taken as a channel, and each of its values lasts for "
+                    f"long, as a person's or a class's does. {_way(name, likely)}"
+                )
             elif tells_the_class(facts):
                 remarks.append(
                     f"channel {name!r} alone tells the classes apart. If it is no measurement: "
@@ -214,6 +234,33 @@ def read_reading(scans: Mapping[str, FolderScan], rate_hz: float = 0.0) -> DataR
     )
 
 
+def _likely_role(
+    values: Collection[str], reason: str, devices: Sequence[ColumnFacts], others: Collection[str]
+) -> RoleName:
+    """Return the role that a column without one may have, "channel" if nothing says another.
+
+    Args:
+        values: values that last as a person's or a class's do.
+        reason: reason why it is no channel by its values, "" if it may be one.
+        devices: facts of the column.
+        others: roles of the other columns.
+    """
+    if reason.startswith("it only grows") and TIME not in others:
+        return TIME
+    are_activities = 2 * sum(map(is_activity, values)) > len(values)
+    if not values or (LABEL in others and are_activities):
+        return CHANNEL
+    if LABEL not in others and (are_activities or come_back(devices) or are_shared(devices)):
+        return LABEL
+    return CHANNEL if PERSON in others else PERSON
+
+
+def _way(name: str, role: RoleName) -> str:
+    """Return the sentence that says how a column gets a role."""
+    what = {TIME: "is the time", LABEL: "is the label", PERSON: "names the person"}
+    return f"If it {what.get(role, 'is a channel')}: {add_line(role_line(role, name))}"
+
+
 def _features(columns: Sequence[ColumnRole]) -> list[str]:
     """Return names of the channels if rows are likely whole windows, none otherwise."""
     channels = [column.name for column in columns if column.role == CHANNEL]
@@ -243,6 +290,7 @@ def class_names(scans: Iterable[FolderScan]) -> tuple[str, ...]:
             return device.listed
         texts = device.texts | texts
         texts |= dict.fromkeys(device.settings.labels.values(), (device.folder / SETTINGS, 0))
+    texts.pop("", None)
     numbers = 0
     for text, (path, line) in texts.items():
         try:

@@ -17,9 +17,11 @@ from edge_client.data.tables.clock import (
     rate_of,
     read_times,
     unit_of_time,
+    with_dates,
 )
 from edge_client.data.tables.parts import (
     PARQUET,
+    TablePart,
     TableSource,
     add_line,
     at_row,
@@ -30,9 +32,11 @@ from edge_client.data.tables.parts import (
 )
 from edge_client.data.tables.roles import (
     CHANNEL,
+    DATE,
     DIVIDES,
     LABEL,
     LEFT_OUT,
+    MISSING,
     PERSON,
     TIME,
     ColumnFacts,
@@ -43,7 +47,7 @@ from edge_client.data.tables.roles import (
     plain,
     spelled,
 )
-from edge_client.data.tables.text_form import MISSING, NUMERAL, SINCE_1970, first_rows, form_of
+from edge_client.data.tables.text_form import NUMERAL, SINCE_1970, first_rows, form_of
 from edge_client.data.tables.words import FolderSettings
 from wire.arrays.tensors import Array
 from wire.errors import DataError
@@ -302,7 +306,7 @@ def _scan_file(
             if role.reason == DIVIDES and (device.settings.recordings or is_position(name)):
                 device.places |= set(np.unique(texts_of(part.columns[name])).tolist()) - {""}
             if role.role == TIME:
-                t, are_dates = times_of(path, name, part.columns[name], part.lines)
+                t, are_dates = times_of(path, roles, part)
                 times.append((t if count <= FIRST else np.zeros(0), are_dates))
             if role.role != CHANNEL:
                 continue
@@ -319,6 +323,7 @@ def _scan_file(
                 )
             facts.add(numbers, codes, previous[name])
             whole = numbers[np.isfinite(numbers)]
+            facts.add_stretches(whole if wrong is None else part.columns[name])
             if len(whole):
                 previous[name] = float(whole[-1])
                 low, high = bounds[name]
@@ -428,8 +433,20 @@ def texts_of(column: Array) -> Array:
     return np.array(short, str)[inverse]
 
 
-def times_of(path: TableSource, name: str, column: Array, lines: Array) -> tuple[Array, bool]:
+def times_in(roles: Mapping[str, ColumnRole]) -> list[str]:
+    """Return the names of the time and of its date, the time first; none without a time."""
+    times = [name for name, role in roles.items() if role.role == TIME]
+    return times + [name for name, role in roles.items() if times and role.reason == DATE]
+
+
+def times_of(
+    path: TableSource, roles: Mapping[str, ColumnRole], part: TablePart
+) -> tuple[Array, bool]:
     """Return the times of a part, and True if they are dates, in seconds."""
+    name, *dates = times_in(roles)
+    column, lines = part.columns[name], part.lines
+    for other in dates:
+        column = with_dates(column, part.columns[other])
     numbers, are_dates, wrong = read_times(column)
     if wrong is not None:
         raise DataError(

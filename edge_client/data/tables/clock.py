@@ -6,13 +6,16 @@ name of the column says which (``time_ms``, ``Time (s)``), or the usual interval
 
 import contextlib
 import re
+from collections.abc import Sequence
+from datetime import date
+from functools import lru_cache, partial
 
 import numpy as np
 
 from edge_client.data.array_store import release
 from edge_client.data.tables.parts import read_numbers
-from edge_client.data.tables.roles import plain, unit_of
-from edge_client.data.tables.text_form import MISSING, SINCE_1970
+from edge_client.data.tables.roles import MISSING, plain, unit_of
+from edge_client.data.tables.text_form import SINCE_1970
 from wire.arrays.tensors import Array
 
 UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
@@ -27,6 +30,9 @@ FIRST = 2**20
 """Number of samples from the beginning of a recording that say the unit and rate of its time."""
 _CLOCK = re.compile(r"(\d{1,2}):(\d{2}):(\d{2}(?:[.,:]\d+)?)\s*([AaPp][Mm])?$")
 _ISO = re.compile(r"\d{4}-\d{2}-\d{2}[T ]\d")
+_MINUTES = re.compile(r"(\d{1,2}:\d{2})(\s*[AaPp][Mm])?$")
+_DAY = re.compile(r"(\d{1,4})([-./])(\d{1,2})\2(\d{1,4})")
+_DATE = re.compile(rf"{_DAY.pattern}[T ,]+(\d.*)")
 _ZONE = re.compile(r"(Z|[+-]\d{2}:?\d{2})$")
 
 
@@ -81,15 +87,47 @@ def read_times(column: Array) -> tuple[Array, bool, int | None]:
             return read_times(np.array(cells, "datetime64[ns]"))
     wrong = None
     seconds = np.full(len(cells), np.nan)
+    read = _date if _ISO.match(first) else _time_of_day
+    if not _ISO.match(first) and _DATE.match(first):
+        order = _order_of(cells)
+        read = partial(_date_in_order, order=order)
     for i, cell in enumerate(cells):
         if cell.lower() in MISSING:
             continue
-        value = _date(cell) if _ISO.match(first) else _time_of_day(cell)
+        value = read(cell)
         if value is None:
             wrong = i if wrong is None else wrong
         else:
             seconds[i] = value
     return seconds, True, wrong
+
+
+def with_dates(times: Array, dates: Array) -> Array:
+    """Return texts (n,) of dates with times of day, or `times` if the columns are not of these.
+
+    Either column may have the dates.
+    """
+    if dates.dtype.kind == "M" and times.dtype.kind == "U":
+        dates = dates.astype("datetime64[D]").astype(str)
+    if {times.dtype.kind, dates.dtype.kind} != {"U"}:
+        return times
+    cells = [[cell.strip() for cell in column.tolist()] for column in (dates, times)]
+    has_both = [
+        all(cell.lower() not in MISSING for cell in row) for row in zip(*cells, strict=True)
+    ]
+    if True not in has_both:
+        return times
+    first = has_both.index(True)
+    for days, clocks in (cells, cells[::-1]):
+        midnight = re.sub(r"[T ]0?0:00(:00)?$", "", days[first])
+        if _DAY.fullmatch(midnight) and (
+            _CLOCK.match(clocks[first]) or _MINUTES.match(clocks[first])
+        ):
+            rows = zip(days, clocks, has_both, strict=True)
+            return np.array(
+                [f"{re.split('[T ]', day)[0]} {at}" if both else "" for day, at, both in rows]
+            )
+    return times
 
 
 def in_seconds(times: Array, factor: float, are_dates: bool) -> None:
@@ -166,6 +204,41 @@ def _date(text: str) -> float | None:
     except ValueError:
         return None
     return int(moment.astype(np.int64)) / 1e9 - shift_s
+
+
+def _order_of(cells: Sequence[str]) -> str:
+    """Return the order of year, month and day in dates: "ymd", "dmy" or "mdy".
+
+    Without a day after the 12th, days come first unless slashes are between.
+    """
+    matches = [match for match in map(_DAY.match, cells) if match]
+    if len(matches[0][1]) == 4:
+        return "ymd"
+    seconds = any(int(match[3]) > 12 for match in matches)
+    firsts = any(int(match[1]) > 12 for match in matches)
+    return "mdy" if seconds or (matches[0][2] == "/" and not firsts) else "dmy"
+
+
+@lru_cache(maxsize=64)
+def _days(year: int, month: int, day: int) -> int | None:
+    """Return the days since 1970 of a date, None if there is no such day."""
+    try:
+        return (
+            date(year + 2000 * (year < 100), month, day).toordinal() - date(1970, 1, 1).toordinal()
+        )
+    except ValueError:
+        return None
+
+
+def _date_in_order(text: str, order: str) -> float | None:
+    """Return seconds since 1970 of a date whose numbers have this order."""
+    match = _DATE.fullmatch(text)
+    if match is None:
+        return None
+    numbers = dict(zip(order, (int(match[i]) for i in (1, 3, 4)), strict=True))
+    days = _days(numbers["y"], numbers["m"], numbers["d"])
+    at_s = _time_of_day(_MINUTES.sub(r"\1:00\2", match[5]))
+    return None if days is None or at_s is None else days * DAY_S + at_s
 
 
 def _time_of_day(text: str) -> float | None:

@@ -6,7 +6,7 @@ A table is read in parts of `PART` rows, so that its size costs no memory.
 import contextlib
 import json
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, islice, zip_longest
 from pathlib import Path
@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from edge_client.data.tables.roles import MISSING
 from edge_client.data.tables.text_form import (
     DECIMAL_COMMA,
-    MISSING,
     NUMERAL,
     first_rows,
     form_of,
@@ -128,6 +128,12 @@ def role_line(role: str, *names: str) -> str:
     if len(keys) == 1:
         return f'columns.{keys[0]} = "{role}"'
     return "columns = {" + ", ".join(f'{key} = "{role}"' for key in keys) + "}"
+
+
+def labels_line(classes: Mapping[str, str]) -> str:
+    """Return the line of ``shoal.toml`` with classes by patterns of the recordings' names."""
+    pairs = (json.dumps(each, ensure_ascii=False) for pair in classes.items() for each in pair)
+    return "labels = {" + ", ".join(map(" = ".join, zip(pairs, pairs, strict=True))) + "}"
 
 
 def parts_of(

@@ -6,12 +6,14 @@ which class it has, in place of what a sensor measured:
 
 - it only grows or only falls, but for a few steps (counters, clocks);
 - it is constant in each recording, and differs between recordings;
-- each of its few values occurs with one class alone.
+- each of its few values occurs with one class alone;
+- its few values last for long, as a person's number does in a table of several persons.
 
 Fewer than `FEWEST` samples say nothing of this.
 """
 
 import re
+import unicodedata
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -29,24 +31,38 @@ CHANNEL: Final = "channel"
 LEFT_OUT: Final = "left out"
 RoleName = Literal["time", "label", "person", "channel", "left out"]
 """Roles that a user may give a column."""
+MISSING = frozenset(("", "nan", "na", "n/a", "null", "none"))
+"""Cells without a value, in lower case."""
 FEWEST = 256
 """Minimum number of samples from which the values of a column say its role."""
 ONE_WAY = 0.98
 """Share of a column's steps in one direction from which it counts as a counter."""
+SHORTEST = 128
+"""Usual number of samples for which each value of a column lasts, from which it may be a person's
+or a class's."""
+MOST_CELLS = 4096
+"""Maximum number of persons, or classes, whom a column may name."""
 MOST_VALUES = 64
 """Maximum number of values of a column that may each stand for a class."""
 
+DATES = "date", "datum", "fecha", "jour", "giorno"
+"""Names of a date, which may stand beside a time of day."""
 TIMES = (
     *("seconds_elapsed", "t", "time", "timestamp", "creation_time", "arrival_time", "ts"),
     *("elapsed", "elapsed_time", "time_elapsed", "sample_time", "epoch", "unix", "unixtime"),
-    *("datetime", "date_time", "date", "millis", "milliseconds", "ms", "seconds", "sec", "zeit"),
-    *("zeitstempel", "uhrzeit", "datum"),
+    *("datetime", "date_time", "millis", "milliseconds", "ms", "seconds", "sec"),
+    *("activityminute", "activityhour", "sleepday"),
+    *("zeitstempel", "zeit", "uhrzeit", "horodatage", "temps", "heure", "marca_de_tiempo"),
+    *("tiempo", "hora", "orario", "ora", "tijd"),
+    *DATES,
 )
-"""Names of a time, the preferred ones first."""
+"""Names of a time, the preferred ones first. As all names here, they are as `plain` has them."""
 LABELS = (
     *("label", "labels", "class", "activity", "activity_name", "activity_label", "activityname"),
     *("class_label", "class_name", "annotation", "gt", "ground_truth", "target", "behaviour"),
     *("behavior", "activity_type", "klasse", "activity_id", "activityid", "class_id", "label_id"),
+    *("aktivitat", "aktivitaet", "tatigkeit", "taetigkeit", "activite", "classe", "etiquette"),
+    *("actividad", "clase", "etiqueta", "attivita", "etichetta", "atividade", "activiteit"),
 )
 """Names of a column of classes, the preferred ones first."""
 PERSONS = frozenset(
@@ -55,6 +71,17 @@ PERSONS = frozenset(
         *("person_id", "subject_id", "user_id", "participant_id", "patient_id", "device_id"),
         *("subjectid", "userid", "personid", "participantid", "deviceid", "proband"),
         *("proband_id", "proband_nr", "probanden_id", "person_nr", "subject_nr", "subject_no"),
+        *("versuchsperson", "teilnehmer", "nutzer", "benutzer", "personne", "sujet", "utilisateur"),
+        *(
+            "persona",
+            "sujeto",
+            "usuario",
+            "participante",
+            "soggetto",
+            "utente",
+            "pessoa",
+            "sujeito",
+        ),
     )
 )
 DIVIDERS = frozenset(
@@ -68,8 +95,17 @@ DIVIDERS = frozenset(
 _POSITIONS = frozenset(
     ("device", "phone", "position", "placement", "body_part", "bodypart", "sensor_id", "sensorid")
 )
+DATE = "the date of the time, if that is a time of day"
+"""Reason of a column of dates beside the time."""
 DIVIDES = "it divides recordings"
 """Reason of such a column."""
+ACTIVITY = re.compile(
+    "(walk|sit|stand|run|jog|lay|lie|lying|climb|stair|upstairs|downstairs|cycl|bik|jump|rest|sleep"
+    "|fall|driv|typ|writ|eat|drink|talk|push|clap|cook|iron|vacuum|brush|gehen|sitz|steh|lauf|treppe"
+    "|lieg|radf)",
+    re.IGNORECASE,
+)
+"""Beginning of a word that is likely an activity."""
 NUMBERS_OF_ROWS = frozenset(("", "index", "idx", "row", "row_id", "id", "seq", "frame", "level_0"))
 _UNIT = re.compile(r"^(.*?)[\s_]*[(\[]([^)\]]*)[)\]]\s*$")
 _TIME = re.compile(
@@ -113,6 +149,16 @@ class ColumnFacts:
     """Number of samples with a number and a class."""
     ranges: dict[int, tuple[float, float]] = field(default_factory=dict)
     """Smallest and largest value of each class."""
+    cells: set[str] | None = field(default_factory=set)
+    """Values as text; None if they change too often to name a person or a class."""
+    cells_here: set[str] = field(default_factory=set)
+    """Values of the recording that is read."""
+    by_recording: int = 0
+    """Sum of the numbers of values of each recording."""
+    recordings: int = 0
+    stretches: int = 0
+    """Number of stretches of one value, and the samples in them."""
+    in_stretches: int = 0
 
     def add(self, numbers: Array, classes: Array | None, previous: float) -> None:
         """Count values (n,), NaN if missing, and the classes (n,) of their samples, -1 if none."""
@@ -142,8 +188,30 @@ class ColumnFacts:
             if self.classes is not None and len(self.classes) > MOST_VALUES:
                 self.classes = None
 
+    def add_stretches(self, column: Array) -> None:
+        """Count the stretches of one value in consecutive numbers or texts (n,)."""
+        if self.cells is None or not len(column):
+            return
+        begins = [0, *(np.flatnonzero(column[1:] != column[:-1]) + 1).tolist()]
+        if len(begins) * SHORTEST > 8 * (len(column) + SHORTEST):
+            self.cells = None
+            return
+        for begin, end in pairwise([*begins, len(column)]):
+            cell = column[begin]
+            text = f"{cell:.10g}" if column.dtype.kind == "f" else str(cell).strip()
+            if text.lower() not in MISSING:
+                self.cells_here.add(text)
+                self.stretches += 1
+                self.in_stretches += end - begin
+
     def end(self, low: float, high: float) -> None:
         """Note the smallest and largest value of a whole recording."""
+        self.by_recording += len(self.cells_here)
+        self.recordings += 1
+        if self.cells is not None:
+            self.cells |= self.cells_here
+            self.cells = self.cells if len(self.cells) <= MOST_CELLS else None
+        self.cells_here = set()
         if low == high:
             self.constants.add(low)
         elif low < high:
@@ -151,9 +219,14 @@ class ColumnFacts:
 
 
 def plain(name: str) -> str:
-    """Return a column's name in lower case, without its unit, with ``_`` between its words."""
+    """Return a column's name in lower case, without its unit, with ``_`` between its words.
+
+    Letters have no accents: Tätigkeit is ``tatigkeit``.
+    """
     base = match[1] if (match := _UNIT.match(name)) else name
-    return re.sub(r"[^a-z0-9]+", "_", base.strip().lower()).strip("_")
+    signs = unicodedata.normalize("NFD", base.lower())
+    letters = "".join(sign for sign in signs if unicodedata.category(sign)[0] != "M")
+    return re.sub(r"[\W_]+", "_", letters).strip("_")
 
 
 def unit_of(name: str) -> str:
@@ -165,6 +238,11 @@ def is_time(name: str) -> bool:
     """Return True if a column's name is usual for a time."""
     word = plain(_CAMEL.sub("_", name))
     return plain(name) in TIMES or bool(_TIME.match(word) or _SINCE.match(plain(name)))
+
+
+def is_activity(name: str) -> bool:
+    """Return True if some word of a name is likely an activity."""
+    return any(map(ACTIVITY.match, re.findall(r"[^\W\d_]+", name)))
 
 
 def is_label_column(name: str) -> bool:
@@ -212,13 +290,13 @@ def by_name(
     free = [name for name in header if name not in columns and roles[name].role == CHANNEL]
     times = sorted((name for name in free if is_time(name)), key=_rank_of(TIMES))
     times = [*(name for name in header if columns.get(name) == TIME), *times]
+    dates = [n for n in times if n in columns or plain(n) in DATES or plain(times[0]) in DATES]
     for name in times:
-        other = f"{times[0]!r} is the time"
-        first = name == times[0]
+        reason = DATE if name in dates[:2] else f"another time: {times[0]!r} is the time"
         roles[name] = (
             ColumnRole(name, TIME, unit=unit_of(name))
-            if first
-            else ColumnRole(name, LEFT_OUT, f"another time: {other}")
+            if name == times[0]
+            else ColumnRole(name, LEFT_OUT, reason)
         )
     labels = sorted((n for n in free if plain(n) in LABELS), key=_rank_of(LABELS))
     has_label = any(role.role == LABEL for role in roles.values())
@@ -262,6 +340,34 @@ def reason_by_values(devices: Sequence[ColumnFacts]) -> str:
     if maps and all(classes is not None for classes in maps):
         return "each of its values occurs with one class alone"
     return ""
+
+
+def lasting(devices: Sequence[ColumnFacts]) -> set[str]:
+    """Return the values of a column, as text, if they last as a person's or a class's do.
+
+    There are none if values change more often, if there is one alone, or one for each device.
+    """
+    each = [facts.cells for facts in devices if facts.stretches]
+    if any(facts.cells is None for facts in devices) or not each:
+        return set()
+    values = set[str]().union(*(cells for cells in each if cells))
+    count = sum(facts.in_stretches for facts in devices)
+    if count < max(FEWEST, SHORTEST * sum(facts.stretches for facts in devices)):
+        return set()
+    one_each = sum(len(cells) for cells in each if cells) == len(each) == len(values)
+    return set() if one_each or len(values) < 2 else values
+
+
+def come_back(devices: Sequence[ColumnFacts]) -> bool:
+    """Return True if values come back within recordings, as those of a slow sensor or classes."""
+    return sum(f.stretches for f in devices) > 2 * sum(f.by_recording for f in devices)
+
+
+def are_shared(devices: Sequence[ColumnFacts]) -> bool:
+    """Return True if devices have values in common, and several in a recording, as classes are."""
+    each = [facts.cells for facts in devices if facts.cells]
+    some = any(facts.by_recording > facts.recordings for facts in devices)
+    return some and sum(map(len, each)) > len(set[str]().union(*each))
 
 
 def tells_the_class(devices: Sequence[ColumnFacts]) -> bool:

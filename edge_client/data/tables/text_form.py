@@ -17,7 +17,7 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import IO
 
-from edge_client.data.tables.roles import LABELS, is_number_of_row, plain, unit_of
+from edge_client.data.tables.roles import LABELS, MISSING, is_number_of_row, plain, unit_of
 from wire.errors import DataError
 
 HEAD = 65_536
@@ -25,8 +25,6 @@ HEAD = 65_536
 SINCE_1970 = 3e8, 4e9
 """Range of seconds since 1970 that a recording may have."""
 LARGEST_RATE_HZ = 1e5
-MISSING = frozenset(("", "nan", "na", "n/a", "null", "none"))
-"""Cells without a value, in lower case."""
 BEGINS = ("start", "begin", "from", "onset", "start_time", "begin_time", "time_start", "start_at")
 ENDS = ("end", "stop", "to", "offset", "end_time", "stop_time", "time_end", "end_at")
 """Names of the times at which an interval with one label begins and ends."""
@@ -321,6 +319,7 @@ def _is_header(cells: Sequence[str]) -> bool:
 
 
 def is_text(cell: str) -> bool:
+    """Return True if a cell of a text has a value that is no number."""
     return not is_number(cell) and cell.lower() not in MISSING
 
 

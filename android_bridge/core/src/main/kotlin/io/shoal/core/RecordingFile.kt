@@ -10,6 +10,7 @@ import java.io.Reader
 import java.math.BigInteger
 import java.nio.charset.CharacterCodingException
 import java.nio.charset.CodingErrorAction
+import java.text.Normalizer
 
 /**
  * Prefixes of columns of recordings: a name that applies or not, a quantity; and names of columns
@@ -20,18 +21,23 @@ internal const val TARGET = "target."
 internal const val LABEL = "label"
 private val TIMES = setOf(
     "seconds_elapsed", "t", "time", "timestamp", "creation_time", "arrival_time", "ts", "elapsed", "elapsed_time", "time_elapsed", "sample_time",
-    "epoch", "unix", "unixtime", "datetime", "date_time", "date", "millis", "milliseconds", "ms", "seconds", "sec", "zeit",
-    "zeitstempel", "uhrzeit", "datum",
+    "epoch", "unix", "unixtime", "datetime", "date_time", "millis", "milliseconds", "ms", "seconds", "sec", "activityminute",
+    "activityhour", "sleepday", "zeitstempel", "zeit", "uhrzeit", "horodatage", "temps", "heure", "marca_de_tiempo", "tiempo", "hora", "orario",
+    "ora", "tijd", "date", "datum", "fecha", "jour", "giorno",
 )
 private val TIME = Regex("(^|.*_)(time|timestamp|datetime|timestamps|date|epoch)(_(s|ms|us|ns|sec|utc|local|txt|unix))?(_cal)?|.*(timestamp|time)_?since.*")
 private val LABELS = listOf(
     "label", "labels", "class", "activity", "activity_name", "activity_label", "activityname", "class_label", "class_name", "annotation", "gt",
-    "ground_truth", "target", "behaviour", "behavior", "activity_type", "klasse", "activity_id", "activityid", "class_id", "label_id",
+    "ground_truth", "target", "behaviour", "behavior", "activity_type", "klasse", "activity_id", "activityid", "class_id", "label_id", "aktivitat",
+    "aktivitaet", "tatigkeit", "taetigkeit", "activite", "classe", "etiquette", "actividad", "clase", "etiqueta", "attivita", "etichetta",
+    "atividade", "activiteit",
 )
 private val OTHERS = setOf(
     "person", "subject", "user", "participant", "volunteer", "owner", "patient", "pid", "person_id", "subject_id", "user_id", "participant_id",
     "patient_id", "device_id", "subjectid", "userid", "personid", "participantid", "deviceid", "", "index", "idx", "row", "row_id", "id", "seq",
     "frame", "level_0", "proband", "proband_id", "proband_nr", "probanden_id", "person_nr", "subject_nr", "subject_no",
+    "versuchsperson", "teilnehmer", "nutzer", "benutzer", "personne", "sujet", "utilisateur", "persona", "sujeto", "usuario", "participante",
+    "soggetto", "utente", "pessoa", "sujeito",
 )
 private val UNNAMED = Regex("unnamed(_\\d+)*")
 private val UNIT = Regex("(.*?)[\\s_]*[(\\[]([^)\\]]*)[)\\]]\\s*")
@@ -116,9 +122,11 @@ private class Header(val file: File, val names: List<String>) {
     }
 }
 
-/** Return a column's name in lower case, without its unit, with `_` between its words. */
-private fun plain(name: String): String =
-    (UNIT.matchEntire(name)?.groupValues?.get(1) ?: name).trim().lowercase().replace(Regex("[^a-z0-9]+"), "_").trim('_')
+/** Return a column's name in lower case, without its unit and accents, with `_` between its words. */
+private fun plain(name: String): String {
+    val letters = Normalizer.normalize((UNIT.matchEntire(name)?.groupValues?.get(1) ?: name).lowercase(), Normalizer.Form.NFD)
+    return letters.replace(Regex("\\p{M}+"), "").replace(Regex("[^\\p{L}\\p{N}]+"), "_").trim('_')
+}
 
 /** Row of cells. */
 private class Line(private val header: Header, private val number: Int, private val row: List<String>) {

@@ -1,0 +1,159 @@
+"""Owners of recordings: which device has which, by columns and by names of files and folders."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from edge_client.data.array_store import ArrayStore
+from edge_client.data.recordings.folders import person_in
+from edge_client.data.recordings.scanning import FolderScan, SharedSamples
+from edge_client.data.tables.parts import add_line, labels_line, role_line
+from edge_client.data.tables.roles import LEFT_OUT, PERSON, is_activity
+from wire.errors import DataError
+
+DATE = re.compile(r"(?<!\d)(19|20)\d\d[-_.]?[01]\d[-_.]?[0-3]\d|(?<!\d)1[4-9]\d{8}(?!\d)")
+"""Date, or seconds since 1970, in the name of a recording."""
+_CODE = re.compile(
+    r"(p|s|sub|subj|subject|user|person|participant|volunteer|proband|patient)[ _-]?\d+(?=[\W_])",
+    re.IGNORECASE,
+)
+"""Person with whom the name of a file begins."""
+_ID = re.compile(r"[a-z]{0,4}\d{2,5}(?=[\W_].*[^\W\d])", re.IGNORECASE)
+"""Likely person with whom the name of a file in a folder with a number begins."""
+_NUMBERED = re.compile(r"\d+[ ._-]*[^\W\d_]{2}")
+"""Beginning of a folder's name with the number of a class, or of anything else, before a word."""
+
+
+class Owners(NamedTuple):
+    """Recordings by device; reasons for columns of persons; remarks; folders that are classes."""
+
+    devices: dict[str, FolderScan]
+    reasons: dict[str, str]
+    remarks: list[str]
+    classes: dict[str, str]
+    """Likely classes by patterns of the recordings' names."""
+
+
+class _Names(NamedTuple):
+    """Persons, by folder and name of each recording, and folders that are likely classes."""
+
+    persons: dict[tuple[str, str], str]
+    remark: str
+    classes: dict[str, str]
+
+
+def by_owner(path: Path, scans: Mapping[str, FolderScan]) -> Owners:
+    """Return recordings by the persons whom a column, or the names of files, name.
+
+    The recordings stay as they are if nothing names two persons or more.
+
+    Raises:
+        DataError: a recording has no column of persons, and others have one.
+    """
+    persons = sorted(set().union(*(device.persons for device in scans.values())))
+    first = next(iter(scans.values()))
+    columns = {n: c for d in scans.values() for n, c in d.columns.items() if c.role == PERSON}
+    names = _Names({}, "", {}) if len(persons) > 1 else _by_names(path, scans)
+    if len(persons) < 2 and not names.persons:
+        return Owners(dict(scans), {}, [names.remark] if names.remark else [], {})
+    if any((d.settings, d.listed) != (first.settings, first.listed) for d in scans.values()):
+        what = "the names of files" if names.persons else f"column {next(iter(columns))!r}"
+        why = f"{what} names several persons, and each folder is a device: it has words of its own"
+        return Owners(dict(scans), {}, [why], {})
+    unnamed = next((device.unnamed for device in scans.values() if device.unnamed), None)
+    if unnamed is not None and not names.persons:
+        raise DataError(
+            f"{unnamed}: no column names a person, and column {next(iter(columns))!r} of other "
+            "files does. Add the column, or leave it out: then each folder is a device. "
+            + add_line(role_line(LEFT_OUT, *columns))
+        )
+    whole = replace(first, folder=path, texts={}, persons=set())
+    whole.names = set().union(*(device.names for device in scans.values()))
+    whole.labels = set().union(*(device.labels for device in scans.values()))
+    whole.places = set().union(*(device.places for device in scans.values()))
+    whole.needs_names = any(device.needs_names for device in scans.values())
+    devices: dict[str, FolderScan] = {}
+    for name, device in scans.items():
+        rows = iter(device.rows)
+        for source, rate, unit in zip(device.sources, device.rates, device.units, strict=True):
+            inner = f"{name}/{source.name}" if device.folder != path else source.name
+            one = devices.setdefault(
+                names.persons.get((name, source.name), ""),
+                replace(whole, sources=[], rates=[], rows=[], units=[], texts=whole.texts),
+            )
+            one.sources.append(source._replace(name=inner))
+            one.rows += [next(rows) for _ in source.files]
+            one.rates.append(rate)
+            one.units.append(unit)
+        whole.texts.update(device.texts | whole.texts)
+    if names.persons:
+        return Owners(dict(sorted(devices.items())), {}, [names.remark], names.classes)
+    shared = replace(devices[""], shared=SharedSamples(ArrayStore(), {}))
+    reasons = dict.fromkeys(columns, f"a device for each of {len(persons)} persons")
+    return Owners({p: replace(shared, persons={p}) for p in persons}, reasons, [], {})
+
+
+def _by_names(path: Path, scans: Mapping[str, FolderScan]) -> _Names:
+    """Return the persons whom the names of files say, none if they say none."""
+    keys = [(name, source.name) for name, device in scans.items() for source in device.sources]
+    settings = next(iter(scans.values())).settings
+    if next(iter(scans.values())).folder == path:
+        codes = [match[0] if (match := _CODE.match(name)) else "" for _, name in keys]
+        if "" in codes or not 1 < len(set(codes)) < len(codes):
+            return _Names({}, "", {})
+        return _Names(dict(zip(keys, codes, strict=True)), _remark(codes), {})
+    persons = {key: person_in(key[1]) for key in keys}
+    if len({*persons.values()} - {""}) > 1 and "" not in persons.values():
+        if len(scans) < 2 or any(map(person_in, scans)):
+            return _Names({}, "", {})
+        folders = {key: _folder_of_class(f"{key[0]}/{key[1]}") for key in keys}
+        return _Names(persons, _remark(persons.values()), _classes_of([*folders.values()]))
+    classes = _classes_of([*scans])
+    in_words = sum(pattern in settings.labels for pattern in classes)
+    persons = {key: re.split(r"[/\W_]", key[1])[0] for key in keys}
+    folders_of = {p: {key[0] for key in keys if persons[key] == p} for p in persons.values()}
+    are_crossed = 2 * sum(len(each) > 1 for each in folders_of.values()) > len(folders_of) > 1
+    are_activities = 2 * sum(map(is_activity, scans)) > len(scans)
+    are_numbered = all(map(_NUMBERED.match, scans))
+    are_many = 2 * sum(len(device.sources) > 1 for device in scans.values()) > len(scans)
+    have_ids = are_crossed and all(_ID.match(name) for _, name in keys)
+    if len(scans) < 2 or (settings.labels and 2 * in_words <= len(scans)):
+        return _Names({}, "", {})
+    shown = f"folders such as {', '.join([*scans][:2])}"
+    if not in_words and not (are_many and (are_activities or (are_numbered and have_ids))):
+        what = "have names of activities" if are_activities else "begin with numbers, as of classes"
+        remark = f"{shown} {what}, and each is taken for a device. If each is a class: " + add_line(
+            labels_line(classes)
+        )
+        return _Names({}, remark if are_activities or are_numbered else "", {})
+    if not are_crossed:
+        persons = {(folder, name): re.sub("/", "-", f"{folder}-{name}") for folder, name in keys}
+    words = ", ".join(sorted(folders_of)[:3])
+    what = f"the first words of the files' names, such as {words}, for persons" * are_crossed
+    remark = f"{shown} are taken for classes, and {what or 'each file in them for a device'}"
+    undo = f". If each folder is a device: {add_line(labels_line({'*': ''}))}"
+    return _Names(persons, remark if in_words else remark + undo, classes)
+
+
+def _remark(persons: Iterable[str]) -> str:
+    shown = ", ".join(sorted({*persons})[:3])
+    return f"devices are the persons in the names of files, such as {shown}"
+
+
+def _folder_of_class(name: str) -> str:
+    """Return the innermost folder of a recording that is not of a person."""
+    parts = name.split("/")[:-1]
+    while len(parts) > 1 and person_in(parts[-1]):
+        parts.pop()
+    return "/".join(parts)
+
+
+def _classes_of(folders: Iterable[str]) -> dict[str, str]:
+    """Return classes by patterns of the recordings in folders: their names without numbers."""
+    names = {folder: folder.rpartition("/")[2] for folder in dict.fromkeys(folders)}
+    words = {f: re.sub(r"^\d+[\W_]*|[\W_]+\d+$", "", name) for f, name in names.items()}
+    if len(names) > 1 == len({*words.values()}) or not all(words.values()):
+        words = names
+    return {re.sub(r"[][*?]", "?", f) + "/*": word for f, word in words.items()}

@@ -1,0 +1,211 @@
+"""Columns by names that nobody knows: what they are taken for, and the lines that say better."""
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import shoal
+from simulation.datasets.description import described
+from simulation.datasets.windows import FleetData
+from tests.support.layouts import put, values
+from tests.support.newcomers import LAYOUTS
+
+LINE = "beside the recordings: "
+
+
+def suggested(fleet: FleetData) -> list[str]:
+    """Lines for ``shoal.toml`` in the account of a fleet."""
+    return re.findall(f"{LINE}(.*)", described(fleet))
+
+
+def role_of(fleet: FleetData, name: str) -> str:
+    assert fleet.reading is not None
+    return next(column.role for column in fleet.reading.columns if column.name == name)
+
+
+def with_line(folder: Path, line: str) -> FleetData:
+    """The fleet of a copy of a folder with one more line in ``shoal.toml``."""
+    copy = folder.with_name(f"{folder.name}-{len(list(folder.parent.iterdir()))}") / folder.name
+    shutil.copytree(folder, copy)
+    path = copy / "shoal.toml"
+    path.write_text((path.read_text() if path.exists() else "") + line + "\n")
+    return shoal.load(copy)
+
+
+def table(
+    folder: Path,
+    header: str,
+    cells: Callable[[int], list[str]],
+    count: int = 1800,
+    names: tuple[str, ...] = ("all",),
+) -> Path:
+    """A folder with tables of a time, two channels and further columns."""
+    for name in names:
+        lines = [f"{i / 50},{','.join([*c, *cells(i)])}" for i, c in enumerate(values(count, 2))]
+        put(folder / f"{name}.csv", [f"t,x,y,{header}", *lines])
+    return folder
+
+
+WALKS = ("sit", "walk")
+
+
+class TestPersons:
+    """A column that names a person, and whose name says nothing."""
+
+    @pytest.mark.parametrize("cells", [("7", "8", "12"), ("ann", "bob", "cy"), ("a 1", "b 2", "3")])
+    @pytest.mark.parametrize("order", ["by person", "by class"])
+    def test_it_is_left_out_and_its_line_makes_devices(
+        self, tmp_path: Path, cells: tuple[str, ...], order: str
+    ) -> None:
+        def row(i: int) -> list[str]:
+            person, label = (
+                (i // 600, i // 300 % 2)
+                if order == "by person"
+                else (
+                    i // 300 % 3,
+                    i // 900,
+                )
+            )
+            return [cells[person], WALKS[label]]
+
+        folder = table(tmp_path / "data", "runner,label", row)
+        fleet = shoal.load(folder)
+        assert fleet.window.channels == ("x", "y")
+        assert suggested(fleet) == ['columns."runner" = "person"']
+        assert sorted(with_line(folder, suggested(fleet)[0]).devices) == sorted(cells)
+
+    @pytest.mark.parametrize("header", ["who", "Läufer", "NAME"])
+    def test_it_may_be_constant_in_each_of_several_files(self, tmp_path: Path, header: str) -> None:
+        for name in ("ann", "bob"):
+            for label in WALKS:
+                table(
+                    tmp_path / "data" / "all",
+                    f"{header},label",
+                    lambda _i, cells=(name, label): list(cells),  # type: ignore[misc]
+                    600,
+                    (f"{name}_{label}",),
+                )
+        fleet = shoal.load(tmp_path / "data")
+        assert suggested(fleet)[:1] == [f'columns."{header}" = "person"']
+        assert list(with_line(tmp_path / "data", suggested(fleet)[0]).devices) == ["ann", "bob"]
+
+    def test_one_whose_values_come_back_is_a_channel_and_said(self, tmp_path: Path) -> None:
+        folder = table(
+            tmp_path / "data", "level,label", lambda i: [str(i // 200 % 3), WALKS[i // 1800]], 3600
+        )
+        fleet = shoal.load(folder)
+        assert role_of(fleet, "level") == "channel"
+        assert "'level' is taken as a channel" in described(fleet)
+        assert with_line(folder, suggested(fleet)[0]).devices.keys() == {"0", "1", "2"}
+
+    @pytest.mark.parametrize(
+        ("header", "cell"),
+        [
+            ("heart_rate", lambda i: str(60 + i // 300 % 5)),
+            ("steps", lambda i: str(i * 7 % 31)),
+            ("temp", lambda i: str(30 + i // 700)),
+            ("force", lambda i: f"{i * i % 97 / 7:.3f}"),
+        ],
+    )
+    def test_sensors_stay_channels_without_a_word(
+        self, tmp_path: Path, header: str, cell: Callable[[int], str]
+    ) -> None:
+        fleet = shoal.load(
+            table(tmp_path / "data", f"{header},label", lambda i: [cell(i), WALKS[i // 900]])
+        )
+        assert role_of(fleet, header) == "channel"
+        assert not suggested(fleet)
+
+    def test_what_a_known_person_has_is_no_person(self, tmp_path: Path) -> None:
+        folder = table(
+            tmp_path / "data",
+            "user,sex,age,label",
+            lambda i: [
+                str(i // 450),
+                "fmfm"[i // 450],
+                str(31 + i // 450 % 3),
+                WALKS[i // 225 % 2],
+            ],
+        )
+        fleet = shoal.load(folder)
+        assert fleet.window.channels == ("x", "y")
+        assert suggested(fleet) == ['columns."age" = "channel"']
+
+
+class TestLabels:
+    """Classes in a column whose name says nothing, or says it in another language."""
+
+    @pytest.mark.parametrize(
+        "cells", [("walking", "lying", "stairs"), ("gehen", "sitzen", "laufen")]
+    )
+    def test_activities_are_the_label(self, tmp_path: Path, cells: tuple[str, ...]) -> None:
+        folder = table(tmp_path / "data", "was", lambda i: [cells[i // 600]])
+        assert suggested(fleet := shoal.load(folder)) == ['columns."was" = "label"']
+        assert with_line(folder, suggested(fleet)[0]).classes == tuple(sorted(cells))
+
+    def test_numbers_that_devices_share_are_the_label(self, tmp_path: Path) -> None:
+        for name in ("ann", "bob"):
+            table(tmp_path / "data" / name, "state", lambda i: [str(i // 600)])
+        fleet = shoal.load(tmp_path / "data")
+        assert fleet.window.channels == ("x", "y")
+        assert suggested(fleet) == ['columns."state" = "label"']
+        assert with_line(tmp_path / "data", suggested(fleet)[0]).classes == ("0", "1", "2")
+
+    @pytest.mark.parametrize(
+        "header",
+        [
+            "Zeit,Person,x,Tätigkeit",
+            "Zeitstempel,Versuchsperson,x,AKTIVITÄT",
+            "temps,sujet,x,activité",
+            "tiempo,sujeto,x,Actividad",
+            "ora,soggetto,x,attività",
+            "Marca de tiempo,usuário,x,atividade",
+        ],
+    )
+    @pytest.mark.parametrize("encoding", ["utf-8", "cp1252"])
+    def test_roles_have_names_in_other_languages(
+        self, tmp_path: Path, header: str, encoding: str
+    ) -> None:
+        lines = [
+            f"{i / 50},{'ab'[i // 600]},{c[0]},{WALKS[i // 300 % 2]}"
+            for i, c in enumerate(values(1200, 1))
+        ]
+        (tmp_path / "a.csv").write_bytes("\n".join([header, *lines]).encode(encoding))
+        fleet = shoal.load(tmp_path)
+        assert (fleet.window.channels, fleet.classes) == (("x",), WALKS)
+        assert (list(fleet.devices), fleet.window.rate_hz) == (["a", "b"], 50)
+
+    @pytest.mark.parametrize("name", ["加速度", "ускорение", "επιτάχυνση"])
+    def test_a_name_in_another_script_is_no_number_of_a_row(
+        self, tmp_path: Path, name: str
+    ) -> None:
+        put(tmp_path / "a.csv", [f"t,{name}", *(f"{i / 50},{c}" for i, (c,) in _numbered(300))])
+        assert shoal.load(tmp_path).window.channels == (name,)
+
+
+def _numbered(count: int) -> "enumerate[list[str]]":
+    return enumerate(values(count, 1))
+
+
+def test_a_clock_by_another_name_is_the_time(tmp_path: Path) -> None:
+    lines = [f"{20 * i},{c}" for i, (c,) in _numbered(600)]
+    put(tmp_path / "data" / "a.csv", ["Tempo (ms),x", *lines])
+    fleet = shoal.load(tmp_path / "data")
+    assert (fleet.window.channels, suggested(fleet)) == (("x",), ['columns."Tempo (ms)" = "time"'])
+    assert with_line(tmp_path / "data", suggested(fleet)[0]).window.rate_hz == 50
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_each_line_of_a_warning_is_read_and_makes_no_person_a_class(
+    tmp_path: Path, name: str
+) -> None:
+    persons = LAYOUTS[name](tmp_path / "data")
+    fleet = shoal.load(tmp_path / "data")
+    for line in suggested(fleet):
+        better = with_line(tmp_path / "data", line)
+        assert line not in suggested(better)
+        assert not {*better.classes} & persons
+        assert line.startswith('labels = {"*') or better.devices.keys() != {*better.classes}
