@@ -426,3 +426,28 @@ def test_times_that_fall_are_to_be_sorted(tmp_path: Path) -> None:
         put(tmp_path / name / "a.csv", ["t,x", *lines])
         with pytest.raises(DataError, match=r"values fall in .*\. Sort the rows by it\. If"):
             shoal.load(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("lines", "error"),
+    [
+        ({5: "33,Jog,1,2;"}, r"line 6: \['33', 'Jog', '1', '2'\] does not fit .*'y'\. Mend the l"),
+        ({5: "33,Jog,1,2,3,4,33,Jog,5,6,7,8;"}, "line 6 has 12 cells, and the header has 6. Mend"),
+        (
+            {5: "33,Jog,", 7: "x", 9: ""},
+            r"line 6: .*'x'\. 1 more line does not fit either: 8\. Mend",
+        ),
+        (
+            dict.fromkeys(range(100, 150), "33,Jog,1;"),
+            r"line 101: .* 49 more lines do not fit either: 102, .*, 121, \.\.\.\. Mend",
+        ),
+    ],
+)
+def test_lines_that_do_not_fit_the_header_are_one_error(
+    tmp_path: Path, lines: dict[int, str], error: str
+) -> None:
+    rows = [f"33,Jog,{1e9 + i * 5e7:.0f},{','.join(c)};" for i, c in enumerate(values(400, 3))]
+    put(tmp_path / "raw.txt", [lines.get(i, row) for i, row in enumerate(rows)])
+    (tmp_path / "shoal.toml").write_text('names = ["person", "label", "t", "x", "y", "z"]')
+    with pytest.raises(DataError, match=rf"raw\.txt, {error}"):
+        shoal.load(tmp_path)

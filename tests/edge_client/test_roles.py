@@ -12,6 +12,7 @@ from simulation.datasets.description import described
 from simulation.datasets.windows import FleetData
 from tests.support.layouts import put, values
 from tests.support.newcomers import LAYOUTS
+from wire.errors import ConfigError
 
 LINE = "beside the recordings: "
 
@@ -184,6 +185,45 @@ class TestLabels:
     ) -> None:
         put(tmp_path / "a.csv", [f"t,{name}", *(f"{i / 50},{c}" for i, (c,) in _numbered(300))])
         assert shoal.load(tmp_path).window.channels == (name,)
+
+
+class TestPatterns:
+    """Patterns in place of names of columns."""
+
+    @pytest.mark.parametrize(
+        ("words", "channels"),
+        [
+            ('columns."gyr_*" = "left out"', "acc_x acc_y mag [uT]"),
+            ('columns."GYR?X" = "left out"', "acc_x acc_y gyr_y mag [uT]"),
+            ('[columns]\n"gyr_*" = "left out"\ngyr_y = "channel"', "acc_x acc_y gyr_y mag [uT]"),
+            ('[columns]\n"*" = "left out"\n"acc*" = "channel"', "acc_x acc_y"),
+            ('columns."mag [uT]" = "left out"', "acc_x acc_y gyr_x gyr_y"),
+        ],
+    )
+    def test_a_role_is_of_all_columns_that_match(
+        self, tmp_path: Path, words: str, channels: str
+    ) -> None:
+        put(
+            tmp_path / "a.csv",
+            ["acc_x,acc_y,gyr_x,gyr_y,mag [uT]", *(",".join(c) for c in values(300, 5))],
+        )
+        (tmp_path / "shoal.toml").write_text(words)
+        assert " ".join(shoal.load(tmp_path).window.channels) == channels
+
+    @pytest.mark.parametrize("pattern", ["mag*", "acc?", "gyr_[xy]"])
+    def test_one_that_matches_nothing_is_an_error(self, tmp_path: Path, pattern: str) -> None:
+        put(tmp_path / "a.csv", ["acc_x,gyr_x", *(",".join(c) for c in values(300, 2))])
+        with pytest.raises(ConfigError, match="no recording has a column"):
+            shoal.load(tmp_path, columns={pattern: "left out"})
+
+    def test_a_sensor_is_left_out_by_its_name(self, tmp_path: Path) -> None:
+        for sensor in ("acc", "gyr", "barometer"):
+            put(
+                tmp_path / f"ann/{sensor}.csv",
+                ["t,x", *(f"{i / 50},{c}" for i, (c,) in _numbered(300))],
+            )
+        fleet = shoal.load(tmp_path, columns={"barom*": "left out"})
+        assert fleet.window.channels == ("acc.x", "gyr.x")
 
 
 def _numbered(count: int) -> "enumerate[list[str]]":

@@ -39,6 +39,7 @@ from edge_client.data.tables.roles import (
     MISSING,
     PERSON,
     TIME,
+    USER,
     ColumnFacts,
     ColumnRole,
     by_name,
@@ -48,7 +49,7 @@ from edge_client.data.tables.roles import (
     spelled,
 )
 from edge_client.data.tables.text_form import NUMERAL, SINCE_1970, first_rows, form_of
-from edge_client.data.tables.words import FolderSettings
+from edge_client.data.tables.words import FolderSettings, role_by_pattern
 from wire.arrays.tensors import Array
 from wire.errors import DataError
 from wire.tasks import NO_LABEL
@@ -205,7 +206,11 @@ def roles_of(
     words = {
         name: role
         for name in header
-        for role in [settings.columns.get(full[name], settings.columns.get(alone[name]))]
+        for role in [
+            settings.columns.get(full[name])
+            or settings.columns.get(alone[name])
+            or role_by_pattern(settings.columns, (full[name], name))
+        ]
         if role
     }
     roles, several = by_name(header, words)
@@ -233,12 +238,9 @@ def roles_of(
 
 def _is_left_out(source: RecordingFiles, settings: FolderSettings) -> bool:
     """Return True if a user leaves out columns of a recording, and it has no channel besides."""
-    words = [c.lower() for c, role in settings.columns.items() if role == LEFT_OUT]
-    if not words:
-        return False
     roles = [role for s, path in source.files for role in roles_of(path, settings, s).values()]
     return all(role.role != CHANNEL for role in roles) and any(
-        role.role == LEFT_OUT and role.name.lower() in words for role in roles
+        role.role == LEFT_OUT and role.reason == USER for role in roles
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from edge_client.data.recordings.folders import is_named
 from edge_client.data.recordings.scanning import FolderScan
 from edge_client.data.tables.text_form import text_of
-from edge_client.data.tables.words import SETTINGS, nearest, place_in
+from edge_client.data.tables.words import SETTINGS, is_pattern_of, nearest, place_in
 
 _TABLES = (
     ("columns", "no recording has a column"),
@@ -57,7 +57,8 @@ def _words(table: str, scan: FolderScan) -> Iterable[str]:
 
 def _matches(table: str, word: str, scans: Sequence[FolderScan]) -> bool:
     if table == "columns":
-        return any(word.lower() == name.lower() for scan in scans for name in scan.names)
+        names = {name for scan in scans for name in scan.names}
+        return word.lower() in map(str.lower, names) or is_pattern_of(word, names)
     if table == "classes":
         return any(word in scan.labels for scan in scans)
     return any(

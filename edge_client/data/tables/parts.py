@@ -33,6 +33,8 @@ TEXTS = (".csv", ".tsv", ".dat", ".txt", ".log")
 """Suffixes of tables of text. They may be followed by ``.gz``."""
 PART = 65_536
 """Number of rows of a part."""
+SHOWN_LINES = 20
+"""Maximum number of lines in an error."""
 _SERIES = re.compile(r"(.*?)(\d+)\.\.\1(\d+)")
 
 
@@ -171,19 +173,22 @@ def parts_of(
         next(cells_of_rows, None)
     places = [header.index(name) for name in wanted]
     needed = [i for i in places if header[i] not in optional]
+
+    def misfit(row: Sequence[str]) -> str:
+        """Return the reason why a row does not fit the header, "" if it does."""
+        if len(row) > len(header) and any(row[len(header) :]):
+            return f" has {len(row)} cells, and the header has {len(header)}"
+        lacking = next((header[i] for i in needed if i >= len(row)), "")
+        what = f": {row} does not fit the header: no cell for column {lacking!r}"
+        return what if len(row) <= max(needed, default=-1) else ""
+
     while part := list(islice(cells_of_rows, PART)):
-        for line, row in part:
-            if len(row) > len(header) and any(row[len(header) :]):
-                raise DataError(
-                    f"{path}, line {line} has {len(row)} cells, and the header has {len(header)}. "
-                    "Mend the line, or remove it."
-                )
-            if len(row) <= max(needed, default=-1):
-                lacking = next(header[i] for i in needed if i >= len(row))
-                raise DataError(
-                    f"{path}, line {line}: {row} does not fit the header: no cell for column "
-                    f"{lacking!r}. Mend the line, or remove it."
-                )
+        if misfits := [at for at, (_, row) in enumerate(part) if misfit(row)]:
+            others = [
+                line for line, row in (*part[misfits[0] + 1 :], *cells_of_rows) if misfit(row)
+            ]
+            line, row = part[misfits[0]]
+            raise DataError(f"{path}, line {line}{misfit(row)}. {_mend(others)}")
         cells = list(zip_longest(*(row for _, row in part), fillvalue=""))
         yield TablePart(
             {
@@ -192,6 +197,15 @@ def parts_of(
             },
             np.array([line for line, _ in part], np.int64),
         )
+
+
+def _mend(others: Sequence[int]) -> str:
+    """Return the sentence of an error about a line, and other lines, that do not fit the header."""
+    if not others:
+        return "Mend the line, or remove it."
+    shown = ", ".join(map(str, others[:SHOWN_LINES])) + ", ..." * (len(others) > SHOWN_LINES)
+    are = "1 more line does" if len(others) == 1 else f"{len(others)} more lines do"
+    return f"{are} not fit either: {shown}. Mend these lines, or remove them."
 
 
 def read_numbers(column: Array) -> tuple[Array, int | None]:

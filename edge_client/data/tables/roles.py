@@ -95,6 +95,8 @@ DIVIDERS = frozenset(
 _POSITIONS = frozenset(
     ("device", "phone", "position", "placement", "body_part", "bodypart", "sensor_id", "sensorid")
 )
+USER = "you say so"
+"""Reason of a role that a user gives a column."""
 DATE = "the date of the time, if that is a time of day"
 """Reason of a column of dates beside the time."""
 DIVIDES = "it divides recordings"
@@ -284,7 +286,7 @@ def by_name(
     roles = {name: ColumnRole(name, CHANNEL, unit=unit_of(name)) for name in header}
     for name in header:
         if name in columns:
-            roles[name] = ColumnRole(name, columns[name], "you say so", unit_of(name))
+            roles[name] = ColumnRole(name, columns[name], USER, unit_of(name))
         elif name.startswith((NAMED, TARGET)):
             roles[name] = ColumnRole(name, LABEL)
     free = [name for name in header if name not in columns and roles[name].role == CHANNEL]

@@ -2,8 +2,9 @@
 
 import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -25,7 +26,7 @@ class FolderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Content of ``shoal.toml``: a user's words about recordings, which go before any guess."""
 
     columns: dict[str, RoleName] = {}
-    """Roles of columns by name."""
+    """Roles of columns by name, or by a pattern of names such as ``acc_*``."""
     names: tuple[str, ...] = ()
     """Names of the columns of text files without a header."""
     recordings: tuple[str, ...] = ()
@@ -63,6 +64,20 @@ def settings_in(folder: Path, others: FolderSettings | None = None) -> FolderSet
         raise ConfigError(f"{path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise ConfigError(f"{path}: {error}") from None
+
+
+def role_by_pattern(columns: Mapping[str, RoleName], names: Iterable[str]) -> RoleName | None:
+    """Return the role of the last pattern that matches one of a column's names, None if none does.
+
+    Capitals count as small letters.
+    """
+    roles = (role for word, role in reversed([*columns.items()]) if is_pattern_of(word, names))
+    return next(roles, None)
+
+
+def is_pattern_of(word: str, names: Iterable[str]) -> bool:
+    """Return True if a word has ``*`` or ``?``, and matches one of a column's names."""
+    return bool(set(word) & {*"*?"}) and any(fnmatchcase(n.lower(), word.lower()) for n in names)
 
 
 def place_in(path: Path, key: str, text: str = "") -> str:
