@@ -153,10 +153,15 @@ def scan(
         DataError: a file cannot be read, or columns differ between recordings.
     """
     chosen = [source for source in sources if is_chosen(settings.recordings, source)]
-    left_out = [source for source in chosen or sources if _is_left_out(source, settings)]
-    chosen = [source for source in chosen or sources if source not in left_out] or list(sources)
-    device = FolderScan(folder, settings, tuple(listed), chosen)
-    device.names |= {n for s in left_out for _, path in s.files for n in header_of(path)}
+    some, names = list[RecordingFiles](), set[str]()
+    for source in chosen or sources:
+        left_out = [s for s, path in source.files if _is_left_out(path, s, settings)]
+        for sensor, path in source.files:
+            if sensor in left_out:
+                names |= {n for c in header_of(path, settings.names) for n in (c, f"{sensor}.{c}")}
+        if measured := tuple(file for file in source.files if file[0] not in left_out):
+            some.append(source._replace(files=measured))
+    device = FolderScan(folder, settings, tuple(listed), some or list(sources), names=names)
     for source in device.sources:
         columns: dict[str, ColumnRole] = {}
         device.units.append(common_unit(source, settings))
@@ -165,8 +170,8 @@ def scan(
             full = full_names(sensor, roles, device.columns)
             columns |= {full[name]: role for name, role in roles.items()}
             _scan_file(device, source, sensor, path, roles, full)
-        files = len(source.files)
-        device.rates[-files:] = [max(device.rates[-files:])]  # slower sensors are filled in
+        count = len(source.files)
+        device.rates[-count:] = [max(device.rates[-count:])]  # slower sensors are filled in
         if not device.columns:
             device.columns = columns
         if all(role.role != PERSON for role in columns.values()):
@@ -236,9 +241,9 @@ def roles_of(
     return roles
 
 
-def _is_left_out(source: RecordingFiles, settings: FolderSettings) -> bool:
-    """Return True if a user leaves out columns of a recording, and it has no channel besides."""
-    roles = [role for s, path in source.files for role in roles_of(path, settings, s).values()]
+def _is_left_out(path: TableSource, sensor: str, settings: FolderSettings) -> bool:
+    """Return True if a user leaves out columns of a file, and it has no channel besides."""
+    roles = roles_of(path, settings, sensor).values()
     return all(role.role != CHANNEL for role in roles) and any(
         role.role == LEFT_OUT and role.reason == USER for role in roles
     )
