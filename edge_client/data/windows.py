@@ -99,7 +99,11 @@ def read_folder(
             contents.arrays[0], str(path), contents.channels, bool(contents.vocabulary)
         )
     reading = None
-    if recorded is None and not has_arrays(folder) and (sources := sources_in(folder)):
+    if (
+        recorded is None
+        and not has_arrays(folder)
+        and (sources := sources_in(folder, settings_in(folder).recordings))
+    ):
         recorded, reading = load_recordings(folder, sources, length, stride, steps, rate_hz)
     if recorded is not None:
         windows = replace(recorded, classes=recorded.classes or _numbers(recorded))
@@ -313,12 +317,13 @@ def read_stretches(
         sensor = sensor_in(stem_of(path))
         is_one = any(c.lower().startswith(f"{sensor}.".lower()) for c in window.channels)
         alone = RecordingFiles(stem_of(path), ((sensor if is_one else "", path),))
-        if not (sources := [alone] if folder != path else sources_in(path)):
+        mine = settings_in(folder, words)
+        if not (sources := [alone] if folder != path else sources_in(path, mine.recordings)):
             raise DataError(
                 f"{path} has no recording, such as *.csv or *.parquet. Name the file of windows: "
                 f"{path / 'X.npy'}.{unread([path])}"
             )
-        yield from stretches_of_recordings(folder, sources, settings_in(folder, words), window)
+        yield from stretches_of_recordings(folder, sources, mine, window)
         return
     if path.suffix == ".npz":
         try:

@@ -1,5 +1,7 @@
 """Account of a fleet's data in words: what was taken for what, and what each device has."""
 
+import math
+
 from edge_client.data.labels import has_classes
 from simulation.datasets.doubts import doubts
 from simulation.datasets.windows import FleetData
@@ -8,6 +10,8 @@ FEW_WINDOWS = 8
 """Number of labelled windows below which a device has a note that they are few."""
 MOST_DEVICES = 30
 """Maximum number of devices of a description."""
+BYTES = 4
+"""Size of a number in a window."""
 Rows = list[tuple[str, ...]]
 
 
@@ -41,14 +45,16 @@ def device_rows(data: FleetData) -> Rows:
 
 
 def summary_line(data: FleetData) -> str:
-    """Return one line about the devices, channels, windows and classes of a fleet."""
+    """Return one line about the devices, channels, classes, and size of the windows of a fleet."""
     w = data.window
     count = sum(each.num_train + each.num_test for each in data.devices.values())
     rate = f" at {w.rate_hz:g} Hz" if w.rate_hz else ""
+    every = count + sum(each.num_unlabelled for each in data.devices.values())
+    size_mib = every * math.prod(w.shape) * BYTES / 2**20
     return (
         f"{len(data.devices)} devices, {count} labelled windows of {w.length} samples{rate}, one "
         f"every {w.stride}; channels {', '.join(w.channels)}; classes "
-        f"{', '.join(data.classes) or 'none'}"
+        f"{', '.join(data.classes) or 'none'}; all windows take {size_mib:.3g} MiB"
     )
 
 

@@ -3,6 +3,7 @@
 `shoal-edge --data` reads the same folders, so a simulation and devices can have the same data.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +31,7 @@ from edge_client.data.recordings.loading import CutRecordings, cut_recordings
 from edge_client.data.recordings.reading import DataReading, class_names, read_reading
 from edge_client.data.recordings.scanning import FolderScan, scan, without_others
 from edge_client.data.recordings.unmatched import unmatched
-from edge_client.data.tables.parts import MemoryTable
+from edge_client.data.tables.parts import MemoryTable, add_line
 from edge_client.data.tables.roles import CHANNEL, LABEL
 from edge_client.data.tables.text_form import stem_of
 from edge_client.data.tables.words import SETTINGS, FolderSettings, settings_in
@@ -72,16 +73,17 @@ def load_device_folders(
     stride = stride or settings.stride or usual_stride(length)
     folders = [] if path.is_file() else _device_folders(path)
     tables = [path] if path.is_file() else [] if folders else recordings_in(path)
-    recordings = grouped(tables, folder)
+    recordings = grouped(tables, folder, settings.recordings)
     if not folders and not recordings:
         raise DataError(
             f"data {path} has no folder of a device. It must have one for each device, as for "
             f"`shoal-edge --data`, or one recording for each.{unread([path])}"
         )
     scans = {
-        inner.name: scan(inner, sources_in(inner), settings_in(inner, settings), classes_of(inner))
+        inner.name: scan(inner, sources, words_here, classes_of(inner))
         for inner in folders
-        if not has_arrays(inner) and sources_in(inner)
+        for words_here in [settings_in(inner, settings)]
+        if not has_arrays(inner) and (sources := sources_in(inner, words_here.recordings))
     }
     listed = classes_of(folder)
     scans |= {source.name: scan(folder, [source], settings, listed) for source in recordings}
@@ -285,6 +287,7 @@ def _cut_all(
                 f"data {path}: all devices must have the same channels, got {', '.join(theirs)} "
                 f"for device {first} and {', '.join(mine)} for device {device_id}. "
                 + without_others(mine, theirs)
+                + _one_alone(first) * (device.folder == path and not set(mine) & set(theirs))
             )
         names, expected = (
             [n.partition(".")[2] for n, c in each.columns.items() if c.role == LABEL and "." in n]
@@ -318,6 +321,12 @@ def _cut_all(
         reading = msgspec.structs.replace(reading, remarks=(*reading.remarks, errors[0]))
     gaps = {device_id: cut.num_gaps for device_id, cut in cuts.items()}
     return msgspec.structs.replace(reading, gaps=gaps), cuts
+
+
+def _one_alone(name: str) -> str:
+    """Return the sentence of an error about files of a folder that have no channel in common."""
+    line = add_line(f"recordings = [{json.dumps(name, ensure_ascii=False)}]")
+    return f" To read one file, or one of each sensor, joined by persons and times: {line}"
 
 
 def _own_numbers(

@@ -7,6 +7,7 @@ import pytest
 
 from algorithms.composition import read_algorithm
 from simulation.datasets.catalog import load_data
+from simulation.datasets.description import described
 from simulation.datasets.device_folders import load_device_folders
 from simulation.local.fleet import write_device_folder
 from simulation.settings import SimulationSettings
@@ -38,6 +39,14 @@ def test_recordings_are_cut_and_their_classes_have_names(tmp_path: Path) -> None
     read = load_data(str(tmp_path))
     assert (read.window.shape, read.window.stride, read.classes) == ((2, 128), 64, ("rest", "walk"))
     assert (read.devices["b"].num_train, read.devices["b"].num_test) == (3, 2)
+
+
+def test_the_account_says_the_size_of_all_windows(tmp_path: Path) -> None:
+    for device_id in ("a", "b"):
+        recording(tmp_path / device_id)
+    read = load_data(str(tmp_path))
+    count = sum(w.num_train + w.num_test + w.num_unlabelled for w in read.devices.values())
+    assert f"all windows take {count * 2 * 128 * 4 / 2**20:.3g} MiB" in described(read)
 
 
 def test_a_folder_without_device_folders_says_what_was_expected(tmp_path: Path) -> None:

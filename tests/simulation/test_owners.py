@@ -1,13 +1,16 @@
 """Devices by the names of folders and files: never by activity in silence."""
 
 import re
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 import shoal
 from simulation.datasets.description import described
+from tests.support.layouts import put, values
 from tests.support.newcomers import files
+from wire.errors import DataError
 
 LINE = "beside the recordings: "
 
@@ -115,3 +118,71 @@ def test_files_that_begin_with_a_person_are_of_one_device(
 def test_files_of_a_person_each_stay_devices(tmp_path: Path, names: tuple[str, ...]) -> None:
     files(tmp_path, *names)
     assert sorted(shoal.load(tmp_path).devices) == sorted(names)
+
+
+def of_persons(path: Path, header: str, step_s: float, count: int = 900) -> None:
+    """A table of two persons, one after the other, with a time and a value."""
+    begin = datetime(2016, 4, 12, 23)
+    rows = [
+        f"{person},{begin + timedelta(seconds=i * step_s):%m/%d/%Y %I:%M:%S %p},{c}"
+        for person in (1503, 2022)
+        for i, (c,) in numbered(count)
+    ]
+    put(path, [header, *rows])
+
+
+def numbered(count: int) -> "enumerate[list[str]]":
+    return enumerate(values(count, 1))
+
+
+class TestSensorsOfPersons:
+    """Files of a sensor each, in which columns name the person and the time."""
+
+    @pytest.mark.parametrize("person", ["Id", "user", "Versuchsperson"])
+    @pytest.mark.parametrize("place", ["", "all/"])
+    def test_they_are_joined_by_person_and_time(
+        self, tmp_path: Path, person: str, place: str
+    ) -> None:
+        of_persons(tmp_path / f"{place}heartrate_merged.csv", f"{person},Time,Value", 5)
+        of_persons(tmp_path / f"{place}steps_merged.csv", f"{person},ActivityMinute,Steps", 15)
+        fleet = shoal.load(tmp_path, length=50)
+        assert list(fleet.devices) == ["1503", "2022"]
+        assert fleet.window.channels == ("heartrate_merged.Value", "steps_merged.Steps")
+        assert fleet.window.rate_hz == 0.2
+        seconds = fleet.devices["1503"].num_unlabelled * 25 / 0.2
+        assert abs(seconds - 900 * 5) < 300
+
+    def test_one_that_comes_too_seldom_is_refused_with_the_lower_rate(self, tmp_path: Path) -> None:
+        of_persons(tmp_path / "pulse.csv", "Id,Time,Value", 5)
+        of_persons(tmp_path / "minutes.csv", "Id,Time,Steps", 60)
+        with pytest.raises(
+            DataError, match=r"minutes\.csv: one sample in 59\.9 s is too seldom"
+        ) as e:
+            shoal.load(tmp_path)
+        add(tmp_path, str(e.value).partition(LINE)[2])
+        fleet = shoal.load(tmp_path, length=20)
+        assert 0.0166 < fleet.window.rate_hz < 0.0168
+        assert all(w.num_unlabelled for w in fleet.devices.values())
+
+    def test_several_files_of_one_sensor_are_an_error_that_leads_out(self, tmp_path: Path) -> None:
+        of_persons(tmp_path / "pulse.csv", "Id,Time,Value", 5)
+        for name in ("steps_1", "steps_2"):
+            of_persons(tmp_path / f"{name}.csv", "Id,Time,Steps", 5)
+        with pytest.raises(DataError, match="one of each sensor, joined by persons and") as e:
+            shoal.load(tmp_path)
+        line = str(e.value).partition(LINE)[2]
+        assert line == 'recordings = ["pulse"]'
+        add(tmp_path, line)
+        assert shoal.load(tmp_path).window.channels == ("Value",)
+        add(tmp_path, 'recordings = ["pulse", "steps_2"]')
+        assert shoal.load(tmp_path).window.channels == ("pulse.Value", "steps_2.Steps")
+
+    @pytest.mark.parametrize("cells", [("0", "1", "2"), ("", "", ""), ("5", "4", "5")])
+    def test_an_id_that_differs_in_neighbouring_rows_is_the_number_of_a_row(
+        self, tmp_path: Path, cells: tuple[str, ...]
+    ) -> None:
+        rows = [f"{cells[i % 3]},{c}" for i, (c,) in numbered(300)]
+        put(tmp_path / "a.csv", ["id,x", *rows])
+        fleet = shoal.load(tmp_path)
+        assert list(fleet.devices) == ["a"]
+        assert "the number of a row" in described(fleet)

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from edge_client.data.labels import NAMED, TARGET
-from edge_client.data.tables.parts import PARQUET, TableSource, header_of, is_table
+from edge_client.data.tables.parts import PARQUET, TableSource, header_of, is_table, roles_in
 from edge_client.data.tables.roles import (
     CHANNEL,
     LABEL,
+    PERSON,
     TIME,
     by_name,
 )
@@ -83,7 +84,8 @@ def is_named(pattern: str, source: RecordingFiles) -> bool:
     """
     parts = source.name.split("/")
     ends = ("/".join(parts[i:]) for i in range(len(parts)))
-    names = [*ends, *(path.name for _, path in source.files)]
+    files = [path.name for _, path in source.files]
+    names = [*ends, *files, *(stem_of(Path(name)) for name in files)]
     names += [f"{source.folder}/{source.name}"] if "/" in pattern else []
     return any(fnmatch.fnmatch(name, pattern) for name in names)
 
@@ -145,18 +147,21 @@ def recordings_in(folder: Path) -> list[Path]:
     return paths
 
 
-def sources_in(folder: Path) -> list[RecordingFiles]:
+def sources_in(folder: Path, patterns: Sequence[str] = ()) -> list[RecordingFiles]:
     """Return the recordings of a device's folder and of the folders in it, sorted by name.
 
-    Files whose names differ only in the name of a sensor are one recording.
+    Files whose names differ only in the name of a sensor are one recording. `patterns` choose
+    recordings; all are read if they choose none.
 
     Raises:
         DataError: two files differ only in the suffix.
     """
-    return grouped(_tables_in(folder), folder)
+    return grouped(_tables_in(folder), folder, patterns)
 
 
-def grouped(paths: Sequence[Path], folder: Path) -> list[RecordingFiles]:
+def grouped(
+    paths: Sequence[Path], folder: Path, patterns: Sequence[str] = ()
+) -> list[RecordingFiles]:
     """Return tables in a folder as recordings: those that differ only in a sensor's name are one.
 
     The sensor may be in the name of the file or of its folder. Tables without any number, and those
@@ -182,7 +187,8 @@ def grouped(paths: Sequence[Path], folder: Path) -> list[RecordingFiles]:
             for path in same.values():
                 name = (path.relative_to(folder).parent / stem_of(path)).as_posix()
                 sources.append(RecordingFiles(name, (("", path),), (), called))
-    sources = _with_labels(sources)
+    sources = [s for s in sources if is_chosen(patterns, s)] or sources
+    sources = _of_persons(_with_labels(sources), called)
     with_sensors = {
         path.parent
         for same in groups.values()
@@ -248,6 +254,26 @@ def _with_labels(sources: Sequence[RecordingFiles]) -> list[RecordingFiles]:
         else:
             joined.append(source)
     return joined
+
+
+def _of_persons(sources: list[RecordingFiles], called: str) -> list[RecordingFiles]:
+    """Return recordings; as one if each is of another sensor and all have persons and times.
+
+    The sensors have the names of their files.
+    """
+    files = [
+        (stem_of(path), path) for s in sources for _, path in s.files if isinstance(path, Path)
+    ]
+    channels = list[str]()
+    for _, path in files:
+        if path.suffix == PARQUET or not form_of(path).has_header:
+            return sources
+        columns = roles_in(path, header_of(path), {}, ())[0].values()
+        if not {TIME, PERSON, CHANNEL} <= {column.role for column in columns}:
+            return sources
+        channels += [column.name.lower() for column in columns if column.role == CHANNEL]
+    is_clear = len(files) == len(sources) > 1 and len(set(channels)) == len(channels)
+    return [RecordingFiles(called, tuple(files), (), called)] if is_clear else sources
 
 
 def _parent(source: RecordingFiles) -> Path:

@@ -13,6 +13,7 @@ import numpy as np
 
 from edge_client.data.labels import TARGET
 from edge_client.data.recordings.folders import position_in, sensor_in
+from edge_client.data.recordings.resampling import longest_interval_s
 from edge_client.data.recordings.scanning import LARGEST_CLASS, FolderScan
 from edge_client.data.recordings.stretches import SAME_RATE
 from edge_client.data.tables.parts import (
@@ -177,6 +178,13 @@ def read_reading(scans: Mapping[str, FolderScan], rate_hz: float = 0.0) -> DataR
                         + add_line(f"rate = {lowest:g}")
                     )
                 )
+    for rate, path in (each for scan in scans.values() for each in scan.of_sensors):
+        if 1 / rate > longest_interval_s(1 / rate, wanted):
+            raise DataError(
+                f"{path}: one sample in {1 / rate:.3g} s is too seldom to be filled in beside "
+                f"other sensors, at {wanted:g} samples a second. Leave its columns out, or take "
+                f"the lower rate for all. {add_line(f'rate = {rate:g}')}"
+            )
     beside = {name for scan in scans.values() for source in scan.sources for name in source.beside}
     if beside:
         names = ", ".join(sorted(beside)[:5]) + (", ..." if len(beside) > 5 else "")

@@ -29,6 +29,7 @@ from edge_client.data.tables.parts import (
     parts_of,
     read_numbers,
     role_line,
+    roles_in,
 )
 from edge_client.data.tables.roles import (
     CHANNEL,
@@ -42,7 +43,6 @@ from edge_client.data.tables.roles import (
     USER,
     ColumnFacts,
     ColumnRole,
-    by_name,
     is_number_of_row,
     is_position,
     plain,
@@ -94,6 +94,8 @@ class FolderScan:
     """File and line in which each class occurs first."""
     rates: list[tuple[float, int]] = field(default_factory=list)
     """Rate of each recording, 0 if unknown, and its number of samples."""
+    of_sensors: list[tuple[float, TableSource]] = field(default_factory=list)
+    """Rate of each file of recordings with a file for each sensor."""
     rows: list[int] = field(default_factory=list)
     """Number of rows of each file, in the order of `sources`."""
     shared: SharedSamples | None = None
@@ -171,6 +173,9 @@ def scan(
             columns |= {full[name]: role for name, role in roles.items()}
             _scan_file(device, source, sensor, path, roles, full)
         count = len(source.files)
+        if count > 1:
+            of_files = zip(device.rates[-count:], source.files, strict=True)
+            device.of_sensors += [(rate, path) for (rate, _), (_, path) in of_files if rate]
         device.rates[-count:] = [max(device.rates[-count:])]  # slower sensors are filled in
         if not device.columns:
             device.columns = columns
@@ -218,7 +223,7 @@ def roles_of(
         ]
         if role
     }
-    roles, several = by_name(header, words)
+    roles, several = roles_in(path, header, words, settings.names)
     if several:
         raise DataError(
             f"{path}: {' and '.join(map(repr, several))} could all be the label. "
