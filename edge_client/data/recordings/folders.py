@@ -2,19 +2,23 @@
 
 import fnmatch
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 from edge_client.data.labels import NAMED, TARGET
-from edge_client.data.tables.parts import PARQUET, TableSource, header_of, is_table, roles_in
+from edge_client.data.tables.parts import PARQUET, TableSource, header_of, is_table, parts_of
 from edge_client.data.tables.roles import (
     CHANNEL,
     LABEL,
+    MISSING,
     PERSON,
     TIME,
+    ColumnRole,
+    RoleName,
     by_name,
+    plain,
 )
 from edge_client.data.tables.text_form import first_rows, form_of, is_number, stem_of, text_of
 from edge_client.settings import LENGTH as LENGTH
@@ -211,6 +215,26 @@ def grouped(
         return sorted(sources)
     beside = tuple(sorted(set(others.values())))
     return sorted(s._replace(beside=beside) for s in sources if s.name not in others)
+
+
+def roles_in(
+    path: TableSource,
+    header: Sequence[str],
+    columns: Mapping[str, RoleName],
+    names: Sequence[str],
+) -> tuple[dict[str, ColumnRole], list[str]]:
+    """Return `by_name`; an ``id`` that is alike in neighbouring rows is a person, not a row."""
+    roles, several = by_name(header, columns)
+    for name in [name for name in header if plain(name) == "id" and name not in columns]:
+        if isinstance(path, Path) and path.suffix != PARQUET:
+            at = header.index(name)
+            cells = [row[at] for row in first_rows(path, 2) if at < len(row)]
+        else:
+            part = next(parts_of(path, names, [name]), None)
+            cells = [str(cell) for cell in part.columns[name][:2].tolist()] if part else []
+        if len(cells) == 2 and cells[0] == cells[1] and cells[0].lower() not in MISSING:
+            roles[name] = ColumnRole(name, PERSON)
+    return roles, several
 
 
 def sensor_in(name: str) -> str:

@@ -29,17 +29,19 @@ from edge_client.data.tables.roles import (
     LEFT_OUT,
     PERSON,
     TIME,
-    ColumnFacts,
     ColumnRole,
     RoleName,
+    is_activity,
+)
+from edge_client.data.tables.text_form import is_text
+from edge_client.data.tables.values import (
+    ColumnFacts,
     are_shared,
     come_back,
-    is_activity,
     lasting,
     reason_by_values,
     tells_the_class,
 )
-from edge_client.data.tables.text_form import is_text
 from edge_client.data.tables.words import SETTINGS, FolderSettings
 from wire.errors import DataError
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from edge_client.data.array_store import ArrayStore
 from edge_client.data.labels import NAMED, TARGET
-from edge_client.data.recordings.folders import RecordingFiles, is_chosen
+from edge_client.data.recordings.folders import RecordingFiles, is_chosen, roles_in
 from edge_client.data.tables.clock import (
     FIRST,
     UNITS,
@@ -29,7 +29,6 @@ from edge_client.data.tables.parts import (
     parts_of,
     read_numbers,
     role_line,
-    roles_in,
 )
 from edge_client.data.tables.roles import (
     CHANNEL,
@@ -41,7 +40,6 @@ from edge_client.data.tables.roles import (
     PERSON,
     TIME,
     USER,
-    ColumnFacts,
     ColumnRole,
     is_number_of_row,
     is_position,
@@ -49,6 +47,7 @@ from edge_client.data.tables.roles import (
     spelled,
 )
 from edge_client.data.tables.text_form import NUMERAL, SINCE_1970, first_rows, form_of
+from edge_client.data.tables.values import ColumnFacts
 from edge_client.data.tables.words import FolderSettings, role_by_pattern
 from wire.arrays.tensors import Array
 from wire.errors import DataError

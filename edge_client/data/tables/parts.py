@@ -14,14 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from edge_client.data.tables.roles import (
-    MISSING,
-    PERSON,
-    ColumnRole,
-    RoleName,
-    by_name,
-    plain,
-)
+from edge_client.data.tables.roles import MISSING
 from edge_client.data.tables.text_form import (
     DECIMAL_COMMA,
     NUMERAL,
@@ -119,26 +112,6 @@ def header_of(path: TableSource, names: Sequence[str] = ()) -> tuple[str, ...]:
             f"{what}. {alone if names else ''}{add_line(_names_line(rows, mine))}"
         )
     return names
-
-
-def roles_in(
-    path: TableSource,
-    header: Sequence[str],
-    columns: Mapping[str, RoleName],
-    names: Sequence[str],
-) -> tuple[dict[str, ColumnRole], list[str]]:
-    """Return `by_name`; an ``id`` that is alike in neighbouring rows is a person, not a row."""
-    roles, several = by_name(header, columns)
-    for name in [name for name in header if plain(name) == "id" and name not in columns]:
-        if isinstance(path, Path) and path.suffix != PARQUET:
-            at = header.index(name)
-            cells = [row[at] for row in first_rows(path, 2) if at < len(row)]
-        else:
-            part = next(parts_of(path, names, [name]), None)
-            cells = [str(cell) for cell in part.columns[name][:2].tolist()] if part else []
-        if len(cells) == 2 and cells[0] == cells[1] and cells[0].lower() not in MISSING:
-            roles[name] = ColumnRole(name, PERSON)
-    return roles, several
 
 
 def add_line(line: str) -> str:

@@ -1,28 +1,16 @@
 """Roles of a recording's columns: time, label, person, channel, or left out; pure.
 
 A user's word goes first (`FolderSettings.columns`), then a column's name, then its values over all
-recordings. By its values a column is no channel if it tells when or by whom a sample was taken, or
-which class it has, in place of what a sensor measured:
-
-- it only grows or only falls, but for a few steps (counters, clocks);
-- it is constant in each recording, and differs between recordings;
-- each of its few values occurs with one class alone;
-- its few values last for long, as a person's number does in a table of several persons.
-
-Fewer than `FEWEST` samples say nothing of this.
+recordings (`edge_client.data.tables.values`).
 """
 
 import re
 import unicodedata
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
+from dataclasses import dataclass
 from typing import Final, Literal
 
-import numpy as np
-
 from edge_client.data.labels import NAMED, TARGET
-from wire.arrays.tensors import Array
 
 TIME: Final = "time"
 LABEL: Final = "label"
@@ -33,18 +21,6 @@ RoleName = Literal["time", "label", "person", "channel", "left out"]
 """Roles that a user may give a column."""
 MISSING = frozenset(("", "nan", "na", "n/a", "null", "none"))
 """Cells without a value, in lower case."""
-FEWEST = 256
-"""Minimum number of samples from which the values of a column say its role."""
-ONE_WAY = 0.98
-"""Share of a column's steps in one direction from which it counts as a counter."""
-SHORTEST = 128
-"""Usual number of samples for which each value of a column lasts, from which it may be a person's
-or a class's."""
-MOST_CELLS = 4096
-"""Maximum number of persons, or classes, whom a column may name."""
-MOST_VALUES = 64
-"""Maximum number of values of a column that may each stand for a class."""
-
 DATES = "date", "datum", "fecha", "jour", "giorno"
 """Names of a date, which may stand beside a time of day."""
 TIMES = (
@@ -127,97 +103,6 @@ class ColumnRole:
     role: RoleName
     reason: str = ""
     unit: str = ""
-
-
-@dataclass
-class ColumnFacts:
-    """Counts of a column's values in the recordings of one device."""
-
-    count: int = 0
-    """Number of samples."""
-    values: int = 0
-    """Number of samples with a number."""
-    up: int = 0
-    down: int = 0
-    wrong: tuple[str, str] | None = None
-    """Place and text of the first cell that is no number."""
-    constants: set[float] = field(default_factory=set)
-    """Value of each recording in which the column is constant."""
-    varies: bool = False
-    """True if the column is not constant in some recording."""
-    classes: dict[float, int] | None = field(default_factory=dict)
-    """Class of each value; None if a value has several classes, or there are too many values."""
-    labelled: int = 0
-    """Number of samples with a number and a class."""
-    ranges: dict[int, tuple[float, float]] = field(default_factory=dict)
-    """Smallest and largest value of each class."""
-    cells: set[str] | None = field(default_factory=set)
-    """Values as text; None if they change too often to name a person or a class."""
-    cells_here: set[str] = field(default_factory=set)
-    """Values of the recording that is read."""
-    by_recording: int = 0
-    """Sum of the numbers of values of each recording."""
-    recordings: int = 0
-    stretches: int = 0
-    """Number of stretches of one value, and the samples in them."""
-    in_stretches: int = 0
-
-    def add(self, numbers: Array, classes: Array | None, previous: float) -> None:
-        """Count values (n,), NaN if missing, and the classes (n,) of their samples, -1 if none."""
-        self.count += len(numbers)
-        has_value = np.isfinite(numbers)
-        whole = numbers[has_value]
-        self.values += len(whole)
-        steps = np.diff(whole if np.isnan(previous) else np.concatenate([[previous], whole]))
-        self.up, self.down = self.up + int((steps > 0).sum()), self.down + int((steps < 0).sum())
-        if classes is None:
-            return
-        here = classes[has_value]
-        self.labelled += int((here >= 0).sum())
-        for number in np.unique(here[here >= 0]).tolist():
-            of_class = whole[here == number]
-            low, high = self.ranges.get(number, (np.inf, -np.inf))
-            self.ranges[number] = (
-                min(low, float(of_class.min())),
-                max(high, float(of_class.max())),
-            )
-            if self.classes is None:
-                continue
-            for value in np.unique(of_class)[: MOST_VALUES + 1].tolist():
-                if self.classes.setdefault(value, number) != number:
-                    self.classes = None
-                    break
-            if self.classes is not None and len(self.classes) > MOST_VALUES:
-                self.classes = None
-
-    def add_stretches(self, column: Array) -> None:
-        """Count the stretches of one value in consecutive numbers or texts (n,)."""
-        if self.cells is None or not len(column):
-            return
-        begins = [0, *(np.flatnonzero(column[1:] != column[:-1]) + 1).tolist()]
-        if len(begins) * SHORTEST > 8 * (len(column) + SHORTEST):
-            self.cells = None
-            return
-        for begin, end in pairwise([*begins, len(column)]):
-            cell = column[begin]
-            text = f"{cell:.10g}" if column.dtype.kind == "f" else str(cell).strip()
-            if text.lower() not in MISSING:
-                self.cells_here.add(text)
-                self.stretches += 1
-                self.in_stretches += end - begin
-
-    def end(self, low: float, high: float) -> None:
-        """Note the smallest and largest value of a whole recording."""
-        self.by_recording += len(self.cells_here)
-        self.recordings += 1
-        if self.cells is not None:
-            self.cells |= self.cells_here
-            self.cells = self.cells if len(self.cells) <= MOST_CELLS else None
-        self.cells_here = set()
-        if low == high:
-            self.constants.add(low)
-        elif low < high:
-            self.varies = True
 
 
 def plain(name: str) -> str:
@@ -321,66 +206,6 @@ def by_name(
         elif is_number_of_row(name):
             roles[name] = ColumnRole(name, LEFT_OUT, "the number of a row")
     return roles, several if len(several) > 1 else []
-
-
-def reason_by_values(devices: Sequence[ColumnFacts]) -> str:
-    """Return the reason why a column is no channel by its values on all devices, or ""."""
-    values = sum(facts.values for facts in devices)
-    if not values:
-        return "no numbers" if any(facts.wrong for facts in devices) else "empty"
-    if values < FEWEST:
-        return ""
-    up, down = sum(facts.up for facts in devices), sum(facts.down for facts in devices)
-    if up + down >= FEWEST / 8 and max(up, down) >= ONE_WAY * (up + down):
-        return f"it only {'grows' if up > down else 'falls'}, as a clock or a counter does"
-    constants = set().union(*(facts.constants for facts in devices))
-    if len(constants) > 1 and not any(facts.varies for facts in devices):
-        return "it is constant in each recording"
-    if sum(facts.labelled for facts in devices) < FEWEST:
-        return ""
-    maps = [facts.classes for facts in devices if len(facts.ranges) > 1]
-    if maps and all(classes is not None for classes in maps):
-        return "each of its values occurs with one class alone"
-    return ""
-
-
-def lasting(devices: Sequence[ColumnFacts]) -> set[str]:
-    """Return the values of a column, as text, if they last as a person's or a class's do.
-
-    There are none if values change more often, if there is one alone, or one for each device.
-    """
-    each = [facts.cells for facts in devices if facts.stretches]
-    if any(facts.cells is None for facts in devices) or not each:
-        return set()
-    values = set[str]().union(*(cells for cells in each if cells))
-    count = sum(facts.in_stretches for facts in devices)
-    if count < max(FEWEST, SHORTEST * sum(facts.stretches for facts in devices)):
-        return set()
-    one_each = sum(len(cells) for cells in each if cells) == len(each) == len(values)
-    return set() if one_each or len(values) < 2 else values
-
-
-def come_back(devices: Sequence[ColumnFacts]) -> bool:
-    """Return True if values come back within recordings, as those of a slow sensor or classes."""
-    return sum(f.stretches for f in devices) > 2 * sum(f.by_recording for f in devices)
-
-
-def are_shared(devices: Sequence[ColumnFacts]) -> bool:
-    """Return True if devices have values in common, and several in a recording, as classes are."""
-    each = [facts.cells for facts in devices if facts.cells]
-    some = any(facts.by_recording > facts.recordings for facts in devices)
-    return some and sum(map(len, each)) > len(set[str]().union(*each))
-
-
-def tells_the_class(devices: Sequence[ColumnFacts]) -> bool:
-    """Return True if a single value of a column says the class on all devices with classes."""
-    several = [sorted(facts.ranges.values()) for facts in devices if len(facts.ranges) > 1]
-    labelled = sum(facts.labelled for facts in devices)
-    return (
-        bool(several)
-        and labelled >= FEWEST
-        and all(all(high < low for (_, high), (low, _) in pairwise(ranges)) for ranges in several)
-    )
 
 
 def _rank_of(names: Sequence[str]) -> Callable[[str], int]:
