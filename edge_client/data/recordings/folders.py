@@ -285,19 +285,20 @@ def _of_persons(sources: list[RecordingFiles], called: str) -> list[RecordingFil
 
     The sensors have the names of their files.
     """
-    files = [
-        (stem_of(path), path) for s in sources for _, path in s.files if isinstance(path, Path)
-    ]
-    channels = list[str]()
-    for _, path in files:
+    paths = [path for s in sources for _, path in s.files if isinstance(path, Path)]
+    channels = set[str]()
+    if not len(paths) == len(sources) > 1:
+        return sources
+    for path in paths:
         if path.suffix == PARQUET or not form_of(path).has_header:
             return sources
         columns = roles_in(path, header_of(path), {}, ())[0].values()
-        if not {TIME, PERSON, CHANNEL} <= {column.role for column in columns}:
+        mine = {column.name.lower() for column in columns if column.role == CHANNEL}
+        if not {TIME, PERSON, CHANNEL} <= {c.role for c in columns} or mine & channels:
             return sources
-        channels += [column.name.lower() for column in columns if column.role == CHANNEL]
-    is_clear = len(files) == len(sources) > 1 and len(set(channels)) == len(channels)
-    return [RecordingFiles(called, tuple(files), (), called)] if is_clear else sources
+        channels |= mine
+    files = tuple((stem_of(path), path) for path in paths)
+    return [RecordingFiles(called, files, (), called)]
 
 
 def _parent(source: RecordingFiles) -> Path:

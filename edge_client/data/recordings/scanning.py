@@ -247,6 +247,8 @@ def roles_of(
 
 def _is_left_out(path: TableSource, sensor: str, settings: FolderSettings) -> bool:
     """Return True if a user leaves out columns of a file, and it has no channel besides."""
+    if LEFT_OUT not in settings.columns.values():
+        return False
     roles = roles_of(path, settings, sensor).values()
     return all(role.role != CHANNEL for role in roles) and any(
         role.role == LEFT_OUT and role.reason == USER for role in roles

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, islice, zip_longest
+from itertools import chain, groupby, islice, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -174,21 +174,24 @@ def parts_of(
     places = [header.index(name) for name in wanted]
     needed = [i for i in places if header[i] not in optional]
 
-    def misfit(row: Sequence[str]) -> str:
-        """Return the reason why a row does not fit the header, "" if it does."""
-        if len(row) > len(header) and any(row[len(header) :]):
-            return f" has {len(row)} cells, and the header has {len(header)}"
-        lacking = next((header[i] for i in needed if i >= len(row)), "")
-        what = f": {row} does not fit the header: no cell for column {lacking!r}"
-        return what if len(row) <= max(needed, default=-1) else ""
+    fewest, most = max(needed, default=-1) + 1, len(header)
+
+    def fits(row: Sequence[str]) -> bool:
+        return len(row) >= fewest and not any(row[most:])
 
     while part := list(islice(cells_of_rows, PART)):
-        if misfits := [at for at, (_, row) in enumerate(part) if misfit(row)]:
-            others = [
-                line for line, row in (*part[misfits[0] + 1 :], *cells_of_rows) if misfit(row)
-            ]
-            line, row = part[misfits[0]]
-            raise DataError(f"{path}, line {line}{misfit(row)}. {_mend(others)}")
+        wrong = next((at for at, (_, row) in enumerate(part) if not fits(row)), None)
+        if wrong is not None:
+            line, row = part[wrong]
+            lacking = next((header[i] for i in needed if i >= len(row)), None)
+            what = (
+                f" has {len(row)} cells, and the header has {most}"
+                if lacking is None
+                else f": {row} does not fit the header: no cell for column {lacking!r}"
+            )
+            rest = chain(part[wrong + 1 :], cells_of_rows)
+            others = [number for number, other in rest if not fits(other)]
+            raise DataError(f"{path}, line {line}{what}. {_mend(others)}")
         cells = list(zip_longest(*(row for _, row in part), fillvalue=""))
         yield TablePart(
             {
