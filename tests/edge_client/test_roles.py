@@ -147,13 +147,34 @@ class TestLabels:
         assert suggested(fleet := shoal.load(folder)) == ['columns."was" = "label"']
         assert with_line(folder, suggested(fleet)[0]).classes == tuple(sorted(cells))
 
-    def test_numbers_that_devices_share_are_the_label(self, tmp_path: Path) -> None:
-        for name in ("ann", "bob"):
-            table(tmp_path / "data" / name, "state", lambda i: [str(i // 600)])
+    @pytest.mark.parametrize(
+        ("code", "count"), [(lambda _at, i: i // 600, 3), (lambda at, _i: at, 2)]
+    )
+    def test_numbers_that_may_be_of_persons_or_classes_are_no_channel_and_both_are_said(
+        self, tmp_path: Path, code: Callable[[int, int], int], count: int
+    ) -> None:
+        for folder in "de":
+            for at, name in enumerate("ab"):
+                table(
+                    tmp_path / "data" / folder,
+                    "code",
+                    lambda i, at=at: [str(code(at, i))],  # type: ignore[misc]
+                    names=(name,),
+                )
         fleet = shoal.load(tmp_path / "data")
         assert fleet.window.channels == ("x", "y")
-        assert suggested(fleet) == ['columns."state" = "label"']
-        assert with_line(tmp_path / "data", suggested(fleet)[0]).classes == ("0", "1", "2")
+        assert 'names the person (for the label, write "label")' in described(fleet)
+        (line,) = suggested(fleet)
+        assert line == 'columns."code" = "person"'
+        assert len(with_line(tmp_path / "data", line).devices) == count
+        label = line.replace("person", "label")
+        assert len(with_line(tmp_path / "data", label).classes) == count
+
+    def test_numbers_that_come_back_in_a_recording_are_the_label(self, tmp_path: Path) -> None:
+        folder = table(tmp_path / "data", "code", lambda i: [str(i // 200 % 3)], 3600)
+        fleet = shoal.load(folder)
+        assert suggested(fleet) == ['columns."code" = "label"']
+        assert with_line(folder, suggested(fleet)[0]).classes == ("0", "1", "2")
 
     @pytest.mark.parametrize(
         "header",

@@ -36,7 +36,6 @@ from edge_client.data.tables.roles import (
 from edge_client.data.tables.text_form import is_text
 from edge_client.data.tables.values import (
     ColumnFacts,
-    are_shared,
     come_back,
     lasting,
     reason_by_values,
@@ -134,11 +133,13 @@ def read_reading(scans: Mapping[str, FolderScan], rate_hz: float = 0.0) -> DataR
             if reason:
                 role = ColumnRole(name, LEFT_OUT, reason, role.unit)
                 if likely != CHANNEL or reason not in ("no numbers", "empty"):
-                    remarks.append(f"column {name!r} is left out: {reason}. {_way(name, likely)}")
+                    remarks.append(
+                        f"column {name!r} is left out: {reason}. {_way(name, likely, roles)}"
+                    )
             elif values and likely != CHANNEL:
                 remarks.append(
                     f"column {name!r} is taken as a channel, and each of its values lasts for "
-                    f"long, as a person's or a class's does. {_way(name, likely)}"
+                    f"long, as a person's or a class's does. {_way(name, likely, roles)}"
                 )
             elif tells_the_class(facts):
                 remarks.append(
@@ -260,15 +261,16 @@ def _likely_role(
     are_activities = 2 * sum(map(is_activity, values)) > len(values)
     if not values or (LABEL in others and are_activities):
         return CHANNEL
-    if LABEL not in others and (are_activities or come_back(devices) or are_shared(devices)):
+    if LABEL not in others and (are_activities or come_back(devices)):
         return LABEL
     return CHANNEL if PERSON in others else PERSON
 
 
-def _way(name: str, role: RoleName) -> str:
+def _way(name: str, role: RoleName, others: Collection[str]) -> str:
     """Return the sentence that says how a column gets a role."""
     what = {TIME: "is the time", LABEL: "is the label", PERSON: "names the person"}
-    return f"If it {what.get(role, 'is a channel')}: {add_line(role_line(role, name))}"
+    other = ' (for the label, write "label")' * (role == PERSON and LABEL not in others)
+    return f"If it {what.get(role, 'is a channel')}{other}: {add_line(role_line(role, name))}"
 
 
 def _features(columns: Sequence[ColumnRole]) -> list[str]:

@@ -61,7 +61,6 @@ class ColumnFacts:
     """Values of the recording that is read."""
     by_recording: int = 0
     """Sum of the numbers of values of each recording."""
-    recordings: int = 0
     stretches: int = 0
     """Number of stretches of one value, and the samples in them."""
     in_stretches: int = 0
@@ -113,7 +112,6 @@ class ColumnFacts:
     def end(self, low: float, high: float) -> None:
         """Note the smallest and largest value of a whole recording."""
         self.by_recording += len(self.cells_here)
-        self.recordings += 1
         if self.cells is not None:
             self.cells |= self.cells_here
             self.cells = self.cells if len(self.cells) <= MOST_CELLS else None
@@ -164,13 +162,6 @@ def lasting(devices: Sequence[ColumnFacts]) -> set[str]:
 def come_back(devices: Sequence[ColumnFacts]) -> bool:
     """Return True if values come back within recordings, as those of a slow sensor or classes."""
     return sum(f.stretches for f in devices) > 2 * sum(f.by_recording for f in devices)
-
-
-def are_shared(devices: Sequence[ColumnFacts]) -> bool:
-    """Return True if devices have values in common, and several in a recording, as classes are."""
-    each = [facts.cells for facts in devices if facts.cells]
-    some = any(facts.by_recording > facts.recordings for facts in devices)
-    return some and sum(map(len, each)) > len(set[str]().union(*each))
 
 
 def tells_the_class(devices: Sequence[ColumnFacts]) -> bool:
