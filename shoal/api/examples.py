@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import date, datetime, time
 from numbers import Number
 from typing import Any, NamedTuple, TypeAlias
 
@@ -126,6 +126,8 @@ def array_of(value: Any) -> NDArray[Any]:
         cells = [
             np.nan if lacks else c.timestamp() for c, lacks in zip(cells, missing, strict=True)
         ]
+    elif values and all(isinstance(cell, date | time) for cell in values):
+        cells = ["" if lacks else str(c) for c, lacks in zip(cells, missing, strict=True)]
     elif all(isinstance(cell, Number) for cell in values):
         if any(missing) or not all(isinstance(cell, int | np.integer) for cell in values):
             cells = [np.nan if lacks else float(c) for c, lacks in zip(cells, missing, strict=True)]

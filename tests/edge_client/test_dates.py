@@ -68,6 +68,20 @@ def test_two_columns_that_a_user_calls_the_time_are_date_and_time(tmp_path: Path
     assert (fleet.window.channels, fleet.window.rate_hz) == (("x",), 20)
 
 
+@pytest.mark.parametrize("as_text", [True, False])
+def test_a_table_in_memory_has_its_date_beside_its_time(as_text: bool) -> None:
+    pandas = pytest.importorskip("pandas", reason="pip install 'shoal[pandas]' would run this")
+    at = [BEGIN + timedelta(seconds=i / 20) for i in range(400)]
+    days, clocks = [moment.date() for moment in at], [moment.time() for moment in at]
+    columns = {"date": days, "time": clocks, "x": np.arange(400) % 7, "who": ["a"] * 400}
+    if as_text:
+        columns |= {"date": [str(day) for day in days], "time": [clock(moment) for moment in at]}
+    fleet = shoal.load(pandas.DataFrame(columns), person="who", length=100)
+    assert (fleet.window.channels, fleet.window.rate_hz) == (("x",), 20)
+    assert fleet.reading is not None
+    assert fleet.reading.gaps == {"a": 0}, "midnight is none"
+
+
 def _rows(count: int) -> "enumerate[list[str]]":
     return enumerate(values(count, 1))
 
