@@ -112,6 +112,8 @@ def _by_names(path: Path, scans: Mapping[str, FolderScan]) -> _Names:
         return _Names(persons, _remark(persons.values()), _classes_of([*folders.values()]))
     classes = _classes_of([*scans])
     in_words = sum(pattern in settings.labels for pattern in classes)
+    if len(scans) < 2 or (settings.labels and 2 * in_words <= len(scans)):
+        return _Names({}, "", {})
     persons = {key: re.split(r"[/\W_]", key[1])[0] for key in keys}
     folders_of = {p: {key[0] for key in keys if persons[key] == p} for p in persons.values()}
     are_crossed = 2 * sum(len(each) > 1 for each in folders_of.values()) > len(folders_of) > 1
@@ -119,8 +121,6 @@ def _by_names(path: Path, scans: Mapping[str, FolderScan]) -> _Names:
     are_numbered = all(map(_NUMBERED.match, scans))
     are_many = 2 * sum(len(device.sources) > 1 for device in scans.values()) > len(scans)
     have_ids = are_crossed and all(_ID.match(name) for _, name in keys)
-    if len(scans) < 2 or (settings.labels and 2 * in_words <= len(scans)):
-        return _Names({}, "", {})
     shown = f"folders such as {', '.join([*scans][:2])}"
     if not in_words and not (are_many and (are_activities or (are_numbered and have_ids))):
         what = "have names of activities" if are_activities else "begin with numbers, as of classes"
@@ -138,6 +138,7 @@ def _by_names(path: Path, scans: Mapping[str, FolderScan]) -> _Names:
 
 
 def _remark(persons: Iterable[str]) -> str:
+    """Return the remark about devices by the names of files."""
     shown = ", ".join(sorted({*persons})[:3])
     return f"devices are the persons in the names of files, such as {shown}"
 
