@@ -219,6 +219,10 @@ class Agent:
             lambda: self._check_in() if self._live is not None and self._live.look() else None,
         )
         self._contained("work", self._go_on)
+        self._contained(
+            "comparison with the model before",
+            lambda: self._releases.compare(self._between_windows),
+        )
 
     def predict(self, x: Array) -> Array:
         """Return the class probabilities (n, classes) float32 of examples x (n, \\*window).

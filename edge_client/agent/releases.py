@@ -32,13 +32,15 @@ from wire.codec import digest, encode
 from wire.errors import BundleError, ShoalError, printable
 from wire.identity.keys import PublicKey
 from wire.messages import Metrics, Policy, Release
+from wire.tasks import CLASSIFICATION
 
 log = logging.getLogger("shoal.edge")
 
 FAILURES_S = 60.0
 """Minimum interval between reports of failed predictions."""
 AGAIN_S = 3600.0
-"""Pause before an offered model that failed is tried again."""
+"""Pause before an offered model that failed is tried again, and between comparisons with the model
+before."""
 
 
 class Releases:
@@ -62,6 +64,7 @@ class Releases:
         self._memory, self._kept, self._outbox = memory, kept, outbox
         self._trusted, self._policy, self._clock = trusted, policy, clock
         self._take_up_at_s, self._failures_at_s, self._again_at_s = 0.0, 0.0, clock() + AGAIN_S
+        self._compare_at_s = 0.0
         self._is_own_lost = False
         offer = memory.session.offer
         self._mend()
@@ -78,8 +81,9 @@ class Releases:
         The offer of the model in use is open again if the model's private tensors are damaged.
         """
         session, current = self._memory.session, self.model.current
+        is_lost = self._is_own_lost and offers.is_of_offer(session, current)
         return offers.open_offer(
-            session, None if self._is_own_lost and offers.is_of_offer(session, current) else current
+            session, None if is_lost else offers.newest(current, self.model.before)
         )
 
     def on_release(self, release: Release) -> None:
@@ -158,6 +162,55 @@ class Releases:
                 memory.session.offer.problem,
             )
         self._take_up_at_s = 0.0
+        self.report()
+
+    def compare(self, between: Between) -> None:
+        """Use the model before if it is better on the windows held out since the newer one came.
+
+        Its mean loss must be lower by more than one standard error of the difference. After that,
+        the newer one is used again by the same rule. The comparison is made now and then.
+
+        Raises:
+            OSError: something cannot be stored. The model in use does not change.
+        """
+        if self._clock() < self._compare_at_s or self.offer is not None:
+            return
+        self._compare_at_s = self._clock() + AGAIN_S
+        current, before = self.model.current, self.model.before
+        newest = offers.newest(current, before)
+        if current is None or before is None or newest is None or not _are_alike(current, before):
+            return
+        windows = self._windows()
+        if not trial.has_fresh(windows, newest.since_s):  # so nothing is loaded
+            return
+        try:
+            used = self.model.loaded()
+            windows = windows_for(used.bundle.manifest, windows)
+            x, y = trial.fresh(windows, self._policy, newest.since_s)
+            if not len(y):
+                return
+            other = self.model.load(before)
+            pair = [trial.losses(each, x, y, between) for each in (used, other)]
+        except Stopped:
+            return
+        except ShoalError as failure:
+            log.warning("Model in use not compared with the one before: %s", failure)
+            return
+        gain, error = trial.gain(*pair)
+        if gain <= error:
+            return
+        reason = (
+            f"went back from model {current.model[:12]}, because its mean loss over {len(y)} "
+            f"held-out windows since it came is {pair[0].mean():.3f}, and {pair[1].mean():.3f} "
+            f"with the model before (standard error of the difference {error:.3f})"
+        )
+        chosen = offers.gone_back(current, before, reason)
+        onnx = whole_model(other.bundle, other.tensors, about(chosen))
+        self.model.replace(
+            msgspec.structs.replace(chosen, onnx=digest(onnx) if onnx else ""), other, onnx
+        )
+        self._memory.note(msgspec.structs.replace(self._memory.session, failures=0))
+        log.info("Model in use: model=%s %s", chosen.model[:12], chosen.back or "again")
         self.report()
 
     def _adopt(self, offer: ModelOffer, now_s: float, between: Between) -> None:
@@ -264,6 +317,12 @@ class Releases:
         except ShoalError as error:
             log.warning("Offered model cannot be compared with the model in use: %s", error)
             return None
+
+
+def _are_alike(one: Current, other: Current) -> bool:
+    """Return True if two models classify the same windows."""
+    kinds = [(each.task, each.classes, each.window) for each in (one, other)]
+    return one.task == CLASSIFICATION and kinds[0] == kinds[1] and one != other
 
 
 def beside(own: Own) -> str:

@@ -30,8 +30,11 @@ def status(arguments: Namespace) -> int:
     alone = alone_of(session, current)
     personal = "in use" if current.personal_model else "none"
     print(f"personal model: {personal}{f', {alone}' if alone else ''}")
+    if current.back:
+        print(current.back)
     offer = session.offer
-    if offer is not None and is_of_offer(session, current) and current.task == CLASSIFICATION:
+    is_of_newest = not current.back and is_of_offer(session, current)
+    if offer is not None and is_of_newest and current.task == CLASSIFICATION:
         print(f"held-out windows: {gain(offer)}")
     if offer is not None and offer.problem:
         print(f"not taken: model {offer.model[:12]}, {offer.problem}")

@@ -2,7 +2,8 @@
 
 Rules (SPEC.md, 'Releases'): offers are taken in the order of their numbers, none twice. An offer
 that fails is tried again later, since its obstacle may have passed. An offer whose loading ends the
-client repeatedly is given up. The outcome of an offer is remembered until the next offer.
+client repeatedly is given up. The outcome of an offer is remembered until the next offer. A device
+that goes back to the model before keeps the newer one, whose offer stays closed.
 """
 
 import msgspec
@@ -55,6 +56,22 @@ def is_of_offer(session: Session, current: Current | None) -> bool:
         offer.bundle,
         offer.model,
     )
+
+
+def newest(current: Current | None, before: Current | None) -> Current | None:
+    """Return the newer of the model in use and the one before.
+
+    It is the one before if the device went back from it.
+    """
+    return before if current is not None and current.back and before is not None else current
+
+
+def gone_back(current: Current, before: Current, reason: str) -> Current:
+    """Return the model before as the one in use, because of this reason.
+
+    After the device went back, that is a return to the newer model.
+    """
+    return msgspec.structs.replace(before, back="" if current.back else reason)
 
 
 def on_trying(session: Session) -> Session:
@@ -131,18 +148,19 @@ def alone_of(session: Session, current: Current | None) -> str:
     if current is None or current.personal_model:
         return ""
     if kept_of(session.personal_models, current.bundle, current.model) is not None:
-        return "the personal model of this model is not in use yet"
+        return current.back or "the personal model of this model is not in use yet"
     return current.alone or why_alone(session.personal_models, current.bundle, current.model)
 
 
 def in_use(session: Session, device_id: str, current: Current | None) -> InUse:
     """Return the device's report about its last offer; `current` is the model in use."""
     offer = session.offer or ModelOffer(0, "", "", "")
+    back = current.back if current is not None and not is_of_offer(session, current) else ""
     return InUse(
         device_id=device_id,
         number=current.release if current else 0,
         offered=session.released,
-        problem=offer.problem,
+        problem=offer.problem or back,
         evaluated=offer.evaluated,
         before=offer.before,
         latency_ms=offer.latency_ms,

@@ -38,6 +38,8 @@ class Windows:
     """Names of the classes in the order of their numbers, if the data have names."""
     rate_hz: float = 0.0
     """Samples per second; 0 if unknown."""
+    test_begins_s: Array = field(default_factory=lambda: np.zeros(0), repr=False)
+    """Unix times (n,) of the first samples of the test windows; empty if they are not known."""
 
     @property
     def num_train(self) -> int:
@@ -140,6 +142,8 @@ class Current(msgspec.Struct, frozen=True):
     """Digest of the personal model in use (`edge_client.core.kept`); empty if there is none."""
     alone: str = ""
     """Reason why no personal model is in use; empty if one is, or if the device had none."""
+    back: str = ""
+    """Reason why the device went back to it from the model before; empty if it came after that."""
 
 
 ReadBlob = Callable[[str], bytes | None]

@@ -297,7 +297,12 @@ def fit_labels_of(windows: Windows, manifest: Manifest) -> Windows:
     if targets["train_y"] is windows.train_y and targets["test_y"] is windows.test_y:
         return windows
     return Windows(
-        windows.train_x, targets["train_y"], windows.test_x, targets["test_y"], windows.unlabelled_x
+        windows.train_x,
+        targets["train_y"],
+        windows.test_x,
+        targets["test_y"],
+        windows.unlabelled_x,
+        test_begins_s=windows.test_begins_s,
     )
 
 

@@ -186,8 +186,13 @@ class LiveData:
             DataError: the window has other channels, or another rate, than the recording.
         """
         cut = self.cut(window, classes)
-        train, held_out = (cut.of(cut.labelled & (cut.sides == side)) for side in (TRAIN, HELD_OUT))
-        return Windows(*train, *held_out, cut.of(~cut.labelled & (cut.sides == TRAIN))[0])
+        train, held_out = (cut.labelled & (cut.sides == side) for side in (TRAIN, HELD_OUT))
+        return Windows(
+            *cut.of(train),
+            *cut.of(held_out),
+            cut.of(~cut.labelled & (cut.sides == TRAIN))[0],
+            test_begins_s=cut.begins_s[held_out][-MOST_WINDOWS:],
+        )
 
     def surveyed(self) -> None:
         """Remember the present data: later data are compared with them."""

@@ -100,11 +100,11 @@ class CurrentModel:
         if self._loaded is None and (self._stand_in is None or time.monotonic() >= self._load_at_s):
             self._load_at_s = time.monotonic() + AGAIN_S
             try:
-                self._loaded, self._stand_in, self.problem = self._load(self.current), None, ""
+                self._loaded, self._stand_in, self.problem = self.load(self.current), None, ""
             except ShoalError as error:
                 if self.before is None or self.before == self.current:
                     raise
-                self._stand_in, self.problem = self._stand_in or self._load(self.before), str(error)
+                self._stand_in, self.problem = self._stand_in or self.load(self.before), str(error)
                 self._count_failure()
                 log.error("Model in use cannot be loaded, the previous one answers: %s", error)
         loaded = self._loaded or self._stand_in
@@ -143,7 +143,13 @@ class CurrentModel:
         with self._lock:
             self.failures += 1
 
-    def _load(self, current: Current) -> LoadedModel:
+    def load(self, current: Current) -> LoadedModel:
+        """Return a model that was in use, ready to answer. The model in use does not change.
+
+        Raises:
+            ConfigError: one of its blobs is missing or damaged.
+            ShoalError: it cannot be loaded.
+        """
         try:
             # the bundle's signature was checked when the model came into use
             bundle = unpack(read_blob(self._state.blob, current.bundle))

@@ -1,5 +1,6 @@
-"""Trial of a model before it comes into use: sound answers, accuracy, latency."""
+"""Trial of a model before it comes into use, and its comparison with the model before later."""
 
+import math
 import time
 
 import msgspec
@@ -25,6 +26,8 @@ LEAST_PROBABILITY = 1e-7
 TIMES = 5
 """Number of timed predictions of one window. Their median is the latency."""
 BATCH = 64
+LEAST_FRESH, MOST_FRESH = 8, 256
+"""Limits of the number of held-out windows by which a device goes back to the model before."""
 
 
 def check_answer(loaded: LoadedModel, windows: Windows) -> None:
@@ -108,6 +111,47 @@ def held_back(windows: Windows, policy: Policy) -> tuple[Array, Array]:
     return (x, y) if permitted and len(y) >= policy.min_windows else (x[:0], y[:0])
 
 
+def has_fresh(windows: Windows, since_s: float) -> bool:
+    """Return True if at least `LEAST_FRESH` test windows began after a time."""
+    return int((windows.test_begins_s > since_s).sum()) >= LEAST_FRESH
+
+
+def fresh(windows: Windows, policy: Policy, since_s: float) -> tuple[Array, Array]:
+    r"""Return the newest `held_back` windows x (n, \*window) since a time, and their labels y (n,).
+
+    The result is empty if there are fewer than `LEAST_FRESH` or than the policy's minimum, or if
+    the times of windows are not known.
+    """
+    x, y = held_back(windows, policy)
+    if len(windows.test_begins_s) != len(y):
+        return x[:0], y[:0]
+    chosen = np.flatnonzero(windows.test_begins_s > since_s)[-MOST_FRESH:]
+    return (
+        (x[:0], y[:0])
+        if len(chosen) < max(LEAST_FRESH, policy.min_windows)
+        else (x[chosen], y[chosen])
+    )
+
+
+def losses(loaded: LoadedModel, x: Array, y: Array, between: Between) -> Array:
+    r"""Return the losses (n,) of classified windows x (n, \*window) with labels y (n,).
+
+    `between` is called before each batch.
+    """
+    return _scores(loaded, x, y, between)[0]
+
+
+def gain(used: Array, other: Array) -> tuple[float, float]:
+    """Return by how much the other model's mean loss is lower, and the standard error of that.
+
+    Args:
+        used: losses (n,) of the model in use, at least two.
+        other: losses (n,) of the other model over the same windows.
+    """
+    apart = used - other
+    return float(apart.mean()), float(apart.std(ddof=1)) / math.sqrt(len(apart))
+
+
 def one_window(windows: Windows, window: Window) -> Array:
     r"""Return one window of this device, x (1, \*window), or zeros if it has no window."""
     part = next((stored for stored in _parts(windows) if len(stored)), None)
@@ -126,11 +170,17 @@ def _parts(windows: Windows) -> tuple[Array, ...]:
 def _evaluate(loaded: LoadedModel, x: Array, y: Array, between: Between) -> Metrics:
     if loaded.bundle.manifest.task != CLASSIFICATION:
         return loaded.evaluate(x, y, between)
-    loss, correct = 0.0, 0
+    window_losses, is_correct = _scores(loaded, x, y, between)
+    return Metrics(len(y), float(window_losses.sum()), int(is_correct.sum()))
+
+
+def _scores(loaded: LoadedModel, x: Array, y: Array, between: Between) -> tuple[Array, Array]:
+    """Return the loss (n,) of each classified window, and if its answer is correct (n,)."""
+    window_losses, is_correct = np.zeros(len(y)), np.zeros(len(y), bool)
     for rows in [slice(start, start + BATCH) for start in range(0, len(y), BATCH)]:
         between()
         answer = loaded.predict(x[rows])
         probabilities = answer[np.arange(len(answer)), y[rows]].astype(np.float64)
-        loss -= float(np.log(np.clip(np.nan_to_num(probabilities), LEAST_PROBABILITY, 1)).sum())
-        correct += int((answer.argmax(1) == y[rows]).sum())
-    return Metrics(len(y), loss, correct)
+        window_losses[rows] = -np.log(np.clip(np.nan_to_num(probabilities), LEAST_PROBABILITY, 1))
+        is_correct[rows] = answer.argmax(1) == y[rows]
+    return window_losses, is_correct

@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 
 from edge_client.core.ports import Windows
+from edge_client.core.stream import StreamFilter, StreamSums
 from edge_client.work.executor import Executor
 from tests.android.closing_vectors import write_closing_cases
 from tests.android.numpy_vectors import cases, lines
@@ -260,7 +261,7 @@ MANIFEST = Manifest(
     algorithm="fake",
     created_by={"shoal": "0", "executorch": "1.3.0"},
     classes=("a", "b", "c"),
-    window=Window(("u", "v"), 4, 4),
+    window=Window(("u", "v"), 4, 4, 2.0),
     min_batch=2,
     hyper={"lr": 0.5, "mu": 0.5},
     tensors=(
@@ -389,6 +390,24 @@ def _listed_noise(numbers: list[float], _plan: m.Plan) -> np.random.Generator:
     return cast(np.random.Generator, ListedNoise(numbers))
 
 
+def stream_case() -> Tensors:
+    """Return windows x of a stream of lasting activities, begins_s in seconds, and the answers.
+
+    After half of them comes a gap; a client that starts again there has stored what it learnt.
+    """
+    activities = np.repeat(np.arange(52 // 13) % 2, 13)
+    rng = np.random.default_rng(2)
+    x = np.where(activities, -6, 6)[:, None, None] + rng.integers(-2, 3, (52, 2, 4))
+    x[5::9] *= -1
+    begins_s = 2 * np.arange(52) + np.where(np.arange(52) < 26, 0, 90)
+    window = MANIFEST.window
+    stream = StreamFilter(StreamSums("0" * 64), window.stride / window.rate_hz)
+    answers = []
+    for begin_s, p in zip(begins_s.tolist(), _probabilities(_sums({"batch/x": x})), strict=True):
+        answers += [answer for _, answer in stream.answer(begin_s, p)]
+    return {"x": x.astype(F32), "begins_s": begins_s, "answers": np.array(answers, F32)}
+
+
 def write_executor_cases(folder: Path) -> None:
     """A signed bundle, windows, blobs, and in `cases` each plan with its noise, what the device
     kept before, and the update it makes."""
@@ -428,6 +447,7 @@ def write_executor_cases(folder: Path) -> None:
     }
     arrays["unlabelled_x"] = windows.unlabelled_x
     (folder / "windows.safetensors").write_bytes(encode_tensors(arrays))
+    (folder / "stream.safetensors").write_bytes(encode_tensors(stream_case()))
     models = [{s.key: small(*s.shape) for s in MANIFEST.received()} for _ in range(3)]
     models[1]["shared/w"][0, 0] = 0
     models[2]["shared/w"][0, 0] = np.nan

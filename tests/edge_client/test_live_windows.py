@@ -105,6 +105,13 @@ class TestWindows:
             "what is not said of them leaves windows without a label"
         )
 
+    def test_held_out_windows_have_the_times_of_their_first_samples(self, board: Board) -> None:
+        board.record(0, 3000, True)
+        board.labels.say("walk", T0_S, T0_S + 60)
+        windows = board.data.now()
+        assert windows.num_test
+        np.testing.assert_allclose(windows.test_begins_s - T0_S, windows.test_x[:, 0, 0] / RATE_HZ)
+
     def test_no_window_spans_a_gap(self, board: Board) -> None:
         board.record(0, 1000, True)
         board.record(1100, 1000, True)

@@ -1,12 +1,19 @@
 """Releases: which model answers, whatever comes, and what the device says of it."""
 
+import os
+from argparse import Namespace
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from shutil import copytree, rmtree
 from typing import Any
 
 import numpy as np
 import pytest
 
 from edge_client.agent.releases import AGAIN_S
+from edge_client.commands.status import status
 from edge_client.core.ports import Windows
 from edge_client.core.session import MOST_TRIES
 from edge_client.graphs.onnx import OnnxGraphs
@@ -45,6 +52,144 @@ def failing(fails: bool) -> Any:
     graphs: Any = Failing
     graphs.fails = fails
     return graphs
+
+
+def fresh(device: Device, count: int = 12, since_s: float = 1.0) -> None:
+    """Give the device windows of the next hour, all of class 1."""
+    device.windows = replace(
+        device.windows,
+        test_x=device.windows.test_x[:count],
+        test_y=np.ones(count, np.int64),
+        test_begins_s=NOW_S + since_s + np.arange(count),
+    )
+
+
+class Killed(BaseException):
+    """The end of the process."""
+
+
+def killed_at(number: int, act: Callable[..., Any], calls: list[str]) -> Callable[..., Any]:
+    """Return `act`, which ends the process at the call of this number of all `calls`."""
+
+    def or_killed(*arguments: Any, **options: Any) -> Any:
+        calls.append(act.__name__)
+        if len(calls) > number:
+            raise Killed
+        return act(*arguments, **options)
+
+    return or_killed
+
+
+class TestGoingBack:
+    def taken(self, device: Device, count: int = 12, since_s: float = 1.0) -> tuple[Array, Array]:
+        """Let the device take two models, the second of which is sure of class 0."""
+        device.release(1)
+        fresh(device, count, since_s)
+        first = answer(device)
+        device.start()
+        device.turn()
+        device.release(2, other_model(device, 4.0))
+        return first, answer(device)
+
+    def test_the_model_before_is_used_if_it_is_better_and_the_device_says_so(
+        self, device: Device
+    ) -> None:
+        first, _ = self.taken(device)
+        assert device.in_use().number == 2
+        device.now_s = AGAIN_S
+        device.turn()
+        np.testing.assert_array_equal(answer(device), first)
+        said = device.in_use()
+        assert (said.number, said.offered) == (1, 2)
+        assert "went back from model" in said.problem
+        assert "12 held-out windows" in said.problem
+        assert said.model == digest(device.model)
+
+    def test_another_look_finds_the_same_also_after_a_restart(self, device: Device) -> None:
+        first, _ = self.taken(device)
+        for look in range(1, 5):
+            device.now_s = look * AGAIN_S
+            if look > 2:
+                device.start()
+            device.turn()
+            np.testing.assert_array_equal(answer(device), first)
+        before = DeviceState(device.folder).before()
+        assert before is not None
+        assert before.release == 2
+
+    def test_the_newer_one_is_used_again_by_the_same_rule(self, device: Device) -> None:
+        _, second = self.taken(device)
+        device.now_s = AGAIN_S
+        device.turn()
+        device.windows = replace(device.windows, test_y=np.zeros(len(second), np.int64))
+        device.start()
+        device.turn()
+        np.testing.assert_array_equal(answer(device), second)
+        said = device.in_use()
+        assert (said.number, said.problem) == (2, "")
+
+    def test_a_release_that_comes_after_is_taken(self, device: Device) -> None:
+        self.taken(device)
+        device.now_s = AGAIN_S
+        device.turn()
+        device.release(3, other_model(device, 2.0))
+        said = device.in_use()
+        assert (said.number, said.problem) == (3, "")
+
+    @pytest.mark.parametrize(
+        ("count", "since_s"), [(7, 1.0), (12, -AGAIN_S)], ids=["few", "older than the model"]
+    )
+    def test_windows_that_are_few_or_old_decide_nothing(
+        self, device: Device, count: int, since_s: float
+    ) -> None:
+        _, second = self.taken(device, count, since_s)
+        device.now_s = AGAIN_S
+        device.turn()
+        np.testing.assert_array_equal(answer(device), second)
+
+    @pytest.mark.parametrize("rule", [{"min_windows": 13}, {"verbs": ("train",)}])
+    def test_neither_do_windows_that_the_owner_lets_nobody_evaluate(
+        self, fleet: FleetData, exported: Exported, tmp_path: Path, rule: dict[str, Any]
+    ) -> None:
+        device = Device(fleet, exported, tmp_path / "state", policy=m.Policy(**rule))
+        _, second = self.taken(device)
+        device.now_s = AGAIN_S
+        device.turn()
+        np.testing.assert_array_equal(answer(device), second)
+
+    def test_killed_at_any_write_it_ends_in_one_of_the_two(self, device: Device) -> None:
+        first, second = self.taken(device)
+        whole = device.folder.with_name("whole")
+        copytree(device.folder, whole, symlinks=True)
+        answers = []
+        for number in range(20):
+            rmtree(device.folder)
+            copytree(whole, device.folder, symlinks=True)
+            device.start()
+            calls: list[str] = []
+            with pytest.MonkeyPatch.context() as patch:
+                for act in (os.replace, os.fsync, os.symlink):
+                    patch.setattr(os, act.__name__, killed_at(number, act, calls))
+                with suppress(Killed):
+                    device.turn()
+            device.start()
+            found = answer(device)
+            assert any(np.array_equal(found, each) for each in (first, second))
+            answers.append(np.array_equal(found, first))
+            if len(calls) <= number:
+                break
+        assert len(calls) <= number, "it was killed at every write"
+        assert sorted(answers) == answers, "once it has gone back, it stays there"
+        assert 0 < sum(answers) < len(answers)
+
+    def test_status_says_it(self, device: Device, capsys: pytest.CaptureFixture[str]) -> None:
+        self.taken(device)
+        device.now_s = AGAIN_S
+        device.turn()
+        assert status(Namespace(state=device.folder)) == 0
+        text = capsys.readouterr().out
+        assert "went back from model" in text
+        assert "held-out windows: " not in text, "they were measured with the newer model"
 
 
 class TestTakingUp:

@@ -7,7 +7,8 @@ release, or an offer of a finished run, is followed by the action "try" if it is
 use. "try" is the beginning of that, after which comes "taken", "failed", "broken off", or, if it
 ended the client, nothing. "again" is a new start of the client, or the end of a while: what failed
 is tried again. "kept" is what the device keeps of a model, followed by "try" if that is the model
-in use. "client start" is a new start of the client, followed by "killed" if it had ended in the
+in use. "back" is a device that goes back to the model before, or from there to the newer one.
+"client start" is a new start of the client, followed by "killed" if it had ended in the
 midst of the work. "report" has what the device says of its releases; a problem is one word.
 """
 
@@ -545,9 +546,58 @@ SCENARIOS: list[tuple[str, list[Step]]] = [
             report(1, 2, "failed", alone=True),
         ],
     ),
+    (
+        "back to the model before, whose successor is not taken again, and forward to it",
+        [
+            *taken(1, "a"),
+            *taken(2, "b"),
+            event("back"),
+            report(1, 2, "worse"),
+            release(2, "b"),
+            event("again"),
+            event("back"),
+            report(2, 2),
+            event("back"),
+            *taken(3, "c"),
+            report(3, 3),
+            event("back"),
+            report(1, 3, "worse"),
+        ],
+    ),
+    (
+        "back to what was kept before of the same model, until something newer is kept of it",
+        [
+            *taken(1, "a"),
+            kept("a", "c", "try"),
+            event("taken"),
+            event("back"),
+            report(1, 1, alone=True),
+            kept("a", "d", "try"),
+            event("taken"),
+            report(1, 1, used="d"),
+            event("back"),
+            report(1, 1, alone=True),
+        ],
+    ),
+    (
+        "back from the model of a finished run, and that run is finished again",
+        [
+            *finished(1, "a"),
+            *finished(2, "b", run="s"),
+            event("back"),
+            report(0, 2, "worse"),
+            event("finish", epoch=2, number=3, offered="b", run="s"),
+            report(0, 3, "worse"),
+            *finished(4, "a"),
+            report(0, 4),
+        ],
+    ),
 ]
 """A name and its steps."""
 OFFERED = {
+    "back to the model before, whose successor is not taken again, and forward to it": "c",
+    "back to what was kept before of the same model, until something newer is kept of it": "a",
+    "back from the model of a finished run, and that run is finished again": "a",
     "a finished run": "a",
     "a finish of an epoch that is over": "c",
     "a finish while working": "a",

@@ -5,7 +5,7 @@ import errno
 import json
 import math
 import re
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import Mock
 
 import msgspec
@@ -236,7 +236,7 @@ def test_the_page_for_other_clients_has_every_event_and_every_action_of_the_scen
     "scenario", json.loads(session_vectors.FILE.read_text()), ids=lambda scenario: scenario["name"]
 )
 def test_session(scenario: dict[str, Any]) -> None:
-    session, current = core.Session(), None
+    session, models = core.Session(), Models()
     for number, step in enumerate(scenario["steps"]):
         if step["event"] in (
             "release",
@@ -247,9 +247,10 @@ def test_session(scenario: dict[str, Any]) -> None:
             "broken off",
             "again",
             "kept",
+            "back",
             "report",
         ):
-            session, current, said = _play_offer(session, current, dict(step))
+            session, models, said = _play_offer(session, models, dict(step))
         elif step["event"] == "client start":
             said = "killed" if core.was_killed(session) else "none"
             session = msgspec.structs.replace(session, machine=None)
@@ -289,11 +290,23 @@ def test_private(case: dict[str, Any]) -> None:
     )
 
 
+class Models(NamedTuple):
+    """The model in use, and the one before."""
+
+    current: Current | None = None
+    before: Current | None = None
+
+    def begins(self, session: core.Session) -> str:
+        """Return the action: an offer is to be taken into use, or nothing."""
+        is_open = offers.open_offer(session, offers.newest(*self)) is not None
+        return "try" if is_open else "none"
+
+
 def _play_offer(
-    session: core.Session, current: Current | None, step: dict[str, Any]
-) -> tuple[core.Session, Current | None, str]:
-    """Play a step that is about models in use: the session, the model in use, and the action."""
-    before, offer = session, session.offer
+    session: core.Session, models: Models, step: dict[str, Any]
+) -> tuple[core.Session, Models, str]:
+    """Play a step that is about models in use: the session, the models, and the action."""
+    before, offer, current = session, session.offer, models.current
     match step["event"]:
         case "release":
             release = m.Release(
@@ -313,11 +326,7 @@ def _play_offer(
             session = core.on_reply(session, finish)[0]
         case "try":
             session = offers.on_trying(session)
-            return (
-                session,
-                current,
-                "try" if offers.open_offer(session, current) is not None else "none",
-            )
+            return session, models, models.begins(session)
         case "taken":
             assert offer is not None
             session = offers.on_taken(offers.on_measured(session, offer, "b", 1))
@@ -332,22 +341,23 @@ def _play_offer(
                 offer.number,
                 personal_model=own.tensors if own else "",
             )
-            return session, taken, "none"
+            return session, Models(taken, current), "none"
         case "failed":
-            return offers.on_failed(session, "failed"), current, "none"
+            return offers.on_failed(session, "failed"), models, "none"
         case "broken off":
-            return offers.on_interrupted(session), current, "none"
+            return offers.on_interrupted(session), models, "none"
+        case "back":
+            assert current is not None
+            assert models.before is not None
+            models = Models(offers.gone_back(current, models.before, "worse"), current)
+            return session, models, models.begins(session)
         case "again":
             session = offers.on_again(session)
         case "kept":
             session = core.on_kept(
                 session, kept.PersonalModel("r", A, step["of"] * 64, step["tensors"] * 64)
             )
-            return (
-                session,
-                current,
-                "try" if offers.open_offer(session, current) is not None else "none",
-            )
+            return session, models, models.begins(session)
         case "report":
             assert (current.personal_model if current else "") == step["used"] * 64
             said = offers.in_use(session, "d", current)
@@ -357,8 +367,7 @@ def _play_offer(
                 bool(step["problem"]),
             )
             assert bool(said.alone) == step["alone"]
-    begins = session.offer != before.offer and offers.open_offer(session, current) is not None
-    return session, current, "try" if begins else "none"
+    return session, models, models.begins(session) if session.offer != before.offer else "none"
 
 
 def _play(session: core.Session, step: dict[str, Any]) -> tuple[core.Session, core.Action]:

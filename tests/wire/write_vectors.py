@@ -10,6 +10,7 @@ import numpy as np
 from tests.wire import (
     broker_vectors,
     checkpoint_vectors,
+    comparison_vectors,
     drift_vectors,
     enrolment_vectors,
     epochs_vectors,
@@ -320,6 +321,7 @@ HOSTILE_MESSAGES = {
 FILES = (
     broker_vectors,
     checkpoint_vectors,
+    comparison_vectors,
     drift_vectors,
     enrolment_vectors,
     epochs_vectors,

@@ -124,7 +124,7 @@ internal class RecordingFolder(private val folder: File) {
         files().map { file ->
             val read = read(file, channels, classes)
             val start = startMs(file) ?: return@map read
-            Recording(read.samples, labelled(read.labels, start, rateHz, times, classes))
+            Recording(read.samples, labelled(read.labels, start, rateHz, times, classes), start / 1000.0, rateHz)
         }
 
     private fun files(): List<File> = folder.listFiles { file -> file.name.endsWith(".csv") }.orEmpty().sortedBy { it.name }

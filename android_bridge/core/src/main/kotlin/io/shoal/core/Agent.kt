@@ -42,7 +42,7 @@ internal class Agent(self: Identity, private val link: Link, private val environ
     private val checkpoints = Checkpoints(deviceId, storage, environment.loader.runtime, clock, log, environment.pace, ::progressed)
     private val planWork = PlanWork(deviceId, environment.windows, policy, loaded, checkpoints, environment.mostBytes)
     private val personalModels = PersonalModels(storage)
-    private val releases = Releases(deviceId, storage, loaded, personalModels, policy, Trial(environment.windows, policy), log, ::noteError)
+    private val releases = Releases(deviceId, storage, loaded, personalModels, policy, Trial(environment.windows, policy), log, time::latestS, ::noteError)
     private val traffic = Traffic(storage, clock)
     private val progress = environment.progress
     private val outbox = Outbox(self, topics, link, traffic, environment)
@@ -80,7 +80,7 @@ internal class Agent(self: Identity, private val link: Link, private val environ
 
     /** True if [work] would begin something. */
     val hasWork: Boolean
-        get() = !isSecond && clock.steadySeconds() >= readyAtS && (planReady != null || releases.ready(session))
+        get() = !isSecond && clock.steadySeconds() >= readyAtS && (planReady != null || releases.ready(session) || releases.comparing)
 
     /**
      * Plan to carry out, if all its blobs are here. An offer or the model in use may lack theirs
@@ -148,7 +148,8 @@ internal class Agent(self: Identity, private val link: Link, private val environ
     }
 
     /**
-     * Carry out the accepted plan, or try the offered model, once all blobs are here.
+     * Carry out the accepted plan, or try the offered model, once all blobs are here; if there is
+     * neither, compare the model in use with the one before.
      *
      * @throws Stopped the client is stopping
      */
@@ -156,7 +157,7 @@ internal class Agent(self: Identity, private val link: Link, private val environ
         if (!hasWork) return
         val plan = planReady
         try {
-            if (plan != null) carryOut(plan) else tryOffer()
+            if (plan != null) carryOut(plan) else if (releases.ready(session)) tryOffer() else compare()
         } catch (missing: MissingBlob) {
             log.write(Log.Level.WARNING, "Damaged blob fetched again: device=$deviceId blob=${missing.digest}")
             prepare()
@@ -390,6 +391,10 @@ internal class Agent(self: Identity, private val link: Link, private val environ
         save(Offers.onTrying(session))
         releases.take(session, ::between, ::save)
         if (outbox.connected) outbox.inUse(releases.report(session)) // else after the next check-in
+    }
+
+    private fun compare() {
+        if (releases.compare(::between) && outbox.connected) outbox.inUse(releases.report(session))
     }
 
     /** Decline the plan, and release its graphs, in case they were the cause. */

@@ -13,7 +13,7 @@ import io.shoal.core.wire.Window
 internal fun Windows.forTask(manifest: Manifest): Windows {
     if (!manifest.needsLabels) return if (numUnlabelled == 0 && trainY.shape.size == 1 && testY.shape.size == 1) this else withoutLabels()
     val (train, test) = Pair(fitLabels(inOrder(trainY, manifest), manifest, "train"), fitLabels(inOrder(testY, manifest), manifest, "test"))
-    return if (train === trainY && test === testY) this else Windows(trainX, train, testX, test, unlabelledX)
+    return if (train === trainY && test === testY) this else Windows(trainX, train, testX, test, unlabelledX, testBeginsS = testBeginsS)
 }
 
 /** Return labels with their columns, called [names], in the order of the bundle's names. */
@@ -67,7 +67,7 @@ internal fun Windows.fitting(window: Window): Windows {
     val (train, test) = Pair(fitting(trainX, window, "training windows"), fitting(testX, window, "test windows"))
     val unlabelled = fitting(unlabelledX, window, "windows without labels")
     val unchanged = train === trainX && test === testX && unlabelled === unlabelledX
-    return if (unchanged) this else Windows(train, trainY, test, testY, unlabelled, names)
+    return if (unchanged) this else Windows(train, trainY, test, testY, unlabelled, names, testBeginsS)
 }
 
 /**

@@ -149,7 +149,7 @@ public class FolderStorage @JvmOverloads constructor(private val folder: File, p
         val f = Fields(parseJson(text.toByteArray()), "current")
         Current(
             f.digest("bundle"), f.digest("model"), f.string("run"), private, f.count("release", 0), f.string("group", ""),
-            f.maybeDigest("personal_model"), f.string("alone", ""),
+            f.maybeDigest("personal_model"), f.string("alone", ""), f.double("since_s"), f.string("back", ""),
         )
     }
 
@@ -187,7 +187,7 @@ public class FolderStorage @JvmOverloads constructor(private val folder: File, p
     private fun writeCurrent(current: Current) {
         val about = linkedMapOf("bundle" to current.bundle, "model" to current.model, "run" to current.run, "group" to current.group)
         val more = linkedMapOf("release" to current.release, "personal_model" to current.personalModel, "alone" to current.alone)
-        val text = jsonText(about + more)
+        val text = jsonText(about + more + linkedMapOf("since_s" to current.sinceS, "back" to current.back))
         writeChecked(currentFile, encodeTensors(current.private, text))
     }
 

@@ -70,6 +70,20 @@ internal object Offers {
     }
 
     /**
+     * Return the newer of the model in use and the one before. It is the one before if the device
+     * went back from it.
+     */
+    fun newest(current: Current?, before: Current?): Current? = if (current?.back.isNullOrEmpty()) current else before ?: current
+
+    /**
+     * Return the model before as the one in use, because of this reason. After the device went
+     * back, that is a return to the newer model.
+     */
+    fun goneBack(current: Current, before: Current, reason: String): Current = before.run {
+        Current(bundle, model, run, private, release, group, personalModel, alone, sinceS, if (current.back.isEmpty()) reason else "")
+    }
+
+    /**
      * Return true if an offer is in use, under its number. It may still be open, for a newer
      * personal model.
      */
@@ -134,7 +148,7 @@ internal object Offers {
      */
     fun aloneOf(session: Session, current: Current?): String = when {
         current == null || current.personalModel.isNotEmpty() -> ""
-        PersonalModelRules.of(session.personalModels, current.bundle, current.model) != null -> "the personal model of this model is not in use yet"
+        PersonalModelRules.of(session.personalModels, current.bundle, current.model) != null -> current.back.ifEmpty { "the personal model of this model is not in use yet" }
         else -> current.alone.ifEmpty { PersonalModelRules.whyAlone(session.personalModels, current.bundle, current.model) }
     }
 
@@ -142,7 +156,8 @@ internal object Offers {
     fun inUse(session: Session, deviceId: String, current: Current?, failures: Long): InUse {
         val number = current?.release ?: 0
         val offer = session.offer ?: ModelOffer(0, "", "", "")
-        val (problem, latencyMs) = Pair(offer.problem, offer.latencyMs)
+        val back = current?.takeUnless { isOf(offer, it) }?.back.orEmpty()
+        val (problem, latencyMs) = Pair(offer.problem.ifEmpty { back }, offer.latencyMs)
         val (alone, model) = Pair(aloneOf(session, current), current?.model ?: "")
         return InUse(deviceId, number, session.released, problem, offer.evaluated, offer.before, latencyMs, failures, alone, model)
     }

@@ -6,11 +6,23 @@ package io.shoal.core
  * Samples (n, channels) float32 of sensors in time order, each with its class, or with the labels
  * or quantities in [named].
  */
-public class Recording private constructor(public val samples: Tensor, public val labels: LongArray, public val named: NamedLabels?) {
+public class Recording private constructor(
+    public val samples: Tensor,
+    public val labels: LongArray,
+    public val named: NamedLabels?,
+    internal val beginS: Double = Double.NaN,
+    internal val rateHz: Double = Double.NaN,
+) {
     /**
      * Create a recording with class numbers [labels] (n), [NO_LABEL] for a sample without a label.
      */
     public constructor(samples: Tensor, labels: LongArray) : this(samples, labels, null)
+
+    /**
+     * Create a recording whose first sample is of [beginS] (Unix time), with [rateHz] samples per
+     * second.
+     */
+    public constructor(samples: Tensor, labels: LongArray, beginS: Double, rateHz: Double) : this(samples, labels, null, beginS, rateHz)
 
     /** Create a recording with labels by name, or with quantities. */
     public constructor(samples: Tensor, named: NamedLabels) : this(samples, LongArray(samples.rows) { NO_LABEL }, named)
@@ -56,8 +68,10 @@ public fun windowsOf(recordings: List<Recording>, length: Int, stride: Int, step
     }
     if (cuts.isEmpty()) throw DataException("no recording has $length consecutive samples with the same label, or without labels")
     val unlabelled = cuts.filter { it.label == null }
-    val (train, test) = listOf(Part.TRAIN, Part.TEST).map { part -> cuts.filter { it.label != null && it.part == part } }.map { Pair(stacked(it, channels, length), labels(it, first?.named, steps)) }
-    return Windows(train.first, train.second, test.first, test.second, stacked(unlabelled, channels, length), first?.named?.names.orEmpty())
+    val parts = listOf(Part.TRAIN, Part.TEST).map { part -> cuts.filter { it.label != null && it.part == part } }
+    val (train, test) = parts.map { Pair(stacked(it, channels, length), labels(it, first?.named, steps)) }
+    val beginsS = parts[1].map { it.recording.run { beginS + it.start / rateHz } }.toDoubleArray()
+    return Windows(train.first, train.second, test.first, test.second, stacked(unlabelled, channels, length), first?.named?.names.orEmpty(), beginsS)
 }
 
 /** Class number of samples without a label. */

@@ -5,7 +5,9 @@ import io.shoal.core.wire.InUse
 import io.shoal.core.wire.Manifest
 import io.shoal.core.wire.Metrics
 import io.shoal.core.wire.Policy
+import io.shoal.core.wire.Tasks
 import java.io.IOException
+import java.util.Locale
 
 /**
  * Device's side of releases: take up offered models and report which one is in use
@@ -21,14 +23,17 @@ internal class Releases(
     private val policy: Policy,
     private val trial: Trial,
     private val log: Log,
+    private val nowS: () -> Double,
     private val onError: (String, Throwable) -> Unit,
 ) {
     private var current = storage.current()
+    private var before = storage.before()
+    private var compared = false
 
     private class Verdict(val manifest: Manifest, val personal: Own, val measurement: Measurement)
 
     /** Return the offer that is still to be taken into use, or null. */
-    fun open(session: Session): ModelOffer? = Offers.open(session, current)
+    fun open(session: Session): ModelOffer? = Offers.open(session, Offers.newest(current, before))
 
     /** Return true if an offer can be tried now: it is open, and its blobs are here. */
     fun ready(session: Session): Boolean = open(session)?.let { storage.hasBlob(it.bundle) && storage.hasBlob(it.model) } ?: false
@@ -42,7 +47,7 @@ internal class Releases(
      * before, of the last offer and of personal models.
      */
     fun stored(session: Session): Set<String> {
-        val (before, offer) = Pair(storage.before(), session.offer)
+        val offer = session.offer
         return blobs(session) + setOfNotNull(before?.bundle, before?.model, offer?.bundle, offer?.model) + session.personalModels.map { it.tensors }
     }
 
@@ -84,18 +89,67 @@ internal class Releases(
         val remaining = if (personal.lost.isEmpty()) began else Offers.onPersonalModelLost(began, personal.lost)
         val session = Offers.onMeasured(remaining, measurement, manifest.name, manifest.version)
         save(session)
-        val next = Current(offer.bundle, offer.model, offer.run, personal.tensors, offer.number, offer.group, personal.personalModel, personal.alone)
+        val next = Current(offer.bundle, offer.model, offer.run, personal.tensors, offer.number, offer.group, personal.personalModel, personal.alone, nowS())
         try {
-            storage.saveCurrent(next)
+            use(next)
         } catch (full: IOException) { // the client did not end, so this does not count as a try
             save(Offers.onInterrupted(session))
             throw full
         }
-        current = next
         save(Offers.onTaken(session))
         val untried = if (trial.hasWindows) "" else "; tried on zeros: this device has no window"
         log.write(Log.Level.INFO, "Model in use: ${nameOf(offer)}${beside(personal)}$untried")
     }
+
+    /**
+     * True if the model in use is to be compared with the one before, once for each start of the
+     * client.
+     */
+    val comparing: Boolean get() = !compared && current != null && before != null
+
+    /**
+     * Use the model before if it is better on the windows held out since the newer one came: if its
+     * mean loss is lower by more than one standard error of the difference. After that, the newer
+     * one is used again by the same rule. Return true if the model in use is another one now.
+     * [checkpoint] is called between batches.
+     *
+     * @throws Stopped the client is stopping
+     */
+    fun compare(checkpoint: () -> Unit): Boolean {
+        compared = true
+        val (used, before) = Pair(current ?: return false, before ?: return false)
+        if (!trial.hasFresh(Offers.newest(used, before)!!.sinceS)) return false // so nothing is loaded
+        val next = try {
+            (contained { better(used, before, checkpoint) } as? Contained.Done)?.value
+        } catch (_: MissingBlob) {
+            null
+        } ?: return false
+        use(next)
+        log.write(Log.Level.INFO, "Model in use: model=${next.model.take(12)} ${next.back.ifEmpty { "again" }}")
+        return true
+    }
+
+    /** Return the model before as the one in use, or null if it is not better. */
+    private fun better(used: Current, before: Current, checkpoint: () -> Unit): Current? {
+        val (manifest, other) = Pair(loaded.verified(used.bundle).manifest, loaded.verified(before.bundle).manifest)
+        val alike = listOf(manifest.task, manifest.classes, manifest.window) == listOf(other.task, other.classes, other.window)
+        val (x, y) = trial.fresh(manifest, Offers.newest(used, before)!!.sinceS)
+        if (manifest.task != Tasks.CLASSIFICATION || !alike || y.rows == 0) return null
+        val (losses, others) = listOf(used, before).map { trial.losses(candidate(it), x, y, checkpoint) }
+        val (gain, error) = Trial.gain(losses, others)
+        if (gain <= error) return null
+        val reason = "went back from model %s, because its mean loss over %d held-out windows since it came is %.3f, and %.3f with the " +
+            "model before (standard error of the difference %.3f)"
+        return Offers.goneBack(used, before, reason.format(Locale.ROOT, used.model.take(12), y.rows, losses.average(), others.average(), error))
+    }
+
+    private fun use(next: Current) {
+        storage.saveCurrent(next)
+        before = storage.before()
+        current = next
+    }
+
+    private fun candidate(used: Current) = Candidate(loaded.executor(used.bundle), loaded.tensors(used.model), used.private)
 
     private fun tryOut(session: Session, offer: ModelOffer, checkpoint: () -> Unit): Verdict {
         val manifest = loaded.verified(offer.bundle).manifest
@@ -118,7 +172,7 @@ internal class Releases(
     /** Return the metrics of the model in use, or null if it cannot be loaded for a comparison. */
     private fun evaluateUsed(used: Current, x: Tensor, y: Tensor, checkpoint: () -> Unit): Metrics? = try {
         val evaluated = contained {
-            trial.evaluate(Candidate(loaded.executor(used.bundle), loaded.tensors(used.model), used.private), x, y, checkpoint)
+            trial.evaluate(candidate(used), x, y, checkpoint)
         }
         (evaluated as? Contained.Done)?.value
     } catch (_: MissingBlob) {

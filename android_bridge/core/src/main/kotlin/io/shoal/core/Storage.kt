@@ -11,6 +11,9 @@ import io.shoal.core.wire.Pieces
  *   personal model then
  * @property release number of the release; 0 if a finished run offered it
  * @property group name of its group
+ * @property sinceS Unix time when it came into use
+ * @property back reason why the device went back to it from the model before; empty if it came after
+ *   that
  */
 @InternalShoalApi
 public class Current(
@@ -22,6 +25,8 @@ public class Current(
     public val group: String = "",
     public val personalModel: String = "",
     public val alone: String = "",
+    public val sinceS: Double = 0.0,
+    public val back: String = "",
 )
 
 /** Partial blob. Its pieces outlive a restart. */

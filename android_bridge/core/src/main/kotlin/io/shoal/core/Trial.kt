@@ -5,6 +5,7 @@ import io.shoal.core.wire.Metrics
 import io.shoal.core.wire.Policy
 import io.shoal.core.wire.Tasks
 import kotlin.math.ln
+import kotlin.math.sqrt
 
 /** Model on trial, with its executor and the device's own tensors. */
 internal class Candidate(private val executor: Executor, private val model: Tensors, private val private: Tensors) {
@@ -27,7 +28,8 @@ internal class Candidate(private val executor: Executor, private val model: Tens
 }
 
 /**
- * Trial of a model before it comes into use: accuracy and latency (`edge_client/models/trial.py`).
+ * Trial of a model before it comes into use, and its comparison with the model before later
+ * (`edge_client/models/trial.py`).
  */
 internal class Trial(private val windows: Windows, private val policy: Policy) {
     /**
@@ -49,8 +51,34 @@ internal class Trial(private val windows: Windows, private val policy: Policy) {
      */
     fun evaluate(candidate: Candidate, x: Tensor, y: Tensor, checkpoint: () -> Unit): Metrics {
         if (candidate.task != Tasks.CLASSIFICATION) return candidate.evaluate(x, y, checkpoint)
+        val (losses, correct) = scores(candidate, x, y, checkpoint)
+        return Metrics(losses.size.toLong(), losses.sum(), correct)
+    }
+
+    /** True if at least [LEAST_FRESH] test windows began after a time. */
+    fun hasFresh(sinceS: Double): Boolean = windows.testBeginsS.count { it > sinceS } >= LEAST_FRESH
+
+    /**
+     * Return the newest test windows since a time and their labels, as [heldBack] has them. The
+     * result is empty if there are fewer than [LEAST_FRESH] or than the policy's minimum, or if the
+     * times of windows are not known.
+     */
+    fun fresh(manifest: Manifest, sinceS: Double): Pair<Tensor, Tensor> {
+        val (x, y) = heldBack(manifest)
+        val beginsS = windows.testBeginsS.takeIf { it.size == y.rows } ?: DoubleArray(0)
+        val chosen = beginsS.indices.filter { beginsS[it] > sinceS }.takeLast(MOST_FRESH)
+        val rows = if (chosen.size < maxOf(LEAST_FRESH.toLong(), policy.minWindows)) IntArray(0) else chosen.toIntArray()
+        return Pair(x.take(rows), y.take(rows))
+    }
+
+    /** Return the losses of classified windows. [checkpoint] is called before each batch. */
+    fun losses(candidate: Candidate, x: Tensor, y: Tensor, checkpoint: () -> Unit): DoubleArray = scores(candidate, x, y, checkpoint).first
+
+    /** Return the losses of classified windows, and the number of correct answers. */
+    private fun scores(candidate: Candidate, x: Tensor, y: Tensor, checkpoint: () -> Unit): Pair<DoubleArray, Long> {
         val labels = y.toLongArray()
-        var (loss, correct) = Pair(0.0, 0L)
+        val losses = DoubleArray(labels.size)
+        var correct = 0L
         for (begin in labels.indices step BATCH) {
             checkpoint()
             val rows = IntArray(minOf(BATCH, labels.size - begin)) { begin + it }
@@ -60,11 +88,11 @@ internal class Trial(private val windows: Windows, private val policy: Policy) {
                 val probabilities = numbers.copyOfRange(at * classes, (at + 1) * classes)
                 val label = labels[row].toInt()
                 val probability = probabilities[label].toDouble()
-                loss -= ln(if (probability.isNaN()) LEAST_PROBABILITY else probability.coerceIn(LEAST_PROBABILITY, 1.0))
+                losses[row] = -ln(if (probability.isNaN()) LEAST_PROBABILITY else probability.coerceIn(LEAST_PROBABILITY, 1.0))
                 if (probabilities.indices.maxByOrNull { probabilities[it] } == label) correct++
             }
         }
-        return Metrics(labels.size.toLong(), loss, correct)
+        return Pair(losses, correct)
     }
 
     /** True if the device has a window to try a model on. */
@@ -81,10 +109,25 @@ internal class Trial(private val windows: Windows, private val policy: Policy) {
         return Math.rint(durationsMs.sorted()[TIMES / 2] * 1000) / 1000
     }
 
-    private companion object {
+    companion object {
+        /**
+         * Return by how much the mean loss of the [other] model is lower than that of the model in
+         * use, and the standard error of that, from their losses over the same windows, at least
+         * two.
+         */
+        fun gain(used: DoubleArray, other: DoubleArray): Pair<Double, Double> {
+            val apart = DoubleArray(used.size) { used[it] - other[it] }
+            val mean = apart.average()
+            return Pair(mean, sqrt(apart.sumOf { (it - mean) * (it - mean) } / (apart.size - 1) / apart.size))
+        }
+
         /** Lower limit of a class probability in the loss of a window. */
-        const val LEAST_PROBABILITY = 1e-7
-        const val TIMES = 5
-        const val BATCH = 64
+        private const val LEAST_PROBABILITY = 1e-7
+        private const val TIMES = 5
+        private const val BATCH = 64
+
+        /** Limits of the number of windows by which a device goes back to the model before. */
+        private const val LEAST_FRESH = 8
+        private const val MOST_FRESH = 256
     }
 }

@@ -13,6 +13,8 @@ import io.shoal.core.wire.Window
  * @property unlabelledX windows without labels, shaped like those of [trainX]; it may be empty
  * @property names names of labels or quantities, in the order of their columns, if the data have
  *   them
+ * @param testBeginsS Unix times (n) of the first samples of the test windows; empty or not a
+ *   number if they are not known
  * @throws DataException data types, shapes or lengths do not fit each other, or a value is not
  *   finite
  */
@@ -23,6 +25,7 @@ public class Windows @JvmOverloads constructor(
     public val testY: Tensor,
     public val unlabelledX: Tensor = trainX.take(IntArray(0)),
     public val names: List<String> = emptyList(),
+    internal val testBeginsS: DoubleArray = DoubleArray(0),
 ) {
     init {
         check("train", trainX, trainY)

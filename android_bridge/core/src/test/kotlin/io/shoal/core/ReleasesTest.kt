@@ -1,7 +1,10 @@
 package io.shoal.core
 
 import io.shoal.core.wire.Bundle
+import io.shoal.core.wire.Fields
 import io.shoal.core.wire.InUse
+import io.shoal.core.wire.Json
+import io.shoal.core.wire.JsonObject
 import io.shoal.core.wire.Metrics
 import io.shoal.core.wire.Policy
 import io.shoal.core.wire.Train
@@ -9,6 +12,7 @@ import io.shoal.core.wire.decode
 import io.shoal.core.wire.decodeTensors
 import io.shoal.core.wire.digest
 import io.shoal.core.wire.encodeTensors
+import io.shoal.core.wire.parseJson
 import org.junit.jupiter.api.io.TempDir
 import java.io.File
 import java.io.IOException
@@ -74,6 +78,77 @@ class ReleasesTest {
         device.release(7)
         assertEquals(Pair(7L, digest(Fixture.model)), storage().current()!!.let { Pair(it.release, it.model) })
         assertEquals(digest(model(2f)), storage().before()!!.model)
+    }
+
+    /** Graphs that are sure of class 0 if the weights of the model are 2, and undecided if not. */
+    private val sure = object : GraphLoader by FakeLoader() {
+        override fun load(bundle: Bundle): Graphs = object : Graphs by FakeGraphs() {
+            override fun run(graph: String, inputs: Tensors): Tensors {
+                if (graph != "predict") return FakeGraphs().run(graph, inputs)
+                val row = if (inputs.getValue("shared/w").toFloatArray()[0] == 2f) listOf(1f, 0f, 0f) else listOf(0.4f, 0.3f, 0.3f)
+                val count = inputs.getValue("batch/x").rows
+                return mapOf("output/probabilities" to Tensor.of(List(count) { row }.flatten().toFloatArray(), listOf(count, 3)))
+            }
+        }
+    }
+
+    /** Return windows to test on, all of this class, that begin from [beginS] on. */
+    private fun tested(label: Long, beginS: Double, count: Int = 12) = Fixture.windows.run {
+        Windows(trainX, trainY, trainX.take(IntArray(count) { it }), Tensor.of(LongArray(count) { label }), unlabelledX, names, DoubleArray(count) { beginS + it })
+    }
+
+    private val later = 2000.0
+
+    /** Let the device take two releases, the second of which is sure of class 0. */
+    private fun takeTwo() = device(sure).run {
+        release(1)
+        release(2, model(2f))
+    }
+
+    @Test
+    fun `a device goes back to the model before if fresh windows say so, and forward by the same rule`() {
+        takeTwo()
+        val back = device(sure, windows = tested(1, later))
+        back.work()
+        assertEquals(1, storage().current()!!.release)
+        back.report().run {
+            assertEquals(listOf(1L, 2L, digest(Fixture.model)), listOf(number, offered, model))
+            assertTrue("went back from model ${digest(model(2f)).take(12)}" in problem && "12 held-out windows" in problem, problem)
+        }
+        repeat(2) { device(sure, windows = tested(1, later)).work() }
+        assertEquals(Pair(1L, 2L), storage().run { Pair(current()!!.release, before()!!.release) }, "another look finds the same")
+        val forward = device(sure, windows = tested(0, later))
+        forward.work()
+        assertEquals(listOf(2L, ""), forward.report().run { listOf(number, problem) })
+        forward.release(3, model(3f))
+        assertEquals(3, forward.report().number)
+    }
+
+    @Test
+    fun `windows that are few, old, or that nobody may evaluate decide nothing`() {
+        takeTwo()
+        val rules = listOf(Policy(minWindows = 13), Policy(verbs = listOf("train")))
+        val devices = listOf(tested(1, later, 7), tested(1, 0.0), tested(1, Double.NaN)).map { device(sure, windows = it) } +
+            rules.map { device(sure, it, tested(1, later)) }
+        for (device in devices) {
+            device.work()
+            assertEquals(2, storage().current()!!.release)
+        }
+    }
+
+    @Test
+    fun `gains and their errors are those of every implementation`() {
+        val file = Fields(JsonObject(mapOf("cases" to parseJson(File(repository, "wire/vectors/comparison.json").readBytes()))), "comparison.json")
+        val cases = file.list("cases") { it: Json, path -> Fields(it, path) }
+        assertTrue(cases.size >= 5)
+        for (case in cases) {
+            val (used, other) = listOf("used", "other").map { key ->
+                case.list(key) { it, at -> Fields(JsonObject(mapOf("n" to it)), at).double("n") }.toDoubleArray()
+            }
+            val (gain, error) = Trial.gain(used, other)
+            assertEquals(case.double("gain"), gain, 1e-8)
+            assertEquals(case.double("error"), error, 1e-8)
+        }
     }
 
     @Test

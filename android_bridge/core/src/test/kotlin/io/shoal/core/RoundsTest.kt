@@ -36,12 +36,12 @@ class RoundsTest {
         return read.map { scenario ->
             DynamicTest.dynamicTest(scenario.string("name")) {
                 var session = Session()
-                var current: Current? = null
+                var models = Pair<Current?, Current?>(null, null)
                 for (step in scenario.list("steps") { it, path -> Fields(it, path) }) {
                     if (step.string("event") in OFFERS) {
-                        val (changed, used) = playOffer(session, current, step)
+                        val (changed, next) = playOffer(session, models, step)
                         session = changed
-                        current = used
+                        models = next
                     } else if (step.string("event") == "client start") {
                         assertEquals(step.string("action"), if (Rounds.wasKilled(session)) "killed" else "none")
                         session = session.copy(underWay = false)
@@ -86,56 +86,63 @@ class RoundsTest {
         else -> throw AssertionError(event)
     }
 
-    /** Play a step about models in use; return the session and the model in use. */
-    private fun playOffer(session: Session, current: Current?, step: Fields): Pair<Session, Current?> {
+    /** Play a step about models in use; return the session, the model in use and the one before. */
+    private fun playOffer(session: Session, models: Pair<Current?, Current?>, step: Fields): Pair<Session, Pair<Current?, Current?>> {
+        val (current, before) = models
+        fun isOpen(session: Session, models: Pair<Current?, Current?>) = Offers.open(session, Offers.newest(models.first, models.second)) != null
         fun checkedStart(changed: Session): Session = changed.also {
-            val begins = it.offer != session.offer && Offers.open(it, current) != null
+            val begins = it.offer != session.offer && isOpen(it, models)
             assertEquals(step.string("action"), if (begins) "try" else "none")
         }
         fun model() = step.string("offered").repeat(64)
         return when (val event = step.string("event")) {
             "release" -> Pair(
                 checkedStart(Offers.onRelease(session, Release("d", step.count("epoch"), step.count("number"), "", "r", a, model()))),
-                current,
+                models,
             )
             "finish" -> {
                 val finish = Finish("d", step.string("run", "r"), step.count("epoch"), a, model(), step.bool("releases", false), step.count("number", 0))
-                Pair(checkedStart(Rounds.onReply(session, finish).first), current)
+                Pair(checkedStart(Rounds.onReply(session, finish).first), models)
             }
             "try" -> Pair(
                 Offers.onTrying(session).also {
-                    assertEquals(step.string("action"), if (Offers.open(it, current) != null) "try" else "none")
+                    assertEquals(step.string("action"), if (isOpen(it, models)) "try" else "none")
                 },
-                current,
+                models,
             )
             "taken" -> {
                 val offer = session.offer!!
                 val tensors = PersonalModelRules.of(session.personalModels, offer.bundle, offer.model)?.tensors.orEmpty()
                 val next = Current(offer.bundle, offer.model, offer.run, emptyMap(), offer.number, personalModel = tensors)
-                Pair(Offers.onTaken(Offers.onMeasured(session, Measurement(), "b", 1)), next)
+                Pair(Offers.onTaken(Offers.onMeasured(session, Measurement(), "b", 1)), Pair(next, current))
             }
-            "failed" -> Pair(Offers.onFailed(session, "failed"), current)
-            "again" -> Pair(checkedStart(Offers.onAgain(session)), current)
-            "broken off" -> Pair(Offers.onInterrupted(session), current)
+            "failed" -> Pair(Offers.onFailed(session, "failed"), models)
+            "again" -> Pair(checkedStart(Offers.onAgain(session)), models)
+            "broken off" -> Pair(Offers.onInterrupted(session), models)
+            "back" -> {
+                val next = Pair(Offers.goneBack(current!!, before!!, "worse"), current)
+                assertEquals(step.string("action"), if (isOpen(session, next)) "try" else "none")
+                Pair(session, next)
+            }
             "kept" -> {
                 val personalModel = PersonalModel("r", a, step.string("of").repeat(64), step.string("tensors").repeat(64))
                 val changed = Offers.onPersonalModel(session, personalModel)
-                assertEquals(step.string("action"), if (Offers.open(changed, current) != null) "try" else "none")
-                Pair(changed, current)
+                assertEquals(step.string("action"), if (isOpen(changed, models)) "try" else "none")
+                Pair(changed, models)
             }
             "report" -> {
                 assertEquals(step.string("used").repeat(64), current?.personalModel.orEmpty())
                 val report = Offers.inUse(session, "d", current, 0)
                 assertEquals(listOf(step.count("number"), step.count("offered")), listOf(report.number, report.offered))
                 assertEquals(listOf(step.string("problem").isEmpty(), step.bool("alone")), listOf(report.problem.isEmpty(), report.alone.isNotEmpty()))
-                Pair(session, current)
+                Pair(session, models)
             }
             else -> throw AssertionError(event)
         }
     }
 
     private companion object {
-        val OFFERS = setOf("release", "finish", "try", "taken", "failed", "broken off", "again", "kept", "report")
+        val OFFERS = setOf("release", "finish", "try", "taken", "failed", "broken off", "again", "kept", "back", "report")
     }
 
     @Test

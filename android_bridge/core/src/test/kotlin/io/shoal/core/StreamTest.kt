@@ -3,9 +3,11 @@ package io.shoal.core
 import io.shoal.core.wire.Fields
 import io.shoal.core.wire.Json
 import io.shoal.core.wire.JsonObject
+import io.shoal.core.wire.decodeTensors
 import io.shoal.core.wire.parseJson
 import org.junit.jupiter.api.io.TempDir
 import java.io.File
+import kotlin.math.abs
 import kotlin.test.Test
 import kotlin.test.assertEquals
 import kotlin.test.assertNull
@@ -33,6 +35,31 @@ class StreamTest {
                 assertEquals(step.double("stay"), filter.sums.stay(p.size), 1e-8)
             }
         }
+    }
+
+    @Test
+    fun `a predictor answers the windows of a stream as Python does, also after a restart`() {
+        val storage = FolderStorage(folder)
+        FakeAggregator(storage).up().run {
+            deliver(topics.device("phone", "release"), Fixture.release(1))
+            offer()
+        }
+        val stream = decodeTensors(File(Fixture.folder, "stream.safetensors").readBytes()).tensors
+        val (x, answers) = listOf("x", "answers").map(stream::getValue)
+        val begins = stream.getValue("begins_s").toLongArray()
+        var predictor = Predictor(storage, FakeLoader(), Fixture.keys)
+        for (row in begins.indices) {
+            val at = intArrayOf(row)
+            if (row == begins.size / 2) { // there, a gap begins
+                predictor.close()
+                predictor = Predictor(FolderStorage(folder), FakeLoader(), Fixture.keys)
+            }
+            val answer = predictor.predictNext(x.take(at), begins[row].toDouble())
+            assertEquals(listOf(1, 3), answer.shape)
+            for ((expected, value) in answers.take(at).toFloatArray().zip(answer.toFloatArray())) assertEquals(expected, value, 1e-5f)
+        }
+        val own = predictor.use { it.predict(x) }
+        assertTrue(own.toFloatArray().zip(answers.toFloatArray()).any { (one, other) -> abs(one - other) > 0.1 }, "it filters")
     }
 
     @Test
