@@ -1,14 +1,17 @@
 """A month of a device: ``python -m benchmarks.month``.
 
-A quarter of the watches is held out of training. Each then records for `DAYS` days, and each day
-one stretch of its windows gets a label. On day `TURNED` its sensors are turned, and on day `PASSED`
-they are put right and another person takes the device over. Every device keeps all that it has
-recorded. It chooses its model by the service's rule (``aggregator.fleet.desired.GROWTH``). Trained
-fleets lie in ``--folder``. Writes ``benchmarks/results/month.json`` and a section of RESULTS.md.
+A quarter of the devices of the watches and of UCI HAR is held out of training. Each then records
+for `DAYS` days, and each day one stretch of its windows gets a label. On day `TURNED` its sensors
+are turned, and on day `PASSED` they are put right and another person takes the device over. A
+device chooses its model by the service's rule (``aggregator.fleet.desired.GROWTH``), from all that
+it has recorded, or, in the last two of `WAYS`, from the windows since a change alone. Trained
+fleets lie in ``--folder``: a run that was interrupted goes on after the last seed. Writes
+``benchmarks/results/month.json`` and a section of RESULTS.md.
 """
 
 import argparse
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -16,9 +19,10 @@ from typing import Any
 import numpy as np
 
 from aggregator.fleet.desired import GROWTH
-from benchmarks.newcomers import SPEC, reception_of, trained
+from benchmarks.newcomers import DATA, SPEC, reception_of, trained
 from benchmarks.results.report import describe_machine, keep
 from edge_client.core.ports import Windows
+from edge_client.live.drift import distance, features
 from simulation.objective import objective_for_fleet
 from wire.arrays.tensors import Array
 
@@ -28,7 +32,14 @@ STRETCH, STRETCHES = 4, 8
 """Windows of a stretch, and stretches of a day; one of these gets a label."""
 SHOWN = (1, 2, 5, 10, 11, 12, 15, 20, 21, 22, 25, 28)
 """Days of the table."""
-WAYS = {"frozen": "frozen after day 1", "product": "the product"}
+APART, LEAST_DAYS = 0.1, 2
+"""Distance of a day from the days before it, at least so many, from which the data have changed."""
+WAYS = {
+    "frozen": "frozen after day 1",
+    "product": "the product",
+    "since": "windows since the change",
+    "drift": "windows since drift",
+}
 
 
 def turned(x: Array) -> Array:
@@ -61,21 +72,36 @@ def day_of(windows: Windows, day: int, rng: np.random.Generator) -> tuple[Array,
     return x[rows[0]], y[rows[0]], x[np.concatenate(rows[1:])]
 
 
-def recorded(
-    people: tuple[Windows, Windows], last_day: int, seed: list[int]
-) -> tuple[Windows, list[int]]:
-    """Return the windows of a device after a day, and the number of its labels after each day.
+Day = tuple[Array, Array, Array]
 
-    The test windows are those of every phase, one after the other.
-    """
+
+def recorded(people: tuple[Windows, Windows], seed: list[int]) -> list[Day]:
+    """Return what a device records on each day."""
     rng = np.random.default_rng(seed)
-    days = [day_of(people[d >= PASSED], d, rng) for d in range(1, last_day + 1)]
+    return [day_of(people[d >= PASSED], d, rng) for d in range(1, DAYS + 1)]
+
+
+def windows_of(people: tuple[Windows, Windows], days: Sequence[Day]) -> Windows:
+    """Return the windows of some days. The test windows are those of every phase, in order."""
     x, y, unlabelled = (np.concatenate(parts) for parts in zip(*days, strict=True))
     own, other = people
     test_x = np.concatenate([own.test_x, turned(own.test_x), other.test_x])
     test_y = np.concatenate([own.test_y, own.test_y, other.test_y])
-    counts = np.cumsum([len(labels) for _, labels, _ in days]).tolist()
-    return Windows(x, y, test_x, test_y, unlabelled), counts
+    return Windows(x, y, test_x, test_y, unlabelled)
+
+
+def first_of(way: str, days: Sequence[Day]) -> int:
+    """Return the place of the first of these days from which a device chooses its model."""
+    if way == "since":
+        return {0: 0, 1: TURNED - 1, 2: PASSED - 1}[phase_of(len(days))]
+    first = 0
+    if way == "drift":
+        rows = [features(np.concatenate([x, unlabelled])) for x, _, unlabelled in days]
+        for last in range(len(days)):
+            is_known = last - first >= LEAST_DAYS
+            if is_known and distance(np.concatenate(rows[first:last]), rows[last]) > APART:
+                first = last
+    return first
 
 
 def accuracies(answers: Array, people: tuple[Windows, Windows]) -> list[float]:
@@ -86,9 +112,9 @@ def accuracies(answers: Array, people: tuple[Windows, Windows]) -> list[float]:
     return [float((answer == y).mean()) for answer, y in pairs]
 
 
-def measure(seed: int, folder: Path) -> list[dict[str, Any]]:
+def measure(name: str, seed: int, folder: Path) -> list[dict[str, Any]]:
     """Return the accuracy of every held-out device by day, in each of `WAYS`."""
-    fleet, newcomers, finished = trained("watch", seed, folder)
+    fleet, newcomers, finished = trained(name, seed, folder)
     reception = reception_of(fleet, finished, objective_for_fleet(fleet, SPEC, seed))
     names = sorted(newcomers)
     people = {
@@ -97,55 +123,81 @@ def measure(seed: int, folder: Path) -> list[dict[str, Any]]:
     }
     rows = []
     for place, d in enumerate(names):
-        counts = recorded(people[d], DAYS, [seed, place])[1]
-        models = list[list[float]]()
-        chosen_by = 0
+        days = recorded(people[d], [seed, place])
+        known: dict[tuple[int, int], list[float]] = {}
+        by_way: dict[str, list[float]] = {}
+        for way in list(WAYS)[1:]:
+            by_way[way] = []
+            chosen, chosen_by = (0, 0), 0
+            for day in range(1, DAYS + 1):
+                until = max(1, day - 1)  # a choice is in use from the next day on
+                first = first_of(way, days[:until])
+                count = sum(len(y) for _, y, _ in days[first:until])
+                if not chosen_by or first != chosen[0] or count > (1 + GROWTH) * chosen_by:
+                    chosen, chosen_by = (first, until), count
+                if chosen not in known:
+                    windows = windows_of(people[d], days[slice(*chosen)])
+                    answers = reception.receive({d: windows})[d].answers
+                    known[chosen] = accuracies(answers, people[d])
+                by_way[way].append(known[chosen][phase_of(day)])
         for day in range(1, DAYS + 1):
-            until = max(1, day - 1)  # a choice is in use from the next day on
-            if not models or counts[until - 1] > (1 + GROWTH) * chosen_by:
-                chosen_by = counts[until - 1]
-                result = reception.receive({d: recorded(people[d], until, [seed, place])[0]})[d]
-                models.append(accuracies(result.answers, people[d]))
-            phase = phase_of(day)
-            accuracy = {"frozen": models[0][phase], "product": models[-1][phase]}
-            rows.append({"device": d, "day": day, **accuracy})
+            accuracy = {way: values[day - 1] for way, values in by_way.items()}
+            frozen = known[0, 1][phase_of(day)]
+            rows.append({"device": d, "day": day, "frozen": frozen, **accuracy})
     return rows
 
 
-def mean_of(runs: Mapping[str, list[dict[str, Any]]], way: str, first: int, last: int) -> float:
-    """Return the mean accuracy in % over all devices of the days from `first` to `last`."""
-    rows = [row for run in runs.values() for row in run if first <= row["day"] <= last]
-    return 100 * fmean(row[way] for row in rows)
-
-
-def text(results: dict[str, Any]) -> str:
-    """Return the results as Markdown."""
-    runs = results["runs"]
-    spans = {
+def table(runs: Mapping[str, list[dict[str, Any]]], ways: Sequence[str]) -> list[str]:
+    """Return the lines of a table of mean accuracies in %, by data and days, in some of `WAYS`."""
+    spans = {str(day): (day, day) for day in SHOWN} | {
         f"1 to {TURNED - 1}, as it came": (1, TURNED - 1),
         f"{TURNED} to {PASSED - 1}, turned": (TURNED, PASSED - 1),
         f"{PASSED} to {DAYS}, another person": (PASSED, DAYS),
     }
     lines = [
-        "## A month of a device",
-        "",
-        f"Machine: {results['machine']}. Made by `python -m benchmarks.month`; numbers in "
-        f"`results/month.json`. A quarter of the watches comes when training is over. Each day, a "
-        f"device records {STRETCHES} stretches of {STRETCH} windows, and one stretch gets a label. "
-        f"On day {TURNED} its sensors are turned by 90 degrees; on day {PASSED} they are put right "
-        f"and another person takes it over. Mean accuracy in % of `personal` over the devices and "
-        f"{len(runs)} seeds, on test windows of that day's person and position. `{WAYS['frozen']}`:"
-        f" the choice by the first day's windows. `{WAYS['product']}`: a choice whenever labels "
-        f"have grown by a quarter. A choice is in use from the next day on. Old windows stay.",
-        "",
-        f"| days | {' | '.join(WAYS.values())} |",
-        "|---" * (1 + len(WAYS)) + "|",
+        f"| data | days | {' | '.join(WAYS[way] for way in ways)} |",
+        "|---" * (2 + len(ways)) + "|",
     ]
-    days = {str(day): (day, day) for day in SHOWN}
-    for name, (first, last) in {**days, **spans}.items():
-        cells = [f"{mean_of(runs, way, first, last):.1f}" for way in WAYS]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+    for name in DATA:
+        of_name = [run for key, run in runs.items() if key.startswith(name)]
+        rows = [row for run in of_name if ways[-1] in run[0] for row in run]
+        for days, (first, last) in spans.items() if rows else ():
+            cells = [
+                f"{100 * fmean(row[way] for row in rows if first <= row['day'] <= last):.1f}"
+                for way in ways
+            ]
+            lines.append(f"| {name} | {days} | {' | '.join(cells)} |")
+    return lines
+
+
+def text(results: dict[str, Any]) -> str:
+    """Return the results as Markdown."""
+    runs = results["runs"]
+    changed = ", ".join(key for key, run in runs.items() if "drift" in run[0])
+    return "\n".join(
+        [
+            "## A month of a device",
+            "",
+            f"Machine: {results['machine']}. Made by `python -m benchmarks.month`; numbers in "
+            f"`results/month.json`. A quarter of the devices comes when training is over. Each "
+            f"day, a device records {STRETCHES} stretches of {STRETCH} windows, and one stretch "
+            f"gets a label. On day {TURNED} its sensors are turned by 90 degrees; on day {PASSED} "
+            f"they are put right and another person takes it over. Mean accuracy in % of "
+            f"`personal` over the devices and up to {SEEDS} seeds, on test windows of that day's "
+            f"person and position. `{WAYS['frozen']}`: the choice by the first day's windows. "
+            f"`{WAYS['product']}`: a choice whenever labels have grown by a quarter. A choice is "
+            f"in use from the next day on. Old windows stay.",
+            "",
+            *table(runs, ("frozen", "product")),
+            "",
+            f"What old windows cost, with the data and seeds {changed}. `{WAYS['since']}`: a "
+            f"device that knows on which days it was turned and passed on chooses by later windows "
+            f"alone. `{WAYS['drift']}`: the same, by a test of each day: its distance from the "
+            f"days before (`edge_client.live.drift`) is above {APART:g}.",
+            "",
+            *table(runs, tuple(WAYS)),
+        ]
+    )
 
 
 def main() -> None:
@@ -153,12 +205,16 @@ def main() -> None:
     reader = argparse.ArgumentParser(description=__doc__)
     reader.add_argument("--folder", type=Path, default=Path("runs/newcomers"))
     reader.add_argument("--seeds", type=int, default=SEEDS)
+    reader.add_argument("--data", default=",".join(DATA))
     reader.add_argument("--out", type=Path, default=OUT)
     options = reader.parse_args()
-    results: dict[str, Any] = {"machine": describe_machine(), "runs": {}}
-    for seed in range(options.seeds):
-        results["runs"][f"watch-{seed}"] = measure(seed, options.folder)
-        keep(results, options.out, OUT, "month", text(results))
+    results = json.loads(options.out.read_text()) if options.out.exists() else {"runs": {}}
+    results["machine"] = describe_machine()
+    for name in options.data.split(","):
+        for seed in range(options.seeds):
+            if f"{name}-{seed}" not in results["runs"]:
+                results["runs"][f"{name}-{seed}"] = measure(name, seed, options.folder)
+                keep(results, options.out, OUT, "month", text(results))
     print(text(results))
 
 
