@@ -22,6 +22,8 @@ ARTEFACTS = {
     "shoal-android-ktx": ("ktx",),
 }
 """Modules of each artefact that an app depends on."""
+PUBLISHED = {modules[-1]: artefact for artefact, modules in ARTEFACTS.items()}
+"""Published names of the modules that an app names; the others keep their own."""
 PUBLIC_MODULES = tuple(module for modules in ARTEFACTS.values() for module in modules)
 PUBLIC, STATIC, FINAL, ABSTRACT, INTERFACE, SYNTHETIC, ANNOTATION, ENUM = (
     0x1,
@@ -104,11 +106,6 @@ def dump(module: Module) -> str:
     """Compile a module and return the text of its declarations, class by class."""
     compile_module(module)
     return "\n".join(_class_text(declared) for declared in _public_classes(module))
-
-
-def public_classes(module: Module) -> list[str]:
-    """Return the names, with dots, of a module's public classes."""
-    return [declared.name.replace("/", ".") for declared in _public_classes(module)]
 
 
 def _public_classes(module: Module) -> list[ClassFile]:

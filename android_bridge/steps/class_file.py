@@ -38,16 +38,15 @@ class ClassMember:
 class ClassFile:
     """The parts of a class file.
 
-    `constants` are by number, from 1. `attributes` are those of the class itself, which begin at
-    byte `attributes_at`.
+    `constants` are by number, from 1. `attributes` are those of the class itself.
     """
 
     def __init__(self, content: bytes) -> None:
         self.content = content
         self.constants: dict[int, bytes] = {}
-        (self.count,) = struct.unpack_from(">H", content, 8)
+        (count,) = struct.unpack_from(">H", content, 8)
         offset, index = 10, 1
-        while index < self.count:
+        while index < count:
             tag = content[offset]
             size = (
                 3 + struct.unpack_from(">H", content, offset + 1)[0] if tag == UTF8 else SIZES[tag]
@@ -55,7 +54,6 @@ class ClassFile:
             self.constants[index] = content[offset : offset + size]
             index += 2 if tag in (5, 6) else 1  # a long or double occupies two numbers
             offset += size
-        self.constants_end = offset
         self.access, this_class, base, interfaces = struct.unpack_from(">HHHH", content, offset)
         self.name, self.base = self.class_name(this_class), self.class_name(base)
         self.interfaces = [
@@ -63,8 +61,8 @@ class ClassFile:
             for number in struct.unpack_from(f">{interfaces}H", content, offset + 8)
         ]
         offset, self.fields = self._members(offset + 8 + 2 * interfaces)
-        self.attributes_at, self.methods = self._members(offset)
-        _, self.attributes = self._attributes(self.attributes_at)
+        offset, self.methods = self._members(offset)
+        _, self.attributes = self._attributes(offset)
 
     def text(self, index: int) -> bytes:
         """Return the text of a constant."""

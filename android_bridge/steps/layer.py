@@ -6,8 +6,8 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from steps import api, kotlin_metadata, stub_check
-from steps.compiled import digest_of, made, part_of, unchanged
+from steps import api, stub_check
+from steps.compiled import part_of
 from steps.java8 import java8_library
 from steps.modules import (
     JAVA_8,
@@ -20,7 +20,7 @@ from steps.modules import (
     resource_jars,
     stub_jars,
 )
-from steps.resources import LINKED, MIN_SDK, link_resources
+from steps.resources import LINKED, MIN_SDK, link_resources, manifest
 from steps.toolchain import (
     KOTLIN,
     OUT,
@@ -35,9 +35,11 @@ from steps.toolchain import (
     run,
 )
 
-OWN_MODULES = ("core", "executorch", "android")
-OWN_BYTES = 662_000
-RULES = [ROOT / module / "consumer-rules.pro" for module in ("executorch", "android")]
+ARCHIVES = OUT / "archives"
+SEEN_BY_AN_APP = ("core", "android", "foreground", "recording")
+"""Modules that `sample` is compiled against: those that it names, and what they name as `api`."""
+RUN_BY_AN_APP = ("core", "executorch", "android", "foreground")
+"""Modules in an app that trains in the foreground."""
 
 
 def link() -> str:
@@ -72,51 +74,47 @@ def stubs() -> str:
 
 
 def aar() -> str:
-    """Assemble `.out/shoal-android.aar` and return a line with its size.
+    """Assemble what Gradle publishes, in `.out/archives`, and return a line with the sizes."""
+    ARCHIVES.mkdir(parents=True, exist_ok=True)
+    paths = [_archive(name) for name in api.PUBLIC_MODULES]
+    sizes = ", ".join(f"{path.name} {path.stat().st_size}" for path in paths)
+    return f"{ARCHIVES}: {sizes} bytes"
 
-    Raises:
-        SystemExit: its own code has `OWN_BYTES` bytes or more.
-    """
-    compile_module(MODULES["android"])
-    target, linked = OUT / "shoal-android.aar", link_resources()
-    classes = _shrunk_classes()
-    with zipfile.ZipFile(part_of(target), "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.write(linked / "AndroidManifest.xml", "AndroidManifest.xml")
-        archive.write(classes, "classes.jar")
-        archive.write(linked / "R.txt", "R.txt")
-        archive.writestr("proguard.txt", "\n".join(path.read_text() for path in RULES))
+
+def _archive(name: str) -> Path:
+    """Write a module's archive: a jar for `core`, which needs no Android, an AAR for the others."""
+    module, main = MODULES[name], ROOT / name / "src" / "main"
+    compile_module(module)
+    target = ARCHIVES / f"{api.PUBLISHED.get(name, name)}.{'jar' if name == 'core' else 'aar'}"
+    if name == "core":
+        shutil.copyfile(module.jar, part_of(target))
+    else:
+        with zipfile.ZipFile(part_of(target), "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("AndroidManifest.xml", manifest(name))
+            archive.write(module.jar, "classes.jar")
+            archive.write(link_resources(name) / "R.txt", "R.txt")
+            for path in sorted((main / "res").rglob("*.xml")):
+                archive.write(path, path.relative_to(main))
+            if (rules := _rules(name)).exists():
+                archive.write(rules, "proguard.txt")
     part_of(target).replace(target)
-    own_bytes = classes.stat().st_size
-    if own_bytes >= OWN_BYTES:
-        raise SystemExit(
-            f"error: the archive's own code takes {own_bytes} bytes, at most {OWN_BYTES} are "
-            "allowed"
-        )
-    return f"{target}: {target.stat().st_size} bytes, its own code {own_bytes}"
-
-
-def _shrunk_classes() -> Path:
-    """Return the jar of the archive's own code, shrunk to what an app can call."""
-    target, libraries = OUT / "aar-classes.jar", [*_libraries(), *_run_time()]
-    rules = [ROOT / "android" / "aar-rules.pro", _public_rules(), *RULES]
-    seen = digest_of([*(MODULES[name].jar for name in OWN_MODULES), *rules, *libraries])
-    if not unchanged(target, seen):
-        options = [part for path in rules for part in ("--pg-conf", path)]
-        _run_r8("R8", target, ["--classfile", "--release", *options], [_classes_jar()], libraries)
-        kotlin_metadata.restore(OUT / "classes.jar", target)
-        made(target, seen)
     return target
 
 
-def app(version: str = KOTLIN) -> str:
-    """Compile `sample` and the apps of the pages against the archive with this Kotlin version.
+def _rules(name: str) -> Path:
+    """Return the path of the rules for R8 that a module brings to an app."""
+    return ROOT / name / "consumer-rules.pro"
 
-    The modules are not on the classpath, as an app has the archive only.
+
+def app(version: str = KOTLIN) -> str:
+    """Compile `sample` and the apps of the pages against the archives' classes.
+
+    `version` is that of the Kotlin compiler.
     """
     aar()
     sources = [*MODULES["sample"].sources("main"), *_programs("kotlin", "kt")]
-    beside = [compile_module(MODULES["recording"])[0], *resource_jars("sample")]
-    classpath = [OUT / "aar-classes.jar", *beside, *stub_jars()]
+    classes = [MODULES[name].jar for name in SEEN_BY_AN_APP]
+    classpath = [*classes, *resource_jars("sample"), *stub_jars()]
     compile_kotlin(
         sources,
         classpath,
@@ -151,44 +149,36 @@ def _programs(language: str, ending: str) -> list[Path]:
 
 
 def dex() -> str:
-    """Dex the archive's classes with D8, and shrink a small app with R8 and the consumer rules.
+    """Dex the archives' classes with D8, and shrink a small app with R8 and the consumer rules.
 
     Raises:
         SystemExit: R8 removed or renamed a class or member that is found by name at run time.
     """
     aar()
-    classes = OUT / "aar-classes.jar"
+    classes = [MODULES[name].jar for name in RUN_BY_AN_APP]
     _run_r8(
         "D8",
         OUT / "dex",
         ["--release", "--min-api", MIN_SDK],
-        [classes, *(jar for jar in _run_time() if jar != bouncycastle())],
-        [*_libraries(), bouncycastle()],
+        [*classes, *(jar for jar in _run_time() if jar != bouncycastle())],
+        [*_libraries(), bouncycastle(), *resource_jars("foreground")],
     )
+    test = ROOT / "android" / "shrink-test"
     app = compile_java(
-        "shrunk-app",
-        [ROOT / "android" / "shrink-test"],
-        [classes, *stub_jars(), kotlin() / "lib" / "kotlin-stdlib.jar"],
+        "shrunk-app", [test], [*classes, *stub_jars(), kotlin() / "lib" / "kotlin-stdlib.jar"]
     )
-    rules = [
-        ROOT / "android" / "shrink-test" / "app-rules.pro",
-        ROOT / "foreground" / "consumer-rules.pro",
-    ]
+    of_modules = [path for path in map(_rules, RUN_BY_AN_APP) if path.exists()]
+    rules = [test / "app-rules.pro", *of_modules]
     options = [
         "--release",
         "--min-api",
         MIN_SDK,
         *(part for path in rules for part in ("--pg-conf", path)),
-        *_rules(),
     ]
-    beside = [compile_module(MODULES["foreground"])[0], *resource_jars("foreground")]
-    _run_r8("R8", OUT / "shrunk", options, [app, classes, *beside, *_run_time()], _libraries())
+    beside = [*resource_jars("foreground"), *_run_time()]
+    _run_r8("R8", OUT / "shrunk", options, [app, *classes, *beside], _libraries())
     names = _names(run([program_path("dexdump", "dexdump"), OUT / "shrunk" / "classes.dex"]))
-    missing = [
-        name
-        for name in (ROOT / "android" / "shrink-test" / "survivors.txt").read_text().split()
-        if name not in names
-    ]
+    missing = [name for name in (test / "survivors.txt").read_text().split() if name not in names]
     if missing:
         raise SystemExit(
             f"error: R8 removed or renamed {', '.join(missing)}: the consumer rules must keep "
@@ -240,23 +230,6 @@ def _run_r8(
     )
 
 
-def _public_rules() -> Path:
-    """Write R8's rules that keep the names of the archive's public classes; return their path."""
-    target = OUT / "public-rules.pro"
-    names = [
-        name
-        for module in api.PUBLIC_MODULES
-        if module in OWN_MODULES
-        for name in api.public_classes(MODULES[module])
-    ]
-    target.write_text("".join(f"-keep class {name} {{ public protected *; }}\n" for name in names))
-    return target
-
-
-def _rules() -> list[Any]:
-    return [part for path in RULES for part in ("--pg-conf", path)]
-
-
 def _libraries() -> list[Path]:
     """Return the jars of classes that the phone has: Java's, Android's and WorkManager's."""
     return [java8_library(), *stub_jars()]
@@ -275,15 +248,3 @@ def _run_time() -> list[Path]:
         lib / "kotlin-stdlib.jar",
         lib / "annotations-13.0.jar",
     ]
-
-
-def _classes_jar() -> Path:
-    """Return a jar with the classes of the library's own modules."""
-    target = OUT / "classes.jar"
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name in OWN_MODULES:
-            with zipfile.ZipFile(MODULES[name].jar) as jar:
-                for entry in jar.namelist():
-                    if not entry.endswith("/") and entry != "META-INF/MANIFEST.MF":
-                        archive.writestr(entry, jar.read(entry))
-    return target

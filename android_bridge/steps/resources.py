@@ -37,7 +37,9 @@ def link_resources(module: str = "android") -> Path:
         )
     shutil.rmtree(target, ignore_errors=True)
     (target / "java").mkdir(parents=True)
-    _write_manifest(module, main / "AndroidManifest.xml", target / "AndroidManifest.xml")
+    # the service type `health` came with API 34, and Debian's resources are of API 29
+    text = re.sub(r'\s+android:foregroundServiceType="health"', "", manifest(module))
+    (target / "AndroidManifest.xml").write_text(text)
     compiled = [target / "compiled.zip"] if (main / "res").is_dir() else []
     for path in compiled:
         run([aapt2, "compile", "--dir", main / "res", "-o", path])
@@ -62,19 +64,17 @@ def link_resources(module: str = "android") -> Path:
     return target
 
 
-def _write_manifest(module: str, source: Path, target: Path) -> None:
-    """Write a manifest with the package and the SDK levels.
+def manifest(module: str) -> str:
+    """Return a module's manifest with the package and the SDK levels.
 
-    Android's build takes them from `namespace` and `minSdk` of `build.gradle.kts`. The service type
-    `health` is removed, as it came with API 34 and Debian's resources are of API 29.
+    Android's build takes them from `namespace` and `minSdk` of `build.gradle.kts`.
     """
     levels = (
         f'<uses-sdk android:minSdkVersion="{MIN_SDK}" android:targetSdkVersion="{TARGET_SDK}" />'
     )
-    text = re.sub(
+    return re.sub(
         r"<manifest ([^>]*>\n)",
         rf'<manifest package="io.shoal.{module}" \1    {levels}\n',
-        source.read_text(),
+        (ROOT / module / "src" / "main" / "AndroidManifest.xml").read_text(),
         count=1,
     )
-    target.write_text(re.sub(r'\s+android:foregroundServiceType="health"', "", text))

@@ -377,36 +377,61 @@ def test_the_recipe_for_emulators_names_what_there_is() -> None:
     assert [button for button in buttons if f">{button}<" not in words] == []
 
 
-@pytest.mark.slow
 @pytest.mark.full
 @pytest.mark.timeout(600)
-def test_the_archive_is_small_and_its_entry_points_survive_shrinking(
+def test_the_archives_are_what_gradle_publishes(monkeypatch: pytest.MonkeyPatch) -> None:
+    run_build("aar")
+    monkeypatch.syspath_prepend(str(BRIDGE))
+    layer, api = (importlib.import_module(f"steps.{name}") for name in ("layer", "api"))
+    for name in api.PUBLIC_MODULES:
+        gradle, main = (BRIDGE / name / "build.gradle.kts").read_text(), BRIDGE / name / "src/main"
+        archive, classes = layer.ARCHIVES / api.PUBLISHED.get(name, name), api.MODULES[name].jar
+        assert "isMinifyEnabled" not in gradle
+        if "libs.plugins.android.library" not in gradle:
+            assert archive.with_suffix(".jar").read_bytes() == classes.read_bytes()
+            continue
+        with zipfile.ZipFile(archive.with_suffix(".aar")) as opened:
+            contents = {entry: opened.read(entry) for entry in opened.namelist()}
+        manifest, _ = contents.pop("AndroidManifest.xml").decode(), contents.pop("R.txt")
+        namespace = re.search(r'namespace = "(.*)"', gradle)
+        assert namespace
+        assert f'package="{namespace[1]}"' in manifest
+        assert ("health" in manifest) == (name == "recording"), "no part of it is left out"
+        files = {"classes.jar": classes} | {
+            path.relative_to(main).as_posix(): path for path in (main / "res").rglob("*.xml")
+        }
+        if rules := re.search(r'consumerProguardFiles\("(.*)"\)', gradle):
+            files["proguard.txt"] = BRIDGE / name / rules[1]
+        assert contents == {entry: path.read_bytes() for entry, path in files.items()}
+
+
+def test_an_app_is_compiled_against_what_it_gets_from_gradle(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.syspath_prepend(str(BRIDGE))
     layer = importlib.import_module("steps.layer")
-    printed = run_build("dex")  # assembles the archive, dexes it, and shrinks an app in Java
-    assert re.match(r"D8: \d+ bytes .* R8: \d+ bytes", printed)
-    with zipfile.ZipFile(BRIDGE / ".out" / "shoal-android.aar") as archive:
-        names = set(archive.namelist())
-        assert names >= {"AndroidManifest.xml", "classes.jar", "R.txt", "proguard.txt"}
-        assert archive.getinfo("classes.jar").file_size < layer.OWN_BYTES
-        rules = archive.read("proguard.txt").decode()
-        assert "io.shoal.android.RoundWorker" in rules
-        with zipfile.ZipFile(archive.open("classes.jar")) as classes:
-            fleet = importlib.import_module("steps.class_file").ClassFile(
-                classes.read("io/shoal/android/Fleet.class")
-            )
-        model = next(method for method in fleet.methods if method.name == "getModel")
-        assert fleet.annotated(model.attributes, "org/jetbrains/annotations/Nullable"), (
-            "an app in Java is told what may be null"
-        )
+
+    def needs(module: str, kind: str) -> set[str]:
+        gradle = (BRIDGE / module / "build.gradle.kts").read_text()
+        return set(re.findall(rf'^    {kind}\(project\(":(\w+)"\)\)', gradle, re.MULTILINE))
+
+    seen = needs("sample", "implementation")
+    while added := {above for name in seen for above in needs(name, "api")} - seen:
+        seen |= added
+    assert set(layer.SEEN_BY_AN_APP) == seen
+
+
+@pytest.mark.slow
+@pytest.mark.full
+@pytest.mark.timeout(600)
+def test_what_is_found_by_name_survives_the_shrinking_of_an_app() -> None:
+    assert re.match(r"D8: \d+ bytes .* R8: \d+ bytes", run_build("dex"))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("version", ["2.1.21", "2.2.21", "2.4.20"])
-def test_an_app_compiles_against_the_archive_with_this_compiler(version: str) -> None:
+def test_an_app_compiles_against_the_archives_with_this_compiler(version: str) -> None:
     assert run_build("app", version) == f"an app compiles with Kotlin {version}\n"
 
 
@@ -419,7 +444,8 @@ def test_a_setting_of_the_fleet_is_refused_among_the_rules_of_its_policy(
     run_build("aar")
     monkeypatch.syspath_prepend(str(BRIDGE))
     modules = importlib.import_module("steps.modules")
-    source, classpath = tmp_path / "App.kt", [modules.OUT / "aar-classes.jar", *modules.stub_jars()]
+    jars = [modules.MODULES[name].jar for name in ("core", "android")]
+    source, classpath = tmp_path / "App.kt", [*jars, *modules.stub_jars()]
     for rule, fits in (("minWindows(1)", True), ('trust("x")', False)):
         source.write_text(
             f'fun f(c: android.content.Context) = io.shoal.android.Shoal.fleet(c, "a") {{ policy '
